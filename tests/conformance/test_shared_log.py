@@ -92,6 +92,15 @@ def test_a_new_log_is_empty(log: SharedLog) -> None:
     assert log.read(0, bytes_max=MANY, timeout_s=0.05) == []
 
 
+def test_one_entry_is_asked_for_by_its_sequence(log: SharedLog) -> None:
+    for number in range(3):
+        log.append(b"%d" % number, after=number, timeout_s=WITHIN_S)
+    log.trim(2, timeout_s=WITHIN_S)
+    found = [log.entry(sequence, timeout_s=WITHIN_S) for sequence in range(1, 5)]
+    assert found == [None, b"1", b"2", None]
+    assert log.begun_behind(timeout_s=WITHIN_S) == b""
+
+
 def test_entries_have_sequences_from_one_on_and_are_read_in_order(log: SharedLog) -> None:
     entries = [b"one", b"", bytes(range(256)), b"four" * 1000]
     for number, entry in enumerate(entries):

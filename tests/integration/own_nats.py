@@ -38,7 +38,8 @@ class OwnNats:
         program = find_program()
         for number, port in enumerate(self.ports):
             folder = self._folder / f"nats-{number}"
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "log").unlink(missing_ok=True)
             file = folder / "nats.conf"
             file.write_text(self._configuration(number, port, folder, jetstream))
             self._processes.append(subprocess.Popen([program, "-c", str(file)]))
@@ -55,6 +56,11 @@ class OwnNats:
             process.terminate()
         for process in self._processes:
             process.wait()
+        self._processes = []
+
+    def files(self, number: int) -> Path:
+        """Where one server keeps its streams."""
+        return self._folder / f"nats-{number}" / "jetstream"
 
     def _configuration(self, number: int, port: int, folder: Path, jetstream: str) -> str:
         routes = ", ".join(f'"nats-route://{HOST}:{one + 1}"' for one in self.ports)

@@ -14,6 +14,7 @@ so a node can be held up at every step for seconds. What else happens, at random
     pause        a node stands still for seconds
     skew         wall clocks differ by up to an hour; monotonic clocks run up to 5 % fast or slow
     trim         the log forgets what a majority has, by the rule of real nodes
+    short        the log's servers do not show its newest entries, or none at all, for a while
     disk lost    a node comes back with an empty store, once in a run
     no copy      a snapshot that a node asks for does not arrive
 
@@ -43,7 +44,9 @@ from millstream.store.memory import MemoryEngine
 from millstream.testing.shared_log import SimulatedDoor, SimulatedLog
 from tests.conformance.kits import all_rows
 
-SETTINGS = NodeSettings(append_timeout_s=0.5, settle_timeout_s=2.0, beat_s=0.5, silence_s=2.0)
+SETTINGS = NodeSettings(
+    append_timeout_s=0.5, settle_timeout_s=2.0, beat_s=0.5, silence_s=2.0, look_again_s_max=2.0
+)
 COUNT_KEY = keys.delta(0)[:2].replace(b"\x0e", b"\x10")
 """The row that counts writes: that of the store's own record, which no test needs here."""
 
@@ -205,6 +208,8 @@ class Machine:
     def trim(self) -> None:
         """Trim as a node does when the log is too large."""
         log, leads = self.world.log, self.node.standing().role == "leader"
+        if log.is_short or log.is_gone:
+            return
         span = Span(2 * URGENT_BYTES, Held(log.first, log.last))
         before = trim_before(span, self.node.reports(), members=3, leads=leads)
         if before:
@@ -323,6 +328,7 @@ class World:
 
     def heal(self) -> None:
         """No more faults: everything on its way arrives, and every node is up again."""
+        self._show()
         self.log.deliver()
         for machine in self.machines:
             machine.door.seen = None
@@ -331,6 +337,8 @@ class World:
         for _ in range(400):
             for machine in self.machines:
                 machine.do("step")
+                if "Restart this node" in machine.node.standing().reason:
+                    machine.boot()  # as an operator does
             if self._is_level():
                 break
         self._write_once_more()
@@ -387,6 +395,7 @@ class World:
             arrived = self.log.late.pop(self.chance.randrange(len(self.log.late)))
             for _ in range(self.chance.randint(1, 2)):
                 self.log.store(*arrived)
+        self._hide_or_show()
         idle = [machine for machine in self.machines if not machine.busy]
         if not idle:
             return
@@ -405,6 +414,21 @@ class World:
             "step" if self.chance.random() < 0.6 else self.chance.choice(["write", "strong_read"])
         )
         machine.do(what)
+
+    def _hide_or_show(self) -> None:
+        """The servers of the log have not caught up for a while, or have lost sight of it."""
+        if self.log.is_short or self.log.is_gone:
+            if self.chance.random() < 0.02:
+                self._show()
+        elif self.is_faulty and self.log.entries and self.happens("short", 0.003):
+            if self.chance.random() < 0.5:
+                self.log.hide(self.chance.randint(1, len(self.log.entries)))
+            else:
+                self.log.is_gone = True
+
+    def _show(self) -> None:
+        self.log.is_gone = False
+        self.log.show()
 
     def _is_level(self) -> bool:
         leads = [machine for machine in self.machines if machine.node.standing().role == "leader"]

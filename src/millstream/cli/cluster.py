@@ -230,6 +230,10 @@ def _lines(reports: Reports) -> str:
     )
 
 
+def _told(reason: str, resumed: str) -> str:
+    return reason or (resumed and f"went on by itself after a halt: {resumed}")
+
+
 def _shown(plan: Plan, reports: Reports) -> Printed:
     most = max((report.sequence for report, _ in reports.values()), default=0)
     names = sorted({one.name for one in plan.peers} | set(reports))
@@ -249,6 +253,7 @@ def _shown(plan: Plan, reports: Reports) -> Printed:
                 "lag": most - report.sequence,
                 "heard_s": round(age_s, 3),
                 "reason": report.reason,
+                "resumed": report.resumed,
                 "version": report.version,
             }
         )
@@ -262,7 +267,7 @@ def _shown(plan: Plan, reports: Reports) -> Printed:
             one.get("sequence", "-"),
             one.get("lag", "-"),
             rough(one["heard_s"] * 1000) if "heard_s" in one else "-",
-            one.get("reason", ""),
+            _told(one.get("reason", ""), one.get("resumed", "")),
         )
         for one in found
     ]

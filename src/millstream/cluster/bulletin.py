@@ -32,6 +32,8 @@ class NodeReport(Struct, frozen=True, array_like=True):
     """Why it has halted."""
     version: str = ""
     """Of Millstream."""
+    resumed: str = ""
+    """Why it had halted last, before it went on by itself."""
 
 
 class Bulletin(Protocol):

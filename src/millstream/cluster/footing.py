@@ -39,6 +39,10 @@ class Footing:
         """The id that they share."""
         self.halted = ""
         """Why this node does nothing any more."""
+        self.may_pass = False
+        """Whether that may pass: the shared log was gone or too short, as its servers showed it."""
+        self.resumed = ""
+        """Why this node had halted last, before it went on by itself."""
         self.damaged = ""
         """Why this node never leads: its own rows are damaged."""
         self.progress_s = clock.seconds()
@@ -96,10 +100,17 @@ class Footing:
             self.leadership.step_down(self.clock.seconds(), successor=successor)
         self.tell()
 
-    def halt(self, reason: str) -> None:
-        """Do nothing any more: going on could do harm."""
-        self.halted = self.halted or reason
+    def halt(self, reason: str, *, may_pass: bool = False) -> None:
+        """Do nothing any more: going on could do harm. A halt that may pass gives way to what is known later."""
+        if not self.halted or self.may_pass:
+            self.halted, self.may_pass = reason, may_pass
         self.lose()
+
+    def resume(self) -> None:
+        """Go on after a halt that has passed, from what is on disk."""
+        self.halted, self.resumed = "", self.halted
+        self.leadership.wait(self.clock.seconds())
+        self.tell()
 
     def tell(self) -> None:
         """Wake all that wait for a change."""

@@ -52,8 +52,11 @@ A server that has just begun to lead may not know the stream's end for a moment.
 MESSAGES_MAX = 10_000
 WRONG_SEQUENCE = (10071, 10164)
 NO_STREAM = 10059
-DONE = {"STREAM.CREATE": 10058, "STREAM.DELETE": NO_STREAM}
-"""Errors which say that what was asked for is so already: there is a stream, or there is none."""
+NO_MESSAGE = 10037
+DONE = {"STREAM.CREATE": 10058, "STREAM.DELETE": NO_STREAM, "STREAM.MSG.GET": NO_MESSAGE}
+"""Errors that are an answer: there is such a stream already, or none, or no such message."""
+BEHIND = "millstream-behind"
+"""In a stream's metadata: the hash that its first entry follows, if it was begun behind stores."""
 UNFIT = {
     10039: "JetStream is off for this user's account: enable it there",
     10076: "JetStream is off: add a `jetstream` block to the servers' configuration",
@@ -86,6 +89,14 @@ class _Error(msgspec.Struct, frozen=True):
     err_code: int = 0
 
 
+class _Config(msgspec.Struct, frozen=True):
+    metadata: dict[str, str] = {}
+
+
+class _Message(msgspec.Struct, frozen=True):
+    data: bytes = b""
+
+
 class _Answer(msgspec.Struct, frozen=True):
     """An answer of JetStream, of whatever it was asked."""
 
@@ -93,6 +104,8 @@ class _Answer(msgspec.Struct, frozen=True):
     seq: int = 0
     state: StreamState | None = None
     cluster: StreamServers | None = None
+    config: _Config = _Config()
+    message: _Message | None = None
 
     @property
     def is_missing(self) -> bool:
@@ -153,10 +166,10 @@ class JetStreamLog:
         except TimeoutError:
             raise Unreachable(f"{self.place}: {self._line.trouble}") from None
 
-    def found(self, *, timeout_s: float, first: int = 1) -> None:
+    def found(self, *, timeout_s: float, first: int = 1, behind: bytes = b"") -> None:
         """Make the stream, unless there is one; its first entry gets the sequence `first`.
 
-        Raises `Unreachable` as long as its servers have no quorum.
+        `behind` is the hash that this entry will follow, if stores with a history go on there. Raises `Unreachable` as long as its servers have no quorum.
         """
         wanted = {
             "name": self.stream,
@@ -169,6 +182,7 @@ class JetStreamLog:
             "allow_direct": True,
             "deny_delete": True,
             "first_seq": first,
+            "metadata": {BEHIND: behind.hex()} if behind else {},
         }
         self._ask("STREAM.CREATE", wanted, timeout_s=timeout_s)
 
@@ -215,6 +229,16 @@ class JetStreamLog:
     def held(self, *, timeout_s: float) -> Held:
         """What the stream holds."""
         return self.span(timeout_s=timeout_s).held
+
+    def entry(self, sequence: int, *, timeout_s: float) -> bytes | None:
+        """One entry, as the server that leads the stream has it."""
+        found = self._ask("STREAM.MSG.GET", {"seq": sequence}, timeout_s=timeout_s).message
+        return None if found is None else found.data
+
+    def begun_behind(self, *, timeout_s: float) -> bytes:
+        """The hash that the stream's first entry of all follows; empty if that is not known."""
+        config = self._ask("STREAM.INFO", None, timeout_s=timeout_s).config
+        return bytes.fromhex(config.metadata.get(BEHIND, ""))
 
     def span(self, *, timeout_s: float) -> StreamState:
         """What the stream holds, and how large it is."""

@@ -104,6 +104,22 @@ class ClusterMember:
         """Whether the log ends here for good, and no other one has begun behind this store."""
         return self.position.closed and not self.may_reopen
 
+    @property
+    def may_resume(self) -> bool:
+        """Whether this node has halted for what may pass, and its own rows are sound."""
+        is_damaged = bool(self.damaged or self.met_damage)
+        return bool(self.halted) and self.footing.may_pass and not is_damaged
+
+    @property
+    def resumed(self) -> str:
+        """Why this node had halted last, before it went on by itself; empty if it never did."""
+        return self.footing.resumed
+
+    @property
+    def shared(self) -> SharedLog:
+        """The shared log; a standby that is promoted gets another one."""
+        return self.appender.shared
+
     # What the store above asks for.
 
     def check_leads(self) -> None:
@@ -189,14 +205,17 @@ class ClusterMember:
             self.turn.release()
         return True
 
-    def read(self, timeout_s: float) -> list[Stored]:
-        """What came after the position; by a follower."""
+    def stand(self) -> None:
+        """Begin with what is on disk, if the position in memory is not to be trusted."""
         with self.turn:
             if self.footing.is_lost:
                 self.footing.reload()
-            after = self.position.sequence
-        bytes_max = self.settings.read_bytes_max
-        return self.appender.shared.read(after, bytes_max=bytes_max, timeout_s=timeout_s)
+
+    def read(self, timeout_s: float) -> list[Stored]:
+        """What came after the position; by a follower."""
+        self.stand()
+        after = self.position.sequence
+        return self.shared.read(after, bytes_max=self.settings.read_bytes_max, timeout_s=timeout_s)
 
     def apply(self, found: list[Stored]) -> None:
         """Apply entries in order."""
@@ -238,9 +257,18 @@ class ClusterMember:
             footing.begin(entry.epoch, body, own=True)
             return True
 
-    def halt(self, reason: str) -> None:
-        """Do nothing any more: going on could do harm."""
-        self.footing.halt(reason)
+    def halt(self, reason: str, *, may_pass: bool = False) -> None:
+        """Do nothing any more: going on could do harm; `may_pass` if a later look may show otherwise."""
+        self.footing.halt(reason, may_pass=may_pass)
+
+    def resume(self, *, backlog: int) -> bool:
+        """Go on after a halt that has passed; the entries up to `backlog` came meanwhile."""
+        with self.turn:
+            if not self.may_resume:
+                return False
+            self.applier.backlog = backlog
+            self.footing.resume()
+            return True
 
     def found_damage(self, reason: str) -> None:
         """Lead no more: the rows here are damaged, and come from another node from now on."""

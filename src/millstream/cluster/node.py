@@ -9,10 +9,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from millstream.clock import Clock
 from millstream.cluster.bulletin import Bulletin, NodeReport, Role
 from millstream.cluster.catch_up import CatchUp, Fetch, NoSnapshot
+from millstream.cluster.continuity import Continuity
 from millstream.cluster.engine import ReplicatedEngine
 from millstream.cluster.entry import Position
 from millstream.cluster.footing import NeedsSnapshot
@@ -20,7 +22,7 @@ from millstream.cluster.inspection import Inspection
 from millstream.cluster.leadership import Leadership
 from millstream.cluster.member import ClusterMember
 from millstream.cluster.settings import NodeSettings
-from millstream.cluster.shared_log import Gone, Held, SharedLog, Unreachable
+from millstream.cluster.shared_log import Gone, SharedLog, Unreachable
 from millstream.cluster.standing import Standing
 from millstream.cluster.stream_lead import StreamLead
 from millstream.cluster.time import ClusterClock
@@ -88,6 +90,7 @@ class Node:
         self.engine = ReplicatedEngine(self.member)
         self._inspection = Inspection(engine, clock=clock, wait_s=self.settings.inspection_s)
         self._catch_up = CatchUp(self.member, bulletin, snapshots, inspection=self._inspection)
+        self._continuity = Continuity(self.member)
         self.elections = 0
         self.last_failure: str | None = None
         self._joined = False
@@ -143,7 +146,8 @@ class Node:
         if damage := self._inspection.damage or self._damage_met():
             self.member.found_damage(damage)
         if self.member.halted:
-            self._pause(self.settings.turn_s)
+            if not self._continuity.look_again():
+                self._pause(self.settings.turn_s)
         elif not self._joined:
             self._join()
         elif self._leadership.leads:
@@ -166,47 +170,30 @@ class Node:
         except NeedsSnapshot as error:
             self._take_snapshot(str(error))
             return
-        held = self._held()
+        held = self._continuity.check()
         if held is None:
             return
         self.member.may_reopen = held.first > self.member.position.sequence
         if self.member.is_closed:
             self._pause(self.settings.turn_s)
             return
+        if not self._continuity.check_same(held):
+            return
         self.member.applier.backlog = held.last
         self._joined = True
-
-    def _held(self) -> Held | None:
-        """What the shared log holds; None, and halted, if it is not what it was."""
-        position = self.member.position
-        try:
-            held = self._shared.held(timeout_s=self.settings.append_timeout_s)
-        except Gone as error:
-            if not position.sequence or position.closed:
-                raise Unreachable(str(error)) from error  # it may be made just now
-            self.member.halt(
-                f"the shared log {self._shared.place} is gone ({error}). `millstream cluster repair` "
-                "rebuilds it from the store that has most"
-            )
-            return None
-        if held.last < position.sequence and position.closed:
-            raise Unreachable(f"{self._shared.place} does not begin behind this store")
-        if held.last < position.sequence:
-            self.member.halt(
-                f"the shared log {self._shared.place} ends at entry {held.last}, and this store has "
-                f"applied {position.sequence}: entries are missing. `millstream cluster repair` "
-                "rebuilds it from the store that has most"
-            )
-            return None
-        return held
 
     def _lead(self) -> None:
         if self._stream_lead is not None and self._stream_lead.is_due():
             with self.member.turn:  # so that nothing is on its way meanwhile
                 self._stream_lead.move()
         rest_s = self._leadership.next_s(self.clock.seconds())
-        if rest_s == 0 and self.member.beat():
-            return
+        try:
+            if rest_s == 0 and self.member.beat():
+                return
+        except NoQuorum:
+            with suppress(Unreachable):
+                self._continuity.check()  # a log that is gone takes no entries either
+            raise
         self._pause(min(rest_s or self.settings.beat_s, self.settings.turn_s))
 
     def _follow(self) -> None:
@@ -251,7 +238,8 @@ class Node:
 
     def _gone(self, error: Gone) -> None:
         """What comes next was trimmed, or the log is shorter than what was applied."""
-        if self._held() is not None:
+        held = self._continuity.check()
+        if held is not None and held.first > self.member.position.sequence + 1:
             self._take_snapshot(str(error))
 
     def _hear_reports(self) -> None:
@@ -301,6 +289,7 @@ class Node:
             self._catch_up.taken,
             member.appender.barrier_s,
             member.stopped or member.damaged,
+            self._continuity.resumes,
         )
 
     def reports(self) -> dict[str, tuple[NodeReport, float]]:
@@ -426,4 +415,5 @@ class Node:
             member.noted.hash,
             member.stopped or member.damaged,
             self._version,
+            member.resumed,
         )

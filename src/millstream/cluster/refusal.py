@@ -26,6 +26,6 @@ def not_leader(name: str, view: Leadership, *, stopped: str) -> NotLeader:
 def no_quorum(place: str, error: Exception) -> NoQuorum:
     """A shared log cannot be written to, and nothing was sent."""
     return NoQuorum(
-        f"the shared log {place} cannot be reached, or too few of its servers answer ({error}); "
+        f"{place} cannot be reached, or too few of its servers answer ({error}); "
         "nothing was stored, and reads go on. Try again soon"
     )

@@ -32,6 +32,12 @@ class NodeSettings:
     turn_s: float = 0.5
     """The longest wait of one look at the shared log."""
 
+    look_again_s: float = 1.0
+    """How soon a node that has halted because its log was gone or too short looks again."""
+
+    look_again_s_max: float = 30.0
+    """It waits twice as long each time, up to this: a log that was lost stays so until it is repaired."""
+
     stalled_s: float = 30.0
     """A follower that is behind and makes no progress for so long takes a snapshot."""
 

@@ -65,6 +65,15 @@ class SharedLog(Protocol):
     def held(self, *, timeout_s: float) -> Held:
         """What it holds now; it may have grown meanwhile. Raises `Gone` or `Unreachable`."""
 
+    def entry(self, sequence: int, *, timeout_s: float) -> bytes | None:
+        """One entry, as the server that leads the log has it; None if it is not there.
+
+        Raises `Gone` or `Unreachable`.
+        """
+
+    def begun_behind(self, *, timeout_s: float) -> bytes:
+        """The hash behind which the log was begun, by `cluster repair` or `move`; else nothing."""
+
     def trim(self, before: int, *, timeout_s: float) -> None:
         """Drop the entries below a sequence; what is dropped already is no error."""
 

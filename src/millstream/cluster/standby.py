@@ -42,7 +42,7 @@ class OwnLog:
 
     def __init__(self, last: int, *, bytes_max: int = KEPT_BYTES) -> None:
         """`last` is where the store stands."""
-        self.place = "of this server"
+        self.place = "the shared log of this server"
         self._entries: deque[bytes] = deque()
         self._first = last + 1
         self._bytes = 0
@@ -80,6 +80,17 @@ class OwnLog:
         """What it keeps."""
         with self._lock:
             return Held(self._first, self._last)
+
+    def entry(self, sequence: int, *, timeout_s: float) -> bytes | None:
+        """One that it keeps."""
+        with self._lock:
+            if not self._first <= sequence <= self._last:
+                return None
+            return self._entries[sequence - self._first]
+
+    def begun_behind(self, *, timeout_s: float) -> bytes:
+        """It begins behind the store that it is kept by."""
+        return b""
 
     def trim(self, before: int, *, timeout_s: float) -> None:
         """Nothing: it is bounded by itself."""
@@ -148,6 +159,15 @@ class PrimaryLog:
         """What the primary keeps."""
         given = self._given(0, 0, 0.0)
         return Held(given.first, given.primary.sequence)
+
+    def entry(self, sequence: int, *, timeout_s: float) -> bytes | None:
+        """One that the primary keeps."""
+        found = self._given(sequence - 1, 1, 0.0).entries
+        return found[0][1] if found and found[0][0] == sequence else None
+
+    def begun_behind(self, *, timeout_s: float) -> bytes:
+        """A primary's log begins behind the primary's own store."""
+        return b""
 
     def trim(self, before: int, *, timeout_s: float) -> None:
         """The primary does that by itself."""

@@ -33,3 +33,5 @@ class Standing(Struct, frozen=True):
     """How long the last proof for strong reads took."""
     reason: str = ""
     """Why it has halted, or cannot lead."""
+    resumes: int = 0
+    """How often it went on by itself after it had halted."""

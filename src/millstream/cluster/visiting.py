@@ -109,10 +109,11 @@ class Visit:
         Raises `Conflict` if a node still leads, not every node was heard of, or two differ.
         """
         last = longest(reports, members=self.plan.members, accept_loss=accept_loss)
+        behind = next(report.hash for report, _ in reports.values() if report.sequence == last)
         try:
             self.log.rehearse(timeout_s=STREAM_S)
             self.log.drop(timeout_s=STREAM_S)
-            self.log.found(timeout_s=STREAM_S, first=last + 1)
+            self.log.found(timeout_s=STREAM_S, first=last + 1, behind=behind if last else b"")
             held = self.log.held(timeout_s=STREAM_S)
         except Unreachable as error:
             raise NoQuorum(

@@ -29,6 +29,10 @@ class SimulatedLog:
         """Entries below it were trimmed."""
         self.late: list[tuple[bytes, int]] = []
         """Appends on their way, whose writers have given up waiting: data, and after what."""
+        self.hidden: list[bytes] = []
+        """The newest entries, while they are not shown."""
+        self.behind = b""
+        """The hash behind which it was begun."""
         self.changed = threading.Condition()
         self.is_gone = False
 
@@ -39,11 +43,30 @@ class SimulatedLog:
     def store(self, data: bytes, after: int) -> bool:
         """Store an entry if the last sequence is `after`."""
         with self.changed:
-            if self.is_gone or after != self.last:
+            if self.is_gone or self.is_short or after != self.last:
                 return False
             self.entries.append(data)
             self.changed.notify_all()
             return True
+
+    def hide(self, entries: int) -> None:
+        """Its servers do not show its newest entries, and take none, until `show`."""
+        with self.changed:
+            if entries and not self.is_short:
+                self.hidden = self.entries[-entries:]
+                del self.entries[-entries:]
+
+    def show(self) -> None:
+        """Its servers have everything again."""
+        with self.changed:
+            self.entries += self.hidden
+            self.hidden = []
+            self.changed.notify_all()
+
+    @property
+    def is_short(self) -> bool:
+        """Whether newest entries are not shown."""
+        return bool(self.hidden)
 
     def deliver(self) -> None:
         """Everything that is on its way arrives: an entry is stored if it still fits."""
@@ -66,7 +89,7 @@ class SimulatedLog:
 class SimulatedDoor:
     """The shared log as one node sees it."""
 
-    place = "simulated"
+    place = "the simulated shared log"
     entry_bytes_max = 1024 * 1024
 
     def __init__(self, log: SimulatedLog, hook: Hook | None) -> None:
@@ -83,6 +106,8 @@ class SimulatedDoor:
         if len(data) > self.entry_bytes_max:
             raise ValueError(f"an entry has at most {self.entry_bytes_max:,} bytes")
         self._step("sending")
+        if self.log.is_short:
+            raise Unreachable("its servers have no quorum yet")
         try:
             self._step("sent")
         except Unsure:
@@ -119,6 +144,19 @@ class SimulatedDoor:
         self._step("reading")
         self._check(self.log.first - 1)
         return Held(self.log.first, self.log.last)
+
+    def entry(self, sequence: int, *, timeout_s: float) -> bytes | None:
+        """One entry of the log."""
+        self._step("reading")
+        self._check(self.log.first - 1)
+        if not self.log.first <= sequence <= self.log.last:
+            return None
+        return self.log.entries[sequence - self.log.first]
+
+    def begun_behind(self, *, timeout_s: float) -> bytes:
+        """The hash behind which it was begun."""
+        self._step("reading")
+        return self.log.behind
 
     def trim(self, before: int, *, timeout_s: float) -> None:
         """Drop the entries below a sequence."""

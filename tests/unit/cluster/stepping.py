@@ -14,7 +14,7 @@ from millstream.store.engine import Engine
 from millstream.store.faults import Faults
 from millstream.store.memory import MemoryEngine
 from millstream.testing import SimulatedClock
-from millstream.testing.shared_log import SimulatedLog
+from millstream.testing.shared_log import Hook, SimulatedLog
 
 SETTINGS = NodeSettings(settle_timeout_s=1.0, silence_s=2.0, jitter_s=0.0)
 
@@ -33,7 +33,7 @@ class Stepped:
         self.faults, self.disk = Faults(), Faults()
         self.clock = clock or SimulatedClock()
         self.inner: Engine = engine or MemoryEngine(faults=self.disk)
-        self.door = group.log.door(self.faults)
+        self.door = group.log.door(group.hook or self.faults)
         self.door.wait = self.clock.advance
         self.node = Node(
             name,
@@ -90,6 +90,8 @@ class Group:
         self.log = SimulatedLog()
         self.clock = SimulatedClock()
         self.bulletin = BulletinBoard(self.clock.seconds)
+        self.hook: Hook | None = None
+        """What happens at the steps of nodes that are made from now on, instead of their `faults`."""
 
     def node(
         self, name: str, engine: Engine | None = None, clock: SimulatedClock | None = None

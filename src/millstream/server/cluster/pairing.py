@@ -112,7 +112,9 @@ class Pairing:
         return self._node
 
     def _make_standby(self, url: str, engine: Engine) -> Node:
-        log = PrimaryLog(self._of, self._name, self._ask, self._clock.seconds)
+        log = PrimaryLog(
+            f"the shared log of {self._of}", self._name, self._ask, self._clock.seconds
+        )
         return self._make(url, engine, log, log, STANDBY_SETTINGS)
 
     def _make(

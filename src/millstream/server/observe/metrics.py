@@ -268,6 +268,7 @@ def _of_cluster(core: Core) -> Iterator[Metric]:
         ("elections", "How often the leader changed, as this node has seen it.", stance.elections),
         ("replays", "Commits of other nodes that this one has applied.", stance.replays),
         ("snapshots", "Times that it took a copy of another node's store.", stance.snapshots),
+        ("resumes", "Times that it went on by itself after a halt.", stance.resumes),
         ("handed_on", "What the leading node answered for this one.", core.seat.handed_on),
     ):
         yield CounterMetricFamily(f"millstream_cluster_{name}", text, value)

@@ -43,6 +43,8 @@ class NodeStatus(Struct, kw_only=True):
     """Seconds since its last report."""
     reason: str
     """Why it has halted, or cannot lead."""
+    resumed: str
+    """Why it had halted last, before it went on by itself."""
     version: str
 
 
@@ -145,6 +147,7 @@ def status_of(seat: Seat) -> ClusterStatus:
                 lag=max(0, furthest - one.sequence),
                 heard_s=age_s,
                 reason=one.reason,
+                resumed=one.resumed,
                 version=one.version,
             )
             for one, age_s in reports

@@ -1,0 +1,110 @@
+"""Real NATS servers lose their stream for a while: nodes halt, and go on once it is back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream
+from millstream.errors import MillstreamError
+from tests.conformance.nats_kit import until
+from tests.integration.own_nats import Nodes, OwnNats, nodes_on, own_nats
+
+pytestmark = [
+    pytest.mark.requires("nats"),
+    pytest.mark.slow,
+    pytest.mark.faults,
+    pytest.mark.timeout(900),
+]
+
+
+def append(nodes: Nodes, value: bytes) -> None:
+    def is_appended() -> bool:
+        try:
+            with millstream.open(nodes.addresses, retry_for=5.0) as ms:
+                log = ms.log("orders")
+                if value not in [one.value for one in log.read()]:
+                    log.append(value)
+        except MillstreamError:  # NATS has just started
+            return False
+        return True
+
+    until(is_appended, f"{value!r} is appended")
+
+
+def assert_everywhere(nodes: Nodes, *values: bytes) -> None:
+    def found(name: str) -> list[bytes]:
+        with millstream.open(nodes.file(name), mode="r") as ms:
+            return [one.value for one in ms.log("orders").read()]
+
+    until(lambda: all(found(name) == list(values) for name in nodes.ports), f"{values} everywhere")
+
+
+def status(nodes: Nodes) -> dict[str, Any]:
+    done = nodes.ask("status")
+    assert done.returncode == 0, done.stderr
+    return {one["node"]: one for one in json.loads(done.stdout)["nodes"]}
+
+
+def set_aside(nats: OwnNats, ending: str) -> None:
+    for number in range(len(nats.ports)):
+        nats.files(number).rename(nats.files(number).with_suffix(ending))
+
+
+def put_back(nats: OwnNats, ending: str) -> None:
+    for number in range(len(nats.ports)):
+        shutil.rmtree(nats.files(number), ignore_errors=True)
+        shutil.copytree(nats.files(number).with_suffix(ending), nats.files(number))
+
+
+def test_nodes_go_on_by_themselves_once_servers_have_the_disks_that_they_had(
+    tmp_path: Path,
+) -> None:
+    with own_nats(tmp_path) as nats, nodes_on(tmp_path, cluster=nats.address()) as nodes:
+        append(nodes, b"first")
+        assert_everywhere(nodes, b"first")
+        nats.stop()
+        set_aside(nats, ".early")
+        put_back(nats, ".early")
+        nats.start()
+        nodes.until()
+        append(nodes, b"second")
+        assert_everywhere(nodes, b"first", b"second")
+
+        nats.stop()
+        set_aside(nats, ".late")
+        nats.start()  # without a stream at all
+        nodes.until("halted", "halted", "halted")
+        assert all("is gone" in one["reason"] for one in status(nodes).values())
+
+        nats.stop()
+        put_back(nats, ".early")  # a stream that lacks what nodes have
+        nats.start()
+        until(
+            lambda: nats_is_led(nodes) and all_are(nodes, "halted"),
+            "nodes see the shorter stream, and stay as they are",
+        )
+
+        nats.stop()
+        put_back(nats, ".late")
+        nats.start()
+        nodes.until()
+        assert all("is gone" in one["resumed"] for one in status(nodes).values())
+        append(nodes, b"third")
+        assert_everywhere(nodes, b"first", b"second", b"third")
+
+
+def nats_is_led(nodes: Nodes) -> bool:
+    from millstream.cluster.visiting import Visit
+
+    with Visit(nodes.plan) as visit:
+        return visit.held() is not None
+
+
+def all_are(nodes: Nodes, role: str) -> bool:
+    reports = nodes.reports()
+    return len(reports) == len(nodes.ports) and {one.role for one in reports.values()} == {role}
