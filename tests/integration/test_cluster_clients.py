@@ -128,6 +128,26 @@ def hurt(run: Run, fault: str) -> None:
     run.until_well()
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_client_of_several_nodes_leaves_one_that_was_stopped(tmp_path: Path, leads: bool) -> None:
+    """The process sleeps, its connections stay open, and nothing but its silence tells."""
+    with running(tmp_path, SEED) as run:
+        leader = run.leader()
+        stopped, *others = sorted(run.names, key=lambda name: (name == leader) is not leads)
+        addresses = {one.name: one.address for one in run.trial.peers}
+        run.account.faults["stop_leader" if leads else "stop_follower"] += 1
+        nodes = ",".join(addresses[name] for name in (stopped, *others))
+        with millstream.open(nodes, read_level="strong" if leads else "eventual") as ms:
+            log = ms.log(LOG)
+            log.append(b"before", producer=Producer("client", 0))
+            run.send(stopped, signal.SIGSTOP)
+            log.append(b"after", producer=Producer("client", 1))
+            until(lambda: log.end_offset() == 2, "the node that is asked now has both")
+            assert [one.value for one in log.read()] == [b"before", b"after"]
+        run.send(stopped, signal.SIGCONT)
+        run.until_well()
+
+
 async def story(run: Run, doomed: str) -> None:
     """Users of all nodes send, while one node is killed; each hears everything once."""
     urls = [one.address for one in run.trial.peers]
