@@ -21,7 +21,7 @@ from millstream.server.auth.access import ANYONE_HERE, Principal
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import routes
 from millstream.server.http.guard import Guard
-from millstream.server.http.hot import HotCycle, is_hot
+from millstream.server.http.hot import Head, HotCycle, hot_head
 from millstream.server.rest.hot import HotEndpoints
 from millstream.server.rest.routing import Paths
 from millstream.server.rooms.events import enter_stream
@@ -69,11 +69,11 @@ class AsSomebody:
             scope.setdefault("state", {})["principal"] = self.principal
         await self.app(scope, receive, send)
 
-    def principal_now(self, scope: Scope) -> Principal:
+    def principal_now(self, scope: Scope, head: Head) -> Principal:
         """The same."""
         return self.principal
 
-    def request_id(self, scope: Scope) -> str:
+    def id_of_hot(self, head: Head) -> str:
         """The same for all."""
         return "1"
 
@@ -110,13 +110,13 @@ class HotTransport(httpx.ASGITransport):
         """Ask the hot endpoints; if they do not take it, the application."""
         url, method = request.url.raw_path, request.method.encode()
         headers = [(name.lower(), value) for name, value in request.headers.raw]
-        if is_hot(method, url, headers):
+        if (head := hot_head(method, url, headers)) is not None:
             body = await request.aread()
             scope = {"type": "http", "method": "POST", "headers": headers, "state": {}}
             scope |= {"raw_path": url, "query_string": b""}
             cycle = _ToldCycle()
             is_whole = int(request.headers["content-length"]) == len(body)
-            if is_whole and self._hot.begin(scope, body, cycle):
+            if is_whole and self._hot.begin(scope, head, body, cycle):
                 self.taken += 1
                 return await cycle.told
         return await super().handle_async_request(request)

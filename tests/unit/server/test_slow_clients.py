@@ -101,14 +101,40 @@ def test_a_head_that_does_not_come_ends_the_connection(
         eventually(lambda: connections(server) == 0)
 
 
-def test_a_connection_is_not_kept_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+HEALTH = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+APPEND = (
+    b"POST /logs/a/records HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    b"Content-Type: text/plain\r\nContent-Length: 3\r\n\r\nabc"
+)
+"""A request that the framework answers, and a hot one."""
+
+
+@pytest.mark.parametrize("requests", [[HEALTH] * 3, [APPEND] * 3, [APPEND, HEALTH, APPEND]])
+def test_a_connection_is_not_kept_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: list[bytes]
+) -> None:
     monkeypatch.setattr(connection, "IDLE_S", 0.3)
-    request = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with serving(tmp_path) as server, plug(server) as kept:
-        for _ in range(3):  # one after the other on one connection
+        for request in requests:  # one after the other on one connection
             kept.sendall(request)
-            assert b"200 OK" in kept.recv(65_536)
+            assert b" 20" in kept.recv(65_536)
         assert rest_of(kept) == b""
+        eventually(lambda: connections(server) == 0)
+
+
+@pytest.mark.parametrize("more", [b"POST /logs/a/rec", b"\r\n", b"G"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_next_head_that_does_not_come_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: bytes, at_once: bool
+) -> None:
+    monkeypatch.setattr(connection, "HEAD_S", 0.3)
+    monkeypatch.setattr(connection, "IDLE_S", 0.3)
+    with serving(tmp_path) as server, plug(server) as slow:
+        slow.sendall(APPEND + more if at_once else APPEND)
+        assert b" 201 " in slow.recv(65_536)
+        if not at_once:
+            slow.sendall(more)
+        assert rest_of(slow) == b""
         eventually(lambda: connections(server) == 0)
 
 

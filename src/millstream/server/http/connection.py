@@ -17,7 +17,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from millstream.server.http.framed import FramedConnection, wants_frames
 from millstream.server.http.guard import Guard
-from millstream.server.http.hot import HotCycle, is_hot
+from millstream.server.http.hot import Head, HotCycle, hot_head
 from millstream.server.settings import Settings
 
 HEAD_S = 10.0
@@ -67,7 +67,11 @@ class HttpConnection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._in_head = True
+        self._has_begun = False
+        """Whether a head has begun, and is not whole."""
         self._head_bytes = 0
+        self._idle_since_s: float | None = None
+        """Since when all requests are answered; None while one is on its way."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """How long is waited for a `head`, for its client to `read`, for a body to be `passed`."""
         self._refused = False
@@ -77,6 +81,8 @@ class HttpConnection(HttpToolsProtocol):
         self._unread_bytes = 0
         self._held: bytes | None = None
         """What came of the body of a request that may be hot, and has not begun yet."""
+        self._hot_head: Head = {}
+        """Its headers."""
 
     def connection_made(self, transport: Any) -> None:
         """Take a place, or be refused if there is none."""
@@ -91,6 +97,7 @@ class HttpConnection(HttpToolsProtocol):
         """Leave the place to another connection."""
         for what in list(self._timers):
             self._stop_timer(what)
+        self._stop_idle_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -100,7 +107,6 @@ class HttpConnection(HttpToolsProtocol):
             return
         if self._in_head:
             self._head_bytes += len(data)
-            self._expect_head()
         else:
             self._bodiless_bytes += len(data)
             self._passed_over_bytes += len(data)
@@ -114,10 +120,12 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse_trailers()
         elif "passed" in self._timers and self._passed_over_bytes > UNREAD_BYTES_MAX:
             self.transport.abort()
+        elif self._in_head and (self._head_bytes or self._has_begun):
+            self._expect_head()  # a head that has come whole needs no timer
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._in_head = True
+        self._in_head = self._has_begun = True
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -127,18 +135,21 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A head has come; its size is known now."""
-        self._in_head = False
+        self._in_head = self._has_begun = False
         self._head_bytes = self._bodiless_bytes = 0
         self._stop_timer("head")
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
         if size > self.config.settings.head_bytes_max:
             raise ValueError("the head is too large")  # the parser stops, and answers below
         before: Any = self.cycle
         is_free = before is None or before.response_complete
-        if is_free and self.config.hot and is_hot(self.parser.get_method(), self.url, self.headers):
-            self._held = b""
-        else:
+        head = None
+        if is_free and self.config.hot:
+            head = hot_head(self.parser.get_method(), self.url, self.headers)
+        if head is None:
             self._begin_request()
+        else:
+            self._held, self._hot_head = b"", head
 
     def _begin_request(self) -> None:
         """Have the application answer a request in a task, whose body may be coming yet."""
@@ -166,7 +177,7 @@ class HttpConnection(HttpToolsProtocol):
         scope: Any = self.scope
         scope |= {"method": "POST", "raw_path": self.url, "query_string": b""}
         self._held, self._in_head, self.cycle = None, True, cycle  # type: ignore[assignment]
-        if hot.begin(scope, body, cycle):
+        if hot.begin(scope, self._hot_head, body, cycle):
             return True
         self._held, self._in_head, self.cycle = body, False, before
         return False
@@ -208,13 +219,23 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_complete()
         self._in_head = True
         if self._stop_timer("passed"):
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self._go_idle()
+
+    def on_hot_complete(self) -> None:
+        """A hot request is answered: as `on_response_complete`, where nothing else is to be done."""
+        if self.pipeline or self.flow.read_paused:
+            self.on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self._go_idle()
 
     def on_response_complete(self) -> None:
         """A request is answered; if its body is still coming, that is passed over for a while."""
+        self._stop_idle_timer()
         super().on_response_complete()
+        if self.timeout_keep_alive_task is not None:
+            self._idle_since_s = self.loop.time()
         if not self._in_head and self.cycle.response_complete and not self.transport.is_closing():
             self._passed_over_bytes = 0
             self._timers["passed"] = self.loop.call_later(UNREAD_S, self.transport.abort)
@@ -237,6 +258,36 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse_head()
         else:
             super().send_400_response(msg)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End the connection, if it has been idle for so long; one timer serves many requests."""
+        self.timeout_keep_alive_task = None
+        if self._idle_since_s is None:
+            return  # what answers the request that is on its way sets it again
+        left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self._set_idle_timer(left_s)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Something came: the timer looks whether the connection is idle, and need not be moved."""
+        self._idle_since_s = None
+
+    def _go_idle(self) -> None:
+        self._idle_since_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._set_idle_timer(self.timeout_keep_alive)
+
+    def _set_idle_timer(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(
+            seconds, self.timeout_keep_alive_handler
+        )
+
+    def _stop_idle_timer(self) -> None:
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
 
     def _expect_head(self) -> None:
         if "head" not in self._timers:

@@ -33,7 +33,7 @@ from millstream.server.auth import tickets
 from millstream.server.auth.access import ANYONE_HERE, NOBODY, NODE, Principal
 from millstream.server.auth.tokens import TEXT_CHARS_MAX
 from millstream.server.cluster.seat import ALONE, Asker
-from millstream.server.http.hot import HotPaths
+from millstream.server.http.hot import Head, HotPaths
 from millstream.server.journal import ACCESS
 from millstream.server.observe.tracing import request_span
 from millstream.server.problems import respond
@@ -75,6 +75,8 @@ class Guard:
         """What answers hot requests, past the application; it asks `principal_now`."""
         self._core = core
         self._origins = {_origin(text) for text in core.settings.origins}
+        self._checks_host = core.settings.is_loopback()
+        self._needs_tokens = core.settings.needs_tokens()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or refuse it."""
@@ -107,19 +109,27 @@ class Guard:
         """The id of a request: the one that it came with, or a new one."""
         return _given_id(scope) or secrets.token_hex(8)
 
-    def principal_now(self, scope: Scope) -> Principal | None:
-        """Who asks, if the request may come in and that is known at once; never of tickets.
+    def id_of_hot(self, head: Head) -> str:
+        """As `request_id`, of a hot request."""
+        given = head.get(REQUEST_ID)
+        text = None if given is None else given.decode("latin-1").strip()
+        return text if text and _REQUEST_ID.fullmatch(text) else secrets.token_hex(8)
+
+    def principal_now(self, scope: Scope, head: Head) -> Principal | None:
+        """Who asks, if a hot request may come in and that is known at once; never of tickets.
 
         It refuses nothing itself: a request that is not let in here is asked for its reasons later.
         """
+        if self._checks_host and not _is_loopback(head.get(b"host", b"").decode("latin-1").strip()):
+            return None
         try:
-            self._check_host(scope)
-            self._check_origin(scope)
-            text = _credential(scope)
+            if b"origin" in head or b"sec-fetch-site" in head:
+                self._check_origin(scope)
+            text = _credential(scope) if b"authorization" in head else None
         except MillstreamError:
             return None
         if text is None:
-            return None if self._core.settings.needs_tokens() else ANYONE_HERE
+            return None if self._needs_tokens else ANYONE_HERE
         if len(text) > TEXT_CHARS_MAX or text.startswith(tickets.PREFIX):
             return None
         return self._core.tokens.authenticate_now(text)
@@ -162,7 +172,7 @@ class Guard:
 
     def _check_host(self, scope: Scope) -> None:
         """On loopback, a page elsewhere whose name leads here is told apart by that name."""
-        if self._core.settings.is_loopback():
+        if self._checks_host:
             host = _only(scope, b"host")
             if host is None or not _is_loopback(host):
                 raise WrongHost("this server is reached as localhost or 127.0.0.1 only")

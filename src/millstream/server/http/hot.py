@@ -8,7 +8,7 @@ request. If not, nothing has happened, and the request goes the way of all other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from starlette.types import Scope
@@ -20,13 +20,16 @@ BODY_BYTES_MAX = 64 * 1024
 ENDINGS = (b"/records", b"/messages", b"/claims", b"/ack")
 """How the addresses of hot requests end."""
 
+Head = dict[bytes, bytes]
+"""The headers of a hot request, by their names in lower case: none of them is repeated."""
+
 _NOT_HOT = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 
 
 class HotPaths(Protocol):
     """What answers hot requests."""
 
-    def begin(self, scope: Scope, body: bytes, cycle: HotCycle) -> bool:
+    def begin(self, scope: Scope, head: Head, body: bytes, cycle: HotCycle) -> bool:
         """Answer a request by `cycle.respond`, now or later; False if nothing was done."""
 
 
@@ -36,7 +39,7 @@ class HotConnection(Protocol):
     transport: Any
     server_state: Any
 
-    def on_response_complete(self) -> None:
+    def on_hot_complete(self) -> None:
         """Go on with the next request."""
 
 
@@ -86,19 +89,21 @@ class HotCycle:
         connection.transport.write(b"".join((*parts, b"\r\n", body)))
         if not self.keep_alive:
             connection.transport.close()
-        connection.on_response_complete()
+        connection.on_hot_complete()
 
 
-def is_hot(method: bytes, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a request may be hot, by its head: its whole body must be small, and its size told."""
+def hot_head(method: bytes, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Head | None:
+    """The headers of a request that may be hot; None if it is not, by its head.
+
+    Its whole body must be small, and its size told. Where a header is repeated, it matters to some
+    which of them counts: such a request goes the way of all.
+    """
     if method != b"POST" or not url.startswith(b"/") or not url.endswith(ENDINGS):
-        return False
-    length = -1
-    for name, value in headers:
-        if name in _NOT_HOT:
-            return False
-        if name == b"content-length":
-            if length >= 0 or not value.isdigit() or len(value) > len(str(BODY_BYTES_MAX)):
-                return False
-            length = int(value)
-    return 0 <= length <= BODY_BYTES_MAX
+        return None
+    head = dict(headers)
+    length = head.get(b"content-length", b"")
+    if len(head) != len(headers) or not _NOT_HOT.isdisjoint(head):
+        return None
+    if not length.isdigit() or len(length) > len(str(BODY_BYTES_MAX)):
+        return None
+    return head if int(length) <= BODY_BYTES_MAX else None

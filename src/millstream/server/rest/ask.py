@@ -11,6 +11,7 @@ from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from millstream.command import Command
 from millstream.errors import InvalidInput, InvalidName
@@ -27,17 +28,32 @@ T = TypeVar("T")
 class Ask:
     """One request, read and decoded; and a session, on which the nouns of `millstream.aio` work."""
 
-    def __init__(self, core: Core, request: Request, principal: Principal) -> None:
+    def __init__(
+        self, core: Core, scope: Scope, principal: Principal, request: Request | None = None
+    ) -> None:
         self.core = core
-        self.request = request
         self.principal = principal
         self.limits = core.session.limits
         self.clock = core.session.clock
         self.data = b""
         """The body as it came."""
-        self._traceparent = traceparent_of(request.scope)
-        self._asker: Asker = request.scope["state"].get("asker", ALONE)
-        self._is_gone: Callable[[], bool] = request.scope["state"].get("is_gone", lambda: False)
+        self._scope = scope
+        self._request = request
+        self._traceparent = traceparent_of(scope)
+        self._asker: Asker = scope["state"].get("asker", ALONE)
+        self._is_gone: Callable[[], bool] = scope["state"].get("is_gone", _never)
+
+    @property
+    def request(self) -> Request:
+        """The request as the framework has it: made when it is first asked for."""
+        if self._request is None:
+            self._request = Request(self._scope)
+        return self._request
+
+    @property
+    def sent(self) -> dict[str, str]:
+        """The headers that the request came with."""
+        return dict(self.request.headers)
 
     async def execute(self, command: Command[T]) -> T:
         """Answer a command, if the asker may ask it."""
@@ -73,6 +89,10 @@ class Ask:
             await asyncio.gather(answer, closing, left, return_exceptions=True)
             if not (is_taken or answer.cancelled() or answer.exception()):
                 self.core.return_claims(self.principal, command, answer.result())
+
+
+def _never() -> bool:
+    return False
 
 
 async def _left(request: Request) -> None:

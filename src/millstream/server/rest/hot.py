@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Generator
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Scope
@@ -24,7 +24,7 @@ from millstream.server import direct, problems
 from millstream.server.auth.access import Principal
 from millstream.server.core import Core
 from millstream.server.http.guard import REQUEST_ID, Guard
-from millstream.server.http.hot import HotCycle
+from millstream.server.http.hot import Head, HotCycle
 from millstream.server.observe.tracing import is_on
 from millstream.server.rest.ask import Ask, checked_segment
 from millstream.server.rest.body import decode_json, decode_query
@@ -44,6 +44,9 @@ Place = tuple[Endpoint | None, dict[str, str | int]]
 PLACES_MAX = 1_000
 """Addresses that are remembered."""
 
+LOOK_S = 1.0
+"""How often it is looked whether requests are traced."""
+
 HOT = frozenset({append_records, put_messages, claim_messages, ack_claims})
 
 
@@ -56,21 +59,27 @@ class HotEndpoints:
         self._paths = paths
         self._places: dict[bytes, Place] = {}
         """Addresses that were asked before: to find one anew costs as much as to check a token."""
+        self._loop = asyncio.get_running_loop()
+        self._looks_s = 0.0
+        """When it is looked again."""
+        self._are_traced = False
 
-    def begin(self, scope: Scope, body: bytes, cycle: HotCycle) -> bool:
+    def begin(self, scope: Scope, head: Head, body: bytes, cycle: HotCycle) -> bool:
         """Answer a request by `cycle.respond`, now or later; False if nothing was done.
 
         Requests that are logged or traced, and those of a cluster, go the way of all requests.
         """
         core = self._core
         settings = core.settings
-        if core.seat is not None or settings.log_requests or core.closing.is_set() or is_on():
+        if core.seat is not None or settings.log_requests or core.closing.is_set():
             return False
-        if len(body) > settings.body_bytes_max:
+        if self._loop.time() >= self._looks_s:
+            self._looks_s, self._are_traced = self._loop.time() + LOOK_S, is_on()
+        if self._are_traced or len(body) > settings.body_bytes_max:
             return False
         try:
-            endpoint, given = self._asked(scope, body)
-            principal = self._guard.principal_now(scope)
+            endpoint, given = self._asked(scope, head, body)
+            principal = self._guard.principal_now(scope, head)
             if endpoint is None or principal is None:
                 return False
             core.quota.connections.take(principal)
@@ -81,12 +90,14 @@ class HotEndpoints:
         except MillstreamError:
             core.quota.connections.give(principal)
             return False
-        ask = _HotAsk(core, scope, principal, body)
+        ask = _HotAsk(core, scope, head, principal, body)
         core.meter.received_bytes.count += len(body)
-        _HotRequest(ask, endpoint, cycle, self._guard.request_id(scope)).begin(given)
+        _HotRequest(ask, endpoint, cycle, self._guard.id_of_hot(head)).begin(given)
         return True
 
-    def _asked(self, scope: Scope, body: bytes) -> tuple[Endpoint | None, dict[str, Any]]:
+    def _asked(
+        self, scope: Scope, head: Head, body: bytes
+    ) -> tuple[Endpoint | None, dict[str, Any]]:
         """The endpoint and what its handler gets; None if it is to be asked in another way."""
         place = self._places.get(scope["raw_path"])
         if place is None:
@@ -94,7 +105,7 @@ class HotEndpoints:
         endpoint, names = place
         if endpoint is None:
             return None, {}
-        kind = _content_type(scope)
+        kind = _content_type(head.get(b"content-type", b""))
         is_json = kind == JSON or (not kind and not endpoint.raw)
         if not is_json and ANY not in endpoint.raw:
             return None, {}
@@ -128,11 +139,9 @@ class HotEndpoints:
         return place
 
 
-def _content_type(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"content-type":
-            return str(value.decode("latin-1").partition(";")[0].strip().lower())
-    return ""
+@lru_cache(maxsize=64)
+def _content_type(told: bytes) -> str:
+    return told.decode("latin-1").partition(";")[0].strip().lower()
 
 
 class _Handed:
@@ -148,10 +157,17 @@ class _Handed:
 class _HotAsk(Ask):
     """What a handler gets whose commands are carried out by the request that steps it."""
 
-    def __init__(self, core: Core, scope: Scope, principal: Principal, body: bytes) -> None:
-        state = {**scope["state"], "principal": principal}
-        super().__init__(core, Request({**scope, "state": state}), principal)
+    def __init__(
+        self, core: Core, scope: Scope, head: Head, principal: Principal, body: bytes
+    ) -> None:
+        super().__init__(core, scope, principal)
         self.data = body
+        self._head = head
+
+    @property
+    def sent(self) -> dict[str, str]:
+        """The headers that the request came with."""
+        return {name.decode("latin-1"): one.decode("latin-1") for name, one in self._head.items()}
 
     async def execute(self, command: Command[T]) -> T:
         """Hand the command over; sent is its answer."""

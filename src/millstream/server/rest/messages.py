@@ -132,7 +132,7 @@ async def put_messages(ask: Ask, queue: str, query: PutQuery, body: PutBody | No
     type is one message as it is, with its content type.
     """
     if body is None:
-        item = item_of_raw(ask.data, dict(ask.request.headers))
+        item = item_of_raw(ask.data, ask.sent)
         command, count = put_command(ask, queue, query, [(item, _wishes(query))])
     else:
         if query != PutQuery():

@@ -119,19 +119,36 @@ async def append_records(
     their keys, and `places` says where each went.
     """
     if body is None:
-        items = [item_of_raw(ask.data, dict(ask.request.headers))]
+        items = [item_of_raw(ask.data, ask.sent)]
         expect_end, producer = query.expect_end, _raw_producer(query)
     else:
         if query != AppendQuery():
             raise InvalidInput("beside a JSON body, expect_end and producer stand in the body")
         items, expect_end, producer = items_of(body), body.expect_end, body.producer
     try:
-        offsets = await Log(ask, log).append_many(items, expect_end=expect_end, producer=producer)
+        return await _append(Log(ask, log), items, expect_end, producer)
     except Partitioned as error:
         if expect_end is not None or producer is not None or error.data.get("log") != log:
             raise
         return await _append_spread(ask, log, items, error.partitions)
-    return Appended(offset=offsets.start, count=len(offsets))
+
+
+async def _append(
+    log: Log, items: list[Item], expect_end: int | None, producer: Producer | None
+) -> Appended:
+    if len(items) != 1:
+        offsets = await log.append_many(items, expect_end=expect_end, producer=producer)
+        return Appended(offset=offsets.start, count=len(offsets))
+    (item,) = items
+    offset = await log.append(
+        item.value,
+        key=item.key,
+        headers=item.headers,
+        timestamp=item.timestamp,
+        expect_end=expect_end,
+        producer=producer,
+    )
+    return Appended(offset=offset, count=1)
 
 
 async def _append_spread(ask: Ask, log: str, items: list[Item], partitions: int) -> Appended:

@@ -92,7 +92,7 @@ class Paths(BaseRoute):
             )
         with ExitStack() as held:
             return await self._run(
-                Ask(self._core, request, request.state.principal), endpoint, held
+                Ask(self._core, request.scope, request.state.principal, request), endpoint, held
             )
 
     async def _run(self, ask: Ask, endpoint: Endpoint, held: ExitStack) -> Response:
