@@ -281,6 +281,29 @@ def test_values_of_megabytes_are_written_and_read_whole(
     assert sorted(row.digest for row in found) == expected
 
 
+def test_two_queries_that_are_started_together_each_copy_every_row_once(
+    spark: SparkSession, store: Millstream, tmp_path: Path
+) -> None:
+    store.log("from").append_many([b"%d" % n for n in range(300)])
+    path = store.stats()["path"]
+    reader = spark.readStream.format("millstream").option("path", path)
+    reader = reader.option("subscribe", "from").option("startingOffsets", "earliest")
+    rows = reader.option("maxOffsetsPerTrigger", 150).load().select("value")
+    queries = [
+        rows.writeStream.format("millstream")
+        .option("path", path)
+        .option("log", log)
+        .option("checkpointLocation", str(tmp_path / log))
+        .trigger(availableNow=True)
+        .start()
+        for log in ("one", "two")
+    ]
+    for query in queries:
+        query.awaitTermination()
+    for log in ("one", "two"):
+        assert [int(record.value) for record in store.log(log).read()] == list(range(300))
+
+
 def test_overwriting_is_refused_with_advice(spark: SparkSession, store: Millstream) -> None:
     store.log("to").append(b"1")
     with pytest.raises(Exception, match="cannot be overwritten: write with"):

