@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import millstream
 from millstream import PartitionOffset, Record
+from millstream.doctor import examine
 
 KEYS = st.sampled_from([None, b"", b"a", b"b", b"key", "text", b"\xff\x00"])
 BATCHES = st.lists(KEYS, min_size=1, max_size=8)
@@ -46,6 +47,7 @@ class PartitionedLogMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.ms.close()
+        assert examine(self.path).problems == []
         self.directory.cleanup()
 
     def value(self) -> bytes:
@@ -124,6 +126,13 @@ class PartitionedLogMachine(RuleBasedStateMachine):
         assert len(found) == len(places) == len(self.log)
         assert len(set(self.acked)) == len(self.acked)
         assert len(set(self.claimed)) == len(self.claimed)
+
+    @invariant()
+    def it_is_listed_as_one(self) -> None:
+        found = {one.name: one.partitions for one in self.ms.logs() if one.name != "queue:work"}
+        assert found.pop("orders") == self.count
+        assert set(found) <= {"other"}
+        assert sum(len(one) for one in self.ms.logs() if one.partitions) == len(self.by_place)
 
     @invariant()
     def keys_stay_in_order(self) -> None:

@@ -14,6 +14,7 @@ from millstream.doctor.coverage import Coverage
 from millstream.doctor.examined import ExaminedRows, Found
 from millstream.doctor.findings import Findings
 from millstream.doctor.lineage import Lineage
+from millstream.doctor.partitions import check_partitions
 from millstream.doctor.replay import Replay
 from millstream.doctor.visited import Visited
 from millstream.errors import CorruptionError
@@ -23,6 +24,7 @@ from millstream.format.lineage import Fork
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
 from millstream.log.marks import Marks
+from millstream.log.metadata import MetadataState
 from millstream.log.producer import ProducerState
 from millstream.log.sparse import bytes_below
 from millstream.store.rows import Rows
@@ -137,8 +139,15 @@ class LogExamination:
                     f"producer {_text(key[10:])!r} remembers offsets past the end {head.end}",
                     log=head.name,
                 )
-        for key, _ in self._replay.entities(keys.METADATA):
-            self._owner(key, "metadata")
+        metadata = {}
+        for key, entity in self._replay.entities(keys.METADATA):
+            assert isinstance(entity, MetadataState)
+            head = self._owner(key, "metadata")
+            if head is not None:
+                metadata[head.name] = entity
+        if not self._replay.broken_at:
+            living = [head for head in self._heads.values() if not head.deleted]
+            check_partitions(living, metadata, self._findings)
 
     def check_counter(self, next_id: int) -> None:
         """No id is in use that could be given out again."""

@@ -39,6 +39,7 @@ from millstream.log.names import check_integer, check_name
 from millstream.log.partitioned import (
     check_plain,
     count_partitions,
+    every_partition,
     first_of,
     is_partitioned,
     partitions_of,
@@ -248,7 +249,7 @@ def truncate_log(tx: WriteTransaction, command: c.Truncate) -> int:
 def delete_log(tx: WriteTransaction, command: c.DeleteLog) -> bool:
     """Forget a log with its cursors and metadata; its bytes and marks go in the background.
 
-    One with partitions goes with all of them.
+    One with partitions goes with all of them, also with those that it does not count.
     """
     part = partition_of(command.log)
     if part is not None and part[1] < count_partitions(tx, part[0]):
@@ -257,7 +258,9 @@ def delete_log(tx: WriteTransaction, command: c.DeleteLog) -> bool:
             f"delete {part[0]!r}, and all of its partitions go",
             log=command.log,
         )
-    gone = [_forget(tx, name) for name in partitions_of(tx, command.log) or [command.log]]
+    if find_log(tx, command.log) is not None:
+        return _forget(tx, command.log)
+    gone = [_forget(tx, name) for name in every_partition(tx.view, command.log)]
     return any(gone)
 
 

@@ -17,12 +17,12 @@ from millstream.store.transaction import WriteTransaction
 
 
 def create_partitions(tx: WriteTransaction, command: c.CreatePartitions) -> int:
-    """Make a log with so many partitions, or raise their number."""
+    """Make a log with so many partitions, or raise their number; then any that are gone are made."""
     log, wanted = check_name(command.log), command.partitions
     if type(wanted) is not int or not 1 <= wanted <= PARTITIONS_MAX:
         raise InvalidInput(f"a log has 1 to {PARTITIONS_MAX:,} partitions, not {wanted!r}")
     count = count_partitions(tx, log)
-    if count == wanted:
+    if count == wanted and not command.grows:
         return count
     retention = Retention()
     if not count:
@@ -34,11 +34,13 @@ def create_partitions(tx: WriteTransaction, command: c.CreatePartitions) -> int:
         if head.owner:
             raise not_owner(head)
         retention = head.retention
-    for number in range(count, wanted):
-        log_id, _ = new_log(tx, partition_name(log, number))
-        if retention:
-            tx.change(keys.head(log_id), Retained(retention))
-    _note(tx, log, wanted)
+    for number in range(wanted):
+        if find_log(tx, partition_name(log, number)) is None:
+            log_id, _ = new_log(tx, partition_name(log, number))
+            if retention:
+                tx.change(keys.head(log_id), Retained(retention))
+    if count != wanted:
+        _note(tx, log, wanted)
     return wanted
 
 

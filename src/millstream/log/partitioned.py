@@ -19,6 +19,7 @@ from millstream.partitioning import (
     PARTITIONS_MAX,
     partition_name,
     partition_of,
+    whole_of,
 )
 from millstream.store.rows import View
 from millstream.store.transaction import WriteTransaction
@@ -32,7 +33,12 @@ def count_partitions(view: WriteTransaction | View, log: str) -> int:
     first_id = view.entity(keys.log_name(partition_name(log, 0)), Name).log_id
     if not first_id:
         return 0
-    meta = view.entity(keys.metadata(first_id), MetadataState).entries.get(PARTITIONS_KEY)
+    return count_in(view.entity(keys.metadata(first_id), MetadataState))
+
+
+def count_in(metadata: MetadataState) -> int:
+    """How many partitions the metadata of the first one tells of; 0 if it tells of none."""
+    meta = metadata.entries.get(PARTITIONS_KEY)
     count = meta.value if meta is not None and meta.present else 0
     return count if type(count) is int and 0 <= count <= PARTITIONS_MAX else 0
 
@@ -40,6 +46,12 @@ def count_partitions(view: WriteTransaction | View, log: str) -> int:
 def partitions_of(view: WriteTransaction | View, log: str) -> list[str]:
     """The names of a log's partitions, in their order; empty if it has none."""
     return [partition_name(log, number) for number in range(count_partitions(view, log))]
+
+
+def every_partition(view: View, log: str) -> list[str]:
+    """The names of all partitions that are there, also of those that the log does not count."""
+    names = map(keys.name_of_log, view.find_all(*keys.range_of(keys.log_name(log + PARTITION))))
+    return [name for name in names if whole_of(name) == log]
 
 
 def first_of(view: WriteTransaction | View, log: str) -> str:
