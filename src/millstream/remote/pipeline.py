@@ -50,7 +50,7 @@ _seconds = SystemClock().seconds
 class Asked(ABC):
     """One command on its way, and the caller that waits for its answer."""
 
-    __slots__ = ("body", "command", "losses", "refused_s", "sent", "waits")
+    __slots__ = ("body", "command", "losses", "number", "refused_s", "sent", "waits")
 
     def __init__(self, command: Command[Any]) -> None:
         self.command = command
@@ -58,6 +58,8 @@ class Asked(ABC):
         self.waits = waits(command)
         self.sent = False
         """Whether it may ever have reached a server."""
+        self.number = 0
+        """Under which it was last sent; later requests have higher ones."""
         self.losses = 0
         """Connections that were lost while it was in flight."""
         self.refused_s: float | None = None
@@ -159,7 +161,7 @@ class Pipeline:
         if asked.waits:
             asked.settle(Interrupted(refusal.message))
         else:
-            self._ready.appendleft(asked)
+            self._queue_again(asked)
 
     def lost(self, why: str) -> None:
         """The connection is lost: queue what can be repeated, in order, and fail the others.
@@ -181,11 +183,20 @@ class Pipeline:
             error = CannotOpen(f"{why}, {asked.losses} times at {type(asked.command).__name__}")
             asked.settle(unreachable(asked.command, sent=True, why=error))
         elif fate is RepeatFate.ASK_AGAIN:
-            self._ready.appendleft(asked)
+            self._queue_again(asked)
         elif fate is RepeatFate.WAIT_AGAIN:
             asked.settle(Interrupted(why))
         else:
             asked.settle(unknown(asked.command, why))
+
+    def _queue_again(self, asked: Asked) -> None:
+        """Queue what was sent before: in its order, and before all that was not."""
+        place = 0
+        for other in self._ready:
+            if not 0 < other.number < asked.number:
+                break
+            place += 1
+        self._ready.insert(place, asked)
 
     def _land(self, number: int, asked: Asked) -> None:
         """A request is in flight no more."""
@@ -244,6 +255,7 @@ class Pipeline:
         self._in_flight[self._next_id] = asked
         self._waits_in_flight += asked.waits
         asked.sent = True
+        asked.number = self._next_id
         return self._next_id
 
 

@@ -9,7 +9,15 @@ from msgspec import Raw
 
 from millstream import Limits, Producer, wire
 from millstream.command import Command, Fold, Sql, Stats, Transact
-from millstream.errors import CannotOpen, Closed, InvalidInput, OutcomeUnknown, Overloaded, TooLarge
+from millstream.errors import (
+    CannotOpen,
+    Closed,
+    InvalidInput,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+    TooLarge,
+)
 from millstream.format.packing import Single
 from millstream.log.commands import Append, GetBounds, Truncate, WaitForOffset
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages
@@ -69,6 +77,21 @@ def test_what_waits_goes_out_together_in_order_within_the_credit() -> None:
     pipeline.answered(wire.decode_answers(wire.encode_answers([(frame[1][0], (0, 7))])))
     assert wire.decode_result(asked[1].command, asked[1].outcome) == (0, 7)
     assert [command.log for _, command in sent(pipeline, hello(requests=4))] == ["e"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("lost", [(), (1,), (0, 3)], ids=["none", "one", "two"])
+def test_what_a_node_that_does_not_lead_refuses_goes_out_again_in_order(
+    lost: tuple[int, ...],
+) -> None:
+    """Also if some of it was not answered before the connection was left."""
+    appends = [Append("a", RECORD, producer=Producer("p", n)) for n in range(6)]
+    pipeline, _ = pipeline_of(*appends)
+    frame = sent(pipeline, hello(requests=4))
+    refused = [number for at, (number, _) in enumerate(frame) if at not in lost]
+    pipeline.answered([(number, NotLeader("not here", leader=None)) for number in refused])
+    pipeline.lost("left")
+    again = sent(pipeline, hello(requests=6))
+    assert [command.producer.sequence for _, command in again] == [*range(6)]  # type: ignore[attr-defined]
 
 
 def test_a_frame_is_no_larger_than_the_server_takes() -> None:
