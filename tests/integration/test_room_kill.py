@@ -81,6 +81,7 @@ class Member:
             if self._offset is None:
                 self._offset = frame["welcome"]["offset"]
             stored = frame["welcome"]["sent"] or 0
+            assert not {*frame["welcome"]["missing"]} & {*self._unconfirmed}
             for number in [n for n in self._unconfirmed if n <= stored]:
                 self._confirm(number)
             for number, data in self._unconfirmed.items():

@@ -71,6 +71,21 @@ test("after a lost connection only what is newer than the server knows is sent a
   assert.equal(await second, 30);
 });
 
+test("a send whose refusal was lost is sent again, though later ones are stored", async () => {
+  const talk = joined();
+  const sends = [1, 2, 3, 4].map((data) => talk.send([{ type: "chat", data }]));
+  talk.toSend();
+  talk.take({ sent: 1, offset: 20 });
+  assert.equal(talk.joining().sent, 1);
+  talk.take(welcome({ sent: 4, missing: [2] }));
+  assert.deepEqual(await Promise.all([sends[0], sends[2], sends[3]]), [20, null, null]);
+  assert.deepEqual(talk.toSend().map((one) => one.n), [2]);
+  assert.equal(talk.joining().sent, 1); // of the second it is still to be found out
+  talk.take({ error: { title: "TooLarge", status: 413 }, n: 2 });
+  await assert.rejects(sends[1], { name: "TooLarge" });
+  assert.equal(talk.joining().sent, 4);
+});
+
 test("a join looks for unconfirmed sends from where they were sent", () => {
   const talk = joined();
   talk.send([{ type: "chat", data: 1 }]);

@@ -154,7 +154,7 @@ class ListenQuery(Struct, frozen=True, forbid_unknown_fields=True):
     types: str = ""
     """Types, separated by commas; left out: all."""
     sent: Annotated[int, Meta(ge=0, le=2**53)] | None = None
-    """The highest number that the client knows to be stored."""
+    """The client knows of all numbers up to this one whether they are stored."""
     seconds: float | None = None
     """End after so long; left out, it goes on."""
 

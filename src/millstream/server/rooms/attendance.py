@@ -41,6 +41,9 @@ AGAIN_S = 1.0
 WATERMARKS_S = 1.0
 """How often watermarks are noted, if they have changed."""
 
+NO_GENERATION = 0
+"""Of no instance: the first one of each name is 1."""
+
 RENEWALS = 3
 """How often a lease is renewed within its time."""
 
@@ -90,11 +93,15 @@ class Attendance:
             except Fenced:
                 await self._take_again(taken)
 
-    async def resume(self, listener: RoomListener) -> int:
-        """Note that a client is back: the generation in which it sends."""
+    async def resume(self, listener: RoomListener, *, is_handed_on: bool) -> int:
+        """Note that a client is back: the generation in which it sends.
+
+        Of a node, frames that were handed on may wait at another one.
+        """
         taken = await self.take()
+        generation = NO_GENERATION if is_handed_on else taken.generation
         return await self._session.execute(
-            ResumeInRoom(listener.room.name, listener.client, taken.name, taken.generation)
+            ResumeInRoom(listener.room.name, listener.client, taken.name, generation)
         )
 
     def _taking_over(self) -> TakeInstance:

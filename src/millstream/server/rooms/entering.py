@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Set
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from msgspec import Struct
@@ -30,6 +31,9 @@ OFFSET_MAX = 2**53
 """Offsets are numbers in JSON: beyond, browsers would round them."""
 
 TYPES_MAX = 100
+MISSING_MAX = 1_000
+"""Numbers that a welcome names as missing: a client has no more frames without an answer."""
+
 SEARCHED_BYTES = 1024 * 1024
 """Metadata that is read at once when a client's own messages are looked for."""
 
@@ -47,7 +51,7 @@ class RoomAsked(Struct, frozen=True, kw_only=True):
     user: str = ""
     types: frozenset[str] | None = None
     sent: int = 0
-    """The highest number that the client knows to be stored."""
+    """The client knows of all numbers up to this one whether they are stored."""
 
 
 def room_of_path(raw_path: bytes) -> str:
@@ -126,9 +130,18 @@ def check_offset(asked: RoomAsked, look: RoomLook, room: str) -> None:
         )
 
 
-def find_sent(store: Store, log: str, client: str, *, start: int, stop: int) -> int | None:
-    """The highest number of a client's frames that is stored in [start, stop)."""
-    found: int | None = None
+def missing_of(found: Set[int], known: int) -> list[int]:
+    """Which numbers above what a client knows, and below the highest found, are not stored.
+
+    They were refused, and the client may not have been told. Only the last ones are named.
+    """
+    last = max(found, default=0)
+    return [one for one in range(max(known + 1, last - MISSING_MAX), last) if one not in found]
+
+
+def find_sent(store: Store, log: str, client: str, *, start: int, stop: int) -> set[int]:
+    """The numbers of a client's frames that are stored in [start, stop)."""
+    found: set[int] = set()
     while start < stop:
         try:
             blocks = reader.read_blocks(
@@ -146,6 +159,6 @@ def find_sent(store: Store, log: str, client: str, *, start: int, stop: int) -> 
             for headers in block.headers():
                 number = headers.get(NUMBER)
                 if headers.get(ORIGIN) == client and type(number) is int:
-                    found = number if found is None else max(found, number)
+                    found.add(number)
         start = blocks[-1].offsets.stop
     return found

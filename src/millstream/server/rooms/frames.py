@@ -69,6 +69,8 @@ class Welcome(Struct, frozen=True, kw_only=True):
     """What messages from here on tell of users, and of retained values, comes after these."""
     sent: int | None
     """The highest number of this client's frames that was found stored; None: none was."""
+    missing: list[int]
+    """Lower ones that were not: they were refused."""
 
 
 class SentMessage(Struct, frozen=True, forbid_unknown_fields=True):

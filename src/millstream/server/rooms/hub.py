@@ -16,7 +16,7 @@ from millstream.rooms.commands import LookIntoRoom, SendToRoom
 from millstream.server.auth.access import Need, Principal
 from millstream.server.core import Core
 from millstream.server.rooms.attendance import Attendance
-from millstream.server.rooms.entering import RoomAsked, check_offset, find_sent, user_of
+from millstream.server.rooms.entering import RoomAsked, check_offset, find_sent, missing_of, user_of
 from millstream.server.rooms.frames import (
     Welcome,
     presence_shown,
@@ -118,7 +118,8 @@ class Hub:
             await self.attendance.join(listener)
         if asked.offset is not None:
             await room.settled(asked.client)  # what an earlier connection of the client has sent
-            listener.generation = await self.attendance.resume(listener)
+            is_node = self.core.seat is not None
+            listener.generation = await self.attendance.resume(listener, is_handed_on=is_node)
         # A client that comes from another node may have heard what this one is still to apply.
         await self.session.catch_up()
         types = None if asked.types is None else [*asked.types]
@@ -127,13 +128,13 @@ class Hub:
         room.settings = look.settings
         if self.ground.own is not None and room.began_at is None:
             self.ground.own.begin(room.log, look.offset)
-        sent: int | None = None
+        stored: set[int] = set()
         if asked.offset is None:
             listener.position = look.offset
             listener.generation = look.generation
         else:
             listener.position = asked.offset
-            sent = await self.session.ask(
+            stored = await self.session.ask(
                 lambda: find_sent(
                     self.core.store,
                     room.log,
@@ -156,7 +157,8 @@ class Hub:
             users=look.users,
             presence=presence_shown(look.presence),
             as_of=look.offset,
-            sent=sent,
+            sent=max(stored, default=None),
+            missing=missing_of(stored, asked.sent),
         )
         retained = retained_shown(look.retained) if asked.offset is None else None
         gap = (listener.position, look.start) if listener.position < look.start else None

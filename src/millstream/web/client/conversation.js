@@ -17,7 +17,6 @@ export class Conversation {
   #types;
   #presentAt = 0; // messages below this offset tell nothing new of who is there
   #number = 0; // of the last send
-  #known = 0; // the highest number that is known to be stored
   #waiting = new Map(); // number → {frame, from, resolve, reject}; `from`: the offset when it was first sent
 
   constructor({ user, types, client }) {
@@ -37,7 +36,8 @@ export class Conversation {
       const unsure = [...this.#waiting.values()].filter((one) => one.from !== null);
       query.offset = Math.min(this.offset, ...unsure.map((one) => one.from));
     }
-    if (this.#known) query.sent = this.#known;
+    const settled = Math.min(this.#number, ...[...this.#waiting.keys()].map((n) => n - 1));
+    if (settled) query.sent = settled;
     return query;
   }
 
@@ -93,9 +93,9 @@ export class Conversation {
     this.settings = welcome.settings;
     this.user = welcome.user ?? this.user;
     this.#meet(welcome);
-    this.#known = Math.max(this.#known, welcome.sent ?? 0);
+    const missing = new Set(welcome.missing); // refused, and the answer was lost: it is sent again
     for (const [n, one] of [...this.#waiting]) {
-      if (n <= this.#known) this.#confirm(n, null);
+      if (n <= (welcome.sent ?? 0) && !missing.has(n)) this.#confirm(n, null);
       // The room has forgotten messages that came since: it may be one of them.
       else if (one.from !== null && (!resumes || one.from < (welcome.start ?? 0))) this.#over(n).reject(unknownOutcome());
     }
@@ -164,7 +164,6 @@ export class Conversation {
   }
 
   #confirm(n, offset) {
-    this.#known = Math.max(this.#known, n);
     if (offset !== null && offset === this.offset) this.#advance(offset + 1); // own messages are not delivered
     this.#over(n, offset)?.resolve(offset);
   }

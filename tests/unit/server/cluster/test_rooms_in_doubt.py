@@ -138,3 +138,19 @@ def test_a_message_that_can_never_be_stored_is_refused_and_the_others_are_stored
             draw(ada, 3)
             ada.until_sent(3)
     assert stored(tmp_path) == [1, 3, 1, 3]
+
+
+def test_what_a_node_handed_on_is_not_stored_once_its_client_is_back(pair: Pair) -> None:
+    """Though no other node has listeners: the leading one may still have frames of the client."""
+    with joined(pair.servers["b"], client="ada") as ada:
+        draw(ada, 1)
+        ada.until_sent(1)
+        before = ada.welcome["generation"]
+        with joined(pair.servers["b"], client="ada", offset=ada.offset) as again:
+            assert again.welcome["generation"] > before
+            draw(again, 2)
+            again.until_sent(2)
+        draw(ada, 3)
+        while not ada.errors:
+            ada.take()
+        assert ada.errors[0]["error"]["title"] == "Fenced"

@@ -14,6 +14,7 @@ from millstream.errors import Fenced
 from millstream.rooms import commands as c
 from millstream.rooms.model import RoomMessage
 from millstream.rooms.state import RESUMED_MAX
+from millstream.server.rooms.entering import missing_of
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.server.rooms.joining import joined
@@ -136,3 +137,26 @@ def test_only_so_many_clients_are_remembered(tmp_path: Path) -> None:
         ms.fold()
     with millstream.open(tmp_path / "store.db") as ms, pytest.raises(Fenced):
         ms.session.execute(c.SendToRoom("r", message, "", "client-1", 1, 1))
+
+
+def test_what_was_refused_is_named_to_a_client_that_was_not_told(
+    two: tuple[Serving, Serving],
+) -> None:
+    one, other = two
+    with joined(one, client="a") as a:
+        offset = a.offset
+        for n in range(1, 6):
+            a.send(("joined" if n in (2, 4) else "draw", n), n=n)
+        a.until_sent(5)
+    with joined(other, client="a", offset=offset, sent=1) as again:
+        assert (again.welcome["sent"], again.welcome["missing"]) == (5, [2, 4])
+    with joined(other, client="a", offset=offset, sent=3) as again:
+        assert again.welcome["missing"] == [4]
+    with joined(other, client="a", offset=again.offset, sent=5) as again:
+        assert again.welcome["missing"] == []
+
+
+def test_only_so_many_numbers_are_named() -> None:
+    assert missing_of({5_000}, 0) == [*range(4_000, 5_000)]
+    assert missing_of({5_000, 4_999}, 4_998) == []
+    assert missing_of(set(), 7) == []
