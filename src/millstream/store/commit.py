@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -89,6 +89,14 @@ class SpooledRows:
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def all_keys(self) -> Collection[bytes]:
+        """Every key; no value is read."""
+        return self._values.keys()
+
+    def of(self, wanted: Iterable[bytes]) -> Iterator[Row]:
+        """The rows of some keys, each read when it is taken."""
+        return ((key, loaded(self._values[key])) for key in wanted)
 
     def __contains__(self, row: object) -> bool:
         return any(found == row for found in self)

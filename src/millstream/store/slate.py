@@ -111,7 +111,7 @@ class SlateEngine:
                 raise StoreError(f"{self.place} was opened to be read only")
             writing.check()
             yield SlateWriter(writing.image, writing.commit)
-        if writing.behind == REPLAYED_MAX and self.on_upkeep_due is not None:
+        if writing.behind >= REPLAYED_MAX and self.on_upkeep_due is not None:
             self.on_upkeep_due()
 
     @contextmanager

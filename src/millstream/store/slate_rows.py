@@ -115,13 +115,13 @@ class SlateSnapshot:
         return self._image.first_seq
 
 
-def walk(image: SlateImage, start: bytes, stop: bytes) -> Iterator[bytes]:
+def walk(image: SlateImage, start: bytes, stop: bytes, *, step: int = SCAN_ROWS) -> Iterator[bytes]:
     """The keys of a range, a step at a time; values are neither checked nor kept."""
     while start < stop:
-        found = image.binding.scan(image.view, start, stop, SCAN_ROWS)
+        found = image.binding.scan(image.view, start, stop, step)
         for key, _ in found:
             yield key
-        if len(found) < SCAN_ROWS:
+        if len(found) < step:
             return
         start = found[-1][0] + b"\x00"
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from millstream.errors import Fenced, MillstreamError, OutcomeUnknown, WriteFailed
 from millstream.store.commit import Commit
 from millstream.store.slate_binding import Binding, run
+from millstream.store.slate_early import MARK, dropping_batch, early_batches, early_part
 from millstream.store.slate_following import cannot_open
 from millstream.store.slate_options import SlateOptions
 from millstream.store.slate_rows import Deltas, SlateImage, fill, read_error
@@ -75,8 +76,14 @@ class Writing:
     def commit(self, commit: Commit) -> None:
         """Hand a commit to SlateDB, and return when the object store has it."""
         batch, deltas = self._module.WriteBatch(), self._deltas.copy()
-        fill(batch, commit, self.image, deltas)
+        early = early_part(commit, self.image)
+        fill(batch, commit if early is None else early.rest, self.image, deltas)
         try:
+            if early is not None:
+                for blocks in early_batches(self._binding, early):
+                    self._make_durable(blocks)
+                    self.behind += 1
+                self._binding.delete(batch, MARK)
             self._make_durable(batch)
             self._publish(deltas)
             self.behind += 1
@@ -155,12 +162,13 @@ class Writing:
             self._database = run(builder.build(), most_s=self._options.commit_timeout_s)
             self._epoch = self._found_epoch()
             snapshot = run(self._database.snapshot())
+            self.image = SlateImage(self._binding, snapshot, place=self._place)
+            self._deltas: Deltas = self.image.find_deltas()
+            self._drop_early()
         except self._errors.Data as error:
             raise read_error(error, self._errors, self._place) from error
         except (TimeoutError, self._errors) as error:
             raise cannot_open(error, self._place) from error
-        self.image = SlateImage(self._binding, snapshot, place=self._place)
-        self._deltas: Deltas = self.image.find_deltas()
 
     def _settings(self) -> Any:
         settings = self._module.Settings.default()
@@ -195,7 +203,15 @@ class Writing:
         snapshot = run(self._database.snapshot())
         self.image = SlateImage(self._binding, snapshot, place=self._place)
         self._deltas = self.image.find_deltas()
+        self._drop_early()
         self._interrupted = False
+
+    def _drop_early(self) -> None:
+        """Of a large commit that was never made, remove the blocks that were written before it."""
+        batch = dropping_batch(self._binding, self.image)
+        if batch is not None:
+            self._make_durable(batch)
+            self._publish(self._deltas)
 
     def _doubt(self, error: Exception) -> None:
         """The object store may have the commit: say so, and find out before the next one."""
