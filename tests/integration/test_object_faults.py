@@ -97,6 +97,25 @@ def test_an_object_store_that_is_away_is_waited_for_and_comes_back(
         assert set(found) <= {b"before", b"doubtful", b"after"}
 
 
+def test_a_bucket_that_denies_writes_is_named_and_taken_up_again(
+    proxy: ObjectProxy, address: str
+) -> None:
+    with millstream.open(address, options=SlateOptions(commit_timeout_s=0.5)) as ms:
+        ms.log("a").append(b"before")
+        proxy.script = lambda method, _path: "deny" if method == "PUT" else None
+        with pytest.raises(MillstreamError):
+            ms.log("a").append(b"doubtful")
+        assert values(ms) == [b"before"]  # reads go on
+        with pytest.raises(MillstreamError, match=r"AccessDenied|403|denied"):
+            millstream.open(address)
+        proxy.script = None
+        append_until_it_works(ms, b"after", Producer("p", sequence=0))
+        found = values(ms)
+        assert found[0] == b"before"
+        assert found[-1] == b"after"
+        assert set(found) <= {b"before", b"doubtful", b"after"}
+
+
 def test_a_damaged_object_is_noticed(proxy: ObjectProxy, address: str) -> None:
     with millstream.open(address) as ms:
         ms.log("a").append_many([b"%d" % n * 50 for n in range(2_000)])

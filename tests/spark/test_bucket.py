@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import millstream
+from millstream.clock import SystemClock
 from millstream.server.serving import running
 from millstream.server.settings import Settings
+from millstream.spark.failures import PATIENCE_S, VARIABLE
+from millstream.store.object_folder import ObjectFolder
+from millstream.store.slate_address import parse_address
 from millstream.testing.objects import BUCKET, object_server, variables
+from millstream.testing.programs import ServerProgram, served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,8 +48,9 @@ def read(spark: SparkSession, **options: str) -> DataFrame:
     return reader.options(**options).load()
 
 
-def write(spark: SparkSession, **options: str) -> None:
-    rows = spark.range(3_000).selectExpr("cast(id as string) as value")
+def write(spark: SparkSession, *, fails: bool = False, **options: str) -> None:
+    value = "raise_error('not a number')" if fails else "cast(id as string)"
+    rows = spark.range(3_000).selectExpr(f"if(id < 2999, cast(id as string), {value}) as value")
     rows.write.format("millstream").mode("append").options(log="written", **options).save()
 
 
@@ -58,9 +67,66 @@ def test_tasks_read_a_bucket_while_its_server_writes(spark: SparkSession, object
         found = sorted(int(bytes(row.value)) for row in rows.select("value").collect())
         assert found == list(range(5_001))
 
-        with pytest.raises(Exception, match="would fence its server"):
-            write(spark, path=PLACE)
+        with pytest.raises(Exception, match="no server writes"):
+            write(spark, path=PLACE)  # this server holds no lease: `millstream serve` does
         write(spark, server=server.url)
         written = sorted(int(record.value) for record in ms.log("written").read())
         assert written == list(range(3_000))
         assert ms.log("orders").append(b"5001") == 5_001  # it was not fenced
+
+
+def test_a_write_to_the_bucket_is_adopted_by_its_server(spark: SparkSession, objects: None) -> None:
+    with served(PLACE) as server, millstream.open(server.url()) as ms:
+        write(spark, path=PLACE)
+        assert stored(ms) == list(range(3_000))
+        assert ms.log("orders").append(b"0") == 0  # it was not fenced
+        write(spark, path=PLACE, txnAppId="nightly", txnVersion="1")
+        write(spark, path=PLACE, txnAppId="nightly", txnVersion="1")
+        assert len(stored(ms)) == 6_000
+        assert left_over() == []
+
+        with pytest.raises(Exception, match="not a number"):
+            write(spark, path=PLACE, fails=True)
+        assert len(stored(ms)) == 6_000
+        assert left_over() == []
+
+
+@pytest.mark.parametrize("point", ["before adoption", "after adoption"])
+def test_of_a_server_that_is_killed_as_it_adopts_the_standby_goes_on(
+    spark: SparkSession,
+    objects: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+) -> None:
+    monkeypatch.setenv(VARIABLE, f"{point}:{tmp_path}/stopped")
+    with served(PLACE) as server, ThreadPoolExecutor(1) as others:
+        server.url()
+        with served(PLACE, "--standby") as standby:
+            monkeypatch.delenv(VARIABLE)
+            standby.await_said("waiting")
+            killed = others.submit(kill_once, server, tmp_path / "stopped")
+            write(spark, path=PLACE)
+            killed.result()
+            with millstream.open(standby.url()) as ms:
+                assert stored(ms) == list(range(3_000))
+            assert left_over() == []
+
+
+def kill_once(server: ServerProgram, stopped: Path) -> None:
+    """Kill a server that has come to the point at which it stops."""
+    until_s = SystemClock().seconds() + PATIENCE_S
+    while not stopped.exists() and SystemClock().seconds() < until_s:
+        threading.Event().wait(0.05)
+    server.kill()
+    assert stopped.exists()
+
+
+def stored(ms: millstream.Millstream) -> list[int]:
+    return sorted(int(record.value) for record in ms.log("written").read())
+
+
+def left_over() -> list[str]:
+    """The objects of jobs that are still there."""
+    folder = ObjectFolder(parse_address(PLACE))
+    return [one.name for one in folder.list() if one.name.startswith(("staging/", "adopt/"))]

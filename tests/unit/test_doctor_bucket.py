@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,21 @@ def test_a_damaged_row_is_named(address: str) -> None:
     report = examine(address)
     assert not report.healthy
     assert any("checksum" in finding.message for finding in report.problems)
+
+
+def test_what_a_job_left_behind_is_named_and_harms_nothing(address: str, tmp_path: Path) -> None:
+    folder = tmp_path / "bucket" / "staging"
+    for name, age_s in (("old", 2 * 24 * 3600), ("young", 0)):
+        (folder / name).mkdir(parents=True)
+        staged = folder / name / "0-1"
+        staged.write_bytes(b"block")
+        at_s = staged.stat().st_mtime - age_s
+        os.utime(staged, (at_s, at_s))
+    report = examine(address)
+    assert report.healthy
+    (found,) = report.problems
+    assert found.severity == "waste"
+    assert "staging/old/: 1 staged objects with 5 bytes" in found.message
 
 
 def test_a_missing_object_is_named(address: str, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from millstream.server.serving import Serving
     from millstream.store.engine import Engine
     from millstream.store.lease import LeaseKeeper, Loss
+    from millstream.store.store import Store
 
 OnFenced = Literal["exit", "follow"]
 
@@ -40,6 +41,7 @@ def leased(
             raise typer.BadParameter("--standby is for object storage, such as s3://bucket/prefix")
         yield {}
         return
+    from millstream.spark.adopting import Adopter
     from millstream.store.lease import LeaseKeeper, ObjectLease, wait_for_lease
     from millstream.store.object_folder import ObjectFolder
     from millstream.store.slate_address import parse_address
@@ -47,7 +49,8 @@ def leased(
 
     load()  # now, and not once every second counts
     holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-    lease = ObjectLease(ObjectFolder(parse_address(place)), holder)
+    objects = ObjectFolder(parse_address(place))
+    lease = ObjectLease(objects, holder)
     if standby:
         note(f"standby: waiting for the lease of {safe(place)}")
         before = wait_for_lease(lease, SystemClock(), threading.Event())
@@ -55,9 +58,16 @@ def leased(
     else:
         lease.seize()
 
-    def is_fenced() -> bool:
+    def store() -> Store | None:
         found = serving()
-        return found is not None and found.core is not None and found.core.store.engine.shared
+        return None if found is None or found.core is None else found.core.store
+
+    def is_fenced() -> bool:
+        found = store()
+        return found is not None and found.engine.shared
+
+    def written() -> Store | None:
+        return None if is_fenced() else store()
 
     def lost(why: Loss) -> None:
         note(f"{safe(place)} is written by another server now ({why})")
@@ -65,10 +75,15 @@ def leased(
         if on_fenced == "exit" and found is not None:
             found.give_up(Fenced(f"another server has taken over {place}: this one ends"))
 
-    keeper = LeaseKeeper(lease, place=place, is_fenced=is_fenced, on_lost=lost)
+    adopter = Adopter(objects, written)
+    keeper = LeaseKeeper(
+        lease, place=place, is_fenced=is_fenced, on_lost=lost, on_called=adopter.call
+    )
+    adopter.start()
     try:
         yield {"make_engine": lambda: _opened(place, keeper)}
     finally:
+        adopter.close()
         keeper.close()
 
 

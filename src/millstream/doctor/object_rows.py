@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from millstream.clock import SystemClock
 from millstream.doctor.examined import Found, Progress
 from millstream.doctor.findings import Findings
 from millstream.errors import MillstreamError
@@ -61,6 +62,9 @@ class ObjectRows:
         missing = self._bucket.missing()
         if missing:
             self._findings.report.complete = False
+        for line in self._bucket.left_over(SystemClock().wall_ms()):
+            told = f"{line}, of a job that did not end well; the server removes them after a week"
+            self._findings.add("file", told, severity="waste")
         return [f"the object {name} is missing" for name in missing]
 
     def count(self) -> dict[str, int]:

@@ -2,8 +2,8 @@
 
 A place travels from the driver to the tasks. A path means the same file only on the machine that
 named it, so it carries the host, and is refused elsewhere. Tasks open a path or a bucket to read
-only. Nothing here opens a bucket to write: that would fence its server. Secrets are shown by no
-representation and no error.
+only. Nothing here opens a bucket to write: that would fence its server, which adopts what Spark has
+staged there instead (`adoption`). Secrets are shown by no representation and no error.
 """
 
 from __future__ import annotations
@@ -62,14 +62,6 @@ class Place(Struct, frozen=True, kw_only=True):
     def is_bucket(self) -> bool:
         """Whether it is the address of object storage, which every machine reaches."""
         return is_bucket(self.url)
-
-    def check_writable(self) -> None:
-        """Refuse a bucket, before anything is staged."""
-        if self.is_bucket:
-            raise InvalidInput(
-                f"{self.url} is only read by Spark: opening it to write would fence its server. "
-                "Write through that server, with its address in the option server"
-            )
 
     def secret(self) -> str | None:
         """The token to show: given, or from its file, which is read each time."""
@@ -170,7 +162,10 @@ def open_session(place: Place, *, read_only: bool) -> Session:
         )
     if place.is_bucket:
         if not read_only:
-            place.check_writable()
+            raise InvalidInput(
+                f"{place.url} is not opened to write by Spark, because that would fence its "
+                "server: give the address of that server in the option server"
+            )
         return EmbeddedSession(open_file(place.url, mode="r"))
     check_here(place)
     try:

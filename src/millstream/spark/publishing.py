@@ -8,6 +8,8 @@ are then answered, and store nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from msgspec import Struct
 
 from millstream.embedded import EmbeddedSession
@@ -17,7 +19,8 @@ from millstream.log.operations import find_log, make_log
 from millstream.log.producer import Produced, ProducerState
 from millstream.queue.rules.putting import append
 from millstream.spark import staging
-from millstream.spark.staging import StagedFile
+from millstream.spark.staging import LogBlock, StagedFile
+from millstream.store.store import Store
 from millstream.store.transaction import WriteTransaction
 
 BOOK = "millstream:spark"
@@ -40,24 +43,35 @@ def publish(
     files: list[StagedFile],
     version: Version | None,
 ) -> int:
-    """Append all that is listed to a log, or to those that blocks name, in order, in one commit.
+    """Append all that files list to a log, or to those that blocks name: see `publish_blocks`."""
 
+    def found() -> Iterable[LogBlock]:
+        return (one for file in files for one in staging.load(path, file))
+
+    return publish_blocks(session.store, log, found, version)
+
+
+def publish_blocks(
+    store: Store, log: str, found: Callable[[], Iterable[LogBlock]], version: Version | None
+) -> int:
+    """Append blocks to a log, or to those that they name, in order, in one commit.
+
+    They are taken one by one, so that they need not be in memory together, maybe more than once.
     Answers how many records that were; none, if it had been done before.
     """
 
     def run(tx: WriteTransaction) -> int:
         if version is not None and _is_known(tx, version):
-            return 0  # its files may be gone already
+            return 0  # what was staged may be gone already
         count = 0
-        for file in files:
-            for own, packed in staging.load(path, file):  # memory holds a bounded part of them
-                append(tx, Append(own or log, packed))
-                count += packed.count
+        for own, packed in found():
+            append(tx, Append(own or log, packed))
+            count += packed.count
         if version is not None:
             _note(tx, version)
         return count
 
-    return session.store.run(run)
+    return store.run(run)
 
 
 def _is_known(tx: WriteTransaction, version: Version) -> bool:

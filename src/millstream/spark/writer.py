@@ -25,8 +25,10 @@ from millstream.errors import InvalidInput, MillstreamError, NotFound
 from millstream.limits import Limits
 from millstream.queue.commands import DescribeQueue
 from millstream.queue.rules.sources import inbox_of
-from millstream.spark import staging, uploading
+from millstream.spark import object_staging, staging, uploading
+from millstream.spark.adoption import Asking, check_served
 from millstream.spark.failures import point
+from millstream.spark.object_staging import objects_of
 from millstream.spark.options import WriteOptions
 from millstream.spark.partitions import RowSpreader
 from millstream.spark.place import check_here, reading, writing
@@ -64,7 +66,8 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         self._names = schema.fieldNames()
         self._streaming = streaming
         self._job = f"job:{secrets.token_hex(8)}"
-        options.place.check_writable()
+        if options.place.is_bucket:
+            check_served(objects_of(options.place.url))
         check_columns(self._names, (*COLUMNS, *ASSIGNED), ("value",))
         if options.by_topic and TOPIC not in self._names:
             raise InvalidInput(
@@ -99,6 +102,10 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
                 staged.parts = uploading.send(
                     place, txn, packed, partition=partition, attempt=attempt
                 )
+            elif place.is_bucket:
+                objects, task = objects_of(place.url), f"{partition}-{attempt}"
+                staged.files = [object_staging.stage(objects, txn, task, packed, Limits())]
+                settle()
             else:
                 check_here(place)
                 task = f"{partition}-{attempt}"
@@ -137,13 +144,14 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         point("before commit")
         if parts:
             uploading.commit(options.place, txn, log, parts)
+        elif files and options.place.is_bucket:
+            Asking(objects_of(options.place.url)).adopt(txn, found[0].version, log, files)
         elif files:
             with writing(options.place) as session:
                 assert isinstance(session, EmbeddedSession)
                 publish(session, options.place.url, log, files, found[0].version)
         point("after commit")
-        if not options.place.is_server:
-            staging.discard(options.place.url, txn)
+        self._discard(txn)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
         """A job failed: what its tasks staged is of no use."""
@@ -153,10 +161,19 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
             txns.add(self._txn(self._wished()))
         for txn in txns:
             if not place.is_server:
-                staging.discard(place.url, txn)
+                self._discard(txn)
                 continue
             with suppress(MillstreamError):  # the server forgets it by itself, later
                 uploading.abandon(place, txn)
+
+    def _discard(self, txn: str) -> None:
+        """What was staged is not needed any more; a server forgets it by itself."""
+        place = self._options.place
+        if place.is_bucket:
+            with suppress(MillstreamError):  # the writer of the bucket removes it, later
+                object_staging.discard(objects_of(place.url), txn)
+        elif not place.is_server:
+            staging.discard(place.url, txn)
 
     def _wished(self) -> Version | None:
         """Which transaction a batch write is, if its options say so."""

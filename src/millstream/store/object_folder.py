@@ -18,6 +18,9 @@ from millstream.store.slate_address import ObjectAddress, settings_of
 REQUEST_S_MAX = 30.0
 """How long one request may take, its repeats included."""
 
+STAGED = "staging"
+"""The folder of what bulk writers have staged, and the writer has not adopted yet."""
+
 
 class StoredObject(NamedTuple):
     """An object, and the tag by which it can be replaced if it is still the same."""
@@ -31,6 +34,8 @@ class ListedObject(NamedTuple):
 
     name: str
     size: int
+    modified_ms: int = 0
+    """When it was put, by the object store's clock."""
 
 
 class ObjectReader(io.RawIOBase):
@@ -109,10 +114,10 @@ class ObjectFolder:
         except (self._errors.BaseError, RuntimeError) as error:  # also: it knows no tags
             raise self._failed(error) from error
 
-    def put(self, name: str, data: bytes) -> None:
-        """Put an object, whatever is there."""
+    def put(self, name: str, data: bytes) -> str:
+        """Put an object, whatever is there; its tag."""
         try:
-            self._module.put(self._store, name, data)
+            return tag_of(self._module.put(self._store, name, data))
         except (self._errors.BaseError, OSError) as error:
             raise self._failed(error) from error
 
@@ -137,6 +142,16 @@ class ObjectFolder:
         except (self._errors.BaseError, OSError) as error:
             raise self._failed(error) from error
 
+    def modified_ms(self, name: str) -> int | None:
+        """When an object was put, by the object store's clock; None if there is none."""
+        try:
+            found = self._module.head(self._store, name)["last_modified"]
+            return int(found.timestamp() * 1000)
+        except FileNotFoundError:
+            return None
+        except (self._errors.BaseError, OSError) as error:
+            raise self._failed(error) from error
+
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """Some bytes of an object."""
         try:
@@ -158,7 +173,8 @@ class ObjectFolder:
         try:
             for found in self._module.list(self._store, prefix or None):
                 for one in found:
-                    yield ListedObject(one["path"], one["size"])
+                    modified_ms = int(one["last_modified"].timestamp() * 1000)
+                    yield ListedObject(one["path"], one["size"], modified_ms)
         except (self._errors.BaseError, OSError) as error:
             raise self._failed(error) from error
 

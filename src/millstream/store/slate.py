@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.clock import Clock, SystemClock
 from millstream.errors import Closed, InvalidInput, StoreError
 from millstream.store.commit import Commit
 from millstream.store.engine import Ability, Durability, Shortage, WouldWait
-from millstream.store.object_folder import ObjectFolder
+from millstream.store.object_folder import STAGED, ObjectFolder
 from millstream.store.polling import poll
 from millstream.store.slate_address import open_objects, parse_address
 from millstream.store.slate_binding import Binding, bind
@@ -32,6 +32,16 @@ from millstream.store.slate_writing import REPLAYED_MAX, Writing
 
 LISTED_S = 60.0
 """How long the numbers of a listing are shown."""
+
+
+class BucketListing(NamedTuple):
+    """What a listing has found, and when."""
+
+    at_s: float
+    objects: int
+    bytes: int
+    staged_bytes: int
+    """Of these, what bulk writers have staged and the writer has not adopted."""
 
 
 class SlateWriter(SlateSnapshot):
@@ -81,7 +91,7 @@ class SlateEngine:
         self._closed = False
         self._recorder = self._binding.module.DefaultMetricsRecorder()
         self._opened_s = self._clock.seconds()
-        self._listing: tuple[float, int, int] | None = None
+        self._listing: BucketListing | None = None
         self._following: Following | None = None
         self._writing: Writing | None = None
         if not read_only:
@@ -160,30 +170,35 @@ class SlateEngine:
     def describe(self) -> dict[str, Any]:
         """Facts for `stats`."""
         requests = requests_of(self._recorder.snapshot())
-        objects, stored = self._listed()
+        listed = self._listed()
         elapsed_s = self._clock.seconds() - self._opened_s
         return {
             "engine": "slatedb",
             "durability": self.durability,
             "role": "reader" if self.shared else "writer",
-            "objects": objects,
-            "stored_bytes": stored,
+            "objects": listed.objects,
+            "stored_bytes": listed.bytes,
+            "staged_bytes": listed.staged_bytes,
             **{f"{kind}_requests": count for kind, count in requests.items()},
-            "month_usd": month_usd(requests, elapsed_s=elapsed_s, stored_bytes=stored),
+            "month_usd": month_usd(requests, elapsed_s=elapsed_s, stored_bytes=listed.bytes),
         }
 
-    def _listed(self) -> tuple[int, int]:
-        """How many objects the store has, and their bytes; a listing costs, so it is remembered."""
+    def _listed(self) -> BucketListing:
+        """What objects the store has; a listing costs, so it is remembered."""
         now_s = self._clock.seconds()
-        if self._listing is None or now_s - self._listing[0] > LISTED_S:
-            _, count, size = self._listing or (0.0, 0, 0)
+        found = self._listing
+        if found is None or now_s - found.at_s > LISTED_S:
+            found = BucketListing(now_s, 0, 0, 0) if found is None else found._replace(at_s=now_s)
             try:
-                sizes = [one.size for one in self.objects.list()]
-                count, size = len(sizes), sum(sizes)
+                sizes = [
+                    (one.size, one.name.startswith(f"{STAGED}/")) for one in self.objects.list()
+                ]
+                staged = sum(size for size, is_staged in sizes if is_staged)
+                found = BucketListing(now_s, len(sizes), sum(size for size, _ in sizes), staged)
             except StoreError:
                 pass  # the object store does not answer: what is known stays
-            self._listing = (now_s, count, size)
-        return self._listing[1:]
+            self._listing = found
+        return found
 
     def rewrite(self, key: bytes, change: Callable[[bytes], bytes]) -> bool:
         """Change a stored cell behind the rules' back, as tests do; False if there is none."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.clock import SystemClock
 from millstream.errors import CorruptionError
-from millstream.store.object_folder import ObjectFolder
+from millstream.store.object_folder import STAGED, ListedObject, ObjectFolder
 from millstream.store.slate_address import open_objects, parse_address
 from millstream.store.slate_binding import bind
 from millstream.store.slate_commits import missing_commits
@@ -16,6 +16,8 @@ from millstream.store.slate_rows import SlateImage, SlateSnapshot, reading, valu
 from millstream.store.slate_stamp import check_stamp
 
 SCAN_ROWS = 64
+LEFT_OVER_MS = 24 * 3600 * 1000
+"""What was staged longer ago belongs to a job that has ended, most likely."""
 
 
 class ExaminedBucket:
@@ -77,6 +79,17 @@ class ExaminedBucket:
         there = {one.name for one in self._folder.list("compacted")}
         gone = (named & _named(self._manifest())) - there  # what was merged meanwhile may go
         return [*sorted(gone), *missing_commits(self._folder, self._manifest)]
+
+    def left_over(self, now_ms: int) -> list[str]:
+        """What bulk writers staged longer than a day ago, and the writer has not adopted."""
+        found: dict[str, list[ListedObject]] = {}
+        for one in self._folder.list(STAGED):
+            found.setdefault(one.name.rpartition("/")[0], []).append(one)
+        return [
+            f"{folder}/: {len(some)} staged objects with {sum(one.size for one in some):,} bytes"
+            for folder, some in sorted(found.items())
+            if max(one.modified_ms for one in some) < now_ms - LEFT_OVER_MS
+        ]
 
     def _manifest(self) -> Any:
         return read_manifest(self._binding, self._objects, self._prefix, self._place)

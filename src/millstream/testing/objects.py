@@ -61,9 +61,9 @@ def one_write_at_a_time(application: WsgiApplication) -> WsgiApplication:
     return handle
 
 
-Fault = Literal["refuse", "lose", "repeat"]
-"""What a proxy does to a request: it answers 503 in the server's place; it forwards it and loses the
-answer; or it forwards it twice, and gives the second answer."""
+Fault = Literal["refuse", "deny", "lose", "repeat"]
+"""What a proxy does to a request: it answers 503 or 403 in the server's place; it forwards it and
+loses the answer; or it forwards it twice, and gives the second answer."""
 
 Script = Callable[[str, str], Fault | None]
 """Asked for each request, with its method and path."""
@@ -160,6 +160,9 @@ class ObjectProxy:
         fault = None if self.script is None else self.script(request.command, request.path)
         if fault == "refuse":
             _answer(request, 503, [], b"<Error><Code>SlowDown</Code></Error>")
+            return
+        if fault == "deny":
+            _answer(request, 403, [], b"<Error><Code>AccessDenied</Code></Error>")
             return
         if fault == "repeat":
             self._ask(request, body)

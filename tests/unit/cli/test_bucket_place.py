@@ -56,7 +56,12 @@ def test_a_store_is_copied_into_a_bucket_and_back(tmp_path: Path) -> None:
 def test_stats_count_objects_and_requests(tmp_path: Path) -> None:
     place = ["--store", f"file://{tmp_path}/bucket"]
     run(*place, "append", "orders", "hello")
+    assert json.loads(run(*place, "stats", "--json"))["staged_bytes"] == 0
+    staged = tmp_path / "bucket" / "staging" / "job" / "0-1"
+    staged.parent.mkdir(parents=True)
+    staged.write_bytes(b"block")
     facts = json.loads(run(*place, "stats", "--json"))
+    assert facts["staged_bytes"] == 5
     assert facts["objects"] > 0
     assert facts["stored_bytes"] > 0
     assert facts["put_requests"] > 0

@@ -14,6 +14,7 @@ from millstream.store.lease import (
     LeaseNote,
     LeaseWatch,
     ObjectLease,
+    call_holder,
     decoded,
     wait_for_lease,
 )
@@ -99,13 +100,78 @@ def test_a_renewal_whose_answer_was_lost_is_still_a_renewal() -> None:
 
 
 def test_it_is_free_once_it_has_stayed_the_same_for_long() -> None:
-    watch, held = LeaseWatch(), b'{"holder":"a","generation":1,"beat":0}'
+    watch = LeaseWatch()
+    held = StoredObject(b'{"holder":"a","generation":1,"beat":0}', "1")
+    renewed = StoredObject(b'{"holder":"a","generation":1,"beat":1}', "2")
     assert watch.is_free(None, 0.0)
-    assert not watch.is_free(StoredObject(held, "1"), 10.0)
-    assert not watch.is_free(StoredObject(held, "1"), 10.0 + LEASE_S / 2)
-    assert not watch.is_free(StoredObject(held, "2"), 10.0 + LEASE_S)  # it was renewed
-    assert not watch.is_free(StoredObject(held, "2"), 10.0 + 1.9 * LEASE_S)
-    assert watch.is_free(StoredObject(held, "2"), 10.0 + 2 * LEASE_S)
+    assert not watch.is_free(held, 10.0)
+    assert not watch.is_free(held, 10.0 + LEASE_S / 2)
+    assert not watch.is_free(renewed, 10.0 + LEASE_S)
+    assert not watch.is_free(renewed, 10.0 + 1.9 * LEASE_S)
+    assert watch.is_free(renewed, 10.0 + 2 * LEASE_S)
+
+
+@pytest.mark.parametrize("jump", [10**6, -(10**6)])
+def test_a_clock_that_is_set_anew_frees_no_lease(jump: int) -> None:
+    clock, watch = SimulatedClock(), LeaseWatch()
+    held = StoredObject(b'{"holder":"a","generation":1,"beat":0}', "1")
+    assert not watch.is_free(held, clock.seconds())
+    clock.advance(LEASE_S / 2)
+    clock.jump(jump)
+    assert not watch.is_free(held, clock.seconds())
+    clock.advance(LEASE_S / 2)
+    assert watch.is_free(held, clock.seconds())
+
+
+def test_a_call_does_not_make_a_dead_holder_look_alive() -> None:
+    objects: Any = Objects()
+    watch = LeaseWatch()
+    lease(objects, "a").seize()
+    assert not watch.is_free(objects.get("lease"), 0.0)
+    assert call_holder(objects)
+    assert watch.is_free(objects.get("lease"), LEASE_S)
+
+
+def test_a_holder_renews_beside_calls_and_hears_of_them() -> None:
+    objects: Any = Objects()
+    first = lease(objects, "a")
+    first.seize()
+    for calls in range(1, 4):
+        assert call_holder(objects)
+        assert first.renew()
+        assert first.calls == calls
+        assert note_of(objects).beat == calls  # so no standby believes it dead
+
+
+def test_calls_are_counted_on_by_the_next_holder() -> None:
+    objects: Any = Objects()
+    assert not call_holder(objects)
+    first, second = lease(objects, "a"), lease(objects, "b")
+    first.seize()
+    assert call_holder(objects)
+    second.seize()
+    assert second.calls == 1
+    assert second.renew()
+    second.give_back()
+    assert not call_holder(objects)  # no server holds it
+
+
+def test_a_keeper_tells_once_that_it_was_called() -> None:
+    objects: Any = Objects()
+    held = lease(objects, "a")
+    held.seize()
+    called = threading.Semaphore(0)
+    keeper = LeaseKeeper(
+        held,
+        place="s3://shop",
+        is_fenced=lambda: False,
+        on_lost=lambda _: None,
+        on_called=called.release,
+    )
+    assert call_holder(objects)
+    assert called.acquire(timeout=20)
+    keeper.close()
+    assert not called.acquire(blocking=False)
 
 
 @pytest.mark.parametrize("data", [b'{"holder":"","generation":4,"beat":9}', b"not ours", b""])

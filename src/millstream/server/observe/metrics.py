@@ -150,6 +150,7 @@ def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
         ("wal_bytes", "Size of the write-ahead log."),
         ("objects", "Objects of a store in a bucket."),
         ("stored_bytes", "Bytes of these objects."),
+        ("staged_bytes", "Of these, what bulk writers have staged there and no commit has."),
         ("month_usd", "About what a month of that store costs."),
     ):
         if name in stats:  # a store in memory has no file
