@@ -47,6 +47,7 @@ class Handing:
 
     def __init__(self, run: Run, name: str) -> None:
         self.name = name
+        self.attempted = 0
         self.stored = 0
         """Appends under a producer, each repeated until it is acknowledged."""
         self.acknowledged: list[bytes] = []
@@ -77,11 +78,13 @@ class Handing:
 
     def _append(self, log: millstream.Log) -> None:
         number = self.stored
+        self.attempted += 1
         log.append(
             b"%s once %d" % (self.name.encode(), number), producer=Producer(self.name, number)
         )
         self.stored += 1
         value = b"%s plain %d" % (self.name.encode(), number)
+        self.attempted += 1
         log.append(value)
         self.acknowledged.append(value)
 
@@ -106,6 +109,8 @@ def test_what_a_follower_hands_on_is_neither_lost_nor_done_twice_when_leaders_ar
             found = [one.value for one in ms.log(LOG).read()]
         counts = Counter(found)
         for one in clients:
+            run.account.attempted += one.attempted
+            run.account.acknowledged += one.stored + len(one.acknowledged)
             start = b"%s once" % one.name.encode()
             once = [value for value in found if value.startswith(start)]
             wanted = [b"%s %d" % (start, number) for number in range(len(once))]
@@ -171,7 +176,8 @@ async def story(run: Run, doomed: str) -> None:
     await until(lambda one: len(one.sent) == len(everything))
     wanted = (USERS - 1) * len(everything)
     await until(lambda one: len(one.heard) >= wanted)
-    run.account.attempted = run.account.acknowledged = USERS * len(everything)
+    run.account.attempted += USERS * len(everything)
+    run.account.acknowledged += sum(len(one.sent) for one in members)
     for one in members:
         for user in {other.user for other in members} - {one.user}:
             heard = [number for sender, number in one.heard if sender == user]
