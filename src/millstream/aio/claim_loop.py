@@ -6,11 +6,15 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from millstream.command import Operation
+from millstream.queue.model.message import Lot
 
 T = TypeVar("T")
 
 Told = Callable[[Any], object]
 """Is told an answer."""
+
+TakesLots = Callable[[list[Lot]], bool]
+"""Is offered messages that a claim has got; False, and nothing done, if it does not take them."""
 
 
 class ClientTurns(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from millstream.aio.claim_loop import ClientTurns, Loop
+from millstream.aio.claim_loop import ClientTurns, Loop, TakesLots
 from millstream.aio.returning import Returns
 from millstream.aio.standing import StandingClaims
 from millstream.queue.commands import ClaimMessages, ClaimRouted, Grant, Granted
@@ -43,11 +43,16 @@ class Claims:
         return found or await self.standing.wait(command, until_s, turns)
 
     def begin(
-        self, command: ClaimMessages, done: Callable[[Any], object], turns: ClientTurns | None
+        self,
+        command: ClaimMessages,
+        done: Callable[[Any], object],
+        turns: ClientTurns | None,
+        at_once: TakesLots | None = None,
     ) -> bool:
         """As `claim`, without a coroutine; False, and nothing done, if messages must be looked for.
 
-        `done` is told the messages, an exception, or the task that goes on with the claim.
+        `done` is told the messages, an exception, or the task that goes on with the claim. Messages
+        that come while it stands in line are offered to `at_once` before that task hears of them.
         """
         until_s = self._until_s(command)
         routed, is_close = self._routed(command)
@@ -67,7 +72,7 @@ class Claims:
             if found or (found is not None and not granted.grants and not waits):
                 done(found)
                 return
-            going_on = self._go_on(command, (granted, is_close), found, until_s, turns)
+            going_on = self._go_on(command, (granted, is_close), found, until_s, turns, at_once)
             task = asyncio.get_running_loop().create_task(going_on)
             if granted.grants:
                 task.add_done_callback(partial(self._over, command, granted.grants))
@@ -90,10 +95,11 @@ class Claims:
         found: list[Lot] | None,
         until_s: float,
         turns: ClientTurns | None,
+        at_once: TakesLots | None,
     ) -> list[Lot]:
         """Go on with a claim that has got less than it wants, or nothing that is at hand."""
         found, _ = await self._claim_rest(command, got, found, turns)
-        return found or await self.standing.wait(command, until_s, turns)
+        return found or await self.standing.wait(command, until_s, turns, at_once)
 
     def _until_s(self, command: ClaimMessages) -> float:
         return self._store.clock.seconds() + (command.wait_ms or 0) / 1000

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from millstream.aio.claim_loop import ClientTurns
+from millstream.aio.claim_loop import ClientTurns, TakesLots
 from millstream.aio.claiming import Claims
 from millstream.aio.feeds import Feeds
 from millstream.aio.weight import CLAIM_WEIGHT, are_light, weight_of
@@ -49,6 +49,7 @@ class _Asked(Ticket[Any], eq=False, kw_only=True):
     weight: int
     """About how many bytes and records it handles."""
     command: Operation[Any] | None = None
+    """None of a claim that waited for what others of its group bring."""
 
     @property
     def is_wanted(self) -> bool:
@@ -103,12 +104,16 @@ class _Group:
         if self._loop.is_here():
             self.is_over = True
         else:
-            self._loop.call_soon(self.settle)
+            self._loop.call_soon(partial(self._loop.settle, self))
 
     def settle(self) -> None:
-        """Give the answers; in the event loop."""
-        for one in self.asked:
+        """Give the answers; in the event loop. Consumers that waited hear before publishers do."""
+        waited = [one for one in self.asked if one.command is None]
+        for one in waited:
             one.settle()
+        for one in self.asked:
+            if one.command is not None:
+                one.settle()
 
 
 class AsyncEmbeddedSession:
@@ -121,6 +126,8 @@ class AsyncEmbeddedSession:
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="millstream-query")
         self._gathered: list[_Asked] = []
+        self._is_answering = False
+        self._after_answers: list[Callable[[], object]] = []
         self._closing: asyncio.Future[None] | None = None
         self._claims = Claims(store, self)
         self.feeds = Feeds(self)
@@ -150,15 +157,21 @@ class AsyncEmbeddedSession:
         return await self.ask(answer, self.store, command)
 
     def begin_direct(
-        self, command: Command[Any], done: Done, turns: ClientTurns | None = None
+        self,
+        command: Command[Any],
+        done: Done,
+        turns: ClientTurns | None = None,
+        at_once: TakesLots | None = None,
     ) -> bool:
         """Carry out what one commit answers, without a coroutine; False if that is not known of it.
 
-        `done` is told its answer, an exception, or a task that will have the answer. If False,
-        nothing was done. Called in the event loop.
+        `done` is told its answer, an exception, or a task that will have the answer. A claim that
+        waits has such a task; but what a commit of this loop brings it is offered to `at_once`. If
+        that takes the messages, the task's answer means nothing any more. If False, nothing was
+        done. Called in the event loop.
         """
         if type(command) is ClaimMessages:
-            return self._claims.begin(command, done, turns)
+            return self._claims.begin(command, done, turns, at_once)
         if type(command) not in DIRECT or put_for_later(command):
             return False
         self.commit_soon(command, done)  # type: ignore[arg-type]
@@ -236,7 +249,29 @@ class AsyncEmbeddedSession:
                     asked.error = fresh(error)
                 group.is_over = True
             if group.is_over:
-                group.settle()
+                self.settle(group)
+
+    def settle(self, group: _Group) -> None:
+        """Give the answers of a group, and then do what has waited for all of them."""
+        self._is_answering = True
+        try:
+            group.settle()
+        finally:
+            self._is_answering = False
+            calls, self._after_answers = self._after_answers, []
+            for call in calls:
+                call()
+
+    def after_answers(self, call: Callable[[], object]) -> None:
+        """Call once all answers of the commit that is over are given; or soon, if none is.
+
+        So what a connection is told by one commit goes out in one piece, and no turn of the event
+        loop lies between the commit and that. Called in the event loop.
+        """
+        if self._is_answering:
+            self._after_answers.append(call)
+        else:
+            self._loop.call_soon(call)
 
     # Reads and procedures.
 

@@ -15,7 +15,7 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
-from millstream.aio.claim_loop import ClientTurns, Loop
+from millstream.aio.claim_loop import ClientTurns, Loop, TakesLots
 from millstream.aio.returning import Returns
 from millstream.command import Command
 from millstream.errors import Closed
@@ -36,12 +36,28 @@ ClaimNow = Callable[[ClaimMessages, ClientTurns | None], Awaitable[tuple[list[Lo
 class _Waiter:
     """One claim in a line."""
 
-    __slots__ = ("command", "end", "is_answered", "takes", "timer", "told", "turns", "until_s")
+    __slots__ = (
+        "at_once",
+        "command",
+        "end",
+        "is_answered",
+        "takes",
+        "timer",
+        "told",
+        "turns",
+        "until_s",
+    )
 
     def __init__(
-        self, command: ClaimMessages, until_s: float, turns: ClientTurns | None = None
+        self,
+        command: ClaimMessages,
+        until_s: float,
+        turns: ClientTurns | None = None,
+        at_once: TakesLots | None = None,
     ) -> None:
         self.command = command
+        self.at_once = at_once
+        """Takes its messages in the very turn of the loop in which they come."""
         self.until_s = until_s
         self.end: asyncio.TimerHandle | None = None
         """When its time is up."""
@@ -96,16 +112,22 @@ class StandingClaims:
         """Give a waiter its messages, unless it has left; in the event loop."""
         if told.done():
             self._returns.give_back(waiter.command, found)
+        elif waiter.at_once is not None and waiter.at_once(found):
+            told.set_result([])
         else:
             told.set_result(found)
 
     async def wait(
-        self, command: ClaimMessages, until_s: float, turns: ClientTurns | None
+        self,
+        command: ClaimMessages,
+        until_s: float,
+        turns: ClientTurns | None,
+        at_once: TakesLots | None = None,
     ) -> list[Lot]:
-        """Stand in line, if there is time left."""
+        """Stand in line, if there is time left; nothing is answered if `at_once` took it."""
         if not command.count or self._store.clock.seconds() >= until_s:
             return []
-        waiter = _Waiter(consuming.without_acks(command), until_s, turns)
+        waiter = _Waiter(consuming.without_acks(command), until_s, turns, at_once)
         self._lines.join(command.queue, waiter, command.count)
         try:
             return await self._claim_in_line(waiter)

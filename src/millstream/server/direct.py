@@ -14,7 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millstream.command import Command, waits
+from millstream.errors import MillstreamError
 from millstream.queue.commands import ClaimMessages
+from millstream.queue.model.message import Lot
 from millstream.server.auth.access import Principal
 from millstream.server.holdings import Holdings
 
@@ -63,6 +65,7 @@ class _Call:
         "_done",
         "_holdings",
         "_is_counted",
+        "_is_told",
         "_principal",
         "_reserved",
         "_waits",
@@ -84,6 +87,8 @@ class _Call:
         self._waits = waits(command)
         self._is_counted = False
         """Whether it counts among the requests of its token."""
+        self._is_told = False
+        """Whether its answer was given before the task that goes on with it is over."""
         self._reserved: ClaimMessages | None = None
         """The claim that there is room for."""
         self._began_s = core.store.clock.seconds()
@@ -101,7 +106,9 @@ class _Call:
     def begin(self) -> bool:
         """Hand it to the session, if that takes it."""
         turns = self._core.quota.turns(self._principal) if self._principal.token else None
-        return self._core.session.begin_direct(self._command, self._answered, turns)
+        return self._core.session.begin_direct(
+            self._command, self._answered, turns, self._tell_at_once
+        )
 
     def give_back(self) -> None:
         """Hold nothing any more; a second call does nothing."""
@@ -116,6 +123,20 @@ class _Call:
         """Give the answer, or the exception in its place."""
         self._note(found)
         self._done(found)
+
+    def _tell_at_once(self, found: list[Lot]) -> bool:
+        """Give messages that a claim has waited for; False if its rights must be looked up first."""
+        if self._principal.token:
+            confirmed = self._core.tokens.confirm_now(self._principal)
+            try:
+                if confirmed is None:
+                    return False
+                confirmed.check(self._command)
+            except MillstreamError:
+                return False  # the task is told why, and gives them back
+        self._is_told = True
+        self.tell(found)
+        return True
 
     def _note(self, found: Any) -> None:
         """Count an answer, and what was claimed by it."""
@@ -143,6 +164,8 @@ class _Call:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         """A task that went on with the command is over."""
+        if self._is_told:
+            return
         if task.cancelled():
             self.give_back()
         else:
@@ -151,7 +174,7 @@ class _Call:
     def _over(self, found: Any, task: asyncio.Task[Any]) -> None:
         """Hold nothing any more; a task that was cancelled may never have begun."""
         self.give_back()
-        if not task.cancelled():
+        if self._is_told or not task.cancelled():
             return
         if isinstance(found, asyncio.Task):
             if not found.done():
@@ -169,6 +192,8 @@ class _Call:
         try:
             if isinstance(found, asyncio.Task):
                 found = await found
+            if self._is_told:
+                return found
             if self._waits and not isinstance(found, BaseException):
                 (await self._core.tokens.confirm(self._principal)).check(self._command)
         except Exception as error:

@@ -4,22 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
+import pytest
+
 from millstream.command import Command
-from millstream.errors import Denied, InvalidName, MillstreamError, NotFound, Overloaded
+from millstream.errors import (
+    Denied,
+    InvalidName,
+    MillstreamError,
+    NotFound,
+    Overloaded,
+    Unauthenticated,
+)
 from millstream.log.commands import Append, GetBounds
 from millstream.queue.commands import ClaimMessages, PutMessages, RenewClaims, SpecifyQueue
+from millstream.queue.model.message import messages_of
 from millstream.queue.model.spec import QueueSpec
 from millstream.server import direct
 from millstream.server.auth.access import ANYONE_HERE, Principal, parse_permissions
+from millstream.server.auth.register import Registrar
 from millstream.server.holdings import Holdings
 from millstream.server.serving import running
 from millstream.server.settings import Settings
+from millstream.store.tempo import KEPT
+from millstream.testing import Probe
 from tests.unit.server.guarded import WITH_TOKENS, Guarded, guarded, in_loop
 from tests.unit.server.talking import EACH_TRANSPORT, each_transport, single, talking
 
 transport = EACH_TRANSPORT(each_transport)
+
+SOON_S = 60.0
+"""By then a test gives up: only a failure takes so long."""
 
 
 async def ask(
@@ -118,6 +135,91 @@ def test_a_claim_that_goes_on_as_a_task_gives_back_what_it_holds_if_it_is_cancel
             assert holdings.reserve(command, 0).count == 1  # there is room for another
 
     in_loop(test)
+
+
+WAITING = ClaimMessages("mail", 1, None, "c", 60_000, [])
+
+
+async def stand_in_line(
+    at: Guarded, principal: Principal, holdings: Holdings, told: list[Any]
+) -> asyncio.Task[Any]:
+    """Begin a claim that waits; the task that goes on with it."""
+    for _ in range(2):  # from the second on it is known that nothing must be looked for
+        await at.core.execute(principal, ClaimMessages("mail", 1, None, "c", 0, []), holdings)
+    assert direct.begin(at.core, principal, WAITING, holdings, told.append)
+    while not Probe(at.core.store).claims_waiting("mail"):
+        await asyncio.sleep(0)
+    (task,) = told
+    assert isinstance(task, asyncio.Task)
+    return task
+
+
+@pytest.mark.parametrize("with_token", [False, True])
+def test_a_claim_that_waits_is_told_by_the_commit_that_brings_its_message(with_token: bool) -> None:
+    """Before the publisher is, and without a turn of the loop; then its task has nothing to say."""
+
+    async def test() -> None:
+        async with guarded(WITH_TOKENS if with_token else Settings()) as at:
+            at.ms.create_queue("mail", lease=60)
+            rights = ("queue:write",)
+            principal = await principal_of(at, *rights) if with_token else ANYONE_HERE
+            holdings, told = Holdings(10), []
+            task = await stand_in_line(at, principal, holdings, told)
+            if with_token:
+                task = next(one for one in told if isinstance(one, asyncio.Task))
+            put = PutMessages("mail", single(b"x"))
+            assert direct.begin(at.core, principal, put, Holdings(10), told.append)
+            while len(told) < 3:
+                await asyncio.sleep(0)
+            _, lots, put_id = told
+            assert [message.value for message in messages_of(lots)] == [b"x"]
+            assert put_id == 0
+            assert await task == []
+            assert len(told) == 3
+            assert len(holdings) == 1
+            assert not at.core.quota.requests
+            assert at.ms.queue("mail").claim(1) == []  # it is held, and did not go back
+
+    in_loop(test)
+
+
+def test_a_claim_whose_token_is_revoked_while_it_waits_is_told_so_and_keeps_nothing() -> None:
+    async def test() -> None:
+        async with guarded(WITH_TOKENS) as at:
+            queue = at.ms.create_queue("mail", lease=60)
+            principal = await principal_of(at, "queue:write")
+            holdings, told = Holdings(10), []
+            task = await stand_in_line(at, principal, holdings, told)
+            Registrar(at.ms).revoke("t")
+            at.let_tokens_age()
+            put = PutMessages("mail", single(b"x"))
+            assert await ask(at, put) == 0
+            with pytest.raises(Unauthenticated):
+                await task
+            assert told == [task]
+            assert len(holdings) == 0
+            while not (found := queue.claim(1)):
+                await asyncio.sleep(0)
+            assert [message.value for message in found] == [b"x"]
+
+    in_loop(test)
+
+
+def test_a_waiting_claim_and_what_brings_its_message_are_answered_in_one_frame(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path / "a.db", Settings(port=0)) as server, talking(server) as talk:
+        assert server.core is not None
+        talk.ask(SpecifyQueue("mail", QueueSpec()))
+        for _ in range(KEPT):  # the loop makes commits itself
+            talk.ask(Append("warm", single(b"x")))
+        talk.ask(ClaimMessages("mail", 1, None, "c", 0, []))
+        talk.send((1, WAITING))
+        deadline_s = monotonic() + SOON_S
+        while not Probe(server.core.store).claims_waiting("mail"):
+            assert monotonic() < deadline_s
+        talk.send((2, PutMessages("mail", single(b"x"))))
+        assert [number for number, _ in talk.frame()] == [1, 2]
 
 
 def test_requests_of_a_connection_begin_in_their_order(tmp_path: Path) -> None:

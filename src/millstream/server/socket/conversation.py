@@ -71,7 +71,8 @@ class Conversation:
 
     def __init__(self, core: Core, scope: Scope, receive: Receive, send: Send) -> None:
         settings = core.settings
-        self.outbox = Outbox(send, settings.send_bytes_max, scope["state"].get("write"))
+        write, soon = scope["state"].get("write"), core.session.after_answers
+        self.outbox = Outbox(send, settings.send_bytes_max, write, soon=soon)
         self.is_cut = False
         """Whether the client does not even read that this is the end."""
         self.principal: Principal = scope["state"]["principal"]
@@ -245,7 +246,10 @@ class Conversation:
         return is_begun
 
     def _answer(self, number: int, command: Command[Any], found: Any) -> None:
-        """Send the answer of a request that began without a task; or go on with it as one."""
+        """Send the answer of a request that began without a task; or go on with it as one.
+
+        The answer may come before that task knows it: then the task is not asked any more.
+        """
         if isinstance(found, asyncio.Task):
             if self._is_over:
                 found.cancel()
@@ -260,7 +264,7 @@ class Conversation:
             self._idle.set()
 
     def _answer_of_task(self, number: int, command: Command[Any], task: asyncio.Task[Any]) -> None:
-        if not task.cancelled():
+        if self._running.get(number) is task and not task.cancelled():
             self._answer(number, command, task.exception() or task.result())
 
     async def _execute(self, number: int, command: Command[Any]) -> None:

@@ -1,6 +1,6 @@
 """The outbox of a socket: answers on their way to one client.
 
-What is done in one turn of the loop goes into one frame. Frames wait while the client reads
+What is answered by one commit, or in one turn of the loop, goes into one frame. Frames wait while the client reads
 slowly, but only so many bytes of them: then the outbox is full, and the connection is cut.
 """
 
@@ -23,12 +23,16 @@ Sent = Callable[[], object]
 Unsent = Callable[[], object]
 """Called in the place of `Sent`, if the connection ends before an answer is sent."""
 Write = Callable[[bytes], bool]
+Soon = Callable[[Callable[[], object]], object]
+"""Has something called once the answers that are given just now are all there."""
 
 
 class Outbox:
     """Answers that are done, and frames that are not yet sent."""
 
-    def __init__(self, send: Send, bytes_max: int, write: Write | None = None) -> None:
+    def __init__(
+        self, send: Send, bytes_max: int, write: Write | None = None, *, soon: Soon
+    ) -> None:
         self.is_full = False
         """Whether the client does not read: more is waiting for it than is kept."""
         self._send = send
@@ -39,7 +43,7 @@ class Outbox:
         """While a frame waits for the client to read those before it."""
         self._is_closed = False
         self._bytes_max = bytes_max
-        self._loop = asyncio.get_running_loop()
+        self._soon = soon
         self._done: list[tuple[int, Any]] = []
         self._when_sent: list[Sent] = []
         self._unsent: list[Unsent] = []
@@ -61,7 +65,7 @@ class Outbox:
         """Send an answer soon, together with what else is done by then."""
         if not self._done:
             self._empty.clear()
-            self._loop.call_soon(self._flush)
+            self._soon(self._flush)
         self._done.append((number, found))
         if when_sent is not None:
             self._when_sent.append(when_sent)
