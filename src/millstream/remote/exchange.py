@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import partial
 from typing import Any
 
 from msgspec import Raw
@@ -18,68 +19,20 @@ from msgspec import Raw
 from millstream import wire
 from millstream.clock import SystemClock
 from millstream.command import Command
-from millstream.errors import CannotOpen, Closed, InvalidInput, MillstreamError
+from millstream.errors import CannotOpen, Closed, InvalidInput
+from millstream.queue.commands import ClaimMessages
+from millstream.remote.call import Call, return_of
 from millstream.remote.codec import Goodbye, LineLost
 from millstream.remote.dialing import OpenPlug, dial_plug_any, dial_plug_leading
 from millstream.remote.link import DELAY_S_MAX, FINISH_S, LANDING_S, Patience, delay_s
 from millstream.remote.nodes import Nodes
-from millstream.remote.pipeline import Asked, Outcome, Pipeline
+from millstream.remote.pipeline import Outcome, Pipeline
 
-ORPHANED_S = 1.0
-"""How long a caller sleeps before it looks whether still another one reads."""
+PARTING_S = 1.0
+"""How long a server may take to hang up on a client whose claim was interrupted."""
 
 CLOSING_S = 0.05
 """How long a session that is closed reads before it looks whether all is answered."""
-
-
-class Call(Asked):
-    """A request of a thread that waits until it is settled."""
-
-    __slots__ = ("_gone", "_outcome", "_wake")
-
-    def __init__(self, command: Command[Any]) -> None:
-        super().__init__(command)
-        self._outcome: Outcome | None = None
-        self._gone = False
-        self._wake = threading.Lock()
-        self._wake.acquire()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it is settled."""
-        return self._outcome is not None
-
-    def is_wanted(self) -> bool:
-        """Not if its thread was interrupted, or it is settled."""
-        return not self._gone and self._outcome is None
-
-    def abandon(self) -> None:
-        """Its thread was interrupted: the answer, if there is one, is passed over."""
-        self._gone = True
-
-    def settle(self, outcome: Outcome) -> None:
-        """Note the answer, if there is none yet, and wake the thread."""
-        if self._outcome is None:
-            self._outcome = outcome
-        self.wake()
-
-    def wake(self) -> None:
-        """Have the thread look again; from any thread."""
-        try:
-            self._wake.release()
-        except RuntimeError:
-            pass  # it is awake, or about to be
-
-    def sleep(self) -> None:
-        """Until it is woken; or for a while."""
-        self._wake.acquire(timeout=ORPHANED_S)
-
-    def answer(self) -> Raw:
-        """What was answered; an error is raised."""
-        if isinstance(self._outcome, MillstreamError):
-            raise self._outcome
-        assert self._outcome is not None
-        return self._outcome
 
 
 class Exchange:
@@ -129,7 +82,10 @@ class Exchange:
             self._flush()
             self._await(call)
         except BaseException:
-            call.abandon()
+            if isinstance(command, ClaimMessages) and not command.pop:
+                self._withdraw(call, command)
+            else:
+                call.abandon()
             raise
         finally:
             self._leave(call)
@@ -180,6 +136,39 @@ class Exchange:
         with self._lock:
             self._callers.pop(call, None)
         self._end_reading(call)
+
+    def _withdraw(self, call: Call, claim: ClaimMessages) -> None:
+        """The thread of a claim was interrupted: what it has got, or gets yet, goes back at once.
+
+        A caller that waits hears the answer. If there is none, no thread would: so this connection
+        ends, and with it the claim; an answer that is on its way is read first.
+        """
+        with self._lock:
+            call.refuse(partial(self._give_back, claim))
+            has_reader = any(one is not call and not one.is_done for one in self._callers)
+        if not (call.is_done or has_reader) and self._begin_reading(call):
+            self._part(call)
+            if self._open is None and self._pipeline.has_waiting:
+                self._dial_again()
+        self._flush()
+
+    def _give_back(self, claim: ClaimMessages, outcome: Outcome) -> None:
+        """Have messages claimed by others that reached no consumer; called under the lock."""
+        if (returned := return_of(claim, outcome)) is not None:
+            self._pipeline.add(returned)
+
+    def _part(self, call: Call) -> None:
+        """End the connection over which a request was sent, and hear what is answered until then."""
+        opened = self._open
+        if opened is None or not call.sent:
+            return
+        with self._sending:
+            opened.plug.say_goodbye()
+        until_s = self._clock.seconds() + PARTING_S
+        while self._open is opened and (left_s := until_s - self._clock.seconds()) > 0:
+            if opened.plug.wait(left_s):
+                self._receive(opened)
+        self._lose(opened)
 
     def _begin_reading(self, reader: object) -> bool:
         """Whether something is to read for all now: not if another does."""

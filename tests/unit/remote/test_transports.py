@@ -139,6 +139,28 @@ def test_an_interrupt_leaves_the_reading_to_another(server: Serving) -> None:
         assert [call.result() for call in others] == [True] * 3
 
 
+@pytest.mark.parametrize("upgrade", [b"millstream", b"websocket"])
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_a_claim_that_is_interrupted_keeps_nothing_from_others(
+    server: Serving, proxy: Proxy, upgrade: bytes, has_reader: bool
+) -> None:
+    """Its lease would last for an hour. Another call of the same connection goes on."""
+    proxy.upgrades = upgrade
+    with millstream.open(proxy.url) as ms, millstream.open(server.url) as other:
+        queue, log = ms.create_queue("jobs", lease=3_600), ms.log("a")
+        assert is_websocket(ms) == (upgrade == b"websocket")
+        reader = Call(lambda: log.wait(0)) if has_reader else None
+        with pytest.raises(KeyboardInterrupt), interrupted_soon():
+            queue.claim(wait=60)
+        other.queue("jobs").put(b"x")
+        assert [message.value for message in other.queue("jobs").claim(wait=30)] == [b"x"]
+        if reader is not None:
+            other.log("a").append(b"y")
+            assert reader.result() is True
+        queue.put(b"z")
+        assert [message.value for message in queue.claim(wait=30)] == [b"z"]
+
+
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_a_server_that_falls_silent_is_let_go(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch, repeatable: bool
