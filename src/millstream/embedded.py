@@ -40,7 +40,7 @@ from millstream.queue.service import (
     peeking,
     recording,
     scanning,
-    waiting,
+    thread_waiting,
 )
 from millstream.queue.service.keeping import QueueUpkeep, pin, queue_past, queues_passed
 from millstream.queue.service.withdrawing import set_queues_back
@@ -144,7 +144,7 @@ _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     c.MergeFork: lambda store, query: fork.merge_fork(store, query, queue_past),
     r.AdoptParcel: adopting.adopt_parcel,
     assigning.AssignMessages: assigning.assign_messages,
-    q.ClaimMessages: waiting.claim_messages,
+    q.ClaimMessages: thread_waiting.claim_messages,
     m.TakeInstance: instances.take_instance,
     m.SweepRooms: sweeping.sweep_rooms,
     m.MintTicket: tickets.mint_ticket,

@@ -27,7 +27,7 @@ from millstream.store.keeper import Keeper
 from millstream.store.readable import Readable
 from millstream.store.recovery import Recovery
 from millstream.store.rescue import Rescue
-from millstream.store.ticket import Ticket
+from millstream.store.ticket import Ticket, finish
 from millstream.store.transaction import WriteTransaction
 from millstream.store.transactor import told
 
@@ -36,6 +36,12 @@ SLOW_S = 0.02
 
 Observer = Callable[[int, float, float], None]
 """Told of each group that was committed: its operations, its time and that of its sync, in seconds."""
+
+
+Guests = Callable[[list[Ticket[Any]]], list[Ticket[Any]]]
+"""Operations that a group's commit takes along, because of what the group brings.
+
+Their tickets are called back when the commit is over, whatever became of it."""
 
 
 class Committing(Readable):
@@ -58,6 +64,8 @@ class Committing(Readable):
         self.on_own: Callable[[Delta[Any]], None] | None = None
         """Called with what this process is about to commit, by the thread that does, under the
         mutex: it must be quick. The commit may still fail."""
+        self.guests: Guests | None = None
+        """Asked by the thread that commits, before a group runs: it must be quick."""
         self._sync_s = 0.0
         """How long the last commit waited for the disk, of those that were timed."""
         self._last_failure: str | None = None
@@ -80,19 +88,35 @@ class Committing(Readable):
         """
         if not waits and (self._promised or self._tail_is_full()):
             return False
+        guests = [] if self.guests is None else self.guests(group)
+        if not guests:
+            return self._commit_or_settle(group, group, waits=waits)
         try:
-            self._commit_group(group, waits=waits)
+            return self._commit_or_settle(group, [*group, *guests], waits=waits)
+        finally:
+            try:
+                finish(guests)
+            except BaseException:  # interrupted: a second call does what is left
+                finish(guests)
+                raise
+
+    def _commit_or_settle(
+        self, group: list[Ticket[Any]], whole: list[Ticket[Any]], *, waits: bool
+    ) -> bool:
+        """Commit a group with its guests; False, and nothing done, if that would have to wait."""
+        try:
+            self._commit_group(whole, waits=waits)
         except WouldWait:
             return False
         except MillstreamError as error:
-            self._fail(group, error)
+            self._fail(whole, error)
         except BaseException as error:
-            rescue = Rescue(lambda: self._complete(group), error)
+            rescue = Rescue(lambda: self._complete(whole), error)
             rescue.finish()
             if rescue.failure is not None:
-                self._fail(group, rescue.failure)
+                self._fail(whole, rescue.failure)
             self.settled = group
-            told = [rescue.failure, *(ticket.error for ticket in group)]
+            told = [rescue.failure, *(ticket.error for ticket in whole)]
             again = any(type(one) is type(error) for one in told)
             if not (again and isinstance(error, Exception)):
                 raise  # it came from outside: what comes from an operation, comes again

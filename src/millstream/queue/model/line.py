@@ -48,6 +48,10 @@ class Line(Generic[W]):
         """Whether it is the one that keeps watch."""
         return not self._looking and next(iter(self._waiting), None) is waiter
 
+    def looks(self, waiter: W) -> bool:
+        """Whether it is looking, or told to."""
+        return waiter in self._looking
+
     def join(self, waiter: W, wanted: int) -> list[tuple[W, Duty]]:
         """A claim of at least one message has found nothing, and waits."""
         self._waiting[waiter] = wanted

@@ -64,6 +64,11 @@ class Appending:
         )
         self.joins = (Append, command.log) if plain else None
 
+    @property
+    def brings_to(self) -> str:
+        """The log whose records can be claimed by the commit that appends them."""
+        return self.command.log
+
     def __call__(self, tx: WriteTransaction) -> int:
         """Append for this caller alone."""
         return append(tx, self.command)
@@ -83,6 +88,11 @@ class Putting:
 
     def __init__(self, command: c.PutMessages) -> None:
         self.command = command
+
+    @property
+    def brings_to(self) -> str:
+        """The log whose records can be claimed by the commit that appends them; "" for later ones."""
+        return "" if self.command.is_for_later else inbox_of(self.command.queue)
 
     def __call__(self, tx: WriteTransaction) -> int:
         """Put."""

@@ -1,7 +1,6 @@
-"""Claims that wait: the lines of all queues, and how threads stand in them.
+"""Claims that wait: the lines of all queues, with their lock and their watches in the store.
 
-The rules of a line are in `line`. Here are its lock, its watches in the store, and the waiting of
-threads; coroutines wait in `aio.standing`.
+The rules of a line are in `line`. Threads wait in `thread_waiting`, coroutines in `aio.standing`.
 """
 
 from __future__ import annotations
@@ -10,12 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
-from queue import Empty, SimpleQueue
 from typing import Generic
 
-from millstream.queue.commands import ClaimMessages
 from millstream.queue.model.line import Duty, Line, W
-from millstream.queue.model.message import Lot
 from millstream.queue.service import consuming
 from millstream.store.store import Store
 from millstream.store.watch import Wake
@@ -108,6 +104,12 @@ class Lines(Generic[W]):
         with self._lock:
             return len(self._lines.get(queue, ()))
 
+    def looks(self, queue: str, waiter: W) -> bool:
+        """Whether a waiter looks, or another caller does so for it."""
+        with self._lock:
+            line = self._lines.get(queue)
+            return line is not None and line.looks(waiter)
+
     def is_watching(self, waiter: W) -> bool:
         """Whether the waiter has begun to watch, and not ended it."""
         return waiter in self._watched
@@ -146,78 +148,3 @@ class Lines(Generic[W]):
         if duties:
             self._tell(duties)
         return is_in_line
-
-
-_Thread = SimpleQueue[Duty]
-"""A thread that waits in a line: it sleeps until it has a duty."""
-
-
-class _ThreadLines(Lines[_Thread]):
-    """The lines of threads. If a store forgets them, later claims stand in lines of their own."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, _tell_threads)
-
-
-def _tell_threads(duties: Sequence[tuple[_Thread, Duty]]) -> None:
-    for thread, duty in duties:
-        thread.put(duty)
-
-
-def claim_messages(store: Store, query: ClaimMessages) -> list[Lot]:
-    """Claim messages, waiting for the first if asked; their payloads are read afterwards."""
-    wait_ms = query.wait_ms
-    until_s = store.clock.seconds() + wait_ms / 1000 if wait_ms else 0.0
-    found, _ = consuming.claim_now(store, query)
-    if found or not (wait_ms and query.count) or store.clock.seconds() >= until_s:
-        return found
-    return _claim_in_line(store, consuming.without_acks(query), until_s)
-
-
-def _claim_in_line(store: Store, query: ClaimMessages, until_s: float) -> list[Lot]:
-    queue = query.queue
-    lines = store.caches.of(_ThreadLines, store)
-    waiter = _Thread()
-    try:
-        lines.join(queue, waiter, query.count)
-        return _serve(store, query, lines, waiter, until_s)
-    except BaseException:
-        # Also an interrupt, wherever it came: the next in line glances at the queue.
-        lines.stop_watching(waiter)
-        lines.served(queue, waiter)
-        raise
-
-
-def _next_duty(waiter: _Thread, most_s: float) -> Duty | None:
-    """What it is to do; None if nothing came in time."""
-    try:
-        return waiter.get(timeout=max(0.0, min(most_s, threading.TIMEOUT_MAX)))
-    except Empty:
-        return None
-
-
-def _serve(
-    store: Store, query: ClaimMessages, lines: _ThreadLines, waiter: _Thread, until_s: float
-) -> list[Lot]:
-    """Do the duties of a waiter until it has messages, or its time is up."""
-    queue, clock, change_s = query.queue, store.clock, inf
-    while True:
-        left_s = until_s - clock.seconds()
-        duty = _next_duty(waiter, min(left_s, change_s))
-        if duty == "watch":
-            found_s = lines.watch(queue, waiter)
-            change_s = inf if found_s is None else found_s
-        elif duty is not None:
-            change_s = inf
-            lines.stop_watching(waiter)
-            found, left = consuming.claim_now(store, query)
-            if found:
-                lines.served(queue, waiter, left)
-                return found
-            if not lines.in_vain(queue, waiter):
-                return []
-        elif change_s <= left_s:
-            change_s = inf
-            lines.change(queue)
-        elif until_s <= clock.seconds() and lines.leave(queue, waiter):
-            return []  # else it was told to look just now
