@@ -5,8 +5,8 @@
     appended   timestamp[ms, UTC]
     key        binary, nullable
     value      binary, nullable
-    headers    map<string, struct<s string, i int64, d double, b bool, x binary>>: of a repeated
-               name the last value
+    headers    list<struct<key string, value struct<s string, i int64, d double, b bool, x binary>>>,
+               in order; a name may be repeated, which a map would not allow
 
 A block of the log becomes a batch, mostly without a copy: values and keys lie in it as Arrow wants
 them. Batches are sent as they are read, and no faster than they are taken.
@@ -41,7 +41,10 @@ _SCALAR = pa.struct(
         ("x", pa.binary()),
     ]
 )
-_HEADERS = pa.map_(pa.string(), _SCALAR)
+_HEADER = pa.struct(
+    [pa.field("key", pa.string(), nullable=False), pa.field("value", _SCALAR, nullable=False)]
+)
+_HEADERS = pa.list_(pa.field("item", _HEADER, nullable=False))
 _SCHEMA = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
@@ -118,14 +121,16 @@ def _binary(
 
 
 def _headers(found: Sequence[Headers]) -> Any:
-    """Maps of names to values, each value under the letter of its type; null has none."""
-    ends = array("i", accumulate(map(len, found), initial=0))
-    names = [name for headers in found for name in headers]
-    values = [value for headers in found for value in headers.values()]
+    """Names with values, each value under the letter of its type; null has none."""
+    pairs = [headers.pairs() for headers in found]
+    ends = array("i", accumulate(map(len, pairs), initial=0))
+    names = [name for some in pairs for name, _ in some]
+    values = [value for some in pairs for _, value in some]
     letters = [
         pa.array([value if type(value) is python else None for value in values], field.type)
         for python, field in zip((str, int, float, bool, bytes), _SCALAR, strict=True)
     ]
-    items = pa.StructArray.from_arrays(letters, fields=list(_SCALAR))
+    typed = pa.StructArray.from_arrays(letters, fields=list(_SCALAR))
+    items = pa.StructArray.from_arrays([pa.array(names, pa.string()), typed], fields=list(_HEADER))
     offsets = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
-    return pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), items, type=_HEADERS)
+    return pa.ListArray.from_arrays(offsets, items, type=_HEADERS)
