@@ -10,6 +10,7 @@ import pytest
 import millstream
 from millstream.server.auth.tokens import create_token
 from millstream.server.docs.endpoints import ENDPOINTS
+from millstream.server.pages import versioned
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 
@@ -38,7 +39,7 @@ def test_it_loads_without_a_complaint_and_asks_nobody_else(page: Any, server: Se
     assert complaints == []
     files = ("look.css", "theme.js", "icon.svg", "api/api.css", "api/api.js")
     wanted = {f"{server.url}/docs", f"{server.url}/openapi.json"}
-    assert set(asked) - {f"{server.url}/web/{file}" for file in files} == wanted
+    assert set(asked) - {server.url + versioned("/web/") + file for file in files} == wanted
 
 
 def test_every_operation_is_there_and_opens(page: Any, server: Serving) -> None:

@@ -3,12 +3,16 @@
 They are the same for every client, hold nothing of the store, and so need no token: a page signs in
 by itself. Only files that lie in the package can be asked for, each by its exact address; a policy
 keeps a page to scripts, styles and connections of this server.
+
+A page is asked for anew each time. It names its scripts and styles by addresses that hold the version
+of all files, so that browsers keep these for good, and a new version is never mixed with an old one.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -45,6 +49,14 @@ MEDIA_TYPES = {
 
 METHODS = ("GET", "HEAD")
 
+FOREVER = "public, max-age=31536000, immutable"
+"""How long a browser keeps what has a version in its address."""
+
+EACH_TIME = "no-cache"
+"""A browser asks whether what it has is still the file."""
+
+_VERSIONED = re.compile(rf"{FOLDER}v-[0-9a-f]{{16}}/(.+)")
+
 
 @dataclass(frozen=True, slots=True)
 class File:
@@ -59,30 +71,44 @@ class WebPages(BaseRoute):
     """Every page and file, found by its address."""
 
     def __init__(self, origins: Sequence[str] = ()) -> None:
-        self.addresses = {**PAGES, **{FOLDER + path: path for path in files()}}
+        own, lasting = FOLDER, versioned(FOLDER)
+        self.lasting = {lasting + path: path for path in files() if not path.endswith(".html")}
+        """The addresses with the version in them, and the file that each shows."""
+        self.addresses = {**PAGES, **{own + path: path for path in files()}, **self.lasting}
         """Each address, and the file that it shows."""
         self._origins = tuple(origins)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Whether a request is for one of the files, whatever its method."""
-        if scope["type"] == "http" and scope["path"] in self.addresses:
+        if scope["type"] == "http" and self._file(scope["path"]) in files():
             return Match.FULL, {}
         return Match.NONE, {}
+
+    def _file(self, address: str) -> str:
+        """The file that an address shows; of another version, the one that there is now."""
+        found = self.addresses.get(address)
+        if found is None and (other := _VERSIONED.fullmatch(address)) is not None:
+            found = other[1]
+        return found or ""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the file."""
         request = Request(scope)
         if request.method in METHODS:
-            response = show(request, self.addresses[scope["path"]], self._origins)
+            path = scope["path"]
+            caching = FOREVER if path in self.lasting else EACH_TIME
+            response = show(request, self._file(path), self._origins, caching=caching)
         else:
             response = respond(NotAllowed("a page can only be read", allow=list(METHODS)))
         await response(scope, receive, send)
 
 
-def show(request: Request, path: str, origins: Sequence[str] = ()) -> Response:
+def show(
+    request: Request, path: str, origins: Sequence[str] = (), *, caching: str = EACH_TIME
+) -> Response:
     """The answer with a file; without its body, if the browser says that it has the same one."""
     file = files()[path]
-    headers = {**safeguards(tuple(origins)), "etag": file.etag, "cache-control": "no-cache"}
+    headers = {**safeguards(tuple(origins)), "etag": file.etag, "cache-control": caching}
     known = request.headers.get("if-none-match", "")
     if file.etag in (one.strip().removeprefix("W/") for one in known.split(",")):
         return Response(status_code=304, headers=headers)
@@ -116,14 +142,36 @@ def safeguards(origins: tuple[str, ...] = ()) -> dict[str, str]:
 
 @cache
 def files() -> dict[str, File]:
-    """Every file of the package's pages, by its path; read once."""
+    """Every file of the package's pages, by its path, as it is sent; read once."""
     found = {}
-    for path, file in _walk(resources.files("millstream") / "web"):
-        if media_type := MEDIA_TYPES.get(path.rpartition(".")[2]):
-            body = file.read_bytes()
-            etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-            found[path] = File(body, media_type, etag)
+    for path, body in _bodies().items():
+        kind = path.rpartition(".")[2]
+        if kind == "html":
+            body = body.replace(b'="' + FOLDER.encode(), b'="' + versioned(FOLDER).encode())
+        etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        found[path] = File(body, MEDIA_TYPES[kind], etag)
     return found
+
+
+@cache
+def versioned(folder: str) -> str:
+    """The folder with the version of all files in it."""
+    return f"{folder}v-{version_of(_bodies())}/"
+
+
+def version_of(bodies: Mapping[str, bytes]) -> str:
+    """The version of files, by path: another one as soon as any file is."""
+    digest = hashlib.sha256()
+    for path, body in sorted(bodies.items()):
+        digest.update(b"%s\0%d\0%s" % (path.encode(), len(body), body))
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _bodies() -> dict[str, bytes]:
+    """The files as they lie in the package."""
+    found = _walk(resources.files("millstream") / "web")
+    return {path: one.read_bytes() for path, one in found if path.rpartition(".")[2] in MEDIA_TYPES}
 
 
 def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:

@@ -14,7 +14,16 @@ import pytest
 from starlette.applications import Starlette
 
 from millstream.server.http.guard import PUBLIC, PUBLIC_FOLDER
-from millstream.server.pages import FOLDER, MEDIA_TYPES, PAGES, WebPages, files, safeguards
+from millstream.server.pages import (
+    FOLDER,
+    MEDIA_TYPES,
+    PAGES,
+    WebPages,
+    files,
+    safeguards,
+    version_of,
+    versioned,
+)
 from millstream.server.problems import nothing_here
 from tests.unit.server.guarded import guarded, in_loop
 
@@ -134,7 +143,7 @@ def modules(url: str, found: list[str]) -> list[str]:
     """A module, and every one that it imports, in the order in which a browser meets them."""
     if url not in found:
         found.append(url)
-        text = files()[PAGES.get(url, url.removeprefix(FOLDER))].body.decode()
+        text = files()[WebPages().addresses[url]].body.decode()
         for one in re.findall(r"""(?:^import|\bfrom) ["']([^"'\n]+)["'];$""", text, re.MULTILINE):
             modules(posixpath.normpath(posixpath.join(posixpath.dirname(url), one)), found)
     return found
@@ -143,7 +152,40 @@ def modules(url: str, found: list[str]) -> list[str]:
 def test_the_dashboard_asks_for_all_its_modules_at_once() -> None:
     page = files()["dashboard/index.html"].body.decode()
     preloaded = re.findall(r'<link rel=modulepreload href="([^"]+)">', page)
-    assert preloaded == modules("/web/dashboard/app.js", [])
+    assert preloaded == modules(f"{versioned(FOLDER)}dashboard/app.js", [])
+
+
+def test_what_a_page_names_has_the_version_and_is_kept_for_good() -> None:
+    for page in ("/", "/demo/canvas", "/web/api/index.html"):
+        answer = get(page)
+        assert answer.headers["cache-control"] == "no-cache"
+        named = re.findall(r'(?:src|href)="(/web/[^"]+)', answer.text)
+        assert named
+        for address in named:
+            assert address.startswith(versioned(FOLDER))
+            file = get(address)
+            assert file.headers["cache-control"] == "public, max-age=31536000, immutable"
+            assert file.content == get(address.replace(versioned(FOLDER), FOLDER)).content
+            for one in modules(address, []) if address.endswith(".js") else ():
+                assert one.startswith(versioned(FOLDER)), "it would be asked for each time"
+
+
+def test_a_file_of_another_version_is_the_one_that_there_is_and_is_not_kept() -> None:
+    other = f"{FOLDER}v-{'0' * 16}/"
+    answer = get(f"{other}look.css")
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache")
+    assert answer.content == files()["look.css"].body
+    for path in ("none.css", "", f"v-{'0' * 16}/look.css"):
+        assert get(other + path).status_code == 404
+    assert get(f"{versioned(FOLDER)}dashboard/index.html").headers["cache-control"] == "no-cache"
+
+
+def test_the_version_is_another_one_as_soon_as_a_file_is() -> None:
+    bodies = {"a.js": b"1", "b.js": b"2"}
+    others = [{"a.js": b"1"}, {"a.js": b"1", "b.js": b"3"}, {"a.js": b"1", "c.js": b"2"}]
+    versions = {version_of(one) for one in (bodies, *others, {"a.js": b"2", "b.js": b"1"})}
+    assert len(versions) == 5
+    assert version_of({"b.js": b"2", "a.js": b"1"}) == version_of(bodies)
 
 
 def test_what_others_have_made_has_its_licence_and_its_version() -> None:
