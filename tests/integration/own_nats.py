@@ -90,6 +90,8 @@ class Nodes:
         """`place` names the cluster, by the fields of `ClusterPlace`."""
         self._folder = folder
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self.serving: list[str] = []
+        """Options of servers that name no place."""
         self.place(**place)
         self._running: dict[str, subprocess.Popen[str]] = {}
 
@@ -105,7 +107,12 @@ class Nodes:
     @property
     def addresses(self) -> str:
         """Of all nodes."""
-        return ",".join(f"http://{HOST}:{port}" for port in self.ports.values())
+        return ",".join(self.address(name) for name in self.ports)
+
+    def address(self, name: str) -> str:
+        """Of one node."""
+        scheme = "https" if "--certificate" in self.serving else "http"
+        return f"{scheme}://{HOST}:{self.ports[name]}"
 
     def file(self, name: str) -> Path:
         """A node's store."""
@@ -115,7 +122,14 @@ class Nodes:
         """Start nodes; all of them if none is named."""
         for name in names or self.ports:
             command = [sys.executable, "-m", "millstream", "serve", str(self.file(name))]
-            command += ["--node", name, "--port", str(self.ports[name]), *self.options]
+            command += [
+                "--node",
+                name,
+                "--port",
+                str(self.ports[name]),
+                *self.options,
+                *self.serving,
+            ]
             with open(self._folder / f"{name}.log", "a") as log:
                 self._running[name] = subprocess.Popen(command, stdout=log, stderr=log, text=True)
 

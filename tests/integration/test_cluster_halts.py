@@ -44,10 +44,14 @@ def assert_everywhere(nodes: Nodes, *values: bytes) -> None:
     until(lambda: all(found(name) == list(values) for name in nodes.ports), f"{values} everywhere")
 
 
-def status(nodes: Nodes) -> dict[str, Any]:
+def asked(nodes: Nodes) -> Any:
     done = nodes.ask("status")
     assert done.returncode == 0, done.stderr
-    return {one["node"]: one for one in json.loads(done.stdout)["nodes"]}
+    return json.loads(done.stdout)
+
+
+def status(nodes: Nodes) -> dict[str, Any]:
+    return {one["node"]: one for one in asked(nodes)["nodes"]}
 
 
 def set_aside(nats: OwnNats, ending: str) -> None:
@@ -80,6 +84,7 @@ def test_nodes_go_on_by_themselves_once_servers_have_the_disks_that_they_had(
         nats.start()  # without a stream at all
         nodes.until("halted", "halted", "halted")
         assert all("is gone" in one["reason"] for one in status(nodes).values())
+        until(lambda: asked(nodes)["state"] == "halted", "all of it has halted")
 
         nats.stop()
         put_back(nats, ".early")  # a stream that lacks what nodes have
@@ -96,6 +101,25 @@ def test_nodes_go_on_by_themselves_once_servers_have_the_disks_that_they_had(
         assert all("is gone" in one["resumed"] for one in status(nodes).values())
         append(nodes, b"third")
         assert_everywhere(nodes, b"first", b"second", b"third")
+
+
+def test_too_few_servers_are_no_reason_to_halt_and_the_cluster_says_so(tmp_path: Path) -> None:
+    with own_nats(tmp_path) as nats, nodes_on(tmp_path, cluster=nats.address()) as nodes:
+        append(nodes, b"first")
+        until(lambda: asked(nodes)["state"] == "healthy", "all is well")
+        nats.lose(0)
+        nats.lose(1)
+        until(lambda: asked(nodes)["state"] == "no quorum", "too few servers answer")
+        assert not any(one["role"] == "halted" for one in status(nodes).values())
+        with millstream.open(nodes.addresses, read_level="eventual") as ms:
+            assert [one.value for one in ms.log("orders").read()] == [b"first"]
+
+        nats.stop()
+        nats.start()
+        nodes.until()
+        until(lambda: asked(nodes)["state"] == "healthy", "all is well again")
+        append(nodes, b"second")
+        assert_everywhere(nodes, b"first", b"second")
 
 
 def nats_is_led(nodes: Nodes) -> bool:

@@ -223,3 +223,30 @@ def test_the_lead_of_a_stream_goes_to_another_server_when_it_is_asked_for(
     append_at_last(log, b"after", after=1)
     found = log.read(0, bytes_max=MANY, timeout_s=WITHIN_S)
     assert [one.data for one in found] == [b"before", b"after"]
+
+
+def test_a_stream_that_is_known_to_be_gone_is_dropped_and_made_again(log: JetStreamLog) -> None:
+    log.drop(timeout_s=WITHIN_S)
+    with pytest.raises(Gone):
+        log.held(timeout_s=WITHIN_S)
+    log.drop(timeout_s=WITHIN_S)
+    log.found(timeout_s=WITHIN_S, first=8, behind=b"\x07" * 32)
+    assert log.held(timeout_s=WITHIN_S) == (8, 7)
+    assert log.begun_behind(timeout_s=WITHIN_S) == b"\x07" * 32
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_what_a_rehearsal_left_when_it_was_broken_off_is_no_rehearsal(
+    servers: Servers, log: JetStreamLog, replicas: int
+) -> None:
+    from millstream.cluster.jetstream import JetStreamLog
+
+    name = log.stream.removeprefix("millstream-")
+    left = JetStreamLog(servers.line(), f"{name}-rehearsed", replicas=replicas)
+    try:
+        left.found(timeout_s=WITHIN_S)
+        log.rehearse(timeout_s=WITHIN_S)
+        with pytest.raises(Gone):
+            left.held(timeout_s=WITHIN_S)
+    finally:
+        left.close()

@@ -17,7 +17,7 @@ from millstream.errors import Denied, NoQuorum
 if TYPE_CHECKING:
     from millstream.cluster.bulletin import NodeReport
     from millstream.cluster.membership import Plan
-    from millstream.cluster.visiting import Reports
+    from millstream.cluster.state import ClusterState, Reports
 
 cluster = typer.Typer(no_args_is_help=True, help="Nodes that have the same store.")
 
@@ -63,12 +63,13 @@ def up(
     names = {one.name for one in plan.peers}
     with Visit(plan) as visit:
         reports = visit.listen(lambda found: _is_up(found, names), timeout_s=UP_S)
+        state = visit.state(reports)
     if not _is_up(reports, names):
         raise NoQuorum(
             f"no leader within {UP_S:g} s; the files `log` in {folder} say why: "
             f"{_lines(reports) or 'no node reported'}"
         )
-    return _shown(plan, reports)
+    return _shown(plan, reports, state)
 
 
 @command(cluster, "cluster status", "cluster status --peers a=h1,b=h2,c=h3 --json")
@@ -81,7 +82,7 @@ def status(place: AnyCluster, folder: Folder = FOLDER) -> Printed:
         reports = visit.listen(lambda found: len(found) >= plan.members, timeout_s=HEAR_S)
         if not reports and not plan.peers:
             raise NoQuorum(f"no node was heard of on NATS at {visit.place}: {visit.trouble}")
-    return _shown(plan, reports)
+        return _shown(plan, reports, visit.state(reports))
 
 
 @command(cluster, "cluster down")
@@ -116,7 +117,12 @@ def token(
     leader = _leader(reports)
     if leader is None:
         raise NoQuorum(f"no node leads, so none can make a token: {_lines(reports) or 'silence'}")
-    made = _make_token(leader.address, plan.node_key, {"name": name, "permissions": allow}, ca=ca)
+    made = _make_token(
+        leader.address,
+        plan.node_key,
+        {"name": name, "permissions": allow},
+        ca=ca or plan.tls.ca or None,
+    )
     told = "keep it: it is shown only this once, and the store has no copy"
     return Printed(made, made["token"], PrintedLine(told, note=True))
 
@@ -132,9 +138,13 @@ def repair(
 ) -> Printed:
     """Rebuild a shared log that is gone or damaged, from the longest store.
 
-    All nodes run, and none leads: each has stopped with the reason. Restart them afterwards.
+    All nodes run, and none leads: each has stopped with the reason. Those that have as much as the
+    longest go on by themselves; restart the others.
     """
-    told = "restart the nodes now: those that are behind take a snapshot"
+    told = (
+        "nodes that have all of it go on by themselves within half a minute; restart those that stay "
+        "halted: they take a copy"
+    )
     return _rebuild(place.meant(folder), consent, accept_loss=accept_loss, told=told)
 
 
@@ -182,7 +192,7 @@ def _rebuild(plan: Plan, consent: Consent, *, accept_loss: bool, told: str) -> P
         reports = visit.listen(lambda found: len(found) >= plan.members, timeout_s=HEAR_S)
         last = longest(reports, members=plan.members, accept_loss=accept_loss)
         consent.ask(f"Replace the shared log by an empty one that begins after entry {last}?")
-        visit.rebuild(reports, accept_loss=accept_loss)
+        last = visit.rebuild(accept_loss=accept_loss)
     return Printed(
         {"last": last, "nodes": sorted(reports)},
         f"the shared log begins after entry {last}",
@@ -234,7 +244,9 @@ def _told(reason: str, resumed: str) -> str:
     return reason or (resumed and f"went on by itself after a halt: {resumed}")
 
 
-def _shown(plan: Plan, reports: Reports) -> Printed:
+def _shown(plan: Plan, reports: Reports, state: ClusterState) -> Printed:
+    from millstream.cluster.state import TOLD
+
     most = max((report.sequence for report, _ in reports.values()), default=0)
     names = sorted({one.name for one in plan.peers} | set(reports))
     found: list[dict[str, Any]] = []
@@ -272,7 +284,9 @@ def _shown(plan: Plan, reports: Reports) -> Printed:
         for one in found
     ]
     columns = ("node", "role", "address", "epoch", "entry", "lag", "heard", "reason")
+    lines = [PrintedLine(f"{state}: {TOLD[state]}", note=True)] if TOLD[state] else []
     return Printed(
-        {"cluster": plan.cluster, "leader": leader, "nodes": found},
+        {"cluster": plan.cluster, "state": state, "leader": leader, "nodes": found},
         Table(columns, rows, none="no nodes"),
+        *lines,
     )

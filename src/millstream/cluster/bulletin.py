@@ -29,7 +29,7 @@ class NodeReport(Struct, frozen=True, array_like=True):
     hash: bytes
     """The running hash there."""
     reason: str = ""
-    """Why it has halted."""
+    """Why it has halted, cannot lead, or leads and cannot write."""
     version: str = ""
     """Of Millstream."""
     resumed: str = ""

@@ -44,7 +44,7 @@ class Continuity:
         except Gone as error:
             if not position.sequence or position.closed:
                 raise Unreachable(str(error)) from error  # it may be made just now
-            self._halt(f"{shared.place} is gone ({error}). {REMEDY}", may_pass=True)
+            self._halt(f"{shared.place} is gone. {REMEDY}", may_pass=True)
             return None
         if held.last >= position.sequence:
             return held

@@ -192,6 +192,9 @@ class JetStreamLog:
         Raises `Unreachable` with the reason.
         """
         beside = JetStreamLog(self._line, f"{self._cluster}-rehearsed", replicas=self._replicas)
+        beside.drop(
+            timeout_s=timeout_s
+        )  # one of a rehearsal that was broken off may have other replicas
         beside.found(timeout_s=timeout_s)
         beside.drop(timeout_s=timeout_s)
 
@@ -313,10 +316,11 @@ class JetStreamLog:
             await self._line.connected()
             try:
                 answer = await self._once(what, data)
+                if answer.error is None or answer.error.err_code == DONE.get(what):
+                    self._missing.is_certain(False)
+                    return answer
                 if self._missing.is_certain(answer.is_missing):
                     raise Gone(f"{self.place} does not exist any more")
-                if answer.error is None or answer.error.err_code == DONE.get(what):
-                    return answer
                 trouble.append(self._explained(answer.error))
             except Unfit:
                 raise

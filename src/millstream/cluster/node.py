@@ -93,6 +93,8 @@ class Node:
         self._continuity = Continuity(self.member)
         self.elections = 0
         self.last_failure: str | None = None
+        self._no_quorum = "", 0
+        """Why this node could not show that it leads, and after which append; a later one counts."""
         self._joined = False
         self._posted: tuple[Role, int, str | None] | None = None
         self._report_due = 0.0
@@ -190,7 +192,8 @@ class Node:
         try:
             if rest_s == 0 and self.member.beat():
                 return
-        except NoQuorum:
+        except NoQuorum as error:
+            self._no_quorum = error.message, self.member.appender.proven
             with suppress(Unreachable):
                 self._continuity.check()  # a log that is gone takes no entries either
             raise
@@ -288,7 +291,7 @@ class Node:
             member.applier.replays,
             self._catch_up.taken,
             member.appender.barrier_s,
-            member.stopped or member.damaged,
+            self._reason(),
             self._continuity.resumes,
         )
 
@@ -379,6 +382,12 @@ class Node:
                 f"{self.last_failure or 'are the other nodes running?'}"
             )
 
+    def _reason(self) -> str:
+        """Why it has halted, cannot lead, or leads and cannot write."""
+        why, proven = self._no_quorum
+        is_so = self._leadership.leads and self.member.appender.proven == proven
+        return self.member.stopped or self.member.damaged or (why if is_so else "")
+
     def _role(self) -> Role:
         if self.member.stopped:
             return "halted"
@@ -413,7 +422,7 @@ class Node:
             self._leadership.epoch,
             member.noted.sequence,
             member.noted.hash,
-            member.stopped or member.damaged,
+            self._reason(),
             self._version,
             member.resumed,
         )

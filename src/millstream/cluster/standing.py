@@ -32,6 +32,6 @@ class Standing(Struct, frozen=True):
     barrier_s: float
     """How long the last proof for strong reads took."""
     reason: str = ""
-    """Why it has halted, or cannot lead."""
+    """Why it has halted, cannot lead, or leads and cannot write."""
     resumes: int = 0
     """How often it went on by itself after it had halted."""

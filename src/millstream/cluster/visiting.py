@@ -8,7 +8,7 @@ ones take a snapshot. Nothing is rebuilt from what no node has shown.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -19,12 +19,15 @@ from millstream.cluster.jetstream import JetStreamLog
 from millstream.cluster.membership import Plan
 from millstream.cluster.reporting import Reporting
 from millstream.cluster.shared_log import Gone, Held, Overtaken, Unreachable, Unsure
+from millstream.cluster.state import ClusterState, Reports, state_of
 from millstream.errors import Conflict, NoQuorum
 
 PAUSE_S = 0.05
+LOOK_S = 8.0
+"""How long the log may take to show itself: a stream must be missing for 3 s to be called gone."""
 STREAM_S = 30.0
-
-Reports = Mapping[str, tuple[NodeReport, float]]
+HEAR_S = 3.0
+"""How long nodes are listened to: each reports twice a second."""
 
 
 class Visit:
@@ -75,6 +78,20 @@ class Visit:
         except Gone:
             return None
 
+    def state(self, reports: Reports) -> ClusterState:
+        """How the cluster stands; its log is asked only if no node leads."""
+        members = self.plan.members
+        found = state_of(reports, members=members)
+        if found not in ("no leader", "halted"):
+            return found
+        try:
+            held = self.log.held(timeout_s=LOOK_S)
+        except Gone:
+            return found
+        except Unreachable:
+            return state_of(reports, members=members, answers=False)
+        return state_of(reports, members=members, held=held)
+
     def close(self, *, timeout_s: float) -> int:
         """End the shared log: no node writes behind the entry whose sequence is returned.
 
@@ -103,16 +120,22 @@ class Visit:
         entry = entries.closing(*found[0])
         return self.log.append(entries.encode(entry), after=held.last, timeout_s=STREAM_S)
 
-    def rebuild(self, reports: Reports, *, accept_loss: bool = False) -> int:
+    def rebuild(self, *, accept_loss: bool = False) -> int:
         """Give the shared log a new beginning behind the longest store; returns its sequence.
 
-        Raises `Conflict` if a node still leads, not every node was heard of, or two differ.
+        The old one is deleted first: from then on no store grows, so which one is the longest is
+        asked anew. If this is broken off, a second call does all of it. Raises `Conflict` if a node
+        still leads, not every node was heard of, two differ, or the log is whole.
         """
-        last = longest(reports, members=self.plan.members, accept_loss=accept_loss)
-        behind = next(report.hash for report, _ in reports.values() if report.sequence == last)
         try:
             self.log.rehearse(timeout_s=STREAM_S)
+            before = self.listen(self._is_complete, timeout_s=HEAR_S)
+            longest(before, members=self.plan.members, accept_loss=accept_loss)
+            check_broken(before, self._shown())
             self.log.drop(timeout_s=STREAM_S)
+            reports = self._settled(before)
+            last = longest(reports, members=self.plan.members, accept_loss=accept_loss)
+            behind = next(one.hash for one, _ in reports.values() if one.sequence == last)
             self.log.found(timeout_s=STREAM_S, first=last + 1, behind=behind if last else b"")
             held = self.log.held(timeout_s=STREAM_S)
         except Unreachable as error:
@@ -120,12 +143,38 @@ class Visit:
                 f"{error}. A majority of the NATS servers must run, and as many as the log has replicas: "
                 "start them, then try again"
             ) from error
+        except Gone as error:
+            raise Conflict(
+                f"another program has deleted it meanwhile ({error}): try again"
+            ) from error
         if held.first != last + 1:
             raise Conflict(
                 f"another program has made the shared log anew, from entry {held.first} on: stop nodes "
                 "that are just starting, then try again"
             )
         return last
+
+    def _shown(self) -> Held | None:
+        """What the shared log holds; None if it is gone, or does not answer."""
+        try:
+            return self.log.held(timeout_s=HEAR_S)
+        except (Gone, Unreachable):
+            return None
+
+    def _is_complete(self, reports: Reports) -> bool:
+        return len(reports) >= self.plan.members
+
+    def _settled(self, before: Reports) -> Reports:
+        """What all nodes that were heard of say once none of them can write any more."""
+        since_s = self._clock.seconds()
+
+        def is_settled(reports: Reports) -> bool:
+            passed_s = self._clock.seconds() - since_s
+            heard = {name for name, (_, age_s) in reports.items() if age_s < passed_s}
+            leading = any(report.role == "leader" for report, _ in reports.values())
+            return heard >= set(before) and not leading
+
+        return self.listen(is_settled, timeout_s=STREAM_S)
 
 
 def longest(reports: Reports, *, members: int, accept_loss: bool = False) -> int:
@@ -153,6 +202,17 @@ def longest(reports: Reports, *, members: int, accept_loss: bool = False) -> int
                 "right, and remove the other's file; it then takes a snapshot"
             )
     return max(seen)
+
+
+def check_broken(reports: Reports, held: Held | None) -> None:
+    """Raises `Conflict` for a log that nodes follow, and that has all they have: it only lacks a leader."""
+    following = {one.node: one.sequence for one, _ in reports.values() if one.role == "follower"}
+    most = max(following.values(), default=0)
+    if held is not None and most and held.last >= most:
+        raise Conflict(
+            f"node {min(following)} follows, and the shared log has all that it has: nothing is to be "
+            "repaired. Wait until a node leads, then look at `millstream cluster status`"
+        )
 
 
 def closed_behind(reports: Reports, last: int) -> list[str]:

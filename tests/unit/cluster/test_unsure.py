@@ -239,3 +239,20 @@ def test_an_overtaken_append_of_which_the_log_has_the_entry_succeeds() -> None:
     a.put(1)
 
     assert (a.role, a.numbers()) == ("leader", [1])
+
+
+def test_a_leader_that_cannot_write_says_so_until_it_can() -> None:
+    group = Group()
+    a = group.node("a").lead()
+    assert a.node.standing().reason == ""
+
+    def away(step: str) -> None:
+        if step == "sending":
+            raise Unreachable("no server answers")
+
+    a.door.hook = away
+    a.clock.advance(1)
+    assert "no server answers" in a.follow(1).node.standing().reason
+    a.door.hook = None
+    a.put(1)
+    assert a.node.standing().reason == ""

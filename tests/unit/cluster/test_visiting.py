@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.cluster.bulletin import NodeReport, Role
+from millstream.cluster.shared_log import Held
 from millstream.errors import Conflict
 
 pytestmark = pytest.mark.requires("nats")
@@ -46,3 +47,14 @@ def test_nothing_is_rebuilt_under_a_leader() -> None:
 def test_stores_that_differ_are_for_people_to_judge() -> None:
     with pytest.raises(Conflict, match="a and c differ in entry 9"):
         longest(("a", 9, "halted", b"9"), ("b", 8, "halted", b"8"), ("c", 9, "halted", b"other"))
+
+
+def test_a_log_that_only_lacks_a_leader_is_not_replaced() -> None:
+    from millstream.cluster.visiting import check_broken
+
+    said = heard(("a", 9, "follower", b"9"), ("b", 7, "halted", b"7"), ("c", 0, "follower", b""))
+    with pytest.raises(Conflict, match="a follows"):
+        check_broken(said, Held(1, 9))
+    check_broken(said, Held(1, 8))  # what the node has is not there
+    check_broken(said, None)
+    check_broken(heard(("a", 9, "halted", b"9"), ("c", 0, "follower", b"")), Held(1, 9))

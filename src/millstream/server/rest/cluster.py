@@ -42,7 +42,7 @@ class NodeStatus(Struct, kw_only=True):
     heard_s: float
     """Seconds since its last report."""
     reason: str
-    """Why it has halted, or cannot lead."""
+    """Why it has halted, cannot lead, or leads and cannot write."""
     resumed: str
     """Why it had halted last, before it went on by itself."""
     version: str
