@@ -26,6 +26,8 @@ HEAVY = WEIGHT_MAX + 1
 MESSAGE_WEIGHT = 128
 """Of each message that is claimed or finished; a record weighs its bytes and this."""
 
+_OF_CLAIMS = (FinishClaims, RenewClaims, ReturnClaims)
+
 CLAIM_WEIGHT = 16 * MESSAGE_WEIGHT
 """Of a claim of a few messages that the same commit has brought."""
 
@@ -42,7 +44,7 @@ def weight_of(command: Operation[Any]) -> int:
     if isinstance(command, ClaimRouted):
         routed = sum([one.stop - one.start for one in command.routed])
         return (command.count + routed + _count(command.acked)) * MESSAGE_WEIGHT
-    if isinstance(command, FinishClaims | RenewClaims | ReturnClaims):
+    if isinstance(command, _OF_CLAIMS):
         return _count(command.claims) * MESSAGE_WEIGHT
     if isinstance(command, Acknowledge):
         return MESSAGE_WEIGHT * len(command.ranges)

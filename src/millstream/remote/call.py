@@ -14,7 +14,7 @@ from millstream.queue.commands import ClaimMessages, ReturnClaims
 from millstream.queue.model.message import Lot
 from millstream.queue.runs import lots_claimed
 from millstream.remote.pipeline import Asked, Outcome
-from millstream.remote.session import result_of
+from millstream.remote.results import result_of
 
 ORPHANED_S = 1.0
 """How long a caller sleeps before it looks whether still another one reads."""

@@ -7,32 +7,20 @@ import os
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec import Raw
 
-from millstream import wire
 from millstream.clock import Clock, SystemClock
 from millstream.command import Command, waits
-from millstream.errors import CannotOpen, MillstreamError
+from millstream.errors import CannotOpen
 from millstream.queue.commands import ClaimMessages, ReturnClaims
 from millstream.queue.model.message import Lot
 from millstream.queue.runs import lots_claimed
 from millstream.remote.link import Link, LoopRequest
 from millstream.remote.repeats import Interrupted
+from millstream.remote.results import result_of
 from millstream.remote.waiting import pieces_of
 
 T = TypeVar("T")
-
-
-def result_of(command: Command[T], answer: Raw) -> T:
-    """The answer as the value that the command's type names."""
-    try:
-        return wire.decode_result(command, answer)
-    except msgspec.MsgspecError as error:
-        raise MillstreamError(
-            f"the server carried out {type(command).__name__}, but its answer cannot be read: "
-            f"{error}; client and server should be of the same version"
-        ) from error
 
 
 async def _answer(link: Link, command: Command[Any]) -> Raw:
@@ -57,7 +45,7 @@ def _give_back(link: Link, command: ClaimMessages, answer: Raw) -> None:
         link.ask(request)
 
 
-async def wait_for(link: Link, command: Command[Any]) -> Raw:
+async def wait_for(link: Link, command: Command[T]) -> T:
     """The answer to a command that waits, after as many requests as it takes."""
     pieces = pieces_of(command, link.wait_ms)
     step = next(pieces)
@@ -74,7 +62,7 @@ async def wait_for(link: Link, command: Command[Any]) -> Raw:
             else:
                 step = pieces.send(answer)
     except StopIteration as end:
-        found: Raw = end.value
+        found: T = end.value
         return found
 
 
@@ -104,7 +92,7 @@ class AsyncRemoteSession:
         """
         self._check_home()
         if waits(command):
-            return result_of(command, await wait_for(self._link, command))
+            return await wait_for(self._link, command)
         return result_of(command, await _answer(self._link, command))
 
     async def close(self) -> None:

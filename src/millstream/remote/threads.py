@@ -10,10 +10,8 @@ from __future__ import annotations
 import os
 import threading
 from time import sleep
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakSet, finalize
-
-from msgspec import Raw
 
 from millstream.clock import Clock, SystemClock
 from millstream.command import Command, waits
@@ -22,13 +20,13 @@ from millstream.remote.exchange import Exchange
 from millstream.remote.link import Patience
 from millstream.remote.nodes import Nodes
 from millstream.remote.repeats import Interrupted
-from millstream.remote.session import result_of
+from millstream.remote.results import result_of
 from millstream.remote.waiting import pieces_of
 
 T = TypeVar("T")
 
 
-def _wait(exchange: Exchange, command: Command[Any]) -> Raw:
+def _wait(exchange: Exchange, command: Command[T]) -> T:
     """The answer to a command that waits, after as many requests as it takes."""
     pieces = pieces_of(command, exchange.wait_ms)
     step = next(pieces)
@@ -45,7 +43,7 @@ def _wait(exchange: Exchange, command: Command[Any]) -> Raw:
             else:
                 step = pieces.send(answer)
     except StopIteration as end:
-        found: Raw = end.value
+        found: T = end.value
         return found
 
 
@@ -73,8 +71,9 @@ class RemoteSession:
     def execute(self, command: Command[T]) -> T:
         """Answer a command; what it writes is durable on return."""
         exchange = self._exchange or self._start()
-        answer = _wait(exchange, command) if waits(command) else exchange.call(command)
-        return result_of(command, answer)
+        if waits(command):
+            return _wait(exchange, command)
+        return result_of(command, exchange.call(command))
 
     def close(self) -> None:
         """Hang up, once what was sent is answered; a second call does nothing."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Raw
 from msgspec.structs import replace
 
-from millstream import wire
 from millstream.clock import SystemClock
 from millstream.command import Command
 from millstream.remote.repeats import Interrupted
+from millstream.remote.results import result_of
+
+T = TypeVar("T")
 
 EARLY_S = 0.02
 """A pause after an answer that came long before its time: the server is about to stop."""
@@ -26,9 +28,9 @@ WaitStep = Command[Any] | float
 
 
 def pieces_of(
-    command: Command[Any], wait_ms: Callable[[], int]
-) -> Generator[WaitStep, Raw | None, Raw]:
-    """The requests of a wait, one after the other, each told its answer; returns the last.
+    command: Command[T], wait_ms: Callable[[], int]
+) -> Generator[WaitStep, Raw | None, T]:
+    """The requests of a wait, one after the other, each told its answer; returns the last result.
 
     `wait_ms` says how long a request may wait now. `Interrupted` is thrown in if its connection was
     lost.
@@ -42,14 +44,15 @@ def pieces_of(
         asked_s, most_ms = clock.seconds(), wait_ms()
         left_ms = max(0.0, deadline_s - asked_s) * 1000
         piece_ms = most_ms if left_ms > most_ms else math.ceil(left_ms)
-        piece: Command[Any] = replace(command, **{wait.field: piece_ms})
+        piece: Command[T] = replace(command, **{wait.field: piece_ms})
         try:
             answer = yield piece
         except Interrupted:
             continue
         assert answer is not None
-        if wire.decode_result(piece, answer) or clock.seconds() >= deadline_s:
-            return answer
+        found = result_of(piece, answer)
+        if found or clock.seconds() >= deadline_s:
+            return found
         if wait.once:
             command = replace(command, **{wait.once: []})
         if (clock.seconds() - asked_s) * 1000 < piece_ms / 2:

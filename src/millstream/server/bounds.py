@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -35,12 +35,17 @@ from millstream.server.settings import Settings
 PAGE_MAX = 10_000
 """Names in one answer to a listing, and messages in one peek; clients ask again for more."""
 
+NAMES_KNOWN = 4_096
+"""Names that are remembered as checked: most requests name what others have named before."""
+
 RUNS_MAX = 100_000
 """Claims that one command may name."""
 
 _RUNS = ("claims", "acked")
 _CHECKED_ELSEWHERE = (Single, Batch, RecordBlock, Parcel, QueueSpec, RoomSettings, RoomMessage)
 """Values that are checked as a whole: packed records by `check_records`, others by their rules."""
+
+_WITH_RECORDS = (logs.Append, queues.PutMessages)
 
 Check = Callable[[str, Any], object]
 """Refuses a value of a field, by the field's name."""
@@ -134,7 +139,8 @@ def _check_fields(name: str, value: Struct) -> None:
             check(f"{name}.{field}", found)
 
 
-def _check_name(name: str, value: Any) -> None:
+@lru_cache(maxsize=NAMES_KNOWN)
+def _check_name(name: str, value: str) -> None:
     check_name(value, name)
 
 
@@ -150,11 +156,11 @@ def _check_finite(name: str, value: float) -> None:
 
 def check_records(command: Command[Any], limits: Limits) -> None:
     """Refuse records and values that were packed elsewhere, and could not have been packed here."""
-    if isinstance(command, Transact):
+    if isinstance(command, _WITH_RECORDS):
+        check_packed(command.records, limits)
+    elif isinstance(command, Transact):
         for step in command.steps:
             check_records(step, limits)
-    elif isinstance(command, logs.Append | queues.PutMessages):
-        check_packed(command.records, limits)
     elif isinstance(command, queues.ReplaceFailed):
         check_packed(command.record, limits)
     elif isinstance(command, logs.SetMetadata):

@@ -44,16 +44,20 @@ class Holdings:
             return command
         for run in command.acked:
             self._drop(command.queue, run)
-        if self._room() < command.count:
+        room = self._room()
+        if room < command.count:
             self._let_go(now_ms)
-        if self._room() < 1:
+            room = self._room()
+        if room < 1:
             raise Overloaded(
                 f"{len(self):,} messages are claimed by this client, and "
                 f"{self._asked:,} are asked for; the limit is {self._most:,}: finish some first",
                 limit=self._most,
             )
-        room = max(1, self._room() // WAITING_SHARE) if command.wait_ms else self._room()
-        command = replace(command, count=min(command.count, room))
+        if command.wait_ms:
+            room = max(1, room // WAITING_SHARE)
+        if room < command.count:
+            command = replace(command, count=room)
         self._asked += command.count
         return command
 

@@ -23,7 +23,7 @@ from millstream.remote.address import Address, parse_address
 from millstream.remote.link import Link, LoopRequest, Patience
 from millstream.remote.nodes import Nodes
 from millstream.remote.repeats import Interrupted
-from millstream.remote.session import result_of
+from millstream.remote.results import result_of
 from millstream.rooms.commands import Broadcast
 from millstream.server.cluster.seat import AGAIN_S, FORWARD_S, Seat
 from millstream.store.store import Store

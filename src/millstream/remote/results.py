@@ -1,0 +1,25 @@
+"""Results: what a server answered, as the values that callers get."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from millstream import wire
+from millstream.command import Command
+from millstream.errors import MillstreamError
+
+T = TypeVar("T")
+
+
+def result_of(command: Command[T], answer: Raw) -> T:
+    """The answer as the value that the command's type names."""
+    try:
+        return wire.decode_result(command, answer)
+    except msgspec.MsgspecError as error:
+        raise MillstreamError(
+            f"the server carried out {type(command).__name__}, but its answer cannot be read: "
+            f"{error}; client and server should be of the same version"
+        ) from error
