@@ -260,7 +260,11 @@ class AsyncEmbeddedSession:
             self._is_answering = False
             calls, self._after_answers = self._after_answers, []
             for call in calls:
-                call()
+                try:
+                    call()
+                except Exception as error:  # of one connection: the others go on, as in turns
+                    told = {"message": "after answers", "exception": error}
+                    self._loop.call_exception_handler(told)
 
     def after_answers(self, call: Callable[[], object]) -> None:
         """Call once all answers of the commit that is over are given; or soon, if none is.
