@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait, on_log, on_queue
 from millstream.format.packing import Batch, Single
@@ -35,14 +38,26 @@ class Routed(Struct, frozen=True):
 
 
 class Grant(Struct, frozen=True, array_like=True, gc=False):
-    """Messages that were claimed: adjacent claims of adjacent records."""
+    """Messages that were claimed: adjacent claims of adjacent records, or of records that lie apart."""
 
     claim_id: int
     count: int
     attempt: int
     log_id: int
     offset: int
+    """Of the first."""
     until_ms: int
+    offsets: list[int] | None = None
+    """Of each, ascending, if they lie apart."""
+
+    def singly(self) -> list[Self]:
+        """The same messages; those that lie apart one by one."""
+        if self.offsets is None:
+            return [self]
+        return [
+            replace(self, claim_id=self.claim_id + at, count=1, offset=offset, offsets=None)
+            for at, offset in enumerate(self.offsets)
+        ]
 
 
 class Deal(Struct, eq=False):

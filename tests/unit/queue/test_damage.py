@@ -192,6 +192,26 @@ def test_pop_fails_what_is_damaged_and_gives_the_rest(fragile: Fragile) -> None:
     assert sorted(failures(queue)) == [0, 1, 5]
 
 
+@pytest.mark.parametrize("pops", [True, False])
+def test_of_messages_that_lie_apart_only_the_damaged_ones_fail(
+    fragile: Fragile, *, pops: bool
+) -> None:
+    log = fragile.ms.log("x")
+    for n in range(12):
+        log.append(str(n), headers={"priority": n % 2})
+        fragile.settle()
+    queue = queue_on(fragile, priority_by="priority")
+    fragile.spoil("x", 3, 4)
+
+    found = queue.pop(12) if pops else queue.claim(12)
+
+    assert [message.offset for message in found] == [1, 5, 7, 9, 11, 0, 2, 6, 8, 10]
+    assert [message.text for message in found] == [str(message.offset) for message in found]
+    queue.ack([] if pops else found)
+    assert counts(queue) == {"done": 10, "failed": 2}
+    assert sorted(failures(queue)) == [3, 4]
+
+
 def test_peek_shows_what_is_damaged_without_its_value(fragile: Fragile) -> None:
     batches(fragile)
     queue = queue_on(fragile)

@@ -52,6 +52,28 @@ def test_messages_that_lie_apart_in_their_log_are_whole(queue: Queue, ms: Millst
     assert counts(queue)["done"] == 40
 
 
+@pytest.mark.parametrize("pops", [True, False])
+def test_a_lane_of_messages_that_lie_apart_is_claimed_in_one_go(
+    ms: Millstream, *, pops: bool
+) -> None:
+    queue = ms.queue("lanes", sources="orders", start="earliest", priority_by="p", backoff=0)
+    log = ms.log("orders")
+    for first in range(0, 60, 20):
+        numbers = range(first, first + 20)
+        log.append_many([b"%d" % n for n in numbers], headers=[{"p": n % 3} for n in numbers])
+    expected = [n for n in range(60) if n % 3 == 2]
+    claimed = queue.pop(20) if pops else queue.claim(20)
+    assert [int(message.text) for message in claimed] == expected
+    assert [message.offset for message in claimed] == expected
+    if not pops:
+        queue.nack(claimed[3:9])
+        again = queue.claim(6)
+        assert values(again) == values(claimed[3:9])
+        assert [message.attempt for message in again] == [2] * 6
+        queue.ack([*claimed[:3], *claimed[9:], *again])
+    assert counts(queue)["done"] == 20
+
+
 def test_the_best_may_be_the_last_of_many(queue: Queue) -> None:
     queue.put_many([b"%d" % n for n in range(3_000)])
     queue.put(b"urgent", priority=1)

@@ -58,6 +58,9 @@ _slot_of = attrgetter("slot")
 
 R = TypeVar("R", ClaimedSlots, End)
 
+SCATTERED_MIN = 4
+"""Messages that lie apart are one grant from so many on."""
+
 _NOT_THERE = (NONE, GONE, FORGOTTEN)
 _ABSENT = b"".join(FILL[state] for state in _NOT_THERE)
 
@@ -339,6 +342,24 @@ class Bucket(Entity):
         if count:
             found.append((slot, count, log_id, offset))
         return found
+
+    def scattered(self, start: int, stop: int) -> tuple[int, list[int]] | None:
+        """The log and the offsets of messages that all lie apart in one log, in its order; else None.
+
+        So they lie in the lane of one priority, mostly.
+        """
+        spans, count = self.spans, stop - start
+        if not SCATTERED_MIN <= count <= len(spans):
+            return None
+        first = bisect_right(spans, start, key=_slot_of) - 1
+        some = spans[first : first + count]
+        # As many spans as slots: each of them has one, but for the last, which may go on.
+        if len(some) < count or some[0].slot != start or some[-1].slot != stop - 1:
+            return None
+        log_id, offsets = some[0].log_id, [span.offset for span in some]
+        if offsets[-1] - offsets[0] < count or [span.log_id for span in some].count(log_id) < count:
+            return None
+        return (log_id, offsets) if offsets == sorted(offsets) else None
 
     def mark(self, slot: int) -> SlotMark:
         """The priority and the group of a message."""

@@ -250,9 +250,17 @@ def _take(ledger: Ledger, chosen: Chosen, *, until_ms: int, consumer: str) -> li
 
 
 def _granted(bucket: Bucket, bucket_id: int, slots: Slots, until_ms: int) -> list[c.Grant]:
-    """Messages that were claimed: neighbours of the same attempt together."""
-    return [
-        c.Grant(bucket_id + slot, count, attempt, log_id, offset, until_ms)
-        for start, stop, attempt in bucket.attempt_runs(*slots)
-        for slot, count, log_id, offset in bucket.stretches(start, stop)
-    ]
+    """Messages that were claimed: those of the same attempt together, neighbours or not."""
+    grants: list[c.Grant] = []
+    for start, stop, attempt in bucket.attempt_runs(*slots):
+        apart = bucket.scattered(start, stop)
+        if apart is not None:
+            log_id, offsets = apart
+            first, count = bucket_id + start, stop - start
+            grants.append(c.Grant(first, count, attempt, log_id, offsets[0], until_ms, offsets))
+            continue
+        grants += [
+            c.Grant(bucket_id + slot, count, attempt, log_id, offset, until_ms)
+            for slot, count, log_id, offset in bucket.stretches(start, stop)
+        ]
+    return grants

@@ -65,11 +65,11 @@ def read_grants(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot
     found: list[Lot] = []
     damaged: list[Damaged] = []
     for bundle in _bundles(grants):
-        if len(bundle) > 1:
+        if len(bundle) > 1 or bundle[0].offsets is not None:
             with suppress(CorruptionError):  # of one of them: each is then read by itself
                 found += _read_bundle(store, queue, bundle)
                 continue
-        for grant in bundle:
+        for grant in _singly(bundle):
             for some in _read(store, queue, grant):
                 if isinstance(some, Lot):
                     found.append(some)
@@ -88,6 +88,10 @@ def _bundles(grants: Sequence[c.Grant]) -> list[Sequence[c.Grant]]:
     bundle: list[c.Grant] = []
     claim_id = attempt = log_id = offset = until_ms = -1
     for grant in grants:
+        if grant.offsets is not None:
+            found.append([grant])
+            claim_id = -1
+            continue
         if (
             grant.claim_id != claim_id
             or grant.offset < offset
@@ -103,10 +107,17 @@ def _bundles(grants: Sequence[c.Grant]) -> list[Sequence[c.Grant]]:
     return found  # type: ignore[return-value]  # a list of lists is one of sequences, too
 
 
+def _singly(grants: Iterable[c.Grant]) -> Iterator[c.Grant]:
+    """Grants of neighbouring messages: those that lie apart one by one."""
+    return chain.from_iterable([grant.singly() for grant in grants])
+
+
 def _read_bundle(store: Store, queue: str, bundle: Sequence[c.Grant]) -> list[Lot]:
     """The messages of a bundle, as many lots as they lie in blocks; damage raises."""
     first, last = bundle[0], bundle[-1]
-    if last.claim_id + last.count - first.claim_id == len(bundle):  # as with priorities: all apart
+    if first.offsets is not None:
+        offsets = first.offsets
+    elif last.claim_id + last.count - first.claim_id == len(bundle):
         offsets = [grant.offset for grant in bundle]
     else:
         runs = [range(grant.offset, grant.offset + grant.count) for grant in bundle]
@@ -269,7 +280,7 @@ def are_at_hand(store: Store, grants: list[c.Grant]) -> bool:
     """Whether the messages that a claim got can be had without reading the file."""
     return all(
         is_at_hand(store, one.log_id, start=one.offset, stop=one.offset + one.count)
-        for one in grants
+        for one in _singly(grants)
     )
 
 
@@ -279,7 +290,7 @@ def read_inside(
     """Messages read inside a transaction, where none can be forgotten meanwhile; and damaged ones."""
     found: list[Lot] = []
     damaged: list[Damaged] = []
-    for grant in grants:
+    for grant in _singly(grants):
         log_id, start, stop = grant.log_id, grant.offset, grant.offset + grant.count
         name = tx.entity(keys.head(log_id), Head).name
         if (row := _held(tx, grant)) is not None:
