@@ -148,7 +148,7 @@ def test_the_second_writer_fences_the_first(address: str) -> None:
     second.close()
 
 
-def test_spark_reads_a_bucket_and_never_writes_it(address: str) -> None:
+def test_spark_reads_a_bucket_and_never_opens_it_to_write(address: str) -> None:
     from millstream.spark.place import make_place, reading, writing
 
     place = make_place(address, server="")

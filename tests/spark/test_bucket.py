@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import millstream
-from millstream.clock import SystemClock
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.spark.failures import PATIENCE_S, VARIABLE
 from millstream.store.object_folder import ObjectFolder
 from millstream.store.slate_address import parse_address
 from millstream.testing.objects import BUCKET, object_server, variables
-from millstream.testing.programs import ServerProgram, served
+from millstream.testing.programs import served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,37 +84,6 @@ def test_a_write_to_the_bucket_is_adopted_by_its_server(spark: SparkSession, obj
             write(spark, path=PLACE, fails=True)
         assert len(stored(ms)) == 6_000
         assert left_over() == []
-
-
-@pytest.mark.parametrize("point", ["before adoption", "after adoption"])
-def test_of_a_server_that_is_killed_as_it_adopts_the_standby_goes_on(
-    spark: SparkSession,
-    objects: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    point: str,
-) -> None:
-    monkeypatch.setenv(VARIABLE, f"{point}:{tmp_path}/stopped")
-    with served(PLACE) as server, ThreadPoolExecutor(1) as others:
-        server.url()
-        with served(PLACE, "--standby") as standby:
-            monkeypatch.delenv(VARIABLE)
-            standby.await_said("waiting")
-            killed = others.submit(kill_once, server, tmp_path / "stopped")
-            write(spark, path=PLACE)
-            killed.result()
-            with millstream.open(standby.url()) as ms:
-                assert stored(ms) == list(range(3_000))
-            assert left_over() == []
-
-
-def kill_once(server: ServerProgram, stopped: Path) -> None:
-    """Kill a server that has come to the point at which it stops."""
-    until_s = SystemClock().seconds() + PATIENCE_S
-    while not stopped.exists() and SystemClock().seconds() < until_s:
-        threading.Event().wait(0.05)
-    server.kill()
-    assert stopped.exists()
 
 
 def stored(ms: millstream.Millstream) -> list[int]:

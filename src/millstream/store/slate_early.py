@@ -4,9 +4,6 @@ A block is read only by what refers to it, and that is part of the commit itself
 blocks that lie in the store before it are seen by no reader. A row, the mark, says which they are. The
 first batch puts it, the commit deletes it, and both are atomic: where it is found after a crash, the
 commit was never made, and its blocks go.
-
-    key         value
-    MARK        the key of the first block, and that of the last
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from millstream.format import keys
 from millstream.limits import MiB
 from millstream.store.commit import Commit, SpooledRows
 from millstream.store.slate_binding import Binding
-from millstream.store.slate_rows import SlateImage, cell_of, reading, value_of, walk
+from millstream.store.slate_rows import MARK, SlateImage, cell_of, reading, walk
 
 EARLY_BYTES = 32 * MiB
 """Bytes of blocks in one batch; a batch has one block at least."""
@@ -26,11 +23,7 @@ EARLY_BYTES = 32 * MiB
 STEP_ROWS = 16
 """Blocks that are looked at in one step as they are removed: each may have megabytes."""
 
-MARK = keys.payload_block(2**64 - 1)
-"""No message has that id."""
-
 _BLOCKS = keys.prefix(keys.PAYLOAD_BLOCK)
-_KEY_BYTES = len(MARK)
 
 
 class Early(NamedTuple):
@@ -77,14 +70,12 @@ def early_batches(binding: Binding, early: Early) -> Iterator[Any]:
 
 def dropping_batch(binding: Binding, image: SlateImage) -> Any | None:
     """What removes the blocks of a commit that was never made; None if there are none."""
+    early = image.early()
+    if early is None:
+        return None
+    batch = binding.module.WriteBatch()
     with reading(image):
-        cell = binding.get(image.view, MARK)
-        if cell is None:
-            return None
-        marked = value_of(MARK, cell)
-        first, last = marked[:_KEY_BYTES], marked[_KEY_BYTES:]
-        batch = binding.module.WriteBatch()
-        for key in walk(image, first, last + b"\x00", step=STEP_ROWS):
+        for key in walk(image, early[0], early[1] + b"\x00", step=STEP_ROWS):
             binding.delete(batch, key)
     binding.delete(batch, MARK)
     return batch

@@ -61,6 +61,7 @@ class ExaminedBucket:
 
     def walk(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes, bool]]:
         """Every row of a range, its value, and whether its checksum fits."""
+        stop = self.image.visible(start, stop)
         while start < stop:
             with reading(self.image):
                 cells = self._binding.scan(self.image.view, start, stop, SCAN_ROWS)

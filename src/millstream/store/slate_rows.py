@@ -19,6 +19,10 @@ SCAN_ROWS = 1_000
 """Rows of one step of a walk through a range that is to be deleted."""
 
 _BLOCKS = keys.prefix(keys.PAYLOAD_BLOCK)
+MARK = keys.payload_block(2**64 - 1)
+"""While the blocks of a large commit are stored and the commit is not, it says which they are: the
+key of the first, and that of the last. No message has that id."""
+
 _DELTAS = keys.range_of(keys.prefix(keys.DELTA))
 
 
@@ -66,7 +70,16 @@ class Deltas:
 class SlateImage:
     """All rows as of one commit: a snapshot of SlateDB's, or a reader that stands still."""
 
-    __slots__ = ("__weakref__", "ahead", "binding", "first_seq", "last_seq", "place", "view")
+    __slots__ = (
+        "__weakref__",
+        "_early",
+        "ahead",
+        "binding",
+        "first_seq",
+        "last_seq",
+        "place",
+        "view",
+    )
 
     def __init__(
         self, binding: Binding, view: Any, *, place: str, span: tuple[int, int] | None = None
@@ -74,11 +87,27 @@ class SlateImage:
         self.binding, self.view, self.place = binding, view, place
         self.ahead = ReadAhead(binding, view)
         self.first_seq, self.last_seq = self.find_deltas().span() if span is None else span
+        self._early: tuple[bytes, bytes] | None = None
 
     def find_deltas(self) -> Deltas:
         """Which deltas there are."""
         with reading(self):
             return Deltas([keys.number(key) for key in walk(self, *_DELTAS)])
+
+    def early(self) -> tuple[bytes, bytes] | None:
+        """The first and the last block of a commit that is not made yet; looked up once."""
+        if self._early is None:
+            with reading(self):
+                cell = self.binding.get(self.view, MARK)
+            found = b"" if cell is None else value_of(MARK, cell)
+            self._early = found[: len(MARK)], found[len(MARK) :]
+        return self._early if self._early[0] else None
+
+    def visible(self, start: bytes, stop: bytes) -> bytes:
+        """Where a range of rows ends for readers: before such blocks, behind which there are none."""
+        if start[:2] != _BLOCKS or (early := self.early()) is None:
+            return stop
+        return min(stop, early[0])
 
 
 class SlateSnapshot:
@@ -102,6 +131,9 @@ class SlateSnapshot:
         if start >= stop or limit < 1:
             return []
         image = self._image
+        stop = image.visible(start, stop)
+        if start >= stop:
+            return []
         with reading(image):
             found = image.binding.scan(image.view, start, stop, limit)
         return [(key, value_of(key, cell)) for key, cell in found]

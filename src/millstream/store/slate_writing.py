@@ -17,10 +17,10 @@ from typing import Any, Literal
 from millstream.errors import Fenced, MillstreamError, OutcomeUnknown, WriteFailed
 from millstream.store.commit import Commit
 from millstream.store.slate_binding import Binding, run
-from millstream.store.slate_early import MARK, dropping_batch, early_batches, early_part
+from millstream.store.slate_early import dropping_batch, early_batches, early_part
 from millstream.store.slate_following import cannot_open
 from millstream.store.slate_options import SlateOptions
-from millstream.store.slate_rows import Deltas, SlateImage, fill, read_error
+from millstream.store.slate_rows import MARK, Deltas, SlateImage, fill, read_error
 
 Ending = Literal["open", "doubtful", "fenced", "closed"]
 

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+import millstream
+from millstream.doctor import examine
 from millstream.errors import WriteFailed
 from millstream.format import keys
 from millstream.limits import MiB
 from millstream.store.commit import Commit, Spool, SpooledRows
 from millstream.store.slate import SlateEngine
-from millstream.store.slate_early import EARLY_BYTES, MARK
+from millstream.store.slate_early import EARLY_BYTES
+from millstream.store.slate_rows import MARK
 
 pytestmark = pytest.mark.requires("s3")
 
@@ -94,3 +97,19 @@ def test_blocks_that_replace_others_are_part_of_the_commit(tmp_path: Path) -> No
     commit(engine, spooled(10, count=3))
     assert len(blocks_of(engine)) == 3
     engine.close()
+
+
+def test_a_store_whose_writer_died_in_a_large_commit_is_sound(tmp_path: Path) -> None:
+    address = f"file://{tmp_path}/bucket"
+    with millstream.open(address) as ms:
+        ms.log("orders").append_many([b"a" * 3_000, b"b" * 3_000])
+    engine = opened(tmp_path)
+    with pytest.raises(WriteFailed):
+        commit(engine, spooled(10**6, broken_at=COUNT - 1))
+    assert examine(address).problems == []  # as a reader, while the blocks are there
+    reader = SlateEngine(address, read_only=True)
+    assert len(blocks_of(reader)) == 1
+    reader.close()
+    with millstream.open(address) as ms:
+        assert [record.value for record in ms.log("orders").read()] == [b"a" * 3_000, b"b" * 3_000]
+    assert examine(address).problems == []
