@@ -155,3 +155,40 @@ def test_they_are_archived_together_and_once(
     whole = load(spark, store, archive=str(into)).where("topic < 'tenant-01'")
     assert whole.rdd.getNumPartitions() <= 2
     assert whole.count() == summary.records
+
+
+def test_ten_thousand_logs_are_read_and_streamed_and_their_checkpoint_is_small(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    count, path = 10_000, tmp_path / "store.db"
+    with millstream.open(path) as store:
+        with store.transaction() as tx:
+            for n in range(count):
+                tx.append(f"tenant-{n:05}", b"%d" % n)
+        rows = load(spark, store)
+        assert rows.rdd.getNumPartitions() <= 5
+        assert rows.selectExpr("count(distinct topic) as n", "count(*) as m").first() == (
+            count,
+            count,
+        )
+        reader = spark.readStream.format("millstream").option("path", str(path))
+        reader = reader.option("subscribePattern", "tenant-.*").option(
+            "maxOffsetsPerTrigger", 6_000
+        )
+        query = (
+            reader.option("startingOffsets", "earliest")
+            .load()
+            .selectExpr("value", "'all' as topic")
+            .writeStream.format("millstream")
+            .option("path", str(path))
+            .option("checkpointLocation", str(tmp_path / "cp"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        copied = sorted(int(record.value) for record in store.log("all").read())
+    assert copied == list(range(count))
+    offsets = [one for one in (tmp_path / "cp" / "offsets").iterdir() if one.name.isdecimal()]
+    assert len(offsets) == 2
+    assert max(one.stat().st_size for one in offsets) < 50_000
+    assert max(len(progress.json) for progress in query.recentProgress) < 100_000
