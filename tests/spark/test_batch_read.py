@@ -166,6 +166,15 @@ def test_a_filter_over_headers_chooses_records(spark: SparkSession, store: Mills
     assert len(found) == BLOCKS * 40
 
 
+def test_a_filter_chooses_by_whether_the_value_is_null(
+    spark: SparkSession, store: Millstream
+) -> None:
+    store.log("users").append_many([b"", None, b"x", None])
+    for text, wanted in (("_value IS NULL", [1, 3]), ("_value IS NOT NULL", [0, 2])):
+        rows = load(spark, store, subscribe="users", filter=text)
+        assert sorted(row.offset for row in rows.select("offset").collect()) == wanted
+
+
 @pytest.mark.parametrize("pushed", ["true", "false"])
 def test_sparks_filters_give_the_same_rows_pushed_or_not(
     spark: SparkSession, store: Millstream, pushed: str

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 SCHEMA = (
     "id int, headers map<string, struct<s string, i bigint, d double, b boolean>>, "
-    "key binary, timestamp bigint, log string"
+    "key binary, timestamp bigint, log string, value binary"
 )
 SEEDS = int(os.environ.get("MILLSTREAM_FILTER_SEEDS", "1"))
 """How often random filters are tried; `make faults` says how often."""
@@ -101,6 +101,7 @@ def frame(spark: SparkSession, rows: list[Row]) -> DataFrame:
             None if row.key is None else bytearray(row.key),
             row.timestamp,
             row.log,
+            bytearray(b"") if row.has_value else None,
         )
         for number, row in enumerate(rows)
     ]
@@ -119,7 +120,9 @@ def assert_agreement(
         for answer in answers:
             row = rows[answer[0]]
             for each, found in zip(asked, answer[1:], strict=True):
-                expected = each.evaluate(row.headers, row.key, row.timestamp, row.log)
+                expected = each.evaluate(
+                    row.headers, row.key, row.timestamp, row.log, has_value=row.has_value
+                )
                 if not exact:
                     found, expected = found is True, expected is True
                 assert found is expected, (each.text, row, each.spark_sql(exact=exact))

@@ -26,6 +26,8 @@ FILTERS = (
     "_key = 'k3' OR _timestamp > 1700000000090",
     "_log = 'returns' AND amount IN (1, 2, 30)",
     "region = 'it''s [%] (odd)'",
+    "_value IS NULL OR amount > 35",
+    "_value IS NOT NULL AND region = 'eu'",
 )
 
 
@@ -49,7 +51,7 @@ def fill(store: Millstream, log: str, count: int) -> None:
     store.log(log).append_many(
         [
             Item(
-                {"n": n},
+                {"n": n} if n % 7 != 6 else None,
                 key=f"k{n % 5}",
                 headers={
                     "region": regions[n % 5],

@@ -25,7 +25,7 @@ class Row(Protocol):
 Getter: TypeAlias = Callable[[Row], Any]
 Number: TypeAlias = int | float
 
-FIELD_KEYS: Final[dict[str, int]] = {"_key": 0, "_timestamp": 1, "_log": 2}
+FIELD_KEYS: Final[dict[str, int]] = {"_key": 0, "_timestamp": 1, "_log": 2, "_value": 3}
 """Header names are strings, so no header collides with these."""
 
 NUMBERS: Final = frozenset({int, float})

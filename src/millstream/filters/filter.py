@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from millstream.filters import evaluate, tree
 from millstream.filters.arithmetic import FIELD_KEYS, Row
@@ -15,6 +16,7 @@ from millstream.filters.tree import Condition, Scalar
 from millstream.header import HeaderMapping, Headers, visible
 
 _KEY, _TIMESTAMP, _LOG = FIELD_KEYS["_key"], FIELD_KEYS["_timestamp"], FIELD_KEYS["_log"]
+_VALUE = FIELD_KEYS["_value"]
 
 
 def parse(text: str) -> Filter:
@@ -30,7 +32,8 @@ Anchor = tuple[str, frozenset[str]]
 class Filter:
     """A condition over a message's headers and its own fields; equal to another of the same text.
 
-    `names` are the headers that it looks at, `fields` which of `_key`, `_timestamp` and `_log`.
+    `names` are the headers that it looks at, `fields` which of `_key`, `_timestamp`, `_log` and
+    `_value`. A message is taken to have a value unless the caller says that it is null.
     """
 
     text: str
@@ -61,10 +64,11 @@ class Filter:
         key: bytes | str | None = None,
         timestamp: int | None = None,
         log: str | None = None,
+        *,
+        has_value: bool = True,
     ) -> bool:
         """Whether the condition is true; false and unknown are both no match."""
-        seen = _seen(headers)
-        return self._holds(_row(seen, key, timestamp, log) if self.fields else seen)
+        return self._holds(self._row(headers, key, timestamp, log, has_value))
 
     def evaluate(
         self,
@@ -72,13 +76,28 @@ class Filter:
         key: bytes | str | None = None,
         timestamp: int | None = None,
         log: str | None = None,
+        *,
+        has_value: bool = True,
     ) -> bool | None:
         """True, False, or None for unknown."""
-        seen = _seen(headers)
-        row = _row(seen, key, timestamp, log) if self.fields else seen
+        row = self._row(headers, key, timestamp, log, has_value)
         if self._holds(row):
             return True
         return False if self._fails(row) else None
+
+    def _row(
+        self,
+        headers: HeaderMapping,
+        key: bytes | str | None,
+        timestamp: int | None,
+        log: str | None,
+        has_value: bool,
+    ) -> Row:
+        """What the tests look at: the headers, and the fields if the filter names any."""
+        seen = _seen(headers)
+        if not self.fields:
+            return seen
+        return {**_row(seen, key, timestamp, log), _VALUE: has_value or None}
 
     def match_many(
         self,
@@ -87,16 +106,21 @@ class Filter:
         keys: Sequence[bytes | str | None] | None = None,
         timestamps: Sequence[int | None] | None = None,
         log: str | None = None,
+        valid: Sequence[bool] | None = None,
     ) -> list[bool]:
         """`matches` for each message of a batch from one log; what is not given is NULL for all.
 
-        The headers are as a filter sees them: no name twice, and no bytes.
+        `valid` says which values are not null; without it all are there. The headers are as a filter sees them: no name twice, and no bytes.
         """
         if not self.fields:
             return list(map(self._holds, headers))
         absent = [None] * len(headers)
         columns = zip(headers, keys or absent, timestamps or absent, strict=True)
-        return [self._holds(_row(each, key, at, log)) for each, key, at in columns]
+        rows = [_row(each, key, at, log) for each, key, at in columns]
+        if "_value" in self.fields:
+            for row, yes in zip(rows, [True] * len(rows) if valid is None else valid, strict=True):
+                row[_VALUE] = yes or None
+        return list(map(self._holds, rows))
 
     def count_unknown(
         self,
@@ -105,10 +129,15 @@ class Filter:
         keys: Sequence[bytes | str | None],
         timestamps: Sequence[int | None],
         log: str | None,
+        valid: Sequence[bool] | None = None,
     ) -> int:
         """For how many messages that do not match the condition is not false either."""
-        columns = zip(headers, keys, timestamps, strict=True)
-        return sum(self.evaluate(each, key, at, log) is None for each, key, at in columns)
+        present = [True] * len(headers) if valid is None else valid
+        columns = zip(headers, keys, timestamps, present, strict=True)
+        return sum(
+            self.evaluate(each, key, at, log, has_value=yes) is None
+            for each, key, at, yes in columns
+        )
 
     def spark_sql(
         self,
@@ -117,15 +146,18 @@ class Filter:
         key: str = "key",
         timestamp: str = "timestamp",
         log: str = "log",
+        value: str = "value",
         exact: bool = True,
     ) -> str:
         """The same condition as a Spark SQL expression over columns of these names.
 
         Their types: `map<string, struct<s string, i bigint, d double, b boolean>>`, `binary`,
-        `bigint` (milliseconds) and `string`. With `exact=False` the expression is shorter, is true
+        `bigint` (milliseconds), `string`, and any type for the value. With `exact=False` the expression is shorter, is true
         of the same rows, and may be NULL where the condition is false: enough for a WHERE.
         """
-        columns = MessageColumns(headers=headers, key=key, timestamp=timestamp, log=log)
+        columns = MessageColumns(
+            headers=headers, key=key, timestamp=timestamp, log=log, value=value
+        )
         return to_spark(self.tree, columns, exact=exact)
 
     def __reduce__(self) -> tuple[Callable[[str], Filter], tuple[str]]:
@@ -158,8 +190,11 @@ def _seen(headers: HeaderMapping) -> Mapping[str, Scalar]:
 
 
 def _row(
-    headers: Mapping[str, Scalar], key: bytes | str | None, timestamp: int | None, log: str | None
-) -> Row:
+    headers: Mapping[str, Scalar],
+    key: bytes | str | None,
+    timestamp: int | None,
+    log: str | None,
+) -> dict[Any, Scalar]:
     return {**headers, _KEY: _text(key), _TIMESTAMP: timestamp, _LOG: log}
 
 

@@ -138,25 +138,35 @@ _FOUND: Final = {
     "string": "a string",
     "number": "a number",
     "boolean": "TRUE or FALSE",
+    "presence": "'_value', of which a filter knows only whether it is null",
     "condition": "a condition",
 }
+_IS_NULL: Final = "'IS NULL' or 'IS NOT NULL' behind '_value'"
+
+
+def _checked_kind(node: AnyNode) -> tree.Kind:
+    """What is known about a node; `_value` is refused, since only `IS NULL` can be asked of it."""
+    kind = tree.kind(node)
+    if kind == "presence":
+        raise _Misplaced(node.at, _FOUND[kind], _IS_NULL)
+    return kind
 
 
 def _condition(node: AnyNode) -> Condition:
-    kind = tree.kind(node)
+    kind = _checked_kind(node)
     if kind in ("string", "number"):
         raise _Misplaced(node.at, _FOUND[kind], "a condition")
     return cast("Condition", node)
 
 
 def _value(node: AnyNode) -> Value:
-    if tree.kind(node) == "condition":
+    if _checked_kind(node) == "condition":
         raise _Misplaced(node.at, "a condition", "a value")
     return cast("Value", node)
 
 
 def _number(node: AnyNode) -> Value:
-    kind = tree.kind(node)
+    kind = _checked_kind(node)
     if kind not in ("number", "any"):
         raise _Misplaced(node.at, _FOUND[kind], "a number")
     return cast("Value", node)
@@ -215,7 +225,8 @@ class _Builder(Transformer[Token, Any]):
         return tree.Not(value.at, self.like(value, pattern, escape))
 
     def is_null(self, value: AnyNode) -> tree.IsNull:
-        return tree.IsNull(value.at, _value(value))
+        found = value if isinstance(value, tree.Field) else _value(value)
+        return tree.IsNull(value.at, found)
 
     def is_not_null(self, value: AnyNode) -> tree.Not:
         return tree.Not(value.at, self.is_null(value))

@@ -49,6 +49,7 @@ class MessageColumns:
     key: str = "key"
     timestamp: str = "timestamp"
     log: str = "log"
+    value: str = "value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ def typed(node: Value, columns: MessageColumns) -> Typed:
             return Typed(s=f"try_validate_utf8(CAST({_identifier(columns.key)} AS STRING))")
         case tree.Field(name="_log"):
             return Typed(s=_identifier(columns.log))
+        case tree.Field(name="_value"):
+            return Typed(s=_identifier(columns.value))  # only ever compared with NULL
         case tree.Field():
             return Typed(i=_identifier(columns.timestamp))
         case tree.Signed() | tree.Arithmetic() if not _is_plain(node):

@@ -21,8 +21,8 @@ Scalar: TypeAlias = str | int | float | bool | None
 ComparisonOperator: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
 ArithmeticOperator: TypeAlias = Literal["+", "-", "*", "/"]
 Sign: TypeAlias = Literal["+", "-"]
-FieldName: TypeAlias = Literal["_key", "_timestamp", "_log"]
-Kind: TypeAlias = Literal["string", "number", "boolean", "any", "condition"]
+FieldName: TypeAlias = Literal["_key", "_timestamp", "_log", "_value"]
+Kind: TypeAlias = Literal["string", "number", "boolean", "any", "presence", "condition"]
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
@@ -36,8 +36,16 @@ NODES_MAX: Final = 2_000
 DEPTH_MAX: Final = 100
 """Of the tree, and of nested parentheses: both compilers recurse, and so does Spark's."""
 
-FIELD_KINDS: Final[dict[str, Kind]] = {"_key": "string", "_timestamp": "number", "_log": "string"}
-"""The record's own fields. A header of the same name is reached in quotes: `"_key"`."""
+FIELD_KINDS: Final[dict[str, Kind]] = {
+    "_key": "string",
+    "_timestamp": "number",
+    "_log": "string",
+    "_value": "presence",
+}
+"""The record's own fields. A header of the same name is reached in quotes: `"_key"`.
+
+Of the value a filter knows only whether there is one: values are not read to choose messages.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,10 @@ class RecordBlock(Struct, frozen=True, array_like=True, gc=False):
             return found  # type: ignore[return-value]
         return blocks.nulled(found, self._metadata().valid(self.skip, self.count))
 
+    def valid(self) -> Sequence[bool] | None:
+        """Which records have a value that is not null; None if all have."""
+        return self._metadata().valid(self.skip, self.count)
+
     def keys(self) -> list[bytes | None]:
         """Every record's key."""
         return self._metadata().keys(self.skip, self.count)

@@ -148,6 +148,8 @@ def read_piece(piece: Piece, schema: pa.Schema, options: ReadOptions) -> Iterato
     needed = dict.fromkeys((*wanted, "offset"))
     if condition:
         needed |= dict.fromkeys(("key", "timestamp", "headers"))
+        if "_value" in parse(condition).fields:
+            needed |= {"value": None}
     folder = folder_of(piece.archive)
     where = folder.uri(piece.path)
     try:
@@ -173,11 +175,14 @@ def _kept(batch: pa.RecordBatch, piece: Piece, condition: str) -> pa.RecordBatch
     if not condition or not batch.num_rows:
         return batch
     times = batch.column("timestamp").cast(pa.timestamp("ms"))
-    matched = parse(condition).match_many(
+    wanted = parse(condition)
+    has_values = "_value" in wanted.fields
+    matched = wanted.match_many(
         [one.visible() for one in headers_of(batch.column("headers"))],
         keys=batch.column("key").to_pylist(),
         timestamps=times.cast(pa.int64()).to_pylist(),
         log=piece.log,
+        valid=batch.column("value").is_valid().to_pylist() if has_values else None,
     )
     return batch.filter(pa.array([bool(one) for one in matched]))
 

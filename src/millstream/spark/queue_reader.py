@@ -141,6 +141,7 @@ def _matching(session: Session, wanted: str, log: str, start: int, stop: int) ->
                     keys=block.keys(),
                     timestamps=block.timestamps(),
                     log=log,
+                    valid=block.valid(),
                 )
             yield from compress(block.records(), matched)
             start = block.offsets.stop

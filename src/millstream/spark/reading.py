@@ -159,5 +159,6 @@ def _by_filter(condition: Filter, piece: DecodedBlock) -> Sequence[bool]:
             keys=metadata.keys(block.skip, block.count),
             timestamps=list(metadata.timestamps(block.skip, block.count)),
             log=block.log,
+            valid=metadata.valid(block.skip, block.count),
         )
     ]

@@ -276,7 +276,11 @@ class Queue:
             after = page[-1].claim_id
             for message in page:
                 if condition is None or condition.matches(
-                    message.headers, message.key, message.timestamp, message.log
+                    message.headers,
+                    message.key,
+                    message.timestamp,
+                    message.log,
+                    has_value=message.value is not None,
                 ):
                     yield message
 

@@ -79,6 +79,7 @@ class Row:
     key: bytes | None
     timestamp: int | None
     log: str | None
+    has_value: bool = True
 
 
 def random_scalar(random: Random) -> Any:
@@ -90,7 +91,8 @@ def random_row(random: Random) -> Row:
     headers = {name: random_scalar(random) for name in NAMES if random.random() < 0.8}
     key = random.choice([None, b"", b"a", "é".encode(), b"\xff", b"\xed\xa0\x80", b"ab"])
     timestamp = random.choice([None, 0, 1, 1_700_000_000_000])
-    return Row(headers, key, timestamp, random.choice([None, "a", "ab"]))
+    log = random.choice([None, "a", "ab"])
+    return Row(headers, key, timestamp, log, has_value=random.random() < 0.7)
 
 
 def random_condition(random: Random, depth: int = 4) -> Tree:
@@ -102,7 +104,8 @@ def random_condition(random: Random, depth: int = 4) -> Tree:
         case 3:
             return ("header", random.choice(NAMES))
         case 4:
-            return random.choice([("is null", value), ("literal", random.choice([True, False]))])
+            null = ("is null", random.choice([value, value, ("field", "_value")]))
+            return random.choice([null, ("literal", random.choice([True, False]))])
         case 5 | 6:
             # Spark makes a set of more than ten.
             count = random.choice([1, 2, 3, 15])
@@ -303,6 +306,8 @@ def _value(tree: Tree, row: Row) -> Any:
         case ("field", "_key"):
             text = None if row.key is None else row.key.decode(errors="replace")
             return text if text is not None and text.encode() == row.key else None
+        case ("field", "_value"):
+            return row.has_value or None
         case ("field", name):
             return row.timestamp if name == "_timestamp" else row.log
         case ("sign", sign, part):

@@ -13,6 +13,8 @@ from tests.unit.filters.cases import AT_THE_CAPS
 
 A_NUMBER = "a number such as 12, 12.5, 1e3 or 0x1F"
 
+ONLY_NULL = "'IS NULL' or 'IS NOT NULL' behind '_value'"
+
 
 @pytest.mark.parametrize(
     ("text", "line", "column", "expected"),
@@ -87,6 +89,15 @@ A_NUMBER = "a number such as 12, 12.5, 1e3 or 0x1F"
         ("(a > 1) = TRUE", 1, 2, "a value"),
         ("(a > 1) + 1 > 2", 1, 2, "a number"),
         ("(a AND b) IS NULL", 1, 2, "a value"),
+        ("_value", 1, 1, ONLY_NULL),
+        ("NOT _value", 1, 5, ONLY_NULL),
+        ("_value = 'x'", 1, 1, ONLY_NULL),
+        ("a > 1 AND 'x' = _value", 1, 17, ONLY_NULL),
+        ("_value LIKE '%x%'", 1, 1, ONLY_NULL),
+        ("_value IN ('x')", 1, 1, ONLY_NULL),
+        ("_value + 1 IS NULL", 1, 1, ONLY_NULL),
+        ("-_value IS NULL", 1, 2, ONLY_NULL),
+        ("a BETWEEN 1 AND _value", 1, 17, ONLY_NULL),
     ],
 )
 def test_a_malformed_filter_names_line_column_and_what_was_expected(

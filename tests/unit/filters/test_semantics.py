@@ -266,6 +266,23 @@ def test_a_batch_matches_as_its_messages_do() -> None:
     assert timed.match_many(batch[:2], timestamps=[0, 5]) == [True, False]
 
 
+def test_of_the_value_it_is_known_whether_it_is_null() -> None:
+    null, present = parse("_value IS NULL"), parse("_value IS NOT NULL AND n > 0")
+    assert not null.matches({})
+    assert null.matches({}, has_value=False)
+    assert null.evaluate({}, has_value=True) is False
+    assert present.evaluate({}, has_value=True) is None
+    assert present.evaluate({}, has_value=False) is False
+    assert null.fields == {"_value"}
+    batch = [{"n": n} for n in range(3)]
+    assert present.match_many(batch) == [False, True, True]
+    assert present.match_many(batch, valid=[True, False, True]) == [False, False, True]
+    assert present.count_unknown([{}, {}], keys=[None] * 2, timestamps=[0, 0], log="x") == 2
+    columns: dict[str, Any] = {"keys": [None] * 2, "timestamps": [0, 0], "log": "x"}
+    assert present.count_unknown([{}, {}], valid=[True, False], **columns) == 1
+    assert parse('"_value" = 1').matches({"_value": 1})
+
+
 def test_a_filter_says_what_it_looks_at() -> None:
     parsed = parse("a = 1 AND (_key = 'x' OR \"b.c\" + a > 2)")
     assert parsed.names == {"a", "b.c"}

@@ -58,6 +58,11 @@ def test_column_names_are_quoted() -> None:
     assert {"`k`", "`t`", "`l`"} <= set(re.findall(r"`\w+`", sql))
 
 
+def test_a_null_value_is_a_null_in_its_column() -> None:
+    assert parse("_value IS NULL").spark_sql() == "(`value` IS NULL)"
+    assert "`v`" in parse("_value IS NOT NULL").spark_sql(value="v")
+
+
 def test_arithmetic_grows_the_text_in_proportion() -> None:
     def length(operands: int) -> int:
         return len(parse(" * ".join(["a"] * operands) + " > b").spark_sql())

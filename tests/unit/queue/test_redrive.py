@@ -290,3 +290,12 @@ def test_many_due_messages_are_counted_as_available(ms: Millstream, clock: Simul
     queue.claim(10_000)
     clock.advance(1)
     assert counts(queue) == {"available": 10_500}
+
+
+def test_failed_messages_are_chosen_by_whether_their_value_is_null(ms: Millstream) -> None:
+    queue = ms.create_queue("mail", sources="users", start="earliest")
+    ms.log("users").append_many([b"", None, b"x", None])
+    queue.fail(queue.claim(4))
+    assert [one.value for one in queue.failed("_value IS NULL")] == [None, None]
+    assert [one.value for one in queue.failed("_value IS NOT NULL")] == [b"", b"x"]
+    assert queue.redrive("_value IS NULL") == 2

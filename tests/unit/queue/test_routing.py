@@ -281,3 +281,20 @@ def test_a_claim_that_others_overtook_looks_further(
     Probe(ms).store.caches.clear()
     assert len(queue.claim(50)) == 50
     assert len(held) + len(others) == 1_000
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_filter_knows_which_values_are_null(ms: Millstream, reopen: Reopen, folded: bool) -> None:
+    ms.create_queue("gone", sources="users", filter="_value IS NULL")
+    ms.create_queue("there", sources="users", filter="_value IS NOT NULL AND kind IN ('a', 'b')")
+    users = ms.log("users")
+    values = [b"", None, b"x", None, b"y"]
+    users.append_many(values, headers=[{"kind": kind} for kind in "abcba"])
+    for value in values:  # single records lie in another form
+        users.append(value, headers={"kind": "a"})
+    users.append_many([b"all", b"there"])
+    if folded:
+        ms.fold()
+        ms = reopen()
+    assert [one.value for one in ms.queue("gone").claim(100)] == [None] * 4
+    assert [one.value for one in ms.queue("there").claim(100)] == [b"", b"y", b"", b"x", b"y"]

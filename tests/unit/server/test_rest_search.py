@@ -115,3 +115,15 @@ async def test_what_is_wrong_is_told(rest: Rest) -> None:
     problem(await rest.get("/logs/a/search?where=("), 422, "InvalidFilter")
     problem(await rest.get("/logs/a/search?order=best"), 422, "InvalidInput")
     problem(await rest.get("/logs/a/search?limit=1001"), 422, "InvalidInput")
+
+
+@served
+async def test_records_are_found_by_whether_their_value_is_null(rest: Rest) -> None:
+    records = [{"value": "x"}, {"value": None}, {"base64": None, "key": "k"}]
+    await rest.post("/logs/users/records", json={"records": records})
+    found = (await rest.get("/logs/users/search", params={"where": "_value IS NULL"})).json()
+    assert [one["offset"] for one in found["records"]] == [2]
+    found = (await rest.get("/logs/users/search", params={"where": "_value IS NOT NULL"})).json()
+    assert [one["offset"] for one in found["records"]] == [0, 1]
+    refused = await rest.get("/logs/users/search", params={"where": "_value = 'x'"})
+    assert "whether it is null" in problem(refused, 422, "InvalidFilter")["detail"]

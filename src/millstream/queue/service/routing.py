@@ -262,13 +262,15 @@ def _matching(
         some: Sequence[int] = wanted
         cut = slice(wanted.start, wanted.stop)
         columns = headers[cut], entry.keys[cut], entry.timestamps[cut]
+        valid = None if entry.valid is None else entry.valid[cut]
     else:
         name, texts = condition.anchor
         some = found.having(name, texts, wanted)
         keys, times = entry.keys, entry.timestamps
         columns = [headers[i] for i in some], [keys[i] for i in some], [times[i] for i in some]
+        valid = None if entry.valid is None else [entry.valid[i] for i in some]
     matched = condition.match_many(
-        columns[0], keys=columns[1], timestamps=columns[2], log=source.name
+        columns[0], keys=columns[1], timestamps=columns[2], log=source.name, valid=valid
     )
     return [index for index, yes in zip(some, matched, strict=True) if yes]
 
@@ -297,6 +299,7 @@ def _unknown(
         keys=[entry.keys[index] for index in some],
         timestamps=[entry.timestamps[index] for index in some],
         log=source.name,
+        valid=[not entry.is_null(index) for index in some],
     )
     return round(unknown * others / len(some))
 

@@ -112,7 +112,9 @@ def _wanted(query: SearchQuery) -> Wanted | None:
     def wanted(one: Record) -> bool:
         if key is not None and one.key != key:
             return False
-        return condition is None or condition.matches(one.headers, one.key, one.timestamp, one.log)
+        return condition is None or condition.matches(
+            one.headers, one.key, one.timestamp, one.log, has_value=one.value is not None
+        )
 
     return wanted
 

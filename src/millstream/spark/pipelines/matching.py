@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from millstream.errors import InvalidInput
 from millstream.filters import parse
 from millstream.filters.spark_value import MessageColumns, header, string
 from millstream.queue.model.message import QueueInfo
@@ -28,8 +29,13 @@ def matches(rows: DataFrame, infos: dict[str, QueueInfo], logs: Sequence[str]) -
     conditions = [_condition(info, logs, names) for info in infos.values()]
     # Each header is looked up once, however many filters ask for it.
     looked_up = [f.expr(text).alias(column) for text, column in names.items()]
+    values = ["value"] if ask_for_values(infos) else []
+    if values and "value" not in rows.columns:
+        raise InvalidInput(
+            "a queue's filter names '_value', but the records have no column 'value'; keep it"
+        )
     seen = rows.select(
-        "topic", "offset", "key", f.unix_millis("timestamp").alias(AT_MS), *looked_up
+        "topic", "offset", "key", f.unix_millis("timestamp").alias(AT_MS), *values, *looked_up
     )
     named = [
         f"if({condition}, {string(name)}, null)"
@@ -41,6 +47,12 @@ def matches(rows: DataFrame, infos: dict[str, QueueInfo], logs: Sequence[str]) -
     found = seen.select(f.col("topic").alias("log"), "offset", joined)
     one = f.explode_outer(f.split(f.nullif("queues", f.lit("")), BETWEEN)).alias("queue")
     return found.select("log", "offset", one).where("queue is not null")
+
+
+def ask_for_values(infos: dict[str, QueueInfo]) -> bool:
+    """Whether a filter asks which values are null, for which Spark needs their column."""
+    filters = [info.spec.filter for info in infos.values() if info.spec.filter]
+    return any("_value" in parse(text).fields for text in filters)
 
 
 def _condition(info: QueueInfo, logs: Sequence[str], names: dict[str, str]) -> str:

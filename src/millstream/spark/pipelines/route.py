@@ -19,7 +19,7 @@ from millstream.queue.service.scanning import ListPositions
 from millstream.spark.bins import Range
 from millstream.spark.losses import Loss
 from millstream.spark.pipelines.backfill import backfill_queues
-from millstream.spark.pipelines.matching import matches
+from millstream.spark.pipelines.matching import ask_for_values, matches
 from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
 from millstream.spark.place import writing
 from millstream.spark.stream import shares
@@ -94,6 +94,7 @@ def route(
             raise InvalidInput(
                 f"queue {commas[0]!r} has a comma in its name: the sink cannot name it"
             )
+        values = values or ask_for_values(infos)
         before = {name: _messages(session, info) for name, info in infos.items()}
         copied: dict[str, int] = {}
         if backfill:
