@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 from tests.integration.programs import program
 
@@ -67,8 +67,8 @@ class Member:
                 async with connect(f"{url}?{urlencode(query)}") as self._socket:
                     async for text in self._socket:
                         await self._take(json.loads(text))
-            except (OSError, ConnectionClosed):
-                pass
+            except (OSError, ConnectionClosed, InvalidMessage):
+                pass  # also in the middle of a handshake
             except InvalidStatus as refusal:
                 if refusal.response.status_code < 500:
                     raise  # else no node leads now: come again
