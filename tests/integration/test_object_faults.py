@@ -10,6 +10,7 @@ Promises:
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from itertools import count
@@ -66,7 +67,7 @@ def append_until_it_works(ms: Millstream, value: bytes, producer: Producer) -> N
 
 @pytest.mark.parametrize("fault", ["refuse", "lose", "repeat"])
 def test_a_fault_now_and_then_loses_nothing(proxy: ObjectProxy, address: str, fault: Fault) -> None:
-    chance = random.Random(7)
+    chance = random.Random(os.environ["MILLSTREAM_SEED"])
     with millstream.open(address, options=QUICK) as ms:
         proxy.script = lambda _method, _path: fault if chance.random() < 0.15 else None
         for number in range(30):
