@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +17,20 @@ from millstream.errors import CannotOpen
 from millstream.server.auth.tokens import create_token
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
+from tests.integration.programs import program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.embedded
+
+LONG = int(os.environ.get("MILLSTREAM_SPARK_KILLS", "0"))
+"""Whether long tests run too: `make faults` says so."""
+
+REQUEST_BYTES_MAX = 256 * 1024 * 1024
+"""More than any request or answer of a server may hold."""
+
+JOB_BYTES = 330_000_000
 
 
 @pytest.fixture
@@ -102,6 +113,36 @@ def test_messages_are_assigned(spark: SparkSession, server: Serving, store: Mill
     for _ in range(2):
         write(rows.selectExpr("topic", "offset", "'picked' as queue"), server, assign="true")
     assert [int(message.value) for message in queue.claim(100)] == list(range(0, 100, 10))
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(not LONG, reason="only `make faults` writes so much")
+@pytest.mark.timeout(900)
+def test_a_job_of_more_than_any_request_holds_is_one_commit_in_bounded_memory(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with program(tmp_path) as (process, url), millstream.open(url) as store:
+        store.log("small").append(b"1")
+        before = peak_bytes(process.pid)
+        rows = spark.range(0, JOB_BYTES // 1_000_000, 1, 2).selectExpr(
+            "repeat(sha2(string(id), 256), 15625) as value"
+        )
+        writer = rows.write.format("millstream").mode("append")
+        writer.options(server=url, log="to").save()
+        needed = peak_bytes(process.pid) - before
+        assert store.log("to").end_offset() == JOB_BYTES // 1_000_000
+        reader = spark.read.format("millstream").options(server=url, subscribe="to")
+        sizes = reader.load().selectExpr("sum(length(value)) as size").first()
+    assert sizes is not None
+    assert sizes["size"] == JOB_BYTES > REQUEST_BYTES_MAX
+    assert needed < REQUEST_BYTES_MAX, needed
 
 
 def test_a_failed_job_leaves_nothing(
