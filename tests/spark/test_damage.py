@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +20,22 @@ from millstream.format import block as blocks
 from millstream.format import keys
 from millstream.spark.archive import Archive
 from millstream.spark.layout import schema_of
+from millstream.spark.losses import Loss
 from millstream.spark.options import read_options
 from millstream.spark.pipelines.archive import archive
 from millstream.spark.pipelines.compact import compact
 from millstream.spark.pipelines.route import route
 from millstream.spark.reader import LogReader
 from millstream.spark.stream import LogStreamReader
+from millstream.store.engines import open_engine
 from millstream.testing import Probe
 from millstream.testing.engines import corrupt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LONG = int(os.environ.get("MILLSTREAM_SPARK_KILLS", "0"))
+"""Whether long tests run too: `make faults` says so."""
 
 BLOCKS, EACH = 5, 40
 HIT = range(2 * EACH, 3 * EACH)
@@ -39,8 +47,8 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "store.db")
 
 
-def damaged(path: str, kind: int) -> None:
-    """A store of the logs a, b and c, all alike; one block of b is damaged."""
+def filled(path: str) -> None:
+    """A store of the logs a, b and c, all alike, and a queue."""
     with millstream.open(path) as store:
         for name in "abc":
             for block in range(BLOCKS):
@@ -52,6 +60,12 @@ def damaged(path: str, kind: int) -> None:
                 )
         store.queue("odd", sources=["a", "b"], filter="n >= 0", start="earliest", router="spark")
         store.fold()
+
+
+def damaged(path: str, kind: int) -> None:
+    """The same, and one block of b is damaged."""
+    filled(path)
+    with millstream.open(path) as store:
         engine = Probe(store).store.engine
         log_id = int(Probe(store).store.seen(keys.log_name("b")))
         start, (_, stop) = keys.entry(log_id, HIT.start), keys.of_log(keys.ENTRY, log_id)
@@ -139,6 +153,56 @@ def test_pipelines_go_on_around_it_and_name_what_they_left_out(
     has_lost = expected if kind == keys.ENTRY else []  # filters ask for no values
     assert [(one.log, one.start, one.stop) for one in routed.lost] == has_lost
     assert routed.assigned == 2 * BLOCKS * EACH - (EACH if has_lost else 0)
+
+
+def rows_of_each_kind(path: str) -> dict[int, bytes]:
+    """The key of one row of each kind that a store has, in the middle of them."""
+    found: dict[int, bytes] = {}
+    with millstream.open(path) as store, Probe(store).store.engine.read() as snapshot:
+        for kind in range(1, 0x40):
+            bounds = bytes((keys.VERSION, kind)), bytes((keys.VERSION, kind + 1))
+            some = [key for key, _ in snapshot.scan(*bounds, limit=100)]
+            if some:
+                found[kind] = some[len(some) // 2]
+    return found
+
+
+def archived(spark: SparkSession, path: str, folder: Path) -> tuple[list[Loss], set[Any]]:
+    """What the archive of all logs has left out, and what it has."""
+    done = archive(spark, path, folder, pattern="[abc]", fail_on_data_loss=False)
+    found = spark.read.parquet(str(folder)).select("topic", "offset").collect()
+    kept = {(row.topic, row.offset) for row in found}
+    assert len(found) == len(kept)
+    return done.lost, kept
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(not LONG, reason="only `make faults` damages everything")
+@pytest.mark.timeout(1_800)
+def test_damage_of_any_row_is_told_by_the_archive_or_left_out_and_never_silent(
+    spark: SparkSession, path: str, tmp_path: Path
+) -> None:
+    filled(path)
+    whole = {(name, n) for name in "abc" for n in range(BLOCKS * EACH)}
+    kinds = rows_of_each_kind(path)
+    assert {keys.ENTRY, keys.PAYLOAD_BLOCK, keys.NAME, keys.HEAD} <= kinds.keys()
+    told: dict[int, str] = {}
+    for kind, key in kinds.items():
+        broken = str(tmp_path / f"{kind}.db")
+        shutil.copy(path, broken)
+        engine = open_engine(broken)
+        corrupt(engine, key)
+        engine.close()
+        try:
+            losses, kept = archived(spark, broken, tmp_path / f"{kind}")
+        except Exception as error:
+            told[kind] = str(error)
+            continue
+        lost = {(one.log, n) for one in losses for n in range(one.start, one.stop)}
+        assert kept == whole - lost, hex(kind)
+        assert len({name for name, _ in lost}) <= 1, hex(kind)
+    unclear = {n: text for n, text in told.items() if not re.search("damage|checksum", text)}
+    assert unclear == {}
 
 
 def test_the_command_ends_with_3_and_names_it(
