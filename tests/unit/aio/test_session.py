@@ -15,6 +15,7 @@ from millstream import Limits, aio
 from millstream.aio.session import AsyncEmbeddedSession
 from millstream.embedded import EmbeddedSession
 from millstream.errors import CannotOpen, Closed, Overloaded
+from millstream.queue.rules.putting import Appending
 from millstream.store.watch import Watch
 from millstream.testing import Probe
 
@@ -67,6 +68,27 @@ async def test_one_ring_answers_a_whole_commit(
         await asyncio.gather(*(ms.log("x").append(b"x") for _ in range(500)))
 
         assert len(rings) == 1
+
+
+async def test_what_is_raised_into_a_commit_keeps_nobody_from_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a signal's handler may: the group is committed all the same, and its callers are told."""
+    async with await aio.open(tmp_path / "a.db") as ms:
+        log, told = ms.log("x"), []
+        for number in range(20):  # until commits are known to be fast, and made in the loop itself
+            await log.append(str(number))
+
+        def interrupted(*_: object) -> None:
+            raise ValueError("of a handler")
+
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        monkeypatch.setattr(Appending, "run_all", interrupted)
+        async with asyncio.timeout(10):
+            offsets = await asyncio.gather(log.append(b"a"), log.append(b"b"))
+
+        assert offsets == [20, 21]
+        assert [str(one["exception"]) for one in told] == ["of a handler"]
 
 
 async def test_more_than_one_commit_can_take_is_still_taken(tmp_path: Path) -> None:

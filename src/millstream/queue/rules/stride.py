@@ -186,7 +186,8 @@ def _dealing(grants: Sequence[c.Grant], counts: Sequence[int]) -> Iterator[list[
         own: list[c.Grant] = []
         while count:
             if not left:
-                claim_id, left, attempt, log_id, offset, until_ms = astuple(next(rest))
+                # No offsets: a stride grants neighbours.
+                claim_id, left, attempt, log_id, offset, until_ms, _ = astuple(next(rest))
             some = count if count < left else left
             own.append(c.Grant(claim_id, some, attempt, log_id, offset, until_ms))
             claim_id += some
