@@ -160,7 +160,8 @@ class Overloaded(MillstreamError):
 class CorruptionError(MillstreamError):
     """Bytes that are not what was written. Data: `what`, `where`.
 
-    Of records also `log`, `offset` and `stop`: those in [offset, stop) cannot be read.
+    Of records also `log`, `offset` and `stop`: those in [offset, stop) cannot be read. Of a log that
+    a listing meets, its `name`.
     """
 
 

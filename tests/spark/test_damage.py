@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 LONG = int(os.environ.get("MILLSTREAM_SPARK_KILLS", "0"))
 """Whether long tests run too: `make faults` says so."""
 
+OF_ALL = {keys.DELTA, keys.ID_BLOCK, keys.FOLD}
+"""Kinds of rows that concern the whole store."""
+
 BLOCKS, EACH = 5, 40
 HIT = range(2 * EACH, 3 * EACH)
 """Offsets of the damaged block."""
@@ -111,6 +114,25 @@ def test_a_read_leaves_out_what_is_damaged_and_names_it(
         assert seen_by(reader, reader.partitions()) == SOUND
     (told,) = caplog.messages
     assert told.startswith("left out 40 records: log 'b': the records at offsets 80 to 119")
+
+
+@pytest.mark.parametrize("kind", [keys.NAME, keys.HEAD])
+def test_a_log_that_cannot_be_known_any_more_is_left_out_and_named(
+    path: str, kind: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(path)
+    with millstream.open(path) as store:
+        log_id = int(Probe(store).store.seen(keys.log_name("b")))
+        key = keys.log_name("b") if kind == keys.NAME else keys.head(log_id)
+        corrupt(Probe(store).store.engine, key)
+    wanted = {"path": path, "subscribePattern": "[abc]", "failOnDataLoss": "false"}
+    options = read_options(wanted, streaming=False)
+    reader = LogReader(options, schema_of(options))
+    with caplog.at_level(logging.WARNING):
+        found = seen_by(reader, reader.partitions())
+    assert found == {(name, n) for name in "ac" for n in range(BLOCKS * EACH)}
+    (told,) = caplog.messages
+    assert told.startswith("left out log 'b': ")
 
 
 def test_a_stream_leaves_out_what_is_damaged(path: str) -> None:
@@ -199,10 +221,12 @@ def test_damage_of_any_row_is_told_by_the_archive_or_left_out_and_never_silent(
             told[kind] = str(error)
             continue
         lost = {(one.log, n) for one in losses for n in range(one.start, one.stop)}
+        lost |= {(one.log, n) for one in losses if not len(one) for n in range(BLOCKS * EACH)}
         assert kept == whole - lost, hex(kind)
         assert len({name for name, _ in lost}) <= 1, hex(kind)
     unclear = {n: text for n, text in told.items() if not re.search("damage|checksum", text)}
     assert unclear == {}
+    assert told.keys() <= OF_ALL, "of one log, and it affects others"
 
 
 def test_the_command_ends_with_3_and_names_it(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import msgspec
 
+from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.log import commands as c
 from millstream.log import reader, retention
@@ -153,13 +155,25 @@ def describe_partitions(view: View, query: c.DescribePartitions) -> list[LogInfo
 
 def list_logs(view: View, query: c.ListLogs) -> list[LogInfo]:
     """Logs in the order of their names; one with partitions stands where the first of these does."""
+    try:
+        return list(islice(_listing(view, query), query.limit))
+    except CorruptionError as error:
+        key = bytes.fromhex(error.data["where"]) if error.data["what"] == "row" else b""
+        if "name" in error.data or not key.startswith(keys.log_name("")):
+            raise
+        raise _of_log(error, keys.name_of_log(key)) from error
+
+
+def _listing(view: View, query: c.ListLogs) -> Iterator[LogInfo]:
     if query.partitions:
-        page = view.find(*keys.log_names(query.after), limit=query.limit)
-        return [_named_info(view, key) for key in page]
+        for key in view.find(*keys.log_names(query.after), limit=query.limit):
+            yield _named_info(view, key)
+        return
     is_whole = count_partitions(view, query.after) > 0
     start, stop = keys.log_names(partition_name(query.after, 0) if is_whole else query.after)
-    found = (info for key in view.find_all(start, stop) if (info := _listed(view, key)) is not None)
-    return list(islice(found, query.limit))
+    for key in view.find_all(start, stop):
+        if (info := _listed(view, key)) is not None:
+            yield info
 
 
 def _listed(view: View, key: bytes) -> LogInfo | None:
@@ -176,7 +190,15 @@ def _listed(view: View, key: bytes) -> LogInfo | None:
 
 
 def _named_info(view: View, key: bytes) -> LogInfo:
-    return log_info(view.entity(keys.head(view.entity(key, Name).log_id), Head))
+    try:
+        return log_info(view.entity(keys.head(view.entity(key, Name).log_id), Head))
+    except CorruptionError as error:
+        raise _of_log(error, keys.name_of_log(key)) from error
+
+
+def _of_log(error: CorruptionError, name: str) -> CorruptionError:
+    """Damage of what a whole log is known by, with its name."""
+    return CorruptionError(f"log {name!r}: {error.message}", **error.data | {"name": name})
 
 
 def describe_cursor(view: View, query: c.DescribeCursor) -> CursorInfo | None:

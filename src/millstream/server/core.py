@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from millstream.cluster.read_level import STRONG, ReadLevel
 from millstream.command import Command, Operation, is_repeatable, waits
 from millstream.embedded import put_for_later
-from millstream.errors import Denied, NotLeader, OutcomeUnknown
+from millstream.errors import CorruptionError, Denied, NotLeader, OutcomeUnknown
 from millstream.log.commands import GetParent, ListLogs
 from millstream.queue.commands import ClaimMessages, ListQueues, ReturnClaims
 from millstream.queue.runs import lots_claimed
@@ -303,7 +303,13 @@ class Core:
         found: list[Any] = []
         step = replace(command, limit=max(command.limit, LISTED_AT_ONCE))
         while len(found) < command.limit:
-            page: list[Any] = await self.session.execute(step)
+            try:
+                page: list[Any] = await self.session.execute(step)
+            except CorruptionError:
+                if step.limit == command.limit:
+                    raise
+                step = replace(step, limit=command.limit)  # it may lie behind what was asked for
+                continue
             found += visible(principal, page)
             if len(page) < step.limit:
                 break

@@ -14,7 +14,7 @@ _log = logging.getLogger("millstream.spark")
 
 
 class Loss(Struct, frozen=True, array_like=True):
-    """Offsets [start, stop) of a log that cannot be read."""
+    """Offsets [start, stop) of a log that cannot be read; none, if nobody knows how far it goes."""
 
     log: str
     start: int
@@ -31,7 +31,8 @@ TellLoss = Callable[[Loss], None]
 
 def warn(loss: Loss) -> None:
     """Name a loss in the log of the process that reads: Spark gives a source no other place."""
-    _log.warning("left out %d records: %s", len(loss), loss.reason)
+    what = f"{len(loss)} records" if len(loss) else f"log {loss.log!r}"
+    _log.warning("left out %s: %s", what, loss.reason)
 
 
 def count(losses: Iterable[Loss]) -> int:

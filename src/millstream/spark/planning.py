@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from millstream.errors import InvalidInput, NotFound, OutOfRange, Truncated
+from millstream.errors import CorruptionError, InvalidInput, NotFound, OutOfRange, Truncated
 from millstream.log import commands as c
 from millstream.partitioning import partition_of, whole_of
 from millstream.queue.rules.sources import INBOX, LATER, OWN
 from millstream.record import LogInfo
 from millstream.spark.bins import Range
+from millstream.spark.losses import Loss, TellLoss, warn
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 from millstream.spark.topics import ANY, Topics
 
@@ -23,11 +24,17 @@ NAMED_MAX = 100
 """Up to so many logs are asked for by name; of more, all are listed: that takes fewer questions."""
 
 
-def find_logs(session: Session, options: ReadOptions, topics: Topics = ANY) -> dict[str, LogInfo]:
-    """The logs that are asked for and exist, by name; a pattern takes none of our own books."""
+def find_logs(
+    session: Session, options: ReadOptions, topics: Topics = ANY, tell: TellLoss = warn
+) -> dict[str, LogInfo]:
+    """The logs that are asked for and exist, by name; a pattern takes none of our own books.
+
+    A log whose own rows are damaged ends it; with failOnDataLoss=false it is left out, and told.
+    """
+    told = None if options.fail_on_data_loss else tell
     if not options.pattern:
         kept = [name for name in options.logs if topics.keeps(options.shown(name)[0])]
-        return _named_logs(session, kept, first_only=options.assigned)
+        return _named_logs(session, kept, told, first_only=options.assigned)
     pattern = re.compile(options.pattern)
 
     def is_wanted(name: str) -> bool:
@@ -36,36 +43,61 @@ def find_logs(session: Session, options: ReadOptions, topics: Topics = ANY) -> d
         return not is_own and topics.keeps(options.shown(name)[0]) and fits
 
     if topics.names is not None:
-        return _named_logs(session, list(filter(is_wanted, sorted(topics.names))))
-    return {info.name: info for info in _all_logs(session) if is_wanted(info.name)}
+        return _named_logs(session, list(filter(is_wanted, sorted(topics.names))), told)
+    return {info.name: info for info in _all_logs(session, is_wanted, told)}
 
 
 def _named_logs(
-    session: Session, names: list[str], *, first_only: bool = False
+    session: Session, names: list[str], tell: TellLoss | None, *, first_only: bool = False
 ) -> dict[str, LogInfo]:
     """Logs by name; one with partitions is those, or the first of them."""
     found: dict[str, list[LogInfo]] = {}
     if len(names) > NAMED_MAX:
-        for info in _all_logs(session):
+        wanted = set(names)
+        for info in _all_logs(session, lambda name: bool({name, whole_of(name)} & wanted), tell):
             for name in {info.name, whole_of(info.name)}:
                 found.setdefault(name, []).append(info)
     else:
-        found = {name: _described(session, name) for name in names}
+        found = {name: _described(session, name, tell) for name in names}
     parts = [found.get(name, [])[: 1 if first_only else None] for name in names]
     return {info.name: info for some in parts for info in some}
 
 
-def _described(session: Session, name: str) -> list[LogInfo]:
-    info = session.execute(c.DescribeLog(name))
-    if info is None or not info.partitions:
-        return [] if info is None else [info]
-    return session.execute(c.DescribePartitions(name))
+def _described(session: Session, name: str, tell: TellLoss | None) -> list[LogInfo]:
+    try:
+        info = session.execute(c.DescribeLog(name))
+        if info is None or not info.partitions:
+            return [] if info is None else [info]
+        return session.execute(c.DescribePartitions(name))
+    except CorruptionError as error:
+        if tell is None:
+            raise
+        tell(Loss(name, 0, 0, error.message))
+        return []
 
 
-def _all_logs(session: Session) -> Iterable[LogInfo]:
-    after = ""
-    while page := session.execute(c.ListLogs(after, LOGS_PER_PAGE, partitions=True)):
-        yield from page
+def _all_logs(
+    session: Session, is_wanted: Callable[[str], bool], tell: TellLoss | None
+) -> Iterator[LogInfo]:
+    """The logs whose names are wanted, in order; of damaged ones `tell` hears, if it is given."""
+    after, limit = "", LOGS_PER_PAGE
+    while True:
+        try:
+            page = session.execute(c.ListLogs(after, limit, partitions=True))
+        except CorruptionError as error:
+            name = error.data.get("name")
+            if tell is None or name is None:
+                raise
+            if limit > 1:
+                limit = 1  # up to the damaged one, one by one
+                continue
+            if is_wanted(name):
+                tell(Loss(name, 0, 0, error.message))
+            after, limit = name, LOGS_PER_PAGE
+            continue
+        if not page:
+            return
+        yield from (info for info in page if is_wanted(info.name))
         after = page[-1].name
 
 

@@ -139,8 +139,8 @@ def archive(
     _check_wishes(compression, round_records, table, target_file_bytes)
     codec = "none" if compression == "uncompressed" else compression
     with into.writing(), writing(job.place) as session:
-        infos = _infos(session, job.place, names, pattern)
         found, left_over, lost = {}, 0, list[Loss]()
+        infos = _infos(session, job.place, names, pattern, None if fail_on_data_loss else lost)
         for name, segments in into.segments_of(list(infos)).items():
             info = infos[name]
             left_over += into.clean(name, segments)
@@ -199,12 +199,16 @@ def _check_wishes(compression: str, round_records: int, table: str, target_bytes
 
 
 def _infos(
-    session: Session, place: Place, names: Sequence[str], pattern: str
+    session: Session, place: Place, names: Sequence[str], pattern: str, lost: list[Loss] | None
 ) -> dict[str, LogInfo]:
+    """The logs to archive; those that are damaged as a whole are told as lost, if that is allowed."""
     chosen = {"subscribePattern": pattern} if pattern else subscription(names)
-    found = find_logs(session, read_options({**options_of(place), **chosen}))
+    chosen["failOnDataLoss"] = "true" if lost is None else "false"
+    told = [] if lost is None else lost
+    found = find_logs(session, read_options({**options_of(place), **chosen}), tell=told.append)
+    known = with_wholes([*found, *(one.log for one in told)])
     for name in names:
-        if name not in with_wholes(found):
+        if name not in known:
             raise NotFound(f"there is no log {name!r} to archive", name=name)
     return found
 
