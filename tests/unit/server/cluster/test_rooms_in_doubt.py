@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +40,20 @@ def draw(client: Client, *numbers: int) -> None:
         client.send(("draw", number), n=number)
 
 
-def let_in(server: Serving) -> None:
+@contextmanager
+def let_in(server: Serving, **wishes: Any) -> Iterator[Client]:
     """Do what a client does that is refused for now: ask until it is let in."""
-    for _ in range(1_000):
-        try:
-            with joined(server):
-                return
-        except InvalidStatus as refusal:
-            if refusal.response.status_code != 503:
-                raise
-    raise AssertionError("the room stays closed")
+    with ExitStack() as ending:
+        for _ in range(1_000):
+            try:
+                client = ending.enter_context(joined(server, **wishes))
+                break
+            except InvalidStatus as refusal:
+                if refusal.response.status_code != 503:
+                    raise
+        else:
+            raise AssertionError("the room stays closed")
+        yield client
 
 
 class Failing:
@@ -82,8 +87,7 @@ def test_what_follows_a_message_that_is_not_stored_is_not_stored_before_it(
         failing.ends.set()
         assert ada.until_closed() == FAILED
         assert not ada.errors
-    let_in(server)
-    with joined(server, client="ada", offset=ada.offset) as again:
+    with let_in(server, client="ada", offset=ada.offset) as again:
         first = (again.welcome["sent"] or 1) + 1
         assert first == 2, "what is stored has no gap"
         draw(again, *range(first, COUNT + 1))
@@ -117,7 +121,7 @@ def test_if_no_node_leads_for_long_the_connection_ends_and_the_client_sends_agai
         assert ada.until_closed() == FAILED
         assert not ada.errors
     pair.lead("a")
-    with joined(pair.servers["b"], client="ada", offset=ada.offset) as again:
+    with let_in(pair.servers["b"], client="ada", offset=ada.offset) as again:
         assert again.welcome["sent"] in (None, 1)
         draw(again, 2, 3)
         again.until_sent(3)
