@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
+LONG = int(os.environ.get("MILLSTREAM_CLUSTER_ROUNDS", "1")) > 1
+"""Whether every step is tried: `make faults` says so."""
+
 STEPS = {
     "before anything": 0,
     "a rehearsal of another time is deleted": 1,
@@ -32,6 +36,8 @@ STEPS = {
     "the log is made": 5,
 }
 """What is done when the command is killed, and how many streams it has made or deleted."""
+
+TRIED = STEPS if LONG else ["a stream was rehearsed", "the log is deleted"]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +99,7 @@ def until_well(nodes: Nodes) -> None:
     until(is_well, "one node leads and two follow")
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TRIED)
 def test_a_repair_that_was_killed_is_done_by_the_next_one(nodes: Nodes, step: str) -> None:
     append(nodes, step.encode())
     lose_the_log(nodes)
@@ -108,7 +114,9 @@ def test_a_repair_that_was_killed_is_done_by_the_next_one(nodes: Nodes, step: st
     append(nodes, f"after: {step}".encode())
 
 
-@pytest.mark.parametrize("step", ["the log is deleted", "the log is made"])
+@pytest.mark.parametrize(
+    "step", ["the log is deleted", "the log is made"] if LONG else ["the log is made"]
+)
 def test_nodes_that_are_restarted_in_between_do_no_harm(nodes: Nodes, step: str) -> None:
     append(nodes, f"restarted: {step}".encode())
     lose_the_log(nodes)
