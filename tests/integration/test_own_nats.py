@@ -9,7 +9,7 @@ import pytest
 
 import millstream
 from millstream.cli.clustering import ClusterPlace
-from millstream.errors import CannotOpen
+from millstream.errors import CannotOpen, NoQuorum
 from tests.conformance.nats_kit import PATIENCE_S, until
 from tests.integration.certificates import make_certificates
 from tests.integration.own_nats import Nodes, nodes_on, own_nats
@@ -22,8 +22,16 @@ pytestmark = [pytest.mark.requires("nats"), pytest.mark.slow, pytest.mark.timeou
 
 def use(nodes: Nodes, value: bytes) -> None:
     """Write through any node, and see it in every node's own file."""
-    with millstream.open(nodes.addresses) as ms:
-        ms.log("orders").append(value)
+
+    def is_written() -> bool:
+        try:
+            with millstream.open(nodes.addresses) as ms:
+                ms.log("orders").append(value)
+        except NoQuorum:  # nothing was stored: servers that have lost one choose who leads
+            return False
+        return True
+
+    until(is_written, "a node takes the record")
 
     def is_everywhere() -> bool:
         for name in nodes.ports:
