@@ -198,7 +198,7 @@ def test_backslashes_mean_themselves_under_both_rules_for_literals(
 def test_columns_may_be_named_as_our_own_variables_are(spark: SparkSession) -> None:
     rows = [Row({"p": p, "t": 2.5}, b"k", 5, "orders") for p in (7, -7, "x", None)]
     condition = parse("p + t + p + t + p + t > _timestamp AND p * t * p * t * p < 1000000")
-    renamed = frame(spark, rows).toDF("id", "p", "k", "t", "l")
+    renamed = frame(spark, rows).toDF("id", "p", "k", "t", "l", "v")
     text = condition.spark_sql(headers="p", key="k", timestamp="t", log="l")
     found = [row[0] for row in renamed.selectExpr(text).collect()]
     assert found == [True, False, None, None]
@@ -207,8 +207,8 @@ def test_columns_may_be_named_as_our_own_variables_are(spark: SparkSession) -> N
 
 def test_columns_may_have_other_names(spark: SparkSession) -> None:
     rows = [Row({"a": 1}, b"k", 5, "orders"), Row({"a": 2}, b"k", 5, "orders")]
-    renamed = frame(spark, rows).toDF("id", "odd `name`", "k", "ts ms", "l")
-    text = parse("a = 1 AND _key = 'k' AND _timestamp = 5 AND _log = 'orders'").spark_sql(
-        headers="odd `name`", key="k", timestamp="ts ms", log="l"
-    )
+    renamed = frame(spark, rows).toDF("id", "odd `name`", "k", "ts ms", "l", "odd value")
+    text = parse(
+        "a = 1 AND _key = 'k' AND _timestamp = 5 AND _log = 'orders' AND _value IS NOT NULL"
+    ).spark_sql(headers="odd `name`", key="k", timestamp="ts ms", log="l", value="odd value")
     assert [row.id for row in renamed.where(text).collect()] == [0]

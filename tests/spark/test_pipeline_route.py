@@ -144,7 +144,9 @@ def test_a_new_queue_is_backfilled_from_the_archive(
     again = route(spark, path_of(store), backfill=str(tmp_path / "archive"))
     assert (again.assigned, again.backfilled) == (0, 0)
     claimed = store.queue("new").claim(1_000)
-    assert sorted(message.json()["n"] for message in claimed) == expected
+    found = [one.json()["n"] for one in claimed if one.value is not None]
+    assert sorted(found) == [n for n in expected if n % 7 != 6]
+    assert len(claimed) == len(expected), "tombstones are copied, too"
 
     store.queue("used", start="earliest", **options).put("by hand")
     store.queue("used").peek(1)
