@@ -185,7 +185,7 @@ def test_a_token_for_one_queue_changes_that_queue_and_misses_the_figures(
     go(page, guarded, "queues", "jobs", text=texts["narrow"], tab="spec")
     assert refused(page) == []
     assert page.get_by_role("button", name="Purge…").is_enabled()
-    assert page.locator("header .badge:has-text('not live')").count() == 1
+    page.wait_for_selector("header .badge:has-text('not live')")
     go(page, guarded)
     assert "store:read" in page.locator(".notice").first.inner_text()
     assert cells(page, "tbody td:first-child") == ["jobs"]
