@@ -125,6 +125,8 @@ def test_a_client_of_several_nodes_follows_the_leader(encrypted: Encrypted) -> N
                 return False
 
         until(is_appended, "another node takes the record")
+        assert encrypted.leader() != lost
+        assert [one.value for one in ms.log("followed").read()][:2] == [b"first", b"second"]
     nodes.start(lost)
     nodes.until()
 
