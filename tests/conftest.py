@@ -14,6 +14,7 @@ import secrets
 import shlex
 import shutil
 import signal
+import subprocess
 import sysconfig
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -71,6 +72,12 @@ def _missing_s3() -> str | None:
     return _missing_modules("slatedb", "obstore", "moto", "flask")
 
 
+def _missing_azurite() -> str | None:
+    from tests.integration.azurite import azurite_program
+
+    return None if azurite_program() else "no azurite-blob: npm install --global azurite"
+
+
 def _missing_nats() -> str | None:
     beside = shutil.which("nats-server", path=sysconfig.get_path("scripts"))
     server = beside or shutil.which("nats-server")
@@ -84,14 +91,23 @@ def _missing_fuse() -> str | None:
     return None if mounts else "no fusermount"
 
 
+def _missing_mounts() -> str | None:
+    trial = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    if shutil.which("unshare") is None or subprocess.run(trial, capture_output=True).returncode:
+        return "no disk can be mounted in a namespace"
+    return None
+
+
 # Each answers why the part cannot be used here, or None if it can.
 PARTS: dict[str, Callable[[], str | None]] = {
     "spark": functools.cache(_missing_spark),
     "arrow": functools.partial(_missing_modules, "pyarrow"),
     "browser": functools.cache(_missing_browser),
     "s3": functools.cache(_missing_s3),
+    "azurite": functools.cache(_missing_azurite),
     "nats": functools.cache(_missing_nats),
     "fuse": functools.cache(_missing_fuse),
+    "mounts": functools.cache(_missing_mounts),
     "lake": functools.partial(_missing_modules, "deltalake", "pyiceberg", "sqlalchemy"),
 }
 

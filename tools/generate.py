@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "src/millstream/"
 
 GENERATED = (
+    "any_log",
     "cursor",
     "database",
     "log",

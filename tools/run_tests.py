@@ -1,44 +1,67 @@
 """Runs every test suite, quick ones first, and ends with one table.
 
-Usage: run_tests.py [--suite NAME ...] [pytest arguments]
+Usage: run_tests.py [--suite NAME ...] [--one-by-one] [pytest arguments]
 
 A suite is a directory in tests/ that holds tests. Each runs in a pytest of its own, so one that
 dies takes no other with it, and is then counted as failed. A run in which no test ran is a failure.
-The quick suite uses every processor; the others measure, kill or drive something, and have the
-machine to themselves.
+The quick suite uses every processor. The others mostly wait, for processes that they started or
+killed: two of them run at the same time, each beside the other (`LANES`). What such a suite prints
+is shown when it ends, in one piece; until then a line a minute says how far it is.
+
+Ctrl-C, SIGTERM and a closed terminal end the run, and the suites with it: each pytest leads a process
+group of its own, which is interrupted so that tests clean up, and killed if it takes too long. To
+use a debugger, call pytest itself.
+
+Tests start hundreds of Pythons. All of them share one cache of bytecode, also where the caller's
+environment forbids to write any: without it each would compile what it imports.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
-ORDER = (
-    "unit",
-    "property",
-    "conformance",
-    "simulation",
-    "crash",
-    "integration",
-    "spark",
-    "browser",
-)
+BYTECODE = ROOT / ".venv" / ".bytecode"
+"""Where the Pythons of a run keep what they compiled; `make clean` removes it."""
+
 QUICK = "unit"
+LANES = (
+    ("property", "conformance", "simulation", "crash", "integration"),
+    ("spark", "browser"),
+)
+"""Suites that run one after the other, beside those of the other lane.
+
+At most one Spark and one browser run at a time, and the lanes take about as long as each other.
+"""
+
+ORDER = (QUICK, *LANES[0], *LANES[1])
 ALONGSIDE = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile")
 """How the quick suite shares the processors: each file's tests stay together, and in order.
 
 One process more than there are processors, since some tests wait for others' processes.
 """
+
+HEARTBEAT_S = 60.0
+POLL_S = 0.2
+CLEANING_UP_S = 15.0
+"""How long interrupted tests may take to end what they started."""
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDED_BY_SIGNAL = 128
+"""An exit code that names a signal is so much higher than its number."""
 
 PYTEST_OK = 0
 PYTEST_NOTHING_COLLECTED = 5
@@ -94,27 +117,145 @@ def read_report(suite: str, report: Path, *, seconds: float, exit_code: int) -> 
     )
 
 
-def run_suite(suite: str, arguments: Sequence[str], *, reports: Path, place: str) -> Outcome:
-    """Runs one suite to its end, with its output on ours; `place` says how far the run is."""
+def environment(caller: Mapping[str, str]) -> dict[str, str]:
+    """The caller's, with a cache of bytecode, unless the caller named one."""
+    ours = {name: value for name, value in caller.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    ours.setdefault("PYTHONPYCACHEPREFIX", str(BYTECODE))
+    return ours
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A suite's pytest; `output` is the file that it prints to, None where that is our output."""
+
+    suite: str
+    process: subprocess.Popen[bytes]
+    report: Path
+    output: Path | None
+    started: float
+
+    def is_over(self) -> bool:
+        """Whether pytest has ended."""
+        return self.process.poll() is not None
+
+    def progress(self) -> str:
+        """How long it has run, and the share of its tests that pytest printed last."""
+        seconds = time.perf_counter() - self.started
+        printed = self.output.read_text(errors="replace") if self.output else ""
+        shares = re.findall(r"\[ *(\d+%)\]", printed)
+        return f"{self.suite} {seconds:.0f} s" + (f" {shares[-1]}" if shares else "")
+
+    def show(self) -> None:
+        """Prints what the suite has printed to a file of its own."""
+        if self.output is not None:
+            print(f"\n── {self.suite} ──", flush=True)
+            print(self.output.read_text(errors="replace"), flush=True)
+
+    def interrupt(self) -> None:
+        """Tells the suite's processes to end, as Ctrl-C in a terminal of their own would."""
+        if not self.is_over():
+            os.killpg(self.process.pid, signal.SIGINT)
+
+    def end(self, *, by: float) -> None:
+        """Waits until an interrupted suite has cleaned up; kills its processes if it has not in time."""
+        try:
+            self.process.wait(timeout=max(0.0, by - time.perf_counter()))
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.show()
+
+    def outcome(self) -> Outcome:
+        """What the suite did; waits for its end."""
+        exit_code = self.process.wait()
+        seconds = time.perf_counter() - self.started
+        return read_report(self.suite, self.report, seconds=seconds, exit_code=exit_code)
+
+
+def start(suite: str, arguments: Sequence[str], *, reports: Path, is_alone: bool) -> Run:
+    """Starts one suite: alone it prints to our output, beside another to a file of its own."""
     report = reports / f"{suite}.xml"
-    print(f"\n── {suite} ({place}) ──", flush=True)
+    output = None if is_alone else reports / f"{suite}.txt"
+    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", f"tests/{suite}"]
+    command += [*(ALONGSIDE if suite == QUICK else ()), *arguments]
+    env = environment(os.environ)
+    print(f"\n── {suite}{' begins' if output else ''} ──", flush=True)
     started = time.perf_counter()
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            f"--junitxml={report}",
-            f"tests/{suite}",
-            *(ALONGSIDE if suite == QUICK else ()),
-            *arguments,
-        ],
-        cwd=ROOT,
-        check=False,
-    )
-    seconds = time.perf_counter() - started
-    return read_report(suite, report, seconds=seconds, exit_code=done.returncode)
+    with contextlib.ExitStack() as files:
+        file = files.enter_context(output.open("wb")) if output else None
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT if file else None,
+            process_group=0,
+        )
+    return Run(suite, process, report, output, started)
+
+
+def run_lanes(
+    lanes: Sequence[Sequence[str]],
+    arguments: Sequence[str],
+    *,
+    reports: Path,
+    is_to_end: Callable[[], bool] = lambda: False,
+) -> Iterator[Outcome]:
+    """Runs each lane's suites in turn and the lanes side by side; answers each as it ends.
+
+    Once it is to end, or is closed, it ends what runs and begins nothing more.
+    """
+    waiting = [list(lane) for lane in lanes if lane]
+    is_alone = len(waiting) == 1
+    running: dict[int, Run] = {}
+    heard = time.perf_counter()
+    try:
+        while (running or any(waiting)) and not is_to_end():
+            for lane, suites in enumerate(waiting):
+                if suites and lane not in running:
+                    running[lane] = start(
+                        suites.pop(0), arguments, reports=reports, is_alone=is_alone
+                    )
+            for lane in [lane for lane, run in running.items() if run.is_over()]:
+                run = running.pop(lane)
+                run.show()
+                yield run.outcome()
+                heard = time.perf_counter()
+            if not is_alone and running and time.perf_counter() - heard >= HEARTBEAT_S:
+                print(f"   … {', '.join(run.progress() for run in running.values())}", flush=True)
+                heard = time.perf_counter()
+            time.sleep(POLL_S)
+    finally:
+        end_all(running.values())
+
+
+def end_all(runs: Iterable[Run]) -> None:
+    """Ends suites that are interrupted, all of them at the same time."""
+    interrupted = list(runs)
+    for run in interrupted:
+        run.interrupt()
+    by = time.perf_counter() + CLEANING_UP_S
+    for run in interrupted:
+        run.end(by=by)
+
+
+def note_signals() -> list[int]:
+    """The signals that have told this process to end, from now on; each is a number.
+
+    They interrupt nothing: a suite that is just started would otherwise be forgotten.
+    """
+    noted: list[int] = []
+    for one in ENDING:
+        if signal.getsignal(one) is not signal.SIG_IGN:
+            signal.signal(one, lambda number, _: noted.append(number))
+    return noted
+
+
+def lanes_of(suites: Sequence[str]) -> list[list[str]]:
+    """The suites by lane; one that no lane names comes last in the first."""
+    second = [suite for suite in suites if suite in LANES[1]]
+    return [[suite for suite in suites if suite not in LANES[1]], second]
 
 
 def format_table(outcomes: Iterable[Outcome]) -> str:
@@ -130,18 +271,31 @@ def main() -> int:
     """Runs what was asked for; 0 if tests ran and none failed."""
     parser = argparse.ArgumentParser(description="Run the test suites.", allow_abbrev=False)
     parser.add_argument("--suite", action="append", choices=find_suites(TESTS))
+    parser.add_argument("--one-by-one", action="store_true", help="no suite beside another")
     options, arguments = parser.parse_known_args()
     suites = [s for s in find_suites(TESTS) if options.suite is None or s in options.suite]
+    if options.one_by_one or (os.cpu_count() or 1) == 1:
+        phases = [[suites]]
+    else:
+        phases = [[[s for s in suites if s == QUICK]], lanes_of([s for s in suites if s != QUICK])]
+    signals = note_signals()
     with tempfile.TemporaryDirectory(prefix="millstream-tests-") as reports:
-        outcomes = [
-            run_suite(s, arguments, reports=Path(reports), place=f"{n} of {len(suites)}")
-            for n, s in enumerate(suites, 1)
-        ]
+        found = {
+            outcome.suite: outcome
+            for lanes in phases
+            for outcome in run_lanes(
+                lanes, arguments, reports=Path(reports), is_to_end=lambda: bool(signals)
+            )
+        }
+    outcomes = [found[suite] for suite in suites if suite in found]
     passed = sum(o.passed for o in outcomes)
     failed = sum(o.failed for o in outcomes)
     skipped = sum(o.skipped for o in outcomes)
     print(f"\n{format_table(outcomes)}\n")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    if signals:
+        print(f"ended by {signal.Signals(signals[0]).name}: not every test ran")
+        return ENDED_BY_SIGNAL + signals[0]
     return 0 if passed and not failed else 1
 
 

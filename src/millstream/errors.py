@@ -30,6 +30,7 @@
         ├── WriteFailed         the write failed and nothing of it was stored (retry)
         │   ├── DiskFull        there is too little room on the disk         (retry)
         │   ├── Recovering      an earlier write failed, and is being looked into (retry)
+        │   ├── StoreGone       the store's file was removed or replaced while it was open
         │   ├── NotLeader       another node of the cluster takes writes     (retry)
         │   └── NoQuorum        too few servers of the cluster answer        (retry)
         └── OutcomeUnknown      the write may or may not have become durable
@@ -161,7 +162,7 @@ class CorruptionError(MillstreamError):
     """Bytes that are not what was written. Data: `what`, `where`.
 
     Of records also `log`, `offset` and `stop`: those in [offset, stop) cannot be read. Of a log that
-    a listing meets, its `name`.
+    a listing meets, its `name`; of a queue that cannot be described, its `queue`.
     """
 
 
@@ -199,6 +200,16 @@ class Recovering(WriteFailed):
 
     It takes writes again by itself, mostly within milliseconds. Data: `cause`.
     """
+
+
+class StoreGone(WriteFailed):
+    """The store's file, or its write-ahead log, was removed, renamed or replaced while it was open.
+
+    Nothing was stored, since it would be lost. Reads go on unless another file has the name. Once
+    the file is back, the same handle takes writes again. Data: `path`.
+    """
+
+    retry = False
 
 
 class NotLeader(WriteFailed):

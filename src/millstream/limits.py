@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millstream.errors import TooLarge
+
 KiB = 1024
 MiB = 1024 * KiB
 
@@ -107,3 +109,8 @@ class Limits:
     disk_free_bytes_min: int = 16 * MiB
     """Free room on the disk below which nothing is published, and below a quarter of which nothing
     is written; of a small disk at most a sixteenth of it. 0: write until the disk is full."""
+
+
+def too_large(what: str, size: int, limit: int, unit: str = "bytes") -> TooLarge:
+    """The error for what is over its limit."""
+    return TooLarge(f"{what} of {size:,} {unit}; the limit is {limit:,}", size=size, limit=limit)

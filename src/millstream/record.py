@@ -59,7 +59,45 @@ def wall_ms_of(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
-class Record(Struct, frozen=True, gc=False):
+class _Valued(Protocol):
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def log(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+
+
+def _value_of(one: _Valued) -> bytes:
+    """The value of a record or message; `InvalidInput` if it is null."""
+    if one.value is None:
+        raise InvalidInput(
+            f"the record at {one.offset} of log {one.log!r} is a tombstone: it has neither text nor "
+            "JSON; ask whether `value is None` first"
+        )
+    return one.value
+
+
+class Legible:
+    """Reads its value as text or as JSON: what records and messages have in common."""
+
+    __slots__ = ()
+
+    @property
+    def text(self: _Valued) -> str:
+        """The value as UTF-8 text."""
+        return _value_of(self).decode()
+
+    @overload
+    def json(self: _Valued) -> Any: ...
+    @overload
+    def json(self: _Valued, type: type[T]) -> T: ...
+    def json(self: _Valued, type: Any = Any) -> Any:
+        """The value decoded from JSON, checked against a type if one is given."""
+        return msgspec.json.decode(_value_of(self), type=type)
+
+
+class Record(Legible, Struct, frozen=True, gc=False):
     """One record of a log, at its permanent offset."""
 
     log: str
@@ -78,38 +116,6 @@ class Record(Struct, frozen=True, gc=False):
         """The partition that `log` is, by its name; 0 of a log without partitions."""
         found = partition_of(self.log)
         return 0 if found is None else found[1]
-
-    @property
-    def text(self) -> str:
-        """The value as UTF-8 text."""
-        return value_of(self).decode()
-
-    @overload
-    def json(self) -> Any: ...
-    @overload
-    def json(self, type: type[T]) -> T: ...
-    def json(self, type: Any = Any) -> Any:
-        """The value decoded from JSON, checked against a type if one is given."""
-        return msgspec.json.decode(value_of(self), type=type)
-
-
-class _Valued(Protocol):
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def log(self) -> str: ...
-    @property
-    def offset(self) -> int: ...
-
-
-def value_of(one: _Valued) -> bytes:
-    """The value of a record or message; `InvalidInput` if it is null."""
-    if one.value is None:
-        raise InvalidInput(
-            f"the record at {one.offset} of log {one.log!r} is a tombstone: it has neither text nor "
-            "JSON; ask whether `value is None` first"
-        )
-    return one.value
 
 
 class Item(Struct, frozen=True, gc=False):

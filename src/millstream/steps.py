@@ -19,7 +19,7 @@ from millstream.log.progress import Acknowledged, CursorProgress, ranges_of
 from millstream.log.spreading import Spreader
 from millstream.queue.commands import FinishClaims, RenewClaims
 from millstream.queue.model.message import LeaseEnd
-from millstream.queue.model.spec import Named
+from millstream.queue.model.spec import Named, lease_ms_of
 from millstream.queue.putting import put_batch, put_one
 from millstream.queue.runs import Messages, claims_of
 from millstream.record import PartitionOffset, Producer, Record, Seconds, optional_ms
@@ -169,9 +169,9 @@ class Steps:
         self._then.append(tell)
         return told
 
-    def truncate(self, log: str | Named, *, before: int) -> Later:
+    def truncate(self, log: str | Named, *, before: int, past_end: bool = False) -> Later:
         """Forget the records before an offset; the answer is how many went."""
-        return self._add(c.Truncate(_name(log), before))
+        return self._add(c.Truncate(_name(log), before, past_end))
 
     def set_metadata(self, log: str | Named, key: str, value: Any) -> Later:
         """Set a metadata entry."""
@@ -283,7 +283,7 @@ class Steps:
         queue, runs = claims_of(messages)
         if not runs:
             return self._nothing()
-        lease_ms = optional_ms(lease, "lease")
+        lease_ms = lease_ms_of(lease)
         return self._add(RenewClaims(queue, runs, lease_ms), read=_until)
 
     def _finish(

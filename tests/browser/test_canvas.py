@@ -95,7 +95,10 @@ def test_the_canvas_is_complete_after_its_messages_expired_and_all_servers_resta
         linus = enter("Linus", two)
         linus.until_shapes(BOX, OTHER, third)
         linus.drag((300, 250), (400, 250))
-        enter("Ken", one).until_shapes((BOX[0] + 100, *BOX[1:]), OTHER, third)
+        ken, moved = enter("Ken", one), (BOX[0] + 100, *BOX[1:])
+        ken.until_shapes(moved, OTHER, third)
+        ken.until_people("Ken", "Linus")  # who sat at the servers that ended is soon missed
+        assert ken.people() == ["Ken (you)", "Linus"]
 
 
 def until_forgotten(path: Path) -> None:

@@ -192,6 +192,8 @@ def test_a_value_is_shown_as_json_text_and_hex(
     page: Any, server: Serving, ms: Millstream, orders: str
 ) -> None:
     go(page, server, "logs", orders)
+    page.wait_for_selector("table.records")
+    assert cells(page, "td.value")[0] == f'{{"n":119,"large":{LARGE}}}'  # digit for digit
     toggle = page.get_by_role("button", name="Record 119")
     toggle.focus()
     page.keyboard.press("Enter")
@@ -250,7 +252,8 @@ def test_cursors_are_shown_with_how_far_they_are_behind(
     cursor = ms.log(orders).cursor("reports")
     cursor.ack(cursor.take(20))
     go(page, server, "logs", orders)
-    page.wait_for_selector("tr:has-text('reports') td:has-text('100 records')")
+    page.wait_for_selector("tr:has-text('reports')")
+    assert "100 records" in cells(page, "tr:has-text('reports') td")
 
 
 # Health, replicas and forks.

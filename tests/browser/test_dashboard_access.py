@@ -347,6 +347,8 @@ def test_keys_lead_to_pages_open_rows_and_close_dialogs(
     page.wait_for_selector("dialog[open]")
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog", state="detached")
+    assert page.locator("h1").inner_text() == "jobs"
+    assert page.locator("pre.trace").is_visible()
 
 
 def test_a_server_that_is_away_is_shown_and_found_again(browser: Any, tmp_path: Path) -> None:
@@ -360,4 +362,5 @@ def test_a_server_that_is_away_is_shown_and_found_again(browser: Any, tmp_path: 
     page.wait_for_selector("header .badge.warn:has-text('reconnecting')")
     with running(path, Settings(port=port)):
         page.wait_for_selector(".badge.good:has-text('live')", timeout=60_000)
+        assert page.locator("header .badge.warn").count() == 0
     context.close()

@@ -37,3 +37,4 @@ def test_a_follower_shows_every_node_and_which_one_leads(page: Any, tmp_path: Pa
 def test_a_server_alone_says_so(page: Any, server: Serving) -> None:
     go(page, server, "cluster")
     page.locator("main p.soft", has_text="This server is no node of a cluster.").wait_for()
+    assert page.locator("table.folds").count() == 0

@@ -82,6 +82,8 @@ def test_counts_change_as_consumers_work(page: Any, server: Serving, jobs: Queue
     jobs.claim(3, consumer="ann")
     says(page.locator(".figure", has_text="in flight").locator("b"), "3")
     page.wait_for_selector("td[data-label=consumer]:has-text('ann')")
+    assert cells(page, "td[data-label=consumer]") == ["ann"] * 3
+    assert figure(page, "waiting") == "4"
 
 
 def test_what_is_in_flight_shows_its_consumer_and_the_time_left(
@@ -110,7 +112,7 @@ def test_a_queue_is_paused_and_resumed(page: Any, server: Serving, jobs: Queue) 
 def test_a_failed_message_tells_why_where_and_after_what(
     page: Any, server: Serving, jobs: Queue
 ) -> None:
-    jobs.put({"n": 1})
+    jobs.put({"n": 1, "large": LARGE})
 
     def charge(message: Any) -> None:
         raise KeyError("card")
@@ -118,6 +120,7 @@ def test_a_failed_message_tells_why_where_and_after_what(
     jobs.worker(charge).run(drain=True)
     go(page, server, "queues", "jobs", tab="failed")
     assert cells(page, "td[data-label=reason]") == ["KeyError: 'card'"]
+    assert cells(page, "td.value") == [f'{{"n":1,"large":{LARGE}}}']  # digit for digit
     page.locator("td.toggle button").click()
     trace = page.locator("pre.trace").inner_text()
     assert "in charge" in trace

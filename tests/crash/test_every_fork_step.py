@@ -18,7 +18,6 @@ import pytest
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.errors import CorruptionError, MillstreamError, StoreError, WriteFailed
 from millstream.format import keys
-from millstream.limits import Limits
 from millstream.log.retention import tend
 from millstream.replica import commands as r
 from millstream.replica.chain import ZERO, Chain, Mark
@@ -26,17 +25,9 @@ from millstream.replica.forks import aside, fork, moving
 from millstream.store.store import Store
 from millstream.testing import Crash, Faults, MemoryEngine, Probe, SimulatedClock, memory_store
 from millstream.threads.database import Millstream
+from tests.crash.tight import LARGE, LIMITS
 
 pytestmark = pytest.mark.faults
-
-LIMITS = Limits(
-    inline_bytes_max=200,
-    fold_slice_deltas=2,
-    tail_deltas_max=6,
-    fold_deltas_min=1_000_000,
-    entities_cached_max=2,
-)
-LARGE = b"large" * 100
 
 Held = tuple[int, list[bytes], str, int]
 """Start, values, owner (empty for the store itself) and epoch of a log."""
@@ -113,7 +104,7 @@ WORKLOAD: list[Do] = [
     lambda ms: ms.fold(),
     lambda ms: ms.log("c").merge(on_fork="rebase"),
     asked(r.SetAside("c", 1, 0)),
-    lambda ms: ms.log("a").truncate(before=5),
+    lambda ms: ms.log("a").truncate(before=5, past_end=True),
     drop_bytes,
     asked(r.StartReplica("copy", Mark(0, ZERO), "elsewhere", 2)),
     asked(r.AdoptParcel("copy", PARCEL, 0, 2)),
@@ -124,7 +115,7 @@ WORKLOAD: list[Do] = [
     lambda ms: ms.log("a").delete(),
     drop_bytes,
     lambda ms: ms.log(ASIDE).delete(),
-    lambda ms: ms.log("b").truncate(before=7),
+    lambda ms: ms.log("b").truncate(before=7, past_end=True),
     drop_bytes,
     lambda ms: ms.fold(),
     drop_bytes,

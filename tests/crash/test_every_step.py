@@ -36,7 +36,6 @@ from millstream.errors import (
 )
 from millstream.format import keys
 from millstream.format.packing import pack_single
-from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.retention import tend
 from millstream.record import Producer
@@ -44,19 +43,9 @@ from millstream.store.store import Store
 from millstream.store.ticket import Ticket
 from millstream.testing import Crash, Faults, MemoryEngine, Probe, SimulatedClock, Torn
 from millstream.threads.database import Millstream
+from tests.crash.tight import LARGE, LIMITS
 
 pytestmark = pytest.mark.faults
-
-LIMITS = Limits(
-    inline_bytes_max=200,
-    fold_slice_deltas=2,
-    tail_deltas_max=6,
-    fold_deltas_min=1_000_000,
-    entities_cached_max=2,
-)
-"""Small enough that some rows go straight home, writers fold, and entities are evicted."""
-
-LARGE = b"large" * 100
 
 
 # The model: what a store should hold, said without any of its code.
@@ -212,7 +201,10 @@ WORKLOAD: list[tuple[Do, Mean]] = [
         lambda ms: ms.log("a").delete_cursor("reader"),
         lambda model: model["a"].acked.pop("reader"),
     ),
-    (lambda ms: ms.log("b").truncate(before=40), lambda model: model["b"].truncate(40)),
+    (
+        lambda ms: ms.log("b").truncate(before=40, past_end=True),
+        lambda model: model["b"].truncate(40),
+    ),
     appended("b", b"forty"),
     (drop_bytes, nothing),
     (lambda ms: ms.fold(), nothing),

@@ -17,7 +17,7 @@ import millstream
 pytestmark = pytest.mark.crash
 
 INTERRUPTED = """
-import collections, faulthandler, os, random, signal, sys, threading, time
+import collections, faulthandler, os, random, signal, sys, threading
 import millstream
 
 path, kind, number_of_threads, times, seed = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
@@ -43,7 +43,8 @@ def press():
     for _ in range(times):
         armed.wait()
         armed.clear()
-        time.sleep(rng.uniform(0, 0.004))
+        if stop.wait(rng.uniform(0, 0.004)):  # at any moment, unless another has failed
+            return
         os.kill(os.getpid(), signal.SIGINT)
         caught.wait()
         caught.clear()

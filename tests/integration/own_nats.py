@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import millstream
 from millstream.cli.clustering import ClusterPlace
 from millstream.cluster.bulletin import NodeReport
 from millstream.cluster.ports import HOST, free_ports
+from millstream.errors import MillstreamError
 from tests.conformance.nats_kit import until
 
 DISK = "sync_interval: always"
@@ -152,6 +154,32 @@ class Nodes:
         with Visit(self.plan) as visit:
             found = visit.listen(lambda heard: len(heard) == len(self.ports), timeout_s=3.0)
         return {name: report for name, (report, _) in found.items()}
+
+    def append(self, value: bytes, *, log: str = "orders") -> None:
+        """Append once, also while the nodes or their NATS are only beginning."""
+
+        def is_appended() -> bool:
+            try:
+                with millstream.open(self.addresses, retry_for=5.0) as ms:
+                    if value not in [one.value for one in ms.log(log).read()]:
+                        ms.log(log).append(value)
+            except MillstreamError:  # they have just started, or gone on
+                return False
+            return True
+
+        until(is_appended, f"{value!r} is appended")
+
+    def values(self, name: str, *, log: str = "orders") -> list[bytes]:
+        """What one node's store holds of a log."""
+        with millstream.open(self.file(name), mode="r") as ms:
+            return [one.value for one in ms.log(log).read()]
+
+    def until_everywhere(self, *values: bytes) -> None:
+        """Wait until the store of every node holds just these values."""
+        until(
+            lambda: all(self.values(name) == list(values) for name in self.ports),
+            f"{values} everywhere",
+        )
 
     def until(self, *roles: str) -> None:
         """Wait until the nodes have these roles, in some order; a leader and followers if none."""

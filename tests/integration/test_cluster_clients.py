@@ -204,3 +204,5 @@ def test_users_of_a_room_whose_node_is_killed_resume_on_another(
             asyncio.run(within())
             run.start(doomed)
             run.until_well()
+        account = run.account
+        assert account.acknowledged == account.attempted == ROUNDS * USERS * 2 * EACH

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import millstream
-from millstream.errors import MillstreamError
 from tests.conformance.nats_kit import until
 from tests.integration.own_nats import Nodes, OwnNats, nodes_on, own_nats
 
@@ -20,28 +19,6 @@ pytestmark = [
     pytest.mark.faults,
     pytest.mark.timeout(900),
 ]
-
-
-def append(nodes: Nodes, value: bytes) -> None:
-    def is_appended() -> bool:
-        try:
-            with millstream.open(nodes.addresses, retry_for=5.0) as ms:
-                log = ms.log("orders")
-                if value not in [one.value for one in log.read()]:
-                    log.append(value)
-        except MillstreamError:  # NATS has just started
-            return False
-        return True
-
-    until(is_appended, f"{value!r} is appended")
-
-
-def assert_everywhere(nodes: Nodes, *values: bytes) -> None:
-    def found(name: str) -> list[bytes]:
-        with millstream.open(nodes.file(name), mode="r") as ms:
-            return [one.value for one in ms.log("orders").read()]
-
-    until(lambda: all(found(name) == list(values) for name in nodes.ports), f"{values} everywhere")
 
 
 def asked(nodes: Nodes) -> Any:
@@ -69,15 +46,15 @@ def test_nodes_go_on_by_themselves_once_servers_have_the_disks_that_they_had(
     tmp_path: Path,
 ) -> None:
     with own_nats(tmp_path) as nats, nodes_on(tmp_path, cluster=nats.address()) as nodes:
-        append(nodes, b"first")
-        assert_everywhere(nodes, b"first")
+        nodes.append(b"first")
+        nodes.until_everywhere(b"first")
         nats.stop()
         set_aside(nats, ".early")
         put_back(nats, ".early")
         nats.start()
         nodes.until()
-        append(nodes, b"second")
-        assert_everywhere(nodes, b"first", b"second")
+        nodes.append(b"second")
+        nodes.until_everywhere(b"first", b"second")
 
         nats.stop()
         set_aside(nats, ".late")
@@ -99,13 +76,13 @@ def test_nodes_go_on_by_themselves_once_servers_have_the_disks_that_they_had(
         nats.start()
         nodes.until()
         assert all("is gone" in one["resumed"] for one in status(nodes).values())
-        append(nodes, b"third")
-        assert_everywhere(nodes, b"first", b"second", b"third")
+        nodes.append(b"third")
+        nodes.until_everywhere(b"first", b"second", b"third")
 
 
 def test_too_few_servers_are_no_reason_to_halt_and_the_cluster_says_so(tmp_path: Path) -> None:
     with own_nats(tmp_path) as nats, nodes_on(tmp_path, cluster=nats.address()) as nodes:
-        append(nodes, b"first")
+        nodes.append(b"first")
         until(lambda: asked(nodes)["state"] == "healthy", "all is well")
         nats.lose(0)
         nats.lose(1)
@@ -118,8 +95,8 @@ def test_too_few_servers_are_no_reason_to_halt_and_the_cluster_says_so(tmp_path:
         nats.start()
         nodes.until()
         until(lambda: asked(nodes)["state"] == "healthy", "all is well again")
-        append(nodes, b"second")
-        assert_everywhere(nodes, b"first", b"second")
+        nodes.append(b"second")
+        nodes.until_everywhere(b"first", b"second")
 
 
 def nats_is_led(nodes: Nodes) -> bool:

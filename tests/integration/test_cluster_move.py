@@ -34,14 +34,6 @@ def append(nodes: Nodes, value: bytes) -> None:
         ms.log("orders").append(value)
 
 
-def assert_everywhere(nodes: Nodes, *values: bytes) -> None:
-    def found(name: str) -> list[bytes]:
-        with millstream.open(nodes.file(name), mode="r") as ms:
-            return [one.value for one in ms.log("orders").read()]
-
-    until(lambda: all(found(name) == list(values) for name in nodes.ports), f"{values} everywhere")
-
-
 def close(nodes: Nodes) -> None:
     """Close the log: every node stops behind the same entry, and none takes a write."""
     closed = ask(nodes, "close")
@@ -74,7 +66,7 @@ def test_a_cluster_moves_to_another_nats_with_more_replicas(tmp_path: Path) -> N
             ask(nodes, "move")
             nodes.until()
             append(nodes, b"second")
-            assert_everywhere(nodes, b"first", b"second")
+            nodes.until_everywhere(b"first", b"second")
 
             nodes.stop("a")
             nodes.place(**place)
@@ -97,7 +89,7 @@ def test_more_replicas_than_there_are_servers_change_nothing(tmp_path: Path) -> 
             ask(nodes, "move")
             nodes.until()
             append(nodes, b"second")
-            assert_everywhere(nodes, b"first", b"second")
+            nodes.until_everywhere(b"first", b"second")
 
 
 def test_three_nodes_with_servers_of_their_own_become_five(tmp_path: Path) -> None:
@@ -123,6 +115,6 @@ def test_three_nodes_with_servers_of_their_own_become_five(tmp_path: Path) -> No
         ask(nodes, "move")
         nodes.until()
         append(nodes, b"second")
-        assert_everywhere(nodes, b"first", b"second")
+        nodes.until_everywhere(b"first", b"second")
     finally:
         nodes.stop()

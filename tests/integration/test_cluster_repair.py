@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-import millstream
-from millstream.errors import MillstreamError
 from tests.conformance.nats_kit import until
 from tests.integration import broken_off
 from tests.integration.own_nats import Nodes, nodes_on, own_nats
@@ -50,24 +48,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         yield started
 
 
-def values(nodes: Nodes, name: str) -> list[bytes]:
-    with millstream.open(nodes.file(name), mode="r") as ms:
-        return [one.value for one in ms.log("orders").read()]
-
-
 def append(nodes: Nodes, value: bytes) -> None:
-    def is_appended() -> bool:
-        try:
-            with millstream.open(nodes.addresses, retry_for=5.0) as ms:
-                log = ms.log("orders")
-                if value not in [one.value for one in log.read()]:
-                    log.append(value)
-        except MillstreamError:  # the nodes have just gone on
-            return False
-        return True
-
-    until(is_appended, f"{value!r} is appended")
-    until(lambda: all(value in values(nodes, name) for name in nodes.ports), "it is everywhere")
+    """Append, and wait until every node has it."""
+    nodes.append(value)
+    until(lambda: all(value in nodes.values(name) for name in nodes.ports), "it is everywhere")
 
 
 def lose_the_log(nodes: Nodes) -> None:
@@ -121,7 +105,7 @@ def test_nodes_that_are_restarted_in_between_do_no_harm(nodes: Nodes, step: str)
     append(nodes, f"restarted: {step}".encode())
     lose_the_log(nodes)
     repair(nodes, killed_after=STEPS[step])
-    before = {name: values(nodes, name) for name in nodes.ports}
+    before = {name: nodes.values(name) for name in nodes.ports}
     nodes.stop("a")
     nodes.start("a")
     until(lambda: len(nodes.reports()) == 3, "all nodes are heard of")
@@ -132,7 +116,7 @@ def test_nodes_that_are_restarted_in_between_do_no_harm(nodes: Nodes, step: str)
     until_well(nodes)
     append(nodes, f"after a restart: {step}".encode())
     for name, had in before.items():
-        assert values(nodes, name)[: len(had)] == had
+        assert nodes.values(name)[: len(had)] == had
 
 
 def test_a_log_that_is_whole_is_not_replaced(nodes: Nodes) -> None:

@@ -23,7 +23,7 @@ from tests.conformance.nats_kit import PATIENCE_S, until
 from tests.integration.own_nats import OwnNats, own_nats
 
 if TYPE_CHECKING:
-    from millstream.cluster.jetstream import StreamState
+    from millstream.cluster.jetstream_answer import StreamState
     from millstream.cluster.membership import Membership
     from millstream.cluster.node import Node
 

@@ -221,8 +221,12 @@ def test_the_lead_of_a_stream_goes_to_another_server_when_it_is_asked_for(
     assert log.look(timeout_s=WITHIN_S).leader not in ("", first)
     assert {one.name for one in log.servers.replicas} | {log.servers.leader} == set("abc")
     append_at_last(log, b"after", after=1)
-    found = log.read(0, bytes_max=MANY, timeout_s=WITHIN_S)
-    assert [one.data for one in found] == [b"before", b"after"]
+
+    def has_both() -> bool:  # the nearest server may be a moment behind
+        found = log.read(0, bytes_max=MANY, timeout_s=WITHIN_S)
+        return [one.data for one in found] == [b"before", b"after"]
+
+    until(has_both, "both are read")
 
 
 def test_a_stream_that_is_known_to_be_gone_is_dropped_and_made_again(log: JetStreamLog) -> None:

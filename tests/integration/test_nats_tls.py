@@ -57,12 +57,16 @@ def test_neither_clients_nor_servers_are_told_anything_plainly(servers: Servers)
 def test_a_client_that_does_not_know_the_authority_does_not_connect(
     servers: Servers, tmp_path: Path, what: str
 ) -> None:
+    from millstream.cluster.jetstream import JetStreamLog
     from millstream.cluster.nats_access import ClusterTls
+    from millstream.cluster.shared_log import Unreachable
 
     other = ClusterTls(ca=str(make_certificates(tmp_path).ca))
     line = Servers(servers.all, ClusterTls() if what == "no authority" else other).line()
     try:
         until(lambda: "certificate" in line.trouble, "the server is not trusted")
+        with pytest.raises(Unreachable):
+            JetStreamLog(line, "refused").found(timeout_s=1.0)
     finally:
         line.close()
 
@@ -87,6 +91,7 @@ def test_a_server_without_a_certificate_of_the_cluster_does_not_join_it(
     try:
         server.start()
         until(lambda: _refused(logs) > before, "its routes are refused")
+        assert _refused(logs) > before
     finally:
         server.stop()
 

@@ -12,45 +12,22 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
-from itertools import count
 
 import pytest
 
 import millstream
-from millstream import Millstream, Producer
+from millstream import Producer
 from millstream.doctor import examine
-from millstream.errors import CorruptionError, Fenced, MillstreamError, OutcomeUnknown
+from millstream.errors import CannotOpen, CorruptionError, MillstreamError, OutcomeUnknown
 from millstream.store.object_folder import ObjectFolder
 from millstream.store.slate_address import parse_address
 from millstream.store.slate_options import SlateOptions
-from millstream.testing.objects import BUCKET, Fault, ObjectProxy, object_server, variables
+from millstream.testing.objects import Fault, ObjectProxy
+from tests.integration.faulty_objects import append_until_it_works, values
 
 pytestmark = [pytest.mark.requires("s3"), pytest.mark.faults, pytest.mark.slow]
 
-_NUMBERS = count()
 QUICK = SlateOptions(commit_timeout_s=2.0)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with object_server() as address:
-        yield address
-
-
-@pytest.fixture
-def proxy(server: str) -> Iterator[ObjectProxy]:
-    with ObjectProxy(server) as made, variables(made.address):
-        yield made
-
-
-@pytest.fixture
-def address() -> str:
-    return f"s3://{BUCKET}/faults-{next(_NUMBERS)}"
-
-
-def values(ms: Millstream) -> list[bytes]:
-    return [record.value for record in ms.log("a").read()]
 
 
 def assert_nothing_was_lost(ms: millstream.Millstream) -> None:
@@ -60,18 +37,6 @@ def assert_nothing_was_lost(ms: millstream.Millstream) -> None:
     assert found[0] == b"before"
     assert found[-1] == b"after"
     assert set(found) <= {b"before", b"doubtful", b"after"}
-
-
-def append_until_it_works(ms: Millstream, value: bytes, producer: Producer) -> None:
-    """As a careful caller does: what is not certain is repeated under the same sequence."""
-    while True:
-        try:
-            ms.log("a").append(value, producer=producer)
-            return
-        except Fenced:
-            raise
-        except MillstreamError:
-            continue
 
 
 @pytest.mark.parametrize("fault", ["refuse", "lose", "repeat"])
@@ -91,7 +56,7 @@ def test_a_fault_now_and_then_loses_nothing(proxy: ObjectProxy, address: str, fa
 def test_an_object_store_that_is_away_is_waited_for_and_comes_back(
     proxy: ObjectProxy, address: str
 ) -> None:
-    with millstream.open(address, options=SlateOptions(commit_timeout_s=0.5)) as ms:
+    with millstream.open(address, options=QUICK) as ms:
         ms.log("a").append(b"before")
         proxy.script = lambda _method, _path: "refuse"
         with pytest.raises(OutcomeUnknown):
@@ -106,14 +71,15 @@ def test_an_object_store_that_is_away_is_waited_for_and_comes_back(
 def test_a_bucket_that_denies_writes_is_named_and_taken_up_again(
     proxy: ObjectProxy, address: str
 ) -> None:
-    with millstream.open(address, options=SlateOptions(commit_timeout_s=0.5)) as ms:
+    with millstream.open(address, options=QUICK) as ms:
         ms.log("a").append(b"before")
         proxy.script = lambda method, _path: "deny" if method == "PUT" else None
         with pytest.raises(MillstreamError):
             ms.log("a").append(b"doubtful")
         assert values(ms) == [b"before"]  # reads go on
-        with pytest.raises(MillstreamError, match=r"AccessDenied|403|denied"):
+        with pytest.raises(CannotOpen, match=r"AccessDenied|403|denied") as refused:
             millstream.open(address)
+        assert refused.value.test == "put_if_absent"
         proxy.script = None
         assert_nothing_was_lost(ms)
 

@@ -27,17 +27,11 @@ from millstream.errors import (
     Recovering,
 )
 from millstream.store.slate_options import SlateOptions
-from millstream.testing.objects import BUCKET, ObjectProxy, object_server, variables
+from millstream.testing.objects import BUCKET, ObjectProxy, variables
 
 pytestmark = [pytest.mark.requires("s3"), pytest.mark.slow]
 
 _NUMBERS = count()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with object_server() as address:
-        yield address
 
 
 @pytest.fixture
@@ -45,12 +39,6 @@ def address(server: str) -> Iterator[str]:
     """The address of a store that is not there yet."""
     with variables(server):
         yield f"s3://{BUCKET}/store-{next(_NUMBERS)}"
-
-
-@pytest.fixture
-def proxy(server: str) -> Iterator[ObjectProxy]:
-    with ObjectProxy(server) as made, variables(made.address):
-        yield made
 
 
 def fill(ms: Millstream) -> None:

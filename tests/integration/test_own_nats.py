@@ -50,6 +50,8 @@ def test_three_nodes_share_a_store_over_three_servers_that_others_run(tmp_path: 
         nodes.start()
         nodes.until()
         use(nodes, b"second")
+        with millstream.open(nodes.addresses) as ms:
+            assert [one.value for one in ms.log("orders").read()] == [b"first", b"second"]
 
 
 def test_user_and_password_in_the_address_open_every_server(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ class Forks(RuleBasedStateMachine):
     @rule(log=logs, before=st.integers(0, 30))
     def truncate(self, log: Copy, before: int) -> None:
         if not log.gone:
-            self.ms.log(log.name).truncate(before=before)
+            self.ms.log(log.name).truncate(before=before, past_end=True)
             log.truncate(before)
 
     @rule(log=logs)

@@ -221,7 +221,7 @@ class LogMachine(RuleBasedStateMachine):
         log, _ = self.log(handle, name)
         model = self.made(name) if before else self.model.get(name, ModelLog())
 
-        assert log.truncate(before=before) == model.truncate(before)
+        assert log.truncate(before=before, past_end=True) == model.truncate(before)
 
     @rule(handle=HANDLES, name=st.sampled_from(LOGS))
     def delete(self, handle: int, name: str) -> None:
@@ -384,7 +384,7 @@ class LogMachine(RuleBasedStateMachine):
                 tx.append(into, items[0].value, key=items[0].key, headers=items[0].headers)
                 tx.set_metadata(into, "k", 9)
                 if before is not None:
-                    tx.truncate(into, before=before)
+                    tx.truncate(into, before=before, past_end=True)
                 if fails == "last":
                     tx.append("never", b"", expect_end=1)
             return first.result

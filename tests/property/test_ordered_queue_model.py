@@ -40,7 +40,7 @@ from millstream.errors import Conflict, LeaseLost
 from millstream.queue.model import roster
 from millstream.queue.model.message import Message, QueueInfo
 from millstream.queue.rules import index as indexing
-from millstream.queue.rules import passing
+from millstream.queue.rules import open_group, passing
 from millstream.record import wall_ms_of
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
@@ -82,7 +82,7 @@ LIMITS = st.builds(
 
 BOUNDS = (
     (indexing, "ROWS_PER_READ", 2),
-    (indexing, "MEMBERS_PER_READ", 2),
+    (open_group, "MEMBERS_PER_READ", 2),
     (passing, "PASSED_MAX", 1),
     (roster, "NAMED_MAX", 1),
 )
@@ -570,7 +570,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
     def truncate(self, handle: int, log: str, more: int) -> None:
         """Up to some record, or past the end: there is a gap then, of which nothing is lost."""
         target = self.handles[handle].log(log)
-        target.truncate(before=max(0, target.end_offset() + more))
+        target.truncate(before=max(0, target.end_offset() + more), past_end=True)
         target.enforce_retention()
 
     @rule(seconds=st.integers(1, 12) | st.sampled_from([0.25, 0.5, 3_600]))

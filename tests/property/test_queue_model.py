@@ -571,7 +571,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Up to some record, or past the end: there is a gap then, of which nothing is lost."""
         target = self.handles[handle].log(log)
         before = self.ends[log] + beyond if beyond else round(share * self.ends[log])
-        target.truncate(before=before)
+        target.truncate(before=before, past_end=True)
         self.ends[log] = max(self.ends[log], before)
         target.enforce_retention()
 

@@ -18,10 +18,11 @@ import os
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from millstream import Limits, RoomMessage
 from millstream.embedded import open_file
@@ -117,6 +118,8 @@ class Client:
     """Messages before it are older than these values."""
     frames: list[dict[str, Any]] = field(default_factory=list)
     """What it has not looked at yet."""
+    told: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+    """Set whenever there is a frame."""
 
 
 class Heard(RoomListener):
@@ -134,6 +137,7 @@ class Heard(RoomListener):
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
         self.to.frames.append(json.loads(text))
+        self.to.told.set()
 
     def close(self, code: int, reason: str) -> None:
         self.closed = reason
@@ -248,10 +252,19 @@ class Rooms:
             await self.read_on(index)
         reading = [one for one in self.clients if one.listener is not None]
         for client in reading:
-            await _until(lambda client=client: self.has_all(client), client)  # type: ignore[misc]
+            await self.until_it_has_all(client)
             assert client.listener is not None
             assert client.listener.closed is None, client.listener.closed
             assert self.known(client) == self.retained(), client
+
+    async def until_it_has_all(self, client: Client) -> None:
+        """Look again after each frame."""
+        while not self.has_all(client):
+            client.told.clear()
+            try:
+                await asyncio.wait_for(client.told.wait(), PATIENCE_S)
+            except TimeoutError:
+                pytest.fail(f"heard nothing more: {client}")
 
     def has_all(self, client: Client) -> bool:
         self.look_through(client)
@@ -346,15 +359,6 @@ class Rooms:
 
 def _shown(message: RoomMessage) -> Any:
     return None if message.deleted else json.loads(message.data)
-
-
-async def _until(is_so: Callable[[], bool], told: object) -> None:
-    """Let the hubs run until it is so."""
-    loop = asyncio.get_running_loop()
-    until_s = loop.time() + PATIENCE_S
-    while not is_so():
-        assert loop.time() < until_s, told
-        await asyncio.sleep(0.0005)
 
 
 async def walk(chance: random.Random) -> Counter[str]:

@@ -3,16 +3,24 @@
 A test that asks for `spark` gets the session that all share; what it set or left running is undone
 after it. A test that starts a Spark in another process asks for `no_spark`: the shared one is ended
 before it. Such tests run last, so that the shared one is started once.
+
+Half of what a Java does in a test is to load Spark's classes. Where Python has a cache of bytecode
+apart from the sources, as in `make test`, the first shared session writes an archive of its classes
+there when it ends, and every Java after it begins with that.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from millstream.spark.class_archive import find_archive, keep_archive
+from millstream.spark.java import find_java
 from millstream.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -25,6 +33,16 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For every Java that a test starts: none lives long enough to gain from what is compiled a second
 time, or collected by threads of its own. That is a third of the processor's time."""
 
+ENDING_S = 300.0
+"""How long a Java may take to end: the one that writes the archive takes a while."""
+
+
+def archive_place() -> dict[str, str] | None:
+    """The variables that name where archives of classes lie; None if there is no place for one."""
+    if sys.pycache_prefix is None or " " in sys.pycache_prefix:  # where an option of Java would end
+        return None
+    return {"XDG_CACHE_HOME": sys.pycache_prefix}
+
 
 class SharedSpark:
     """A session that is started when it is first asked for."""
@@ -32,6 +50,22 @@ class SharedSpark:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._session: SparkSession | None = None
+        self._place = archive_place()
+        self._archive = self._place and find_archive(find_java(), self._place)
+        self._written = Path(sys.pycache_prefix or "") / "millstream" / f"classes.{os.getpid()}"
+
+    def java_options(self) -> str:
+        """For every Java that is started now; one that cannot use the archive goes without."""
+        if self._archive is None:
+            return JAVA_OPTIONS
+        return f"{JAVA_OPTIONS} -XX:SharedArchiveFile={self._archive} -Xlog:disable"
+
+    def _settings(self) -> dict[str, str]:
+        if self._place is None or self._archive is not None:
+            return {}
+        self._written.parent.mkdir(parents=True, exist_ok=True)
+        options = f"-XX:ArchiveClassesAtExit={self._written} -Xlog:disable"
+        return {"spark.driver.extraJavaOptions": options}
 
     def get(self) -> SparkSession:
         """The session, running."""
@@ -44,6 +78,7 @@ class SharedSpark:
                 settings={
                     "spark.sql.shuffle.partitions": "2",
                     "spark.sql.streaming.stopTimeout": "60s",
+                    **self._settings(),
                 },
             )
         return self._session
@@ -61,7 +96,10 @@ class SharedSpark:
         assert gateway is not None
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(timeout=60)
+        gateway.proc.wait(timeout=ENDING_S)
+        if self._place is not None and self._written.exists():
+            self._archive = keep_archive(self._written, find_java(), self._place)
+            os.environ["JDK_JAVA_OPTIONS"] = self.java_options()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,7 +121,9 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpa
     """The holder of the one session; ask for `spark` or `no_spark` instead."""
     shared = SharedSpark(tmp_path_factory.mktemp("spark"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JDK_JAVA_OPTIONS", JAVA_OPTIONS)  # also those in processes of their own
+        patch.setenv(
+            "JDK_JAVA_OPTIONS", shared.java_options()
+        )  # also those in processes of their own
         yield shared
         shared.end()
 
@@ -106,6 +146,12 @@ def spark(shared_spark: SharedSpark) -> Iterator[SparkSession]:
     for name, value in before.items():
         if after.get(name) != value:
             session.conf.set(name, value)
+
+
+@pytest.fixture
+def own_classes(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that has an archive of classes written: a Java that uses one writes none."""
+    monkeypatch.delenv("JDK_JAVA_OPTIONS")
 
 
 @pytest.fixture

@@ -1,18 +1,27 @@
 """Runs pipelines in a process of their own, which a test kills or lets finish.
 
 python pipeline_driver.py FOLDER STORE PIPELINE…
+
+Pipelines are `archive`, `delta`, `iceberg` (an archive as a table), `route`, and `replay` and
+`compact`, which may have a number: `replay:3` appends rows-3.json, `compact:3` makes compacted-3.
+What has begun and ended is noted in steps.txt.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from millstream.spark.pipelines.archive import archive
 from millstream.spark.pipelines.compact import compact
 from millstream.spark.pipelines.replay import replay
 from millstream.spark.pipelines.route import route
 from millstream.spark.session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def main(folder: Path, store: str, wanted: list[str]) -> None:
@@ -23,20 +32,39 @@ def main(folder: Path, store: str, wanted: list[str]) -> None:
         directory=folder / "spark",
         settings={"spark.sql.shuffle.partitions": "2"},
     )
+    note(folder, "ready")
     for name in wanted:
-        if name in ("archive", "delta", "iceberg"):
-            table = "" if name == "archive" else name
-            archive(spark, store, folder / "archive", logs=["orders"], round_records=400,
-                    table=table, target_file_bytes=20_000 if table else 0)  # fmt: skip
-        elif name == "replay":
-            source, to = folder / "rows.json", "replayed"
-            replay(spark, store, source, to, checkpoint=folder / "checkpoint", format="json",
-                   step_records=300)  # fmt: skip
-        elif name == "compact":
-            compact(spark, store, "keyed", to_log="compacted")
-        else:
-            route(spark, store, round_records=400)
+        note(folder, f"begin {name}")
+        run(spark, folder, store, name)
+        note(folder, f"end {name}")
     spark.stop()
+
+
+def note(folder: Path, text: str) -> None:
+    """Add a line, in one write: it is there as a whole, or not at all."""
+    descriptor = os.open(folder / "steps.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(descriptor, f"{text}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def run(spark: SparkSession, folder: Path, store: str, name: str) -> None:
+    """Run one pipeline."""
+    kind, _, number = name.partition(":")
+    end = f"-{number}" if number else ""
+    if kind in ("archive", "delta", "iceberg"):
+        table = "" if kind == "archive" else kind
+        archive(spark, store, folder / "archive", logs=["orders"], round_records=400,
+                table=table, target_file_bytes=20_000 if table else 0)  # fmt: skip
+    elif kind == "replay":
+        source, checkpoint = folder / f"rows{end}.json", folder / f"checkpoint{end}"
+        replay(spark, store, source, "replayed", checkpoint=checkpoint, format="json",
+               step_records=300)  # fmt: skip
+    elif kind == "compact":
+        compact(spark, store, "keyed", to_log=f"compacted{end}")
+    else:
+        route(spark, store, round_records=400)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,8 @@ def test_many_are_assigned_in_several_commits(
         {},
         {"jobs": (0, 39)},
     )
-    commands = list(assigning._commands(store.session, [found], ["even", "odd"]))
+    assignments = assigning.assignments_of(store.session, [found], ["even", "odd"])
+    commands = list(assigning.commands(assignments))
     assert max(sum(n for one in some for _, n in one.runs) for some in commands) <= 7
     for _ in range(2):
         for some in commands:

@@ -277,6 +277,6 @@ def test_a_store_that_is_only_read_is_not_changed(spark: SparkSession, store: Mi
 def test_an_empty_log_and_an_empty_range_give_no_rows(
     spark: SparkSession, store: Millstream
 ) -> None:
-    store.log("empty").truncate(before=5)
+    store.log("empty").truncate(before=5, past_end=True)
     assert load(spark, store, subscribe="empty").count() == 0
     assert load(spark, store, startingOffsets='{"orders": -1}').count() == 0

@@ -16,7 +16,8 @@ BESIDE = {"spark_read", "spark_read_1k", "spark_write", "spark_scale"}
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_spark")
+@pytest.mark.timeout(900)  # every workload, and more than one Java
+@pytest.mark.usefixtures("own_classes")
 def test_every_workload_reports_the_documented_fields(tmp_path: Path) -> None:
     names = list(workloads.SUITE.workloads)
     command = [sys.executable, "-m", "millstream", "bench", "spark", "--json"]

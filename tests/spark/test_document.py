@@ -26,8 +26,8 @@ def test_the_snippets_of_the_source_run(
     assert len(found) >= 6
     names: dict[str, object] = {"spark": spark}
     for snippet in found:
-        code = snippet.code.replace('"shop.db"', repr(str(tmp_path / "shop.db")))
-        code = code.replace("'shop.db'", repr(str(tmp_path / "shop.db")))
+        code = snippet.code.replace('"rows.db"', repr(str(tmp_path / "rows.db")))
+        code = code.replace("'rows.db'", repr(str(tmp_path / "rows.db")))
         for name in ("checkpoint", "checkpoint-counts"):
             code = code.replace(f'"{name}"', repr(str(tmp_path / name)))
         exec(compile("\n" * (snippet.line - 1) + code, str(DOCUMENT), "exec"), names)

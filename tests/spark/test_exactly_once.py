@@ -14,7 +14,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 
 import pytest
 
@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
 
 DRIVER = Path(__file__).with_name("copying_driver.py")
 PATIENCE_S = 240.0
+LOOK_S = 0.05
 ROWS = 300
 
 ORDER = ("after commit", "before commit", "write", "planning")
@@ -79,9 +80,10 @@ def kill_all_of(driver: subprocess.Popen[bytes]) -> None:
 def wait_for(mark: Path, driver: subprocess.Popen[bytes], log: Path) -> None:
     deadline = monotonic() + PATIENCE_S
     while not mark.exists():
-        assert driver.poll() is None, log.read_text(errors="replace")[-3_000:]
         assert monotonic() < deadline, log.read_text(errors="replace")[-3_000:]
-        sleep(0.05)
+        with suppress(subprocess.TimeoutExpired):
+            driver.wait(LOOK_S)
+            pytest.fail(log.read_text(errors="replace")[-3_000:])
 
 
 def test_a_query_that_is_killed_at_each_point_copies_every_row_once(

@@ -138,6 +138,33 @@ def test_archive_and_live_log_are_one_table(
     assert rows(spark, store, into, "orders", metadataOnly="true").count() == 150
 
 
+def test_a_filter_asks_an_archive_whether_values_are_null(
+    spark: SparkSession, store: Millstream, into: Path
+) -> None:
+    def append(first: int) -> None:
+        values = [None if n % 3 == 0 else b"" for n in range(first, first + 6)]
+        store.log("prices").append_many(values, headers=[{"n": first + i} for i in range(6)])
+
+    append(0)
+    archive(spark, path_of(store), into, logs=["prices"], keep=0)
+    append(6)
+    assert store.log("prices").start_offset() == 6  # the first half is in the archive alone
+    for condition, expected in (
+        ("_value IS NULL", [0, 3, 6, 9]),
+        ("_value IS NOT NULL AND n > 3", [4, 5, 7, 8, 10, 11]),
+    ):
+        found = rows(spark, store, into, "prices", filter=condition)
+        assert offsets(found) == expected  # the column value is not asked for
+        nulls = {row["offset"]: row["value"] is None for row in found.collect()}
+        assert nulls == {offset: offset % 3 == 0 for offset in expected}
+        bare = rows(spark, store, into, "prices", filter=condition, metadataOnly="true")
+        assert offsets(bare) == expected
+    reader = spark.read.format("millstream").schema("offset long, _value binary")
+    reader = reader.options(path=path_of(store), archive=str(into), subscribe="prices")
+    with pytest.raises(Exception, match="there is no column '_value' in this read"):
+        reader.load().count()
+
+
 def test_a_deleted_log_is_still_in_the_archive(
     spark: SparkSession, store: Millstream, into: Path
 ) -> None:

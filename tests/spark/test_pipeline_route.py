@@ -11,7 +11,7 @@ import pytest
 import millstream
 from millstream import Item, Millstream
 from millstream.errors import Conflict, InvalidInput, NotFound, Truncated
-from millstream.spark.pipelines import backfill
+from millstream.spark.pipelines import backfill, looks
 from millstream.spark.pipelines.archive import archive
 from millstream.spark.pipelines.route import route
 
@@ -71,7 +71,11 @@ def held(store: Millstream, queue: str) -> list[tuple[str, int]]:
     return sorted((m.log, m.offset) for m in store.queue(queue).claim(10_000))
 
 
-def test_spark_agrees_with_the_built_in_routing(spark: SparkSession, store: Millstream) -> None:
+@pytest.mark.parametrize("asked_max", [0, 99], ids=["by SQL", "in tasks"])
+def test_spark_agrees_with_the_built_in_routing(
+    spark: SparkSession, store: Millstream, asked_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "ASKED_MAX", asked_max)
     fill(store, "orders", 80)
     fill(store, "returns", 40)
     for number, text in enumerate(FILTERS):

@@ -30,7 +30,8 @@ LONG = int(os.environ.get("MILLSTREAM_SPARK_KILLS", "0"))
 REQUEST_BYTES_MAX = 256 * 1024 * 1024
 """More than any request or answer of a server may hold."""
 
-JOB_BYTES = 330_000_000
+JOB_BYTES = (330_000_000, 900_000_000)
+"""Of jobs that need no more memory of a server the larger they are."""
 
 
 @pytest.fixture
@@ -124,24 +125,26 @@ def peak_bytes(pid: int) -> int:
 
 @pytest.mark.faults
 @pytest.mark.skipif(not LONG, reason="only `make faults` writes so much")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("job_bytes", JOB_BYTES)
 def test_a_job_of_more_than_any_request_holds_is_one_commit_in_bounded_memory(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, job_bytes: int
 ) -> None:
     with program(tmp_path) as (process, url), millstream.open(url) as store:
         store.log("small").append(b"1")
         before = peak_bytes(process.pid)
-        rows = spark.range(0, JOB_BYTES // 1_000_000, 1, 2).selectExpr(
+        rows = spark.range(0, job_bytes // 1_000_000, 1, 2).selectExpr(
             "repeat(sha2(string(id), 256), 15625) as value"
         )
         writer = rows.write.format("millstream").mode("append")
         writer.options(server=url, log="to").save()
         needed = peak_bytes(process.pid) - before
-        assert store.log("to").end_offset() == JOB_BYTES // 1_000_000
+        assert store.log("to").end_offset() == job_bytes // 1_000_000
         reader = spark.read.format("millstream").options(server=url, subscribe="to")
         sizes = reader.load().selectExpr("sum(length(value)) as size").first()
     assert sizes is not None
-    assert sizes["size"] == JOB_BYTES > REQUEST_BYTES_MAX
+    assert sizes["size"] == job_bytes > REQUEST_BYTES_MAX
+    print(f"a job of {job_bytes:,} bytes needed {needed:,} bytes of the server's memory")
     assert needed < REQUEST_BYTES_MAX, needed
 
 

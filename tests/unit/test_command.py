@@ -33,7 +33,8 @@ from millstream.queue.commands import ClaimMessages, PutMessages
 from millstream.record import Producer
 from millstream.remote.repeats import RepeatFate, fate_of, unreachable
 from millstream.replica.sync.following import WaitForChange
-from millstream.server.auth.access import ANYONE_HERE, Principal, parse_permission
+from millstream.server.auth.access import ANYONE_HERE, Principal
+from millstream.server.auth.permission import parse_permission
 from millstream.server.bounds import check_command
 from millstream.server.core import Core
 from tests.unit.samples import SINGLE, required

@@ -13,7 +13,7 @@ from hypothesis import given
 
 from millstream import Headers
 from millstream.errors import CorruptionError, InvalidInput
-from millstream.format.packing import pack_headers
+from millstream.format.header_cells import pack_headers
 from millstream.header import NO_HEADERS
 from millstream.limits import Limits
 from tests.records import HEADER_PAIRS

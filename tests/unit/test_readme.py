@@ -21,6 +21,7 @@ FENCED = re.compile(
     r"(?P<skip><!-- not run -->\s*\n)?^(?P<indent>[ \t]*)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
+OPENED = re.compile(r"""\b(?:open|running)\(["']([^"']+\.db)["']""")
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,16 @@ def test_every_snippet_of_a_document_runs(
         if snippet.run:
             padding = "\n" * (snippet.line - 1)  # so a traceback shows the line of the document
             exec(compile(padding + snippet.code, str(document), "exec"), module.__dict__)
+
+
+def test_documents_share_no_store_so_they_can_be_followed_one_after_the_other() -> None:
+    users: dict[str, set[str]] = {}
+    for document in documents():
+        for snippet in snippets(document.read_text(encoding="utf-8")):
+            for store in OPENED.findall(snippet.code):
+                users.setdefault(store, set()).add(document.name)
+    assert "shop.db" in users
+    assert {store: found for store, found in users.items() if len(found) > 1} == {}
 
 
 def test_the_readme_shows_code_within_thirty_lines() -> None:

@@ -425,6 +425,48 @@ def test_the_architecture_names_files_that_are_there() -> None:
     assert {f"{path}/" for path in inside} <= {path for _, path in named}
 
 
+def unnamed_modules(text: str, paths: Iterable[str]) -> list[str]:
+    """Modules, as paths below src/millstream, that the table of ARCHITECTURE.md does not name."""
+    named = {path for _, path in named_files(text)}
+    named |= {path.replace("aio/", "threads/", 1) for path in named}  # two folders, the same files
+    entrances = ("__init__.py", "__main__.py")
+    return [path for path in paths if path not in named and not path.endswith(entrances)]
+
+
+def test_the_architecture_names_every_module() -> None:
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    inside = "src/millstream/"
+    assert not unnamed_modules(text, [one.removeprefix(inside) for one in python_files(inside)])
+
+
+def test_a_module_that_no_row_names_is_found() -> None:
+    text = "## Where does a change belong\n| `log/` | a |\n| `log/head.py`, `marks.py` | a |\n"
+    assert unnamed_modules(text, ["log/head.py", "log/marks.py", "log/__init__.py"]) == []
+    assert unnamed_modules(text, ["marks.py", "log/names.py"]) == ["marks.py", "log/names.py"]
+
+
+PATH = re.compile(r"`([\w/]+/\w+\.py)`")
+
+
+def names_a_lost_file(source: Source) -> Iterator[tuple[int, str]]:
+    """Paths of modules and tests, from the root, the sources or the tests."""
+    places = [ROOT / below for below in ("", "src", "src/millstream", "tests")]
+    for number, line in enumerate(source.text.splitlines(), start=1):
+        for path in PATH.findall(line):
+            if not any((place / path).exists() for place in places):
+                yield number, f"there is no {path}"
+
+
+def test_no_document_names_a_file_that_is_not_there() -> None:
+    assert not (broken := broken_lines(names_a_lost_file, documents())), "\n".join(["", *broken])
+
+
+def test_a_file_that_is_not_there_is_found() -> None:
+    assert list(names_a_lost_file(Source("docs/A.md", "see `log/no.py`, `log/head.py`"))) == [
+        (1, "there is no log/no.py")
+    ]
+
+
 def test_no_file_of_any_kind_has_a_vague_name() -> None:
     broken = [p for p in project_files() for _ in is_vaguely_named(Source(p, ""))]
     assert not broken, broken

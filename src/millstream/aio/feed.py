@@ -177,10 +177,6 @@ class Feed:
         self._listeners = tuple(one for one in self._listeners if one is not listener)
         self._end_if_idle()
 
-    def is_attached(self, listener: Listener) -> bool:
-        """Whether a listener hears what comes."""
-        return any(one is listener for one in self._listeners)
-
     def hold(self) -> None:
         """Stay, also without listeners, until `release`."""
         self._holds += 1
@@ -255,10 +251,12 @@ class Feed:
         """Look at the store, also for what it has not taken over from other processes yet."""
         self._is_fresh = False
         self._news.set()
+        self._source.store.watch.stir()  # another caller may wait
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._follow())
 
     def _end_if_idle(self) -> None:
+        self._source.store.watch.stir()
         if self._listeners or self._waits or self._behind or self._sending or self._holds:
             return
         task, self._task = self._task, None

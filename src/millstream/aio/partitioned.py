@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
+from millstream.aio.any_log import AnyLog
 from millstream.aio.log import Log, Metadata
 from millstream.aio.partitioned_cursor import PartitionedCursor, open_partitioned_cursor
 from millstream.command import AsyncSession, Transact
-from millstream.errors import InvalidInput, InvalidName, NotFound, Partitioned
+from millstream.errors import InvalidInput, InvalidName, NotFound, Partitioned, Truncated
 from millstream.header import HeadersLike
 from millstream.log import commands as c
 from millstream.log.progress import SECTION
@@ -23,7 +24,6 @@ from millstream.record import (
     Retention,
     Seconds,
     optional_ms,
-    retention_of,
 )
 
 READ_BYTES_MIN = 64 * 1024
@@ -38,7 +38,7 @@ async def open_partitioned(session: AsyncSession, name: str) -> PartitionedLog:
     return PartitionedLog(session, name, len(parts), follows=True)
 
 
-class PartitionedLog:
+class PartitionedLog(AnyLog):
     """Records spread over several logs by their keys; those of one key stay in their order.
 
     It comes to exist with its first append. A number of partitions that is not the log's own is
@@ -50,16 +50,12 @@ class PartitionedLog:
     ) -> None:
         self.spreader = Spreader(name, partitions)
         """Chooses the partitions of what is appended by this handle."""
-        self.name = self.spreader.log
-        self._session = session
+        super().__init__(session, self.spreader.log)
         self._follows = follows
         self._is_made = follows
 
     def __repr__(self) -> str:
         return f"PartitionedLog({self.name!r}, partitions={self.partitions})"
-
-    def __bool__(self) -> bool:
-        return True
 
     @property
     def partitions(self) -> int:
@@ -149,10 +145,11 @@ class PartitionedLog:
         bytes_max = max(READ_BYTES_MIN, self._session.limits.read_bytes_max // max(1, len(parts)))
         waiting: list[tuple[int, int, _Run]] = []
         for number, info in enumerate(parts):
-            first = (start or {}).get(number, info.start_offset)
+            named = (start or {}).get(number)
+            first = info.start_offset if named is None else named
             last = min((stop or {}).get(number, info.end_offset), info.end_offset)
             run = _Run(self._session, info.name, first, last, bytes_max)
-            if await run.fill():
+            if await run.fill(anywhere=named is None):
                 heappush(waiting, (run.appended(), number, run))
         while waiting:
             _, number, run = heappop(waiting)
@@ -198,10 +195,6 @@ class PartitionedLog:
             self.spreader = Spreader(self.name, len(found))
         return found
 
-    async def info(self) -> LogInfo | None:
-        """What a listing says of all partitions together; None if the log does not exist."""
-        return await self._session.execute(c.DescribeLog(self.name))
-
     async def len(self) -> int:
         """How many records are there."""
         return sum(one.end_offset - one.start_offset for one in await self.parts())
@@ -210,28 +203,6 @@ class PartitionedLog:
     def metadata(self) -> Metadata:
         """A small map of JSON values kept with the log, which must exist."""
         return Metadata(self._session, partition_name(self.name, 0))
-
-    async def retention(self) -> Retention:
-        """What each partition may forget."""
-        info = await self.info()
-        return Retention() if info is None else info.retention
-
-    async def retain(
-        self,
-        *,
-        age: Seconds | None = None,
-        bytes: int | None = None,
-        count: int | None = None,
-        consumed: bool = False,
-    ) -> None:
-        """Say what each partition may forget: `bytes` and `count` are those of one partition."""
-        rules = retention_of(age=age, bytes=bytes, count=count, consumed=consumed)
-        await self.create()
-        await self._session.execute(c.SetRetention(self.name, rules))
-
-    async def enforce_retention(self) -> int:
-        """Forget now what may be forgotten, rather than in the background; how many went."""
-        return await self._session.execute(c.EnforceRetention(self.name))
 
     async def cursor(
         self,
@@ -269,6 +240,10 @@ class PartitionedLog:
         if not await self.parts():
             return False
         return await self._session.execute(c.DeleteLog(self.name))
+
+    async def _set(self, rules: Retention) -> None:
+        await self.create()
+        await super()._set(rules)
 
     async def _append(self, command: Any) -> Any:
         """Append; to a log that was deleted since it was last looked at, once it is made anew."""
@@ -329,14 +304,23 @@ class _Run:
         self._at = at
         return records[first:at]
 
-    async def fill(self) -> bool:
-        """Have a next record at hand; False if there is none."""
+    async def fill(self, *, anywhere: bool = False) -> bool:
+        """Have a next record at hand; False if there is none.
+
+        If the next one was just forgotten: the first that is left, if it may be `anywhere`.
+        """
         if self._at < len(self._records):
             return True
         if self._position >= self._stop:
             return False
         command = c.ReadBlocks(self._log, self._position, self._stop, self._bytes_max)
-        blocks = await self._session.execute(command)
+        try:
+            blocks = await self._session.execute(command)
+        except Truncated as gone:
+            if not anywhere:
+                raise
+            self._position = gone.start
+            return await self.fill(anywhere=True)
         if not blocks:
             return False  # the log was deleted meanwhile
         self._position = blocks[-1].offsets.stop

@@ -20,6 +20,7 @@ from millstream.queue.model.spec import (
     QueueSettings,
     QueueSpec,
     altered,
+    lease_ms_of,
     no_queue,
     takes_settings,
 )
@@ -153,7 +154,7 @@ class Queue:
             c.ClaimMessages(
                 self.name,
                 n,
-                optional_ms(lease, "lease"),
+                lease_ms_of(lease),
                 self._consumer if consumer is None else consumer,
                 optional_ms(wait, "wait"),
                 runs_of(ack, self.name),
@@ -200,7 +201,7 @@ class Queue:
 
     async def renew(self, messages: Messages, *, lease: Seconds | None = None) -> datetime:
         """Prolong leases; until when."""
-        lease_ms = optional_ms(lease, "lease")
+        lease_ms = lease_ms_of(lease)
         end = await self._session.execute(
             c.RenewClaims(self.name, runs_of(messages, self.name), lease_ms)
         )

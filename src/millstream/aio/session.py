@@ -248,9 +248,8 @@ class AsyncEmbeddedSession:
                 for asked in group.asked:
                     asked.error = fresh(error)
                 group.is_over = True
-            except (
-                Exception
-            ) as error:  # of a signal's handler: the group has its answers all the same
+            except Exception as error:
+                # Of a signal's handler: the group has its answers all the same.
                 told = {"message": "while a group was committed", "exception": error}
                 self._loop.call_exception_handler(told)
             if group.is_over:

@@ -20,7 +20,7 @@ import msgspec
 
 import millstream
 from millstream.bench.measure import ReportRow, StepMeter, payloads, seconds
-from millstream.bench.queue import ClaimingWorker
+from millstream.bench.queue_bench import ClaimingWorker
 from millstream.bench.suite import Suite
 from millstream.cluster.bulletin import NodeReport
 from millstream.cluster.jetstream import JetStreamLog

@@ -14,7 +14,7 @@ from typing import Any
 import millstream
 from millstream import aio
 from millstream.bench.measure import ReportRow, StepMeter, payloads, seconds
-from millstream.bench.queue import ClaimingWorker
+from millstream.bench.queue_bench import ClaimingWorker
 from millstream.bench.suite import Suite
 from millstream.testing.objects import BUCKET, ObjectProxy, object_server, variables
 from millstream.testing.programs import served

@@ -57,11 +57,13 @@ def bench(
         list[str] | None, typer.Option("--only", help="A workload; may be repeated.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Time per workload.", show_default="4 to 20")
+        float | None, typer.Option(min=0.01, help="Time per workload.", show_default="4 to 20")
     ] = None,
     sync_delay_ms: Annotated[
         float | None,
-        typer.Option(help="Of core, queue and server: pause after every sync, as on slow disks."),
+        typer.Option(
+            min=0, help="Of core, queue and server: pause after every sync, as on slow disks."
+        ),
     ] = None,
     records: Annotated[
         int | None,

@@ -14,7 +14,8 @@ from millstream.cli.arguments import parse_headers
 from millstream.cli.display import progress
 from millstream.cli.lines import batches
 from millstream.errors import InvalidInput
-from millstream.format.packing import CONTENT_TYPE, JSON
+from millstream.format.header_cells import CONTENT_TYPE
+from millstream.format.packing import JSON
 from millstream.header import Headers
 
 

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from millstream.store.lease import LeaseKeeper, Loss
     from millstream.store.store import Store
 
-OnFenced = Literal["exit", "follow"]
-
 
 @contextmanager
 def leased(
@@ -32,7 +30,8 @@ def leased(
 ) -> Iterator[dict[str, Any]]:
     """Hold the lease of a bucket while the block runs; a standby waits for it first.
 
-    It gives what the server is to be made with: how to open the store while the lease is held. Files have none, and neither have the stand-ins for trials: no other machine could take over.
+    It gives what the server is to be made with: how to open the store while the lease is held. Files
+    have none, and neither have the stand-ins for trials: no other machine could take over.
     """
     if on_fenced not in ("exit", "follow"):
         raise typer.BadParameter(f"--on-fenced is exit or follow, not {on_fenced!r}")

@@ -219,15 +219,19 @@ def truncate(
     log: Log,
     before: Annotated[str, typer.Option(metavar="OFFSET", help="The first offset to keep.")],
     consent: Consent,
+    past_end: Annotated[
+        bool,
+        typer.Option("--past-end", help="The offset may lie past the end: the log goes on there."),
+    ] = False,
 ) -> Printed:
     """Delete the records before an offset, permanently."""
     first, end = log.start_offset(), log.end_offset()
     target = parse_position(before, start=first, end=end)
     going = max(0, min(target, end) - first)
-    if going:
+    if going and (past_end or target <= end):  # else it is refused
         what = offsets(first, first + going)
         consent.ask(f"Delete {plural(going, 'record')}, {what}, of log {log.name!r}?")
-    gone = log.truncate(before=target)
+    gone = log.truncate(before=target, past_end=past_end)
     start = log.start_offset()
     return Printed(
         {"log": log.name, "truncated": gone, "start_offset": start},

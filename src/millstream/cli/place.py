@@ -121,7 +121,9 @@ class StorePlace:
 
     def _opened_here(self, create: bool) -> millstream.Millstream:
         if is_bucket(self.store):
-            return millstream.open(self.store, create=create)
+            from millstream.cli.read_first import ReadFirst  # clients of servers need no store
+
+            return millstream.Millstream(ReadFirst(self.store, create=create))
         check_file(self.store)
         if not create and not Path(self.store).exists():
             raise CannotOpen(

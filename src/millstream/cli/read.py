@@ -17,12 +17,16 @@ from millstream.cli.names import LogName
 from millstream.cli.output import Output
 from millstream.cli.place import existing_log
 from millstream.errors import NotFound, Partitioned
+from millstream.log.names import NUMBER_MAX
 from millstream.partitioning import partition_name
 
 TAKEN = 500
 """Records between two acknowledgements of a cursor."""
 
-Limit = Annotated[int | None, typer.Option(metavar="N", min=0, help="At most so many records.")]
+Limit = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=0, max=NUMBER_MAX, help="At most so many records."),
+]
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from millstream.cli.display import (
 )
 from millstream.cli.names import RoomName
 from millstream.clock import SystemClock
+from millstream.log.names import NUMBER_MAX
 from millstream.worker.stopping import stopped_by_signals
 
 room = typer.Typer(help="Send to rooms and listen to them.", no_args_is_help=True)
@@ -102,7 +103,9 @@ def listen(
     ] = None,
     type: Types = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=0, help="At most so many.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=0, max=NUMBER_MAX, help="At most so many.")
+    ] = None,
     timeout: Annotated[float | None, duration("End after so long without a message.")] = None,
 ) -> None:
     """Print messages as they come, until Ctrl-C. The room need not exist yet."""

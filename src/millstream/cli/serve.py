@@ -127,6 +127,7 @@ def _serve(serving: Serving, file: Path | str, *, json: bool, standby: bool) -> 
             "docs": f"{serving.url}/docs",
             "metrics": f"{serving.url}/metrics",
             "health": f"{serving.url}/health",
+            "dashboard": f"{serving.url}/",
         }
         shown = f"serving {safe(str(file))}", FactSheet(list(places.items()))
         Printed({"store": str(file), **places}, *shown).show(as_json=json)

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,17 +15,16 @@ from millstream.cli.display import (
     Printed,
     PrintedLine,
     Table,
-    note,
     plural,
     progress,
     size,
 )
 from millstream.cli.names import LogName, QueueName
 from millstream.cli.place import StorePlace
-from millstream.errors import MillstreamError
+from millstream.cli.spark_job import Where
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 EXIT_LOSSES = 3
 """Done, but for records that cannot be read: they were left out, and named."""
@@ -45,73 +38,25 @@ run = typer.Typer(
 spark.add_typer(run, name="run")
 
 
-@dataclass(frozen=True)
-class Where:
-    """Which Spark runs a pipeline, and what it says of its progress."""
+@command(spark, "spark warm")
+def warm() -> Printed:
+    """Halve the time that Spark takes to start on this machine.
 
-    master: Annotated[str, typer.Option(help="Threads of Spark on this machine.")] = "local[*]"
-    memory: Annotated[str, typer.Option(help="The most that Spark's Java may use.")] = "1g"
-    progress: Annotated[
-        bool,
-        typer.Option("--progress/--no-progress", help="Say how far it is, on standard error."),
-    ] = True
+    Keeps the classes of this Spark and this Java in the user's cache folder, about 180 MB. Takes about
+    a minute, and has to be done again after an upgrade of either.
+    """
+    from millstream.spark.session import check_installed
 
-    def run(self, pipeline: str, place: StorePlace, *arguments: Any, **options: Any) -> Any:
-        """Run a pipeline on a store; its summary."""
-        from millstream.spark.session import check_installed
+    check_installed()  # before anything of Spark is imported
+    from millstream.spark.class_archive import write_archive
 
-        check_installed()  # before anything of Spark is imported
-        from millstream.spark.pipelines.target import Tell, place_of, quiet
-        from millstream.spark.place import make_place
-
-        if place.is_server:
-            store = make_place(
-                "",
-                server=place.store,
-                token="" if place.token_file else place.secret or "",
-                token_file=place.token_file,
-                ca=place.ca or "",
-            )
-        else:
-            store = place_of(place.store)
-        function = getattr(import_module(f"millstream.spark.pipelines.{pipeline}"), pipeline)
-        with self._session() as session, progress("starting", wanted=self.progress) as bar:
-            tell: Tell = (bar or _line) if self.progress else quiet
-            return function(session, store, *arguments, progress=tell, **options)
-
-    @contextmanager
-    def _session(self) -> Iterator[SparkSession]:
-        """Spark, started for this command; what it raises becomes an error of ours."""
-        from pyspark.errors import PySparkException
-
-        from millstream.spark.session import local_session
-
-        descriptor, name = tempfile.mkstemp(prefix="millstream-spark-", suffix=".log")
-        os.close(descriptor)
-        log = Path(name)
-        found = local_session(name="millstream", master=self.master, memory=self.memory, log=log)
-        try:
-            yield found
-        except PySparkException as error:
-            told = str(error)
-            with log.open("a", encoding="utf-8") as file:
-                file.write(f"{told}\n")
-            raise MillstreamError(f"{reason_of(told)} (the full text is in {log})") from error
-        else:
-            log.unlink(missing_ok=True)
-        finally:
-            found.stop()
-
-
-def reason_of(told: str) -> str:
-    """What went wrong, from all that Spark says about it: our own words, if there are any."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
-    own = [line.partition(": ")[2] for line in lines if line.startswith("millstream.errors.")]
-    return (own or lines or ["Spark failed without a word"])[0]
-
-
-def _line(stage: str, done: int, total: int) -> None:
-    note(f"{stage}: {done:,} of {total:,}" if total else f"{stage} …")
+    with progress("starting Spark"):
+        path = write_archive()
+    stored = path.stat().st_size
+    return Printed(
+        {"path": str(path), "bytes": stored},
+        f"Spark starts with the classes in {path} from now on, {size(stored)}",
+    )
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -130,7 +75,10 @@ def _summarized(
     table = Table(columns.split(), list(rows))
     if not lost:
         return Printed(data, FactSheet(pairs), table)
-    pairs.append(("left out", f"{plural(sum(map(len, lost)), 'record')} that cannot be read"))
+    wholes = sum(not len(one) for one in lost)
+    left_out = [f"{plural(sum(map(len, lost)), 'record')} that cannot be read"]
+    left_out += [f"{wholes:,} logs or queues as a whole"] if wholes else []
+    pairs.append(("left out", ", ".join(left_out)))
     named = [PrintedLine(one.reason, "red", note=True) for one in lost[:LOSSES_SHOWN]]
     return Printed(data, FactSheet(pairs), table, *named, code=EXIT_LOSSES)
 
@@ -307,12 +255,17 @@ def report(
     by: Annotated[
         list[str] | None, typer.Option("--by", metavar="HEADER", help="Tell apart by a header.")
     ] = None,
+    allow_gaps: Annotated[
+        bool, typer.Option("--allow-gaps", help="Leave out queues and headers that are damaged.")
+    ] = False,
 ) -> Printed:
     """How messages fared, as Parquet and as a page.
 
     Throughput, waiting, working, attempts and reasons.
     """
-    summary = where.run("report", place, path, queues=queue or [], by=by or [])
+    summary = where.run(
+        "report", place, path, queues=queue or [], by=by or [], fail_on_data_loss=not allow_gaps
+    )
     from millstream.spark.pipelines.charts import duration
 
     figures = summary.figures

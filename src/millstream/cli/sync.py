@@ -26,6 +26,7 @@ from millstream.cli.display import (
 from millstream.cli.place import StorePlace
 from millstream.errors import CannotOpen, MillstreamError
 from millstream.replica.sync.outcome import Outcome, Progress, SetBack
+from millstream.store.place import is_bucket
 from millstream.worker.stopping import stopped_by_signals
 
 RETRY_S_MAX = 30.0
@@ -76,7 +77,7 @@ def sync(
     there = replace(place, store=peer, secret=peer_token or place.secret)
     if not there.is_server:
         there = StorePlace(peer)
-        if not create and not Path(peer).exists():
+        if not create and not is_bucket(peer) and not Path(peer).exists():
             raise CannotOpen(f"there is no store at {peer}; --create creates one", path=peer)
     here = place if place.is_server else StorePlace(place.store)
     options: dict[str, Any] = {

@@ -37,6 +37,8 @@ class ReplicatedEngine:
     """An engine around a node's own."""
 
     shared = True
+    writes_alone = True
+    """Other nodes have rows of their own."""
 
     def __init__(self, member: ClusterMember) -> None:
         self._member = member

@@ -20,6 +20,16 @@ from typing import Any
 
 import msgspec
 
+from millstream.cluster.jetstream_answer import (
+    DONE,
+    NO_PEERS,
+    UNFIT,
+    WRONG_SEQUENCE,
+    Refusal,
+    StreamAnswer,
+    StreamState,
+    decode_answer,
+)
 from millstream.cluster.nats_line import Lost, NatsLine, NatsMessage
 from millstream.cluster.shared_log import (
     Gone,
@@ -50,67 +60,8 @@ CERTAIN_S = 3.0
 A server that has just begun to lead may not know the stream's end for a moment.
 """
 MESSAGES_MAX = 10_000
-WRONG_SEQUENCE = (10071, 10164)
-NO_STREAM = 10059
-NO_MESSAGE = 10037
-DONE = {"STREAM.CREATE": 10058, "STREAM.DELETE": NO_STREAM, "STREAM.MSG.GET": NO_MESSAGE}
-"""Errors that are an answer: there is such a stream already, or none, or no such message."""
 BEHIND = "millstream-behind"
 """In a stream's metadata: the hash that its first entry follows, if it was begun behind stores."""
-UNFIT = {
-    10039: "JetStream is off for this user's account: enable it there",
-    10076: "JetStream is off: add a `jetstream` block to the servers' configuration",
-    10074: "it is one server by itself, and keeps one copy: cluster three, or say --replicas 1",
-    10028: "the account's JetStream limits leave no room: allow 256 MiB for each replica",
-    10047: "the servers have too little JetStream storage: allow 256 MiB for each replica",
-}
-"""Errors that waiting does not mend, and what does."""
-NO_PEERS = 10005
-"""Too few servers have JetStream; another one may be just starting."""
-
-
-class StreamState(msgspec.Struct, frozen=True):
-    """What a stream holds, as its state says."""
-
-    messages: int
-    bytes: int
-    first_seq: int
-    last_seq: int
-
-    @property
-    def held(self) -> Held:
-        """The sequences; those of a stream that was never written begin at 1."""
-        return Held(max(self.first_seq, 1), self.last_seq)
-
-
-class _Error(msgspec.Struct, frozen=True):
-    code: int
-    description: str = ""
-    err_code: int = 0
-
-
-class _Config(msgspec.Struct, frozen=True):
-    metadata: dict[str, str] = {}
-
-
-class _Message(msgspec.Struct, frozen=True):
-    data: bytes = b""
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    """An answer of JetStream, of whatever it was asked."""
-
-    error: _Error | None = None
-    seq: int = 0
-    state: StreamState | None = None
-    cluster: StreamServers | None = None
-    config: _Config = _Config()
-    message: _Message | None = None
-
-    @property
-    def is_missing(self) -> bool:
-        """Whether there is no such stream."""
-        return self.error is not None and self.error.err_code == NO_STREAM
 
 
 class Unfit(Unreachable):
@@ -277,7 +228,7 @@ class JetStreamLog:
         """Close the line."""
         self._line.close()
 
-    def _ask(self, what: str, asked: dict[str, Any] | None, *, timeout_s: float) -> _Answer:
+    def _ask(self, what: str, asked: dict[str, Any] | None, *, timeout_s: float) -> StreamAnswer:
         trouble: list[str] = []
         try:
             return self._line.call(self._answer(what, asked, trouble), timeout_s=timeout_s)
@@ -301,7 +252,7 @@ class JetStreamLog:
         except Unreachable:
             attempt.is_sent = False
             raise
-        answer = _decode(heard)
+        answer = decode_answer(heard)
         if answer.error is None:
             return answer.seq
         if answer.error.err_code in WRONG_SEQUENCE:
@@ -309,7 +260,9 @@ class JetStreamLog:
         # The server may have refused it, or failed after others had stored it.
         raise Lost(answer.error.description)
 
-    async def _answer(self, what: str, asked: dict[str, Any] | None, trouble: list[str]) -> _Answer:
+    async def _answer(
+        self, what: str, asked: dict[str, Any] | None, trouble: list[str]
+    ) -> StreamAnswer:
         """Ask until there is an answer: what is asked so may be asked twice."""
         data = b"" if asked is None else msgspec.json.encode(asked)
         while True:
@@ -328,7 +281,7 @@ class JetStreamLog:
                 trouble.append(str(error))
             await asyncio.sleep(PAUSE_S)
 
-    def _explained(self, error: _Error) -> str:
+    def _explained(self, error: Refusal) -> str:
         """What can be done about an error; raises `Unfit` if waiting is of no use."""
         if (remedy := UNFIT.get(error.err_code)) is not None:
             raise Unfit(f"{self.place} cannot be kept there ({error.description}): {remedy}")
@@ -339,10 +292,11 @@ class JetStreamLog:
             )
         return error.description
 
-    async def _once(self, what: str, data: bytes) -> _Answer:
-        request = self._line.request(f"$JS.API.{what}.{self.stream}", data)
+    async def _once(self, what: str, data: bytes) -> StreamAnswer:
         try:
-            answer = _decode(await asyncio.wait_for(request, TRY_S))
+            async with asyncio.timeout(TRY_S):
+                heard = await self._line.request(f"$JS.API.{what}.{self.stream}", data)
+            answer = decode_answer(heard)
         except TimeoutError:
             raise Unreachable("no server answers for JetStream") from None
         except Unreachable as error:
@@ -380,7 +334,8 @@ class JetStreamLog:
                 trouble.append(str(error))
             is_due = self._last > after and tries < len(SOON_S)
             try:
-                await asyncio.wait_for(news.wait(), SOON_S[tries] if is_due else LOOK_S)
+                async with asyncio.timeout(SOON_S[tries] if is_due else LOOK_S):
+                    await news.wait()
                 tries = 0
             except TimeoutError:
                 tries += 1
@@ -398,8 +353,8 @@ class JetStreamLog:
         asked = {"seq": after + 1, "batch": MESSAGES_MAX, "max_bytes": bytes_max}
         subject = f"$JS.API.DIRECT.GET.{self.stream}"
         try:
-            talk = self._line.converse(subject, msgspec.json.encode(asked), take)
-            await asyncio.wait_for(talk, TRY_S)
+            async with asyncio.timeout(TRY_S):
+                await self._line.converse(subject, msgspec.json.encode(asked), take)
         except (TimeoutError, Lost):
             if not found:
                 raise Unreachable("no server answers for JetStream") from None
@@ -425,10 +380,3 @@ class JetStreamLog:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _decode(heard: NatsMessage) -> _Answer:
-    try:
-        return msgspec.json.decode(heard.data, type=_Answer)
-    except msgspec.DecodeError as error:
-        raise Unreachable(f"an answer that is not JetStream's: {error}") from error

@@ -31,6 +31,9 @@ PING_S = 1
 """How often the server is asked whether it is there; two missing answers end the connection."""
 RECONNECT_S = 0.2
 """How long a server is left alone after it could not be reached."""
+CANCEL_S = 1
+"""How long a task that was cancelled may go on before it is told again."""
+
 CONNECT_TIMEOUT_S = 2
 NO_RESPONDERS = 503
 PAYLOAD_BYTES_MIN = 1_000_000
@@ -81,7 +84,7 @@ class NatsLine:
         self._answers: dict[str, Hear] = {}
         self._subscribed: list[tuple[str, Hear]] = [(f"{self._inbox}.*", self._answered)]
         self._calls: set[Future[Any]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._mutex = threading.Lock()
         self._client: Any = None
@@ -101,7 +104,7 @@ class NatsLine:
             if self._closed:
                 work.close()
                 raise Unreachable(f"the connection to NATS at {self.place} is closed")
-            future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout_s), self._loop)
+            future = asyncio.run_coroutine_threadsafe(self._within(work, timeout_s), self._loop)
             self._calls.add(future)
         try:
             return future.result()
@@ -133,6 +136,34 @@ class NatsLine:
             self._thread.join(CONNECT_TIMEOUT_S + 1)
 
     # On the loop.
+
+    async def _within(self, work: Coroutine[Any, Any, Answer], timeout_s: float) -> Answer:
+        """The answer of some work, or `TimeoutError`: also if the work does not end when it is told to.
+
+        A task can miss that it was cancelled: `Client.publish` goes on then, and so does `wait_for`
+        if what it waits for is done at the same moment. Nobody would ever tell the caller.
+        """
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._let_go)
+        try:
+            await asyncio.wait((task,), timeout=timeout_s)
+            if not task.done():
+                raise TimeoutError
+        finally:
+            self._cancel(task)
+        return task.result()
+
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        """End a task, and tell it again while it goes on."""
+        if not task.done():
+            task.cancel()
+            self._loop.call_later(CANCEL_S, self._cancel, task)
+
+    def _let_go(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller has it, or waits no more
 
     async def connected(self) -> None:
         """Wait for a connection."""

@@ -49,6 +49,12 @@ class StreamServers(msgspec.Struct, frozen=True):
     leader: str = ""
     replicas: list[StreamReplica] = []
 
+    @property
+    def has_quorum(self) -> bool:
+        """Whether most of them were there a moment ago; a server that led and is alone still answers."""
+        there = 1 + sum(not one.offline and one.active < HEARD_NS for one in self.replicas)
+        return 2 * there > 1 + len(self.replicas)
+
 
 class LedStream(Protocol):
     """A shared log on servers, one of which leads it."""

@@ -90,7 +90,8 @@ class Visit:
             return found
         except Unreachable:
             return state_of(reports, members=members, answers=False)
-        return state_of(reports, members=members, held=held)
+        answers = self.log.servers.has_quorum
+        return state_of(reports, members=members, held=held, answers=answers)
 
     def close(self, *, timeout_s: float) -> int:
         """End the shared log: no node writes behind the entry whose sequence is returned.

@@ -10,7 +10,7 @@ from millstream.doctor.findings import Findings
 from millstream.doctor.logs import LogExamination
 from millstream.doctor.replay import Replay
 from millstream.errors import CorruptionError
-from millstream.format import keys
+from millstream.format import keys, room_keys
 from millstream.log.head import Head
 from millstream.log.names import ROOM
 from millstream.rooms.presence import decode_connection
@@ -77,7 +77,7 @@ class RoomExamination:
         counts = Counter[int]()
         for row in self._sound(keys.PRESENCE):
             try:
-                log_id, user, _, _ = keys.presence_parts(row.key)
+                log_id, user, _, _ = room_keys.presence_parts(row.key)
                 found = decode_connection(row.key, row.value)
             except (CorruptionError, UnicodeDecodeError) as error:
                 self._replay.report_row(row.key, str(error))
@@ -85,9 +85,9 @@ class RoomExamination:
             users[log_id].add(user)
             counts[log_id] += not found.due_ms
             key = (
-                keys.departure(found.due_ms, row.key)
+                room_keys.departure(found.due_ms, row.key)
                 if found.due_ms
-                else keys.attendance(found.generation, row.key)
+                else room_keys.attendance(found.generation, row.key)
             )
             if log_id not in self._heads:
                 self._wrong(f"user {user!r} is in the room of log {log_id}, which is gone")
@@ -103,8 +103,8 @@ class RoomExamination:
     def _check_listed(self, listed: set[bytes]) -> None:
         """What is listed is there, unless its room was deleted: then it is forgotten by and by."""
         for key in listed:
-            of = keys.attended if key[1] == keys.ATTENDANCE else keys.departed
-            log_id, user, _, _ = keys.presence_parts(of(key))
+            of = room_keys.attended if key[1] == keys.ATTENDANCE else room_keys.departed
+            log_id, user, _, _ = room_keys.presence_parts(of(key))
             if log_id in self._heads:
                 self._wrong(
                     f"a connection of user {user!r} to {self._heads[log_id].name!r} is listed, "

@@ -12,18 +12,9 @@ import msgspec
 
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import block
-from millstream.format.packing import (
-    TIMESTAMP_MS_MAX,
-    Batch,
-    Single,
-    array_of,
-    bad_headers,
-    check_cell,
-    check_cells,
-    check_timestamp,
-    too_large,
-)
-from millstream.limits import Limits
+from millstream.format.header_cells import array_of, bad_headers, check_cell, check_cells
+from millstream.format.packing import TIMESTAMP_MS_MAX, Batch, Single, check_timestamp
+from millstream.limits import Limits, too_large
 
 _HANDED_IN = block.TIMESTAMP | block.KEY | block.KEY_VALIDITY | block.HEADERS | block.VALUE_VALIDITY
 """Columns of metadata that a client may send; the time of the append is set by the store."""

@@ -12,17 +12,10 @@ import msgspec
 from msgspec.structs import replace
 
 from millstream.format import block
-from millstream.format.packing import (
-    NO_HEADERS,
-    Batch,
-    Single,
-    check_cell,
-    pack_headers,
-    pack_key,
-    too_large,
-)
+from millstream.format.header_cells import NO_HEADERS, check_cell, pack_headers
+from millstream.format.packing import Batch, Single, pack_key
 from millstream.header import Headers
-from millstream.limits import Limits
+from millstream.limits import Limits, too_large
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -1,4 +1,4 @@
-"""The keys of our own records, and the one table of record types.
+"""The one table of record types, and the keys of our own records but for those of rooms (`room_keys`).
 
 Every key starts with `[version, type]`; integers in keys are big-endian, so that keys sort as
 their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x07.
@@ -57,7 +57,7 @@ from collections.abc import Callable
 from functools import partial
 
 from millstream.errors import CorruptionError
-from millstream.format.encodings import KEY_U64, Reader, encode_terminated_bytes
+from millstream.format.encodings import encode_terminated_bytes
 
 VERSION = 0x01
 
@@ -109,8 +109,6 @@ _FOUR = struct.Struct(">2xQBQQ")
 
 _NAME_PREFIX = bytes((VERSION, NAME))
 _QUEUE_PREFIX = bytes((VERSION, QUEUE))
-_INSTANCE_PREFIX = bytes((VERSION, INSTANCE))
-_PRESENCE_PREFIX = bytes((VERSION, PRESENCE))
 
 ID_BLOCK_KEY = bytes((VERSION, ID_BLOCK))
 STORE_KEY = bytes((VERSION, STORE))
@@ -146,9 +144,6 @@ metadata = _of_one(METADATA)
 
 fork = _of_one(FORK)
 """Log id → the key of what says where a fork's first records lie."""
-
-room = _of_one(ROOM)
-"""Log id → the key of a room's settings and counts."""
 
 roster = _of_one(ROSTER)
 """Queue id → the key of what says which of its groups are in use."""
@@ -344,85 +339,6 @@ def aging_bucket(key: bytes) -> tuple[int, int, int, int]:
 def remains(queue_id: int) -> bytes:
     """The key that says of a deleted queue that rows of it are still to be deleted."""
     return _ENTRY.pack(VERSION, REMAINS, 0, queue_id)
-
-
-def retained(log_id: int, kind: str, key: str = "") -> bytes:
-    """The key of a room's latest value of a type; without a key, also the prefix of all of them."""
-    start = _NUMBERED.pack(VERSION, RETAINED, log_id)
-    return start + encode_terminated_bytes(kind.encode()) + key.encode()
-
-
-def retained_parts(found: bytes) -> tuple[str, str]:
-    """The type and the key of a retained value."""
-    reader = Reader(found, "retained key")
-    reader.position = _NUMBERED.size
-    kind = reader.terminated_bytes()
-    return kind.decode(), found[reader.position :].decode()
-
-
-def presence(log_id: int, user: str, instance: str, connection: str) -> bytes:
-    """The key of one connection of a user to a room."""
-    end = encode_terminated_bytes(instance.encode()) + connection.encode()
-    return presences(log_id, user) + end
-
-
-def presences(log_id: int, user: str) -> bytes:
-    """The prefix of all connections of a user to a room."""
-    start = _NUMBERED.pack(VERSION, PRESENCE, log_id)
-    return start + encode_terminated_bytes(user.encode())
-
-
-def presence_parts(key: bytes) -> tuple[int, str, str, str]:
-    """The log's id, the user, the instance and the connection."""
-    reader = Reader(key, "presence key")
-    reader.key_prefix(PRESENCE)
-    log_id = reader.number(KEY_U64)
-    user, instance_name = reader.terminated_bytes(), reader.terminated_bytes()
-    connection = reader.take(reader.remaining)
-    return log_id, user.decode(), instance_name.decode(), connection.decode()
-
-
-def presence_user(key: bytes) -> str:
-    """The user alone: rooms with thousands of connections are listed."""
-    end = key.index(b"\x00", _NUMBERED.size)
-    user = key[_NUMBERED.size : end]
-    return presence_parts(key)[1] if b"\x01" in user else user.decode()
-
-
-def attendance(generation: int, presence_key: bytes) -> bytes:
-    """The key under which a connection is listed by who keeps it up."""
-    return _NUMBERED.pack(VERSION, ATTENDANCE, generation) + presence_key[2:]
-
-
-def generation_of(key: bytes) -> int:
-    """The generation under which a connection is listed."""
-    return int.from_bytes(key[2 : _NUMBERED.size], "big")
-
-
-def attended(key: bytes) -> bytes:
-    """The key of the presence that is listed so."""
-    return _PRESENCE_PREFIX + key[_NUMBERED.size :]
-
-
-def departure(due_ms: int, presence_key: bytes) -> bytes:
-    """The key under which a connection that was left waits until it is forgotten."""
-    return _ENTRY.pack(VERSION, DEPARTURE, 0, due_ms) + presence_key[2:]
-
-
-def departures(due_ms: int) -> tuple[bytes, bytes]:
-    """The range of all that are due at a time."""
-    start = _ENTRY.pack(VERSION, DEPARTURE, 0, 0)
-    return start, _ENTRY.pack(VERSION, DEPARTURE, 0, due_ms + 1)
-
-
-def departed(key: bytes) -> bytes:
-    """The key of the presence that waits so."""
-    return _PRESENCE_PREFIX + key[_ENTRY.size :]
-
-
-def instance(name: str) -> bytes:
-    """The key of an instance; with an empty name, the prefix of all."""
-    return _INSTANCE_PREFIX + name.encode()
 
 
 def of_log(kind: int, log_id: int) -> tuple[bytes, bytes]:

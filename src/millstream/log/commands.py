@@ -66,6 +66,8 @@ class Truncate(Operation[int], frozen=True):
 
     log: str
     before: int
+    past_end: bool = False
+    """Whether the offset may lie past the end: then both ends move there, and leave a gap."""
 
 
 class DeleteLog(Operation[bool], frozen=True):

@@ -15,6 +15,7 @@ from millstream.errors import (
     MetadataConflict,
     NotFound,
     NotOwner,
+    OutOfRange,
     TooLarge,
 )
 from millstream.format import block, entries, keys
@@ -35,7 +36,7 @@ from millstream.log.head import (
     Touched,
 )
 from millstream.log.metadata import Meta, MetadataState, Set, check_limits
-from millstream.log.names import check_integer, check_name
+from millstream.log.names import NUMBER_MAX, check_integer, check_name
 from millstream.log.partitioned import (
     check_plain,
     count_partitions,
@@ -214,14 +215,36 @@ def put_batch(tx: WriteTransaction, log_id: int, offset: int, batch: Batch) -> i
 
 
 def truncate(tx: WriteTransaction, command: c.Truncate) -> int:
-    """Forget what lies before an offset; only ever forwards."""
+    """Forget what lies before an offset; only ever forwards, and past the end only if told so."""
     known = find_log(tx, command.log)
+    check_integer("an offset", command.before)
+    if known is None:
+        check_plain(tx, command.log)
+    _check_within(command, 0 if known is None else known[1].end)
     before = 0 if known is None else known[1].start
     gone = truncate_log(tx, command)
     found = known or find_log(tx, command.log)
     if found is not None and found[1].start > before:
         tx.change(keys.head(found[0]), Touched(tx.wall_ms))
     return gone
+
+
+def _check_within(command: c.Truncate, end: int) -> None:
+    """Refuse an offset that is most likely a mistake: those that are skipped never come back."""
+    if command.before <= end:
+        return
+    if not command.past_end:
+        raise OutOfRange(
+            f"log {command.log!r} ends at {end}, and {command.before} lies past that: truncate it "
+            f"before {end} to empty it, or say past_end to have it go on at {command.before}",
+            position=command.before,
+            end=end,
+        )
+    if command.before == NUMBER_MAX:
+        raise InvalidInput(
+            f"log {command.log!r} would have no offset left: the last one is {NUMBER_MAX - 1}",
+            log=command.log,
+        )
 
 
 def truncate_log(tx: WriteTransaction, command: c.Truncate) -> int:

@@ -18,9 +18,10 @@ from millstream.errors import CorruptionError
 from millstream.format import entries, keys
 from millstream.log.ancestry import release
 from millstream.log.cursor_state import CursorState
+from millstream.log.damage import gone as lost
 from millstream.log.head import Dropped, Head, LogTruncated, Touched
 from millstream.log.producer import ProducerState
-from millstream.log.reader import entries_of
+from millstream.log.reader import RowMoved, entries_of
 from millstream.log.sparse import Needed, Sweep, bytes_below, payloads_of, rows_of, thin
 from millstream.store.commit import Row
 from millstream.store.rows import Rows, View
@@ -140,12 +141,17 @@ def tend(store: Store, log_id: int) -> bool:
 
 def forget(store: Store, log_id: int) -> int:
     """Move a log's start as far as its retention allows; answers how many records went."""
-    for _ in range(TRIES):
+    for tried in range(TRIES):
         found = store.view(lambda view: _facts(view, log_id))
         if found is None:
             return 0
         head, floor = found
-        start = cut(store, log_id, head, floor=floor, now_ms=store.clock.wall_ms())
+        try:
+            start = cut(store, log_id, head, floor=floor, now_ms=store.clock.wall_ms())
+        except RowMoved as moved:  # another process has deleted what was to be looked at
+            if tried + 1 < TRIES:
+                continue
+            raise lost(head.name, head.start, moved.stop) from None
         if start <= head.start:
             return 0
         gone = store.run(partial(_forget, log_id=log_id, head=head, start=start))

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from millstream.format.json_text import is_json_text
 from millstream.record import Extent, Record
-from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE, is_json
+from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
 
 RECORD = "record"
 """The type of what was appended to a room's log by other means than the room."""
@@ -68,7 +69,7 @@ def event_of(record: Record) -> RoomEvent:
 
 def json_of(value: bytes) -> bytes:
     """A record's value as JSON: as it is, as text, or as base64 of its bytes."""
-    if is_json(value):
+    if is_json_text(value):
         return value
     try:
         return msgspec.json.encode(value.decode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millstream.format import keys
+from millstream.format import room_keys
 from millstream.log.head import Head
 from millstream.log.operations import find_log, make_log
 from millstream.rooms.names import log_of
@@ -24,7 +24,7 @@ class FoundRoom(NamedTuple):
     @property
     def key(self) -> bytes:
         """The key of what is kept beside the log."""
-        return keys.room(self.log_id)
+        return room_keys.room(self.log_id)
 
     @property
     def settings(self) -> RoomSettings:
@@ -44,4 +44,4 @@ def make_room(tx: WriteTransaction, name: str) -> FoundRoom:
 
 
 def _room(view: WriteTransaction | View, log_id: int, head: Head) -> FoundRoom:
-    return FoundRoom(log_id, head, view.entity(keys.room(log_id), RoomState))
+    return FoundRoom(log_id, head, view.entity(room_keys.room(log_id), RoomState))

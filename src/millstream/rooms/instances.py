@@ -8,7 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from millstream.errors import Fenced, Locked
-from millstream.format import keys
+from millstream.format import keys, room_keys
 from millstream.log.cursor_state import CursorOpened, CursorState, FloorMoved
 from millstream.rooms import commands as c
 from millstream.rooms.finding import find_room
@@ -46,7 +46,7 @@ def take_instance(store: Store, command: c.TakeInstance) -> InstanceTaken:
 
 def _standing(view: View, name: str) -> tuple[InstanceState, int]:
     """An instance, and how long its lease holds."""
-    state = view.entity(keys.instance(name), InstanceState)
+    state = view.entity(room_keys.instance(name), InstanceState)
     return replace(state), state.until_ms - view.state.time.now()[1]
 
 
@@ -54,7 +54,7 @@ def _take(
     tx: WriteTransaction, *, command: c.TakeInstance, generation: int
 ) -> InstanceTaken | None:
     """Take the name from the generation that was looked at; None if there is another one."""
-    key = keys.instance(command.name)
+    key = room_keys.instance(command.name)
     state = tx.entity(key, InstanceState)
     if state.generation != generation:
         return None
@@ -73,7 +73,7 @@ def _take(
 
 def need_instance(tx: WriteTransaction, name: str, generation: int) -> InstanceState:
     """The instance of a name, if its generation holds."""
-    state = tx.entity(keys.instance(name), InstanceState)
+    state = tx.entity(room_keys.instance(name), InstanceState)
     if state.end_of(generation, store_ms=tx.store_ms) is not None:
         raise Fenced(
             f"generation {generation} of instance {name!r} has ended: its lease ran out, or "
@@ -87,20 +87,21 @@ def renew_instance(tx: WriteTransaction, command: c.RenewInstance) -> None:
     """Prolong a lease, and with it the presence of all connections of the instance."""
     need_instance(tx, command.name, command.generation)
     tx.change(
-        keys.instance(command.name), InstanceProlonged(tx.store_ms + command.lease_ms, tx.wall_ms)
+        room_keys.instance(command.name),
+        InstanceProlonged(tx.store_ms + command.lease_ms, tx.wall_ms),
     )
 
 
 def free_instance(tx: WriteTransaction, command: c.FreeInstance) -> None:
     """End a lease now."""
-    state = tx.entity(keys.instance(command.name), InstanceState)
+    state = tx.entity(room_keys.instance(command.name), InstanceState)
     if state.end_of(command.generation, store_ms=tx.store_ms) is None:
-        tx.change(keys.instance(command.name), InstanceProlonged(tx.store_ms, tx.wall_ms))
+        tx.change(room_keys.instance(command.name), InstanceProlonged(tx.store_ms, tx.wall_ms))
 
 
 def all_instances(view: View) -> Iterator[tuple[str, InstanceState]]:
     """Every instance that is remembered, with its name."""
-    prefix = keys.instance("")
+    prefix = room_keys.instance("")
     for key in view.find_all(*keys.range_of(prefix)):
         yield key[len(prefix) :].decode(), view.entity(key, InstanceState)
 

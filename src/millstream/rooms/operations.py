@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from millstream.errors import Conflict
-from millstream.format import keys
+from millstream.format import keys, room_keys
 from millstream.log import operations as logs
 from millstream.log.ancestry import FORK_NAME
 from millstream.log.commands import DeleteLog
@@ -61,8 +61,8 @@ def delete_log(tx: WriteTransaction, command: DeleteLog) -> bool:
         for kind in (keys.RETAINED, keys.PRESENCE):
             while tx.drop_some(*keys.of_queue(kind, log_id), limit=ROWS_MAX):
                 pass
-        if tx.entity(keys.room(log_id), RoomState).exists():
-            tx.change(keys.room(log_id), None)
+        if tx.entity(room_keys.room(log_id), RoomState).exists():
+            tx.change(room_keys.room(log_id), None)
     return gone
 
 
@@ -93,7 +93,7 @@ def all_rooms(view: View, *, after: str = "") -> Iterator[FoundRoom]:
             log_id = view.entity(key, Name).log_id
             head = view.entity(keys.head(log_id), Head)
             if FORK_NAME not in head.name and head.name != ROOM:
-                yield FoundRoom(log_id, head, view.entity(keys.room(log_id), RoomState))
+                yield FoundRoom(log_id, head, view.entity(room_keys.room(log_id), RoomState))
         start = page[-1] + b"\x00"
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from millstream.errors import InvalidInput
 from millstream.format import block
+from millstream.format.json_text import check_json_text
 from millstream.format.packing import JSON, Batch, Single, batch_of, pack_value
 from millstream.header import Scalar
 from millstream.limits import NAME_CHARS_MAX
@@ -23,7 +24,6 @@ NULL = b"null"
 CLIENT_CHARS_MAX = 64
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_json = msgspec.json.Decoder().decode
 
 
 def pack_messages(
@@ -70,20 +70,8 @@ def announcement(kind: str, users: Sequence[str]) -> Single | Batch:
 
 def check_data(data: bytes) -> bytes:
     """The data of a message: JSON that every client can read."""
-    try:
-        _decode_json(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError) as error:
-        raise InvalidInput(f"the data of a message is JSON: {error}") from error
+    check_json_text(data, "the data of a message")
     return bytes(data)
-
-
-def is_json(data: bytes) -> bool:
-    """Whether bytes are JSON that every client can read."""
-    try:
-        _decode_json(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
 
 
 def data_of(value: Any) -> bytes:

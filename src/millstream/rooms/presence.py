@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from millstream.errors import CorruptionError, Locked, NotOwner
-from millstream.format import keys
+from millstream.format import keys, room_keys
 from millstream.log.commands import Append
 from millstream.log.head import Head
 from millstream.log.names import check_name
@@ -88,17 +88,17 @@ def _enter(tx: WriteTransaction, room: FoundRoom, command: c.JoinRoom) -> bool:
     user = check_sender(command.user)
     connection = check_name(command.connection, "connection")
     client = command.client and check_client(command.client)
-    key = keys.presence(room.log_id, user, command.instance, connection)
-    is_first = not tx.scan(*keys.range_of(keys.presences(room.log_id, user)), limit=1)
+    key = room_keys.presence(room.log_id, user, command.instance, connection)
+    is_first = not tx.scan(*keys.range_of(room_keys.presences(room.log_id, user)), limit=1)
     before = _find(tx, key)
     if before is not None and before.due_ms:
-        tx.erase(keys.departure(before.due_ms, key))
+        tx.erase(room_keys.departure(before.due_ms, key))
     elif before is not None:
-        tx.erase(keys.attendance(before.generation, key))
+        tx.erase(room_keys.attendance(before.generation, key))
     came = before is None or bool(before.due_ms)
     since_ms = tx.wall_ms if before is None else before.since_ms
     tx.put(key, _encode(Connection(client, since_ms, command.generation)))
-    tx.put(keys.attendance(command.generation, key), b"")
+    tx.put(room_keys.attendance(command.generation, key), b"")
     if came:
         tx.change(room.key, PeopleCounted(int(is_first), 1))
     if is_first:
@@ -108,7 +108,7 @@ def _enter(tx: WriteTransaction, room: FoundRoom, command: c.JoinRoom) -> bool:
 
 def leave(tx: WriteTransaction, command: c.LeaveRooms) -> None:
     """Mark connections that have ended; those of an earlier generation ended with that."""
-    state = tx.entity(keys.instance(command.instance), InstanceState)
+    state = tx.entity(room_keys.instance(command.instance), InstanceState)
     ended_ms = state.end_of(command.generation, store_ms=tx.store_ms)
     due_ms = (tx.store_ms if ended_ms is None else ended_ms) + GRACE_MS
     gone: dict[bytes, int] = {}
@@ -116,7 +116,7 @@ def leave(tx: WriteTransaction, command: c.LeaveRooms) -> None:
         room = find_room(tx, one.room)
         if room is None or not one.user:
             continue
-        key = keys.presence(room.log_id, one.user, command.instance, one.connection)
+        key = room_keys.presence(room.log_id, one.user, command.instance, one.connection)
         found = _find(tx, key)
         if found is not None and found.generation == command.generation and not found.due_ms:
             _mark(tx, key, found, due_ms=due_ms)
@@ -132,8 +132,8 @@ def _find(tx: WriteTransaction, key: bytes) -> Connection | None:
 def _mark(tx: WriteTransaction, key: bytes, found: Connection, *, due_ms: int) -> None:
     """Note that a connection has ended, and until when its user may come back."""
     tx.put(key, _encode(replace(found, due_ms=due_ms)))
-    tx.put(keys.departure(due_ms, key), b"")
-    tx.erase(keys.attendance(found.generation, key))
+    tx.put(room_keys.departure(due_ms, key), b"")
+    tx.erase(room_keys.attendance(found.generation, key))
 
 
 def _count(tx: WriteTransaction, gone: dict[bytes, int]) -> None:
@@ -148,7 +148,7 @@ def _count(tx: WriteTransaction, gone: dict[bytes, int]) -> None:
 def needs_settling(view: View) -> bool:
     """Whether a connection is to be marked or forgotten now."""
     _, now_ms = view.state.time.now()
-    if view.scan(*keys.departures(now_ms), limit=1):
+    if view.scan(*room_keys.departures(now_ms), limit=1):
         return True
     return any(view.scan(*one, limit=1) for one, _ in _dead(view, now_ms))
 
@@ -162,18 +162,18 @@ def settle(tx: WriteTransaction, command: c.SettlePresence) -> int:
 
 def _forget_due(tx: WriteTransaction, limit: int) -> int:
     due: dict[bytes, list[bytes]] = {}
-    for key, _ in tx.view.scan(*keys.departures(tx.store_ms), limit=limit):
+    for key, _ in tx.view.scan(*room_keys.departures(tx.store_ms), limit=limit):
         tx.erase(key)
-        presence = keys.departed(key)
-        log_id, user, _, _ = keys.presence_parts(presence)
-        due.setdefault(keys.presences(log_id, user), []).append(presence)
+        presence = room_keys.departed(key)
+        log_id, user, _, _ = room_keys.presence_parts(presence)
+        due.setdefault(room_keys.presences(log_id, user), []).append(presence)
     gone: dict[int, list[tuple[str, list[bytes]]]] = {}
     for prefix, rows in due.items():
         found = {key for key, _ in tx.view.scan(*keys.range_of(prefix), limit=len(rows) + 1)}
         if not found:
             continue  # the room was deleted
         if found <= {*rows}:
-            log_id, user, _, _ = keys.presence_parts(rows[0])
+            log_id, user, _, _ = room_keys.presence_parts(rows[0])
             gone.setdefault(log_id, []).append((user, rows))
         else:
             _erase_all(tx, rows)
@@ -194,7 +194,7 @@ def _tell(tx: WriteTransaction, log_id: int, gone: list[tuple[str, list[bytes]]]
         pass  # the room is a copy now: it is told where it is written
     for _, rows in gone:
         _erase_all(tx, rows)
-    tx.change(keys.room(log_id), PeopleCounted(-len(gone), 0))
+    tx.change(room_keys.room(log_id), PeopleCounted(-len(gone), 0))
     return len(gone)
 
 
@@ -203,7 +203,7 @@ def _put_off(tx: WriteTransaction, key: bytes) -> None:
     if found is not None:
         due_ms = tx.store_ms + AGAIN_MS
         tx.put(key, _encode(replace(found, due_ms=due_ms)))
-        tx.put(keys.departure(due_ms, key), b"")
+        tx.put(room_keys.departure(due_ms, key), b"")
 
 
 def _erase_all(tx: WriteTransaction, rows: Iterable[bytes]) -> None:
@@ -218,13 +218,17 @@ def _mark_dead(tx: WriteTransaction, limit: int) -> None:
         rows = tx.view.scan(start, stop, limit=limit)
         limit -= len(rows)
         for key, _ in rows:
-            presence = keys.attended(key)
+            presence = room_keys.attended(key)
             found = _find(tx, presence)
-            if found is None or found.due_ms or keys.attendance(found.generation, presence) != key:
+            if (
+                found is None
+                or found.due_ms
+                or room_keys.attendance(found.generation, presence) != key
+            ):
                 tx.erase(key)  # of a room that was deleted
                 continue
             _mark(tx, presence, found, due_ms=ended_ms + GRACE_MS)
-            room_key = keys.room(keys.presence_parts(presence)[0])
+            room_key = room_keys.room(room_keys.presence_parts(presence)[0])
             gone[room_key] = gone.get(room_key, 0) + 1
         if limit <= 0:
             break
@@ -238,7 +242,7 @@ def _dead(view: View, now_ms: int) -> Iterator[tuple[tuple[bytes, bytes], int]]:
     while rows := view.scan(start, stop, limit=1):
         if ends is None:
             ends = _ends(view, now_ms)
-        generation = keys.generation_of(rows[0][0])
+        generation = room_keys.generation_of(rows[0][0])
         ended_ms = ends.get(generation, 0)
         found = keys.of_queue(keys.ATTENDANCE, generation)
         if ended_ms is not None:
@@ -288,7 +292,7 @@ def present_of(rows: list[Row]) -> list[Present]:
     """The users in a room, in the order of names, by its connections."""
     found: dict[str, tuple[int, int]] = {}
     for key, value in rows:
-        user, one = keys.presence_user(key), decode_connection(key, value)
+        user, one = room_keys.presence_user(key), decode_connection(key, value)
         since_ms, count = found.get(user, (one.since_ms, 0))
         found[user] = min(since_ms, one.since_ms), count + (not one.due_ms)
     return [

@@ -9,7 +9,7 @@ refused.
 from __future__ import annotations
 
 from millstream.errors import Fenced
-from millstream.format import keys
+from millstream.format import room_keys
 from millstream.rooms.commands import ResumeInRoom, SendToRoom
 from millstream.rooms.finding import FoundRoom, find_room
 from millstream.rooms.instance_state import InstanceState
@@ -36,7 +36,7 @@ def resume(tx: WriteTransaction, command: ResumeInRoom) -> int:
 
 def _is_alone(view: View, command: ResumeInRoom) -> bool:
     """Whether there never was another process that served rooms, as far as is remembered."""
-    own = view.entity(keys.instance(command.instance), InstanceState)
+    own = view.entity(room_keys.instance(command.instance), InstanceState)
     if own.generation != command.instance_generation or own.ended:
         return False
     return all(name == command.instance for name, _ in all_instances(view))

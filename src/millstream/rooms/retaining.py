@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from millstream.errors import CorruptionError
-from millstream.format import keys
+from millstream.format import keys, room_keys
 from millstream.rooms.commands import GetRetained
 from millstream.rooms.finding import FoundRoom, find_room
 from millstream.rooms.model import RetainedValue, RetainedValues
@@ -30,7 +30,7 @@ def encode_value(offset: int, sender: str, wall_ms: int, data: bytes) -> bytes:
 
 def decode_value(row: Row) -> RetainedValue:
     """A stored row as a retained value."""
-    kind, key = keys.retained_parts(row[0])
+    kind, key = room_keys.retained_parts(row[0])
     try:
         offset, sender, timestamp, data = _decode(row[1])
     except msgspec.MsgspecError as error:
@@ -60,7 +60,9 @@ def retained_rows(view: View, room: FoundRoom, types: Iterable[str] | None) -> l
     if types is None:
         ranges = [keys.of_queue(keys.RETAINED, room.log_id)]
     else:
-        ranges = [keys.range_of(keys.retained(room.log_id, kind)) for kind in sorted(set(types))]
+        ranges = [
+            keys.range_of(room_keys.retained(room.log_id, kind)) for kind in sorted(set(types))
+        ]
     return [row for one in ranges for row in view.scan(*one, limit=ROWS_MAX)]
 
 
@@ -68,7 +70,7 @@ def forget_types(tx: WriteTransaction, room: FoundRoom, types: Iterable[str]) ->
     """Drop what is retained of some types; answers how many values, and how many bytes."""
     count = size = 0
     for kind in types:
-        rows = tx.scan(*keys.range_of(keys.retained(room.log_id, kind)), limit=ROWS_MAX)
+        rows = tx.scan(*keys.range_of(room_keys.retained(room.log_id, kind)), limit=ROWS_MAX)
         for key, value in rows:
             tx.erase(key)
             size += len(key) + len(value)

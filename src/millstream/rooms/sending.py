@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from millstream.errors import InvalidInput, TooLarge
-from millstream.format import keys
-from millstream.format.packing import Batch, Single, too_large
-from millstream.limits import MiB
+from millstream.format import room_keys
+from millstream.format.packing import Batch, Single
+from millstream.limits import MiB, too_large
 from millstream.log.commands import Append
 from millstream.log.operations import append
 from millstream.rooms.commands import Broadcast, SendToRoom
@@ -118,7 +118,7 @@ def _retain(
     """Keep the last message of each retained type and key, or forget what was kept."""
     count = size = 0
     for (kind, key), index in last.items():
-        row = keys.retained(room.log_id, kind, key)
+        row = room_keys.retained(room.log_id, kind, key)
         before = tx.get(row)
         message = command.messages[index]
         if before is not None:

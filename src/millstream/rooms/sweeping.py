@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from millstream.errors import CorruptionError
-from millstream.format import keys
+from millstream.format import keys, room_keys
 from millstream.log.commands import Truncate
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head
@@ -187,4 +187,4 @@ def _forget_watermarks(tx: WriteTransaction, *, names: list[str], rooms: list[Sw
 
 def _forget_all(tx: WriteTransaction, *, names: list[str]) -> None:
     for name in {*names} & {*_forgotten(tx.view)}:
-        tx.change(keys.instance(name), None)
+        tx.change(room_keys.instance(name), None)

@@ -11,7 +11,7 @@ from millstream.server.core import Core
 from millstream.server.docs.endpoints import routes
 from millstream.server.http.guard import Guard
 from millstream.server.pages import WebPages
-from millstream.server.problems import nothing_here
+from millstream.server.problems import NoSocket, nothing_here
 from millstream.server.rest.hot import HotEndpoints
 from millstream.server.rooms.events import enter_stream
 from millstream.server.rooms.hub import Hub
@@ -31,6 +31,7 @@ def make_app(core: Core, hub: Hub | None = None) -> Guard:
         WebSocketRoute(ROOM_PATH, RoomSocket(hub)),
         paths,
         pages,
+        WebSocketRoute("/{path:path}", NoSocket()),
     ]
     guard = Guard(Starlette(routes=joined, exception_handlers={404: nothing_here}), core)
     guard.hot = HotEndpoints(core, guard, paths)

@@ -19,13 +19,8 @@ from millstream.queue.runs import lots_claimed
 from millstream.replica.commands import NAMES_MAX, SummarizeLogs, SummarizeNamed, Summary
 from millstream.replica.copies.pattern import takes
 from millstream.rooms.commands import ListRooms, MintTicket, SendToRoom
-from millstream.server.auth.access import (
-    Principal,
-    copyable,
-    names_parent,
-    needs_of_parent,
-    visible,
-)
+from millstream.server.auth.access import Principal, copyable, visible
+from millstream.server.auth.need import names_parent, needs_of_parent
 from millstream.server.auth.quota import Quota
 from millstream.server.auth.tickets import mint_ticket
 from millstream.server.auth.tokens import Tokens

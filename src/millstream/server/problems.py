@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from millstream import errors
 from millstream.errors import Denied, MillstreamError, Unauthenticated
@@ -128,6 +129,30 @@ def respond_unexpected(error: Exception) -> Response:
     """The answer to a mistake of ours: its kind and place are logged, not answered."""
     note_failure(error)
     return respond(InternalError("the server made a mistake; its log says where"))
+
+
+async def refuse_handshake(send: Send, error: MillstreamError) -> None:
+    """Answer a handshake that lets no one in, as a request would be answered."""
+    response = respond(error)
+    start: dict[str, Any] = {
+        "type": "websocket.http.response.start",
+        "status": response.status_code,
+        "headers": response.raw_headers,
+    }
+    await send(start)
+    await send({"type": "websocket.http.response.body", "body": response.body})
+
+
+class NoSocket:
+    """What a route does that stands behind those of all sockets: says where they are."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse the handshake."""
+        await receive()  # websocket.connect
+        told = (
+            "there is no socket at this address: clients connect to /socket, listeners to /rooms/…"
+        )
+        await refuse_handshake(send, errors.NotFound(told))
 
 
 async def nothing_here(request: Request, error: Exception) -> Response:

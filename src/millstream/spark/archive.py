@@ -225,6 +225,19 @@ class Archive:
             self.exchange(changed)
         return len(gone)
 
+    def losses(self, stops: Mapping[str, int]) -> list[Loss]:
+        """What is missing of logs up to some offsets: it was damaged, or truncated too early."""
+        found: list[Loss] = []
+        for log, segments in self.segments_of(list(stops)).items():
+            stop, at = stops[log], None
+            for one in segments:
+                if at is not None and at < min(one.start, stop):
+                    reason = f"log {log!r}: offsets {at} to {one.start - 1} were never archived"
+                    found.append(Loss(log, at, min(one.start, stop), reason))
+                found += [loss for loss in one.lost if loss.start < stop]
+                at = one.stop
+        return found
+
     def _segment(self, name: str) -> Segment | None:
         """An entry, or None if it was merged into another just now."""
         where = self.folder.uri(name)

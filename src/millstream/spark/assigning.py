@@ -15,8 +15,10 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 REQUIRED = ("log", "offset", "queue")
 WISHES = ("priority", "group", "delay")
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass
@@ -72,7 +76,7 @@ class Assigner(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         found = Gathered()
         offsets: dict[tuple[str, str], array[int]] = defaultdict(lambda: array("q"))
         for batch in iterator:
-            _gather(batch.rename_columns(self._names), offsets, found)
+            gather(batch.rename_columns(self._names), offsets, found)
         found.offsets = {key: some.tobytes() for key, some in offsets.items()}
         point("write")
         return found
@@ -83,20 +87,24 @@ class Assigner(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         point("before commit")
         if any(one.edges for one in found):
             with writing(self._options.place) as session:
-                for some in _commands(session, found, self._options.queues):
-                    session.execute(AssignMessages(some))
+                assign_all(session, assignments_of(session, found, self._options.queues))
         point("after commit")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
         """Nothing was handed in."""
 
 
-def _gather(
+def gather(
     batch: pa.RecordBatch, offsets: dict[tuple[str, str], array[int]], found: Gathered
 ) -> None:
+    """Add the rows of a batch to what a task has gathered."""
     logs, numbers = batch.column("log"), batch.column("offset")
     if logs.null_count or numbers.null_count:
         raise InvalidInput("a row names no log or no offset; only the queue may be null")
+    is_plain = numbers.type == pa.int64() and not any(one in batch.schema.names for one in WISHES)
+    if is_plain:
+        _gather_plain(batch, offsets, found)
+        return
     queues = batch.column("queue").to_pylist()
     rows = zip(logs.to_pylist(), numbers.to_pylist(), queues, _wishes(batch), strict=True)
     for log, number, queue, wish in rows:
@@ -110,6 +118,41 @@ def _gather(
             found.wishes.setdefault((queue, log), {})[number] = wish
 
 
+def _gather_plain(
+    batch: pa.RecordBatch, offsets: dict[tuple[str, str], array[int]], found: Gathered
+) -> None:
+    """Rows that wish for nothing, by queue and log; nothing is done per row."""
+    logs, log_of = _encoded(batch.column("log"))
+    queues, queue_of = _encoded(batch.column("queue"))
+    numbers = _numbers(batch.column("offset"), np.int64)
+    # One number for each pair: rows of one pair lie together when they are sorted by it, in order.
+    pair_of = log_of.astype(np.int64) * len(queues) + queue_of
+    order = np.argsort(pair_of, kind="stable")
+    pairs, numbers = pair_of[order], numbers[order]
+    edges = np.flatnonzero(np.diff(pairs, prepend=-1, append=-1))
+    for start, stop in pairwise(edges.tolist()):
+        of_log, of_queue = divmod(int(pairs[start]), len(queues))
+        log, queue = str(logs[of_log]), queues[of_queue]
+        some = numbers[start:stop]
+        low, high = int(some.min()), int(some.max())
+        before = found.edges.get(log, (low, high))
+        found.edges[log] = (min(low, before[0]), max(high, before[1]))
+        if queue is not None:
+            offsets[queue, log].frombytes(some.tobytes())
+
+
+def _encoded(column: pa.Array) -> tuple[list[str | None], Numbers]:
+    """The different texts of a column, and for each row the place of its own; null is one of them."""
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return encoded.dictionary.to_pylist(), _numbers(encoded.indices, np.int32)
+
+
+def _numbers(column: pa.Array, kind: type[np.int32] | type[np.int64]) -> Numbers:
+    """A column of numbers without null, as it lies in memory."""
+    whole = np.frombuffer(column.buffers()[1], dtype=kind)
+    return whole[column.offset : column.offset + len(column)]
+
+
 def _wishes(batch: pa.RecordBatch) -> Iterable[Wish | None]:
     """What each row wishes; None where there is no column for any wish."""
     none = [None] * batch.num_rows
@@ -121,13 +164,17 @@ def _wishes(batch: pa.RecordBatch) -> Iterable[Wish | None]:
     return map(Wish, given.get("priority", none), given.get("group", none), delays)
 
 
-def _commands(
-    session: Session, found: Sequence[Gathered], queues: Sequence[str]
-) -> Iterator[list[Assignment]]:
+def assign_all(session: Session, assignments: Iterable[Assignment]) -> None:
+    """Assign, in as few commits as may be."""
+    for some in commands(assignments):
+        session.execute(AssignMessages(some))
+
+
+def commands(assignments: Iterable[Assignment]) -> Iterator[list[Assignment]]:
     """Assignments in lists that one commit can take."""
     waiting: list[Assignment] = []
     size = 0
-    for one in _assignments(session, found, queues):
+    for one in assignments:
         count = sum(count for _, count in one.runs)
         if waiting and size + count > ASSIGNED_MAX:
             yield waiting
@@ -138,9 +185,10 @@ def _commands(
         yield waiting
 
 
-def _assignments(
+def assignments_of(
     session: Session, found: Sequence[Gathered], queues: Sequence[str]
 ) -> Iterator[Assignment]:
+    """What tasks have gathered, by queue and log; `queues` if it is all there is for these."""
     offsets: dict[tuple[str, str], set[int]] = defaultdict(set)
     wishes: dict[tuple[str, str], dict[int, Wish]] = defaultdict(dict)
     edges: dict[str, tuple[int, int]] = {}
@@ -153,7 +201,7 @@ def _assignments(
             before = edges.get(log, (low, high))
             edges[log] = (min(low, before[0]), max(high, before[1]))
     specs = {name: _spec(session, name) for name in queues}
-    for key in sorted({*offsets, *_covered(specs, edges)}):
+    for key in sorted({*offsets, *covered(specs, edges)}):
         queue, log = key
         if queues and queue not in queues:
             raise InvalidInput(f"option queues: does not name {queue!r}, to which rows belong")
@@ -171,7 +219,7 @@ def _spec(session: Session, name: str) -> QueueSpec:
     return info.spec
 
 
-def _covered(specs: dict[str, QueueSpec], logs: Iterable[str]) -> Iterator[tuple[str, str]]:
+def covered(specs: dict[str, QueueSpec], logs: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Queues and the logs among these that they take from."""
     for log in logs:
         for name, spec in specs.items():

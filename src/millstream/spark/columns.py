@@ -19,6 +19,14 @@ import pyarrow as pa
 
 from millstream.format import block as stored
 from millstream.header import Plain, Scalar
+from millstream.log.arrow import (
+    LETTERS,
+    int64_column,
+    key_column,
+    lettered_columns,
+    list_offsets,
+    value_column,
+)
 from millstream.log.block import RecordBlock, plain_headers_of, visible_headers_of
 
 ROWS_PER_BATCH = 8_192
@@ -27,15 +35,6 @@ ROWS_PER_BATCH = 8_192
 BYTES_PER_BATCH = 8 * 1024 * 1024
 
 _TIME = pa.timestamp("us", tz="UTC")
-_KINDS = (
-    (str, "s", pa.string()),
-    (int, "i", pa.int64()),
-    (float, "d", pa.float64()),
-    (bool, "b", pa.bool_()),
-    (bytes, "x", pa.binary()),
-)
-"""The letter under which a typed header has a value of a type."""
-
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -117,38 +116,21 @@ def _column(piece: DecodedBlock, field: pa.Field) -> pa.Array:
     block = piece.block
     match field.name:
         case "value":
-            validity = piece.metadata.validity_bits(stored.VALUE_VALIDITY)
-            return _binary(piece.payload().buffers(stored.VALUE), block, validity=validity)
+            return value_column(block, piece.metadata, piece.payload())
         case "key":
-            validity = piece.metadata.validity_bits()
-            return _binary(piece.metadata.buffers(stored.KEY), block, validity=validity)
+            return key_column(block, piece.metadata)
         case "topic":
             return _same_text(piece.topic, block.count)
         case "partition":
             return _same_number(piece.partition, block.count)
         case "offset":
-            return _int64s(np.arange(block.offsets.start, block.offsets.stop, dtype=np.int64))
+            return int64_column(np.arange(block.offsets.start, block.offsets.stop, dtype=np.int64))
         case "timestamp":
             return times_of(piece, stored.TIMESTAMP).view(_TIME)
         case "appendTimestamp":
             return times_of(piece, stored.APPENDED).view(_TIME)
     has_some = piece.metadata.header.columns & stored.HEADERS
     return header_column(piece.headers() if has_some else [{}] * block.count, field.type)
-
-
-def _binary(
-    buffers: tuple[memoryview, memoryview] | None,
-    block: RecordBlock,
-    *,
-    validity: memoryview | None,
-) -> pa.Array:
-    if buffers is None:
-        return pa.nulls(block.count, pa.binary())
-    offsets, data = map(pa.py_buffer, buffers)
-    bits = None if validity is None else pa.py_buffer(validity)
-    last = block.skip + block.count
-    whole = pa.Array.from_buffers(pa.binary(), last, [bits, offsets, data])
-    return whole.slice(block.skip, block.count) if block.skip else whole
 
 
 @lru_cache(maxsize=64)
@@ -171,13 +153,9 @@ def times_of(piece: DecodedBlock, column: int) -> pa.Array:
     is_appended = column == stored.APPENDED
     constant_ms = metadata.appended_ms() if is_appended else metadata.timestamp_ms()
     if constant_ms is not None:
-        return _int64s(np.full(block.count, constant_ms * 1000, dtype=np.int64))
+        return int64_column(np.full(block.count, constant_ms * 1000, dtype=np.int64))
     ask = metadata.appended if is_appended else metadata.timestamps
-    return _int64s(np.asarray(ask(block.skip, block.count)) * 1000)
-
-
-def _int64s(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers.data)])
+    return int64_column(np.asarray(ask(block.skip, block.count)) * 1000)
 
 
 def header_column(found: Sequence[Plain], kind: pa.DataType) -> pa.Array:
@@ -205,7 +183,7 @@ def header_column(found: Sequence[Plain], kind: pa.DataType) -> pa.Array:
             values += headers.values()
         total += len(headers)
         ends.append(total)
-    offsets = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
+    offsets = list_offsets(ends)
     keys = pa.array(names, pa.string())
     if is_map:
         return pa.MapArray.from_arrays(offsets, keys, _typed(values, packed)).cast(kind)
@@ -217,19 +195,13 @@ def header_column(found: Sequence[Plain], kind: pa.DataType) -> pa.Array:
 
 def _typed(values: list[Any], packed: dict[int, bytes]) -> pa.StructArray:
     """Each value under the letter of its type; null has none."""
-    kinds = set(map(type, values))
-    columns = [
-        pa.nulls(len(values), arrow)
-        if kind not in kinds
-        else pa.array([value if type(value) is kind else None for value in values], arrow)
-        for kind, _, arrow in _KINDS
-    ]
+    columns = lettered_columns(values)
     columns.append(
         pa.array([packed.get(at) for at in range(len(values))], pa.binary())
         if packed
         else pa.nulls(len(values), pa.binary())
     )
-    return pa.StructArray.from_arrays(columns, names=[*(one for _, one, _ in _KINDS), "p"])
+    return pa.StructArray.from_arrays(columns, names=[*(one for _, one, _ in LETTERS), "p"])
 
 
 def _text(value: Any) -> bytes | None:

@@ -12,7 +12,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from millstream.clock import SystemClock
 from millstream.spark.archive import Archive, ArchivedFile
-from millstream.spark.lake import OFFSETS, Changes
+from millstream.spark.archive_table import OFFSETS, Changes
 from millstream.spark.lake_columns import archive_schema, bucket_settings, position_of, text_of
 from millstream.spark.positions import Position
 

@@ -19,8 +19,8 @@ from pyiceberg.utils.config import Config
 
 from millstream.errors import Conflict
 from millstream.spark.archive import Archive
+from millstream.spark.archive_table import OFFSETS, Changes
 from millstream.spark.iceberg_folder import FolderCatalog
-from millstream.spark.lake import OFFSETS, Changes
 from millstream.spark.lake_columns import archive_schema, bucket_settings, position_of, text_of
 from millstream.spark.positions import Position
 

@@ -3,7 +3,8 @@
 Spark starts several processes for the first row that it reads, and one for each stream. Its own search
 path has archives of its packages, whose modules every process compiles anew: a third of the
 processor's time until it is ready. `STARTER` leaves them out, and lets a process that plans a stream
-connect to Java before it imports anything, because Java waits ten seconds for it at most.
+connect to Java before it imports anything, because Java waits ten seconds for it at most. Where a
+fork server runs (`fork_server.py`), it asks that for a process first.
 """
 
 from __future__ import annotations

@@ -12,20 +12,18 @@ Each commit says up to which offset of each log it goes: by that a table is foun
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
 from millstream.errors import CannotOpen, InvalidInput, NotFound
 from millstream.spark.archive import Archive, ArchivedFile, Segment
+from millstream.spark.archive_table import ArchiveTable, Changes
 from millstream.spark.failures import point
 from millstream.spark.positions import Position
 
 KINDS = ("iceberg", "delta")
-OFFSETS = "millstream.offsets"
-"""The property of a commit that says where the archive of each log ends."""
 
 _PACKAGES = {"iceberg": "pyiceberg", "delta": "deltalake"}
 _FOLDERS = {"iceberg": "_iceberg", "delta": "_delta_log"}
@@ -42,46 +40,6 @@ class Registered(Struct, frozen=True, kw_only=True):
     """The table's version: Delta's number, Iceberg's snapshot; -1 if it has none yet."""
     removed: int = 0
     """Files that were merged into others."""
-
-
-class Changes(Struct, frozen=True, kw_only=True):
-    """What one commit does to a table."""
-
-    added: list[tuple[Segment, ArchivedFile]]
-    removed: set[str]
-    """What other libraries open those files by."""
-    ends: Position
-    """Where the archive ends, for every log."""
-    grown: set[str]
-    """Logs that have files which are added."""
-
-
-class ArchiveTable(Protocol):
-    """A table over the files of an archive; made if it is not there."""
-
-    def files(self) -> set[str]:
-        """What other libraries open its files by."""
-        ...
-
-    def version(self) -> int:
-        """Its newest version, or -1."""
-        ...
-
-    def commit(self, changes: Changes) -> None:
-        """Make changes, all of them or none."""
-        ...
-
-    def history(self) -> Iterator[tuple[int, Position]]:
-        """Its versions, oldest first, and where each ends."""
-        ...
-
-    def files_of(self, version: int) -> set[str]:
-        """The files of a version."""
-        ...
-
-    def expire(self, before_ms: int) -> None:
-        """Forget versions that are older than a time, but for the newest."""
-        ...
 
 
 def check_table(kind: str) -> None:

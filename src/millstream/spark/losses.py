@@ -14,7 +14,10 @@ _log = logging.getLogger("millstream.spark")
 
 
 class Loss(Struct, frozen=True, array_like=True):
-    """Offsets [start, stop) of a log that cannot be read; none, if nobody knows how far it goes."""
+    """Offsets [start, stop) of a log that cannot be read; none, if nobody knows how far it goes.
+
+    Without a log it is a queue that was left out as a whole; the reason names it.
+    """
 
     log: str
     start: int

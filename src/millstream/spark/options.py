@@ -1,57 +1,28 @@
-"""Options of `format("millstream")`, read once and checked; names are Kafka's where Kafka has them.
-
-An error names the option and what was expected. An option that neither we nor Spark know is refused,
-with the nearest name that there is.
-"""
+"""Options of `format("millstream")`, read once and checked; names are Kafka's where Kafka has them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
 
-from millstream.cluster.read_level import parse_read_level
-from millstream.errors import InvalidInput, MillstreamError
-from millstream.log.names import NUMBER_MAX, check_name
-from millstream.partitioning import PARTITION, PARTITIONS_MAX, partition_name, partition_of
+from millstream.errors import InvalidInput
+from millstream.log.names import NUMBER_MAX
+from millstream.partitioning import PARTITION, partition_name, partition_of
 from millstream.spark.bins import BINS_MAX
-from millstream.spark.place import Place, make_place
+from millstream.spark.option_texts import OptionTexts
+from millstream.spark.place import Place
 
 EARLIEST, LATEST = -2, -1
 """Kafka's numbers for both ends of a log, in the JSON of offsets."""
 
 STATES = ("available", "in_flight", "done", "failed", "attempts")
 
-NAMES = (
-    "path", "server", "token", "tokenFile", "ca", "readLevel",
-    "subscribe", "subscribePattern", "startingOffsets", "endingOffsets", "startingTimestamp",
-    "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger", "minPartitions",
-    "maxRecordsPerPartition", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-    "failOnDataLoss", "includeHeaders", "typedHeaders", "metadataOnly", "filter", "cursor",
-    "queue", "state", "log", "topic", "assign", "queues", "txnAppId", "txnVersion", "archive",
-)  # fmt: skip
-"""Every option that there is."""
-
-_SPARKS = frozenset(
-    ("checkpointlocation", "queryname", "outputmode", "mode", "paths", "location", "owner",
-     "provider", "external", "comment", "collation", "is_managed_location", "timestampasof",
-     "versionasof", "mergeschema", "partitionoverwritemode", "name", "dbtable",
-     "retainlastbatches", "__partition_columns", "pathoptionbeforereading")
-)  # fmt: skip
-"""Options and table properties that Spark itself hands to a source."""
-
-_SPARKS_OWN = ("spark.", "option.", "__", "view.", "current")
-"""What names of Spark's own begin with."""
 
 DELAY_MS = 15 * 60 * 1000
 """How long a stream waits at most for `minOffsetsPerTrigger`, as Kafka's does."""
-
-_DURATION = re.compile(r"(\d{1,12})\s*(ms|s|m|min|h|d)")
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Positions(Struct, frozen=True):
@@ -144,7 +115,7 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
 
 def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
     """Check the options of a read; Spark asks for columns before it says if it streams."""
-    found = _Options(options)
+    found = OptionTexts(options)
     queue, state, pattern = found.name("queue"), found.text("state"), found.text("subscribePattern")
     chosen = ("subscribe", "subscribePattern", "assign", "queue")
     asked = [name for name in chosen if found.text(name)]
@@ -211,7 +182,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
     )
 
 
-def _condition(found: _Options) -> str:
+def _condition(found: OptionTexts) -> str:
     condition = found.text("filter")
     if condition:
         from millstream.filters import parse  # only reads with a filter pay for its parser
@@ -220,7 +191,7 @@ def _condition(found: _Options) -> str:
     return condition
 
 
-def _offsets_per_trigger(found: _Options) -> tuple[int | None, int | None]:
+def _offsets_per_trigger(found: OptionTexts) -> tuple[int | None, int | None]:
     """The most and the fewest records of a batch of a stream."""
     most = found.number("maxOffsetsPerTrigger", 1, NUMBER_MAX)
     least = found.number("minOffsetsPerTrigger", 1, NUMBER_MAX)
@@ -231,7 +202,7 @@ def _offsets_per_trigger(found: _Options) -> tuple[int | None, int | None]:
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write."""
-    found = _Options(options)
+    found = OptionTexts(options)
     log, topic, queue = found.name("log"), found.name("topic"), found.name("queue")
     assigns = found.flag("assign", False)
     if log and topic:
@@ -260,115 +231,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
-class _Options:
-    """Options by name, whatever the case of their letters."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._values = {name.lower(): value for name, value in options.items()}
-        known = {name.lower(): name for name in NAMES}
-        for name in self._values:
-            if name in known or name in _SPARKS or name.startswith(_SPARKS_OWN):
-                continue
-            if name.startswith("kafka."):
-                raise InvalidInput(
-                    f"unknown option {name}: there is no Kafka here; the options path or server "
-                    "say where the store is"
-                )
-            (close,) = get_close_matches(name, known, n=1, cutoff=0.0)
-            raise InvalidInput(f"unknown option {name}; did you mean {known[close]}?")
-
-    def text(self, name: str) -> str:
-        return str(self._values.get(name.lower()) or "").strip()
-
-    def given(self, *names: str) -> str:
-        """The first of these options that is set."""
-        return next((name for name in names if self.text(name)), "")
-
-    def wrong(self, name: str, expected: str) -> InvalidInput:
-        return InvalidInput(f"option {name}: expected {expected}, not {self.text(name)[:200]!r}")
-
-    def flag(self, name: str, default: bool) -> bool:
-        text = self.text(name).lower()
-        if text not in ("", "true", "false"):
-            raise self.wrong(name, "true or false")
-        return default if not text else text == "true"
-
-    def number(self, name: str, least: int, most: int) -> int | None:
-        text = self.text(name)
-        if not text:
-            return None
-        if not re.fullmatch(r"[0-9]{1,19}", text) or not least <= int(text) <= most:
-            raise self.wrong(name, f"a whole number from {least:,} to {most:,}")
-        return int(text)
-
-    def check(self, name: str, check: Callable[..., object], *given: str) -> None:
-        """Run a check whose error is to name the option."""
-        try:
-            check(*given)
-        except MillstreamError as error:
-            raise InvalidInput(f"option {name}: {error.message}") from error
-
-    def name(self, name: str) -> str:
-        """The name of a log, queue or cursor, as the option is called; empty if it is not given."""
-        text = self.text(name)
-        if text:
-            self.check(name, check_name, text, name)
-        return text
-
-    def names(self, name: str) -> list[str]:
-        """Names with commas between, each once."""
-        found = [one.strip() for one in self.text(name).split(",") if one.strip()]
-        for one in found:
-            self.check(name, check_name, one)
-        return list(dict.fromkeys(found))
-
-    def assigned(self) -> list[str]:
-        """The logs that Kafka's option names by their partitions; 0 may be a log that has none."""
-        if not self.text("assign"):
-            return []
-        expected = 'JSON such as {"orders": [0, 1]}; a log without partitions has the one 0'
-        try:
-            given = msgspec.json.decode(self.text("assign"), type=dict[str, list[int]])
-        except msgspec.MsgspecError as error:
-            raise self.wrong("assign", expected) from error
-        for name, numbers in given.items():
-            self.check("assign", check_name, name)
-            if not numbers or any(not 0 <= one < PARTITIONS_MAX for one in numbers):
-                raise self.wrong("assign", expected)
-        if not given:
-            raise self.wrong("assign", expected)
-        return [
-            partition_name(name, one) if one else name
-            for name, numbers in given.items()
-            for one in dict.fromkeys(numbers)
-        ]
-
-    def duration_ms(self, name: str, default: int) -> int:
-        """A time such as 30s or 15m, in milliseconds."""
-        text = self.text(name)
-        found = _DURATION.fullmatch(text.lower())
-        if text and found is None:
-            raise self.wrong(name, "a time such as 500ms, 30s, 15m or 1h")
-        return default if found is None else int(found[1]) * _UNITS_MS[found[2]]
-
-    def place(self) -> Place:
-        """Where the store is."""
-        return make_place(
-            self.text("path"),
-            server=self.text("server"),
-            token=self.text("token"),
-            token_file=self.text("tokenFile"),
-            ca=self.text("ca"),
-            read_level=self._read_level(),
-        )
-
-    def _read_level(self) -> str:
-        text = self.text("readLevel") or "strong"
-        self.check("readLevel", parse_read_level, text)
-        return text
-
-
-def _positions(found: _Options, side: str, *, default: int) -> Positions:
+def _positions(found: OptionTexts, side: str, *, default: int) -> Positions:
     """Kafka's order: a time for all, times by log, offsets."""
     names = (f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets")
     if (time := found.number(names[0], 0, NUMBER_MAX)) is not None:
@@ -385,7 +248,7 @@ def _positions(found: _Options, side: str, *, default: int) -> Positions:
     return Positions(default)
 
 
-def _by_log(found: _Options, option: str, *, least: int) -> dict[str, int]:
+def _by_log(found: OptionTexts, option: str, *, least: int) -> dict[str, int]:
     """{"log": 5}, for all its partitions if it has some; or one for each: {"log": {"0": 5}}."""
     expected = 'JSON such as {"orders": 100} or {"orders": {"0": 100}}'
     if least < 0:

@@ -22,7 +22,7 @@ from millstream.embedded import EmbeddedSession, open_file
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.remote.address import is_address
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S, open_remote
-from millstream.spark.worker import settle
+from millstream.spark.worker import leave_quietly, settle
 from millstream.store.place import is_bucket
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def check_here(place: Place) -> None:
 
 @contextmanager
 def _opened(place: Place, *, read_only: bool) -> Iterator[Session]:
+    leave_quietly()
     session = open_session(place, read_only=read_only)
     try:
         yield session

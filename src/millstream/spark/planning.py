@@ -12,6 +12,7 @@ from millstream.partitioning import partition_of, whole_of
 from millstream.queue.rules.sources import INBOX, LATER, OWN
 from millstream.record import LogInfo
 from millstream.spark.bins import Range
+from millstream.spark.listing import listed
 from millstream.spark.losses import Loss, TellLoss, warn
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 from millstream.spark.topics import ANY, Topics
@@ -19,7 +20,6 @@ from millstream.spark.topics import ANY, Topics
 if TYPE_CHECKING:
     from millstream.command import Session
 
-LOGS_PER_PAGE = 1_000
 NAMED_MAX = 100
 """Up to so many logs are asked for by name; of more, all are listed: that takes fewer questions."""
 
@@ -80,25 +80,17 @@ def _all_logs(
     session: Session, is_wanted: Callable[[str], bool], tell: TellLoss | None
 ) -> Iterator[LogInfo]:
     """The logs whose names are wanted, in order; of damaged ones `tell` hears, if it is given."""
-    after, limit = "", LOGS_PER_PAGE
-    while True:
-        try:
-            page = session.execute(c.ListLogs(after, limit, partitions=True))
-        except CorruptionError as error:
-            name = error.data.get("name")
-            if tell is None or name is None:
-                raise
-            if limit > 1:
-                limit = 1  # up to the damaged one, one by one
-                continue
-            if is_wanted(name):
-                tell(Loss(name, 0, 0, error.message))
-            after, limit = name, LOGS_PER_PAGE
-            continue
-        if not page:
-            return
-        yield from (info for info in page if is_wanted(info.name))
-        after = page[-1].name
+
+    def left_out(name: str, error: CorruptionError) -> None:
+        if tell is not None and is_wanted(name):
+            tell(Loss(name, 0, 0, error.message))
+
+    found = listed(
+        lambda after, limit: session.execute(c.ListLogs(after, limit, partitions=True)),
+        named_by="name",
+        tell=None if tell is None else left_out,
+    )
+    return (info for info in found if is_wanted(info.name))
 
 
 def plan_batch(
@@ -216,19 +208,36 @@ def _ending_offset(session: Session, info: LogInfo, options: ReadOptions) -> int
 def offset_at(session: Session, info: LogInfo, time_ms: int) -> int:
     """The first record that was appended at or after a time; the end if there is none.
 
-    Found by halving: where the wall clock once went back, one of the records around is found.
+    Found by halving: where the wall clock once went back, one of the records around is found. Of
+    records that cannot be read it is not known when they were appended: if the time may be among
+    theirs, the first of them is found.
     """
     low, high = info.start_offset, info.end_offset
     while low < high:
         middle = (low + high) // 2
-        some = session.execute(c.ReadBlocks(info.name, middle, middle + 1, 1, values=False))
-        if not some:
+        try:
+            found = _first_sound(session, info.name, middle, high)
+        except NotFound:
             return info.end_offset  # deleted meanwhile
-        if some[0].appended()[0] < time_ms:
-            low = middle + 1
+        if found is not None and found[1] < time_ms:
+            low = found[0] + 1
         else:
             high = middle
     return low
+
+
+def _first_sound(session: Session, log: str, start: int, stop: int) -> tuple[int, int] | None:
+    """The first record in a range that can be read, and when it was appended; None if there is none."""
+    while start < stop:
+        try:
+            some = session.execute(c.ReadBlocks(log, start, start + 1, 1, values=False))
+        except CorruptionError as error:
+            start = max(start + 1, int(error.data.get("stop", 0)))
+            continue
+        if not some:
+            raise NotFound(f"log {log!r} has no record at offset {start} any more")
+        return start, some[0].appended()[0]
+    return None
 
 
 def bytes_of(one: Range, info: LogInfo) -> int:

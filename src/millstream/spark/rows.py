@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from millstream.errors import InvalidInput
 from millstream.format import block as stored
-from millstream.format.packing import Batch, Single, bad_headers, batch_of, check_cell
+from millstream.format.header_cells import bad_headers, check_cell
+from millstream.format.packing import Batch, Single, batch_of
 from millstream.header import Headers, HeaderValue, Pair
 from millstream.limits import Limits
 from millstream.log.names import check_name

@@ -11,9 +11,12 @@ import os
 from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 
 from millstream.errors import CannotOpen, InvalidInput
+from millstream.spark.class_archive import java_options
+from millstream.spark.fork_server import fork_workers
 from millstream.spark.interpreter import set_interpreter
 from millstream.spark.java import STARTED_VARIABLE, STARTER, Java, find_java
 
@@ -23,13 +26,14 @@ if TYPE_CHECKING:
 VERSION_MIN = (4, 1)
 PACKAGES = ("pyspark", "pyarrow", "pandas")
 LOOPBACK = "127.0.0.1"
+JAVA_END_S = 2.0
+"""How long a Java that has closed its sockets may take to be gone."""
 _LOGGING = "-Dlog4j2.configurationFile=" + Path(__file__).with_name("log4j2.properties").as_uri()
 _LOGGING_FILE = _LOGGING.replace("log4j2.properties", "log4j2-file.properties")
 
 DEFAULTS = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
-    "spark.driver.extraJavaOptions": _LOGGING,
     # Between Java and Python, TCP makes every task wait for a delayed acknowledgement (40 ms).
     "spark.python.unix.domain.socket.enabled": "true",
     # Without it Spark refuses a source that takes filters.
@@ -68,15 +72,14 @@ def local_session(
 
     if SparkContext._active_spark_context is not None:
         return SparkSession.Builder().getOrCreate()
-    prepare(os.environ)
+    java = prepare(os.environ)
+    fork_workers(os.environ)
     chosen = DEFAULTS | {"spark.driver.memory": memory}
     if directory is not None:
         chosen["spark.sql.warehouse.dir"] = str(directory.absolute() / "warehouse")
         chosen["spark.local.dir"] = str(directory.absolute() / "spark")
-    if log is not None:
-        chosen["spark.driver.extraJavaOptions"] = (
-            f'{_LOGGING_FILE} -Dmillstream.log="{log.absolute()}"'
-        )
+    logging = _LOGGING if log is None else f'{_LOGGING_FILE} -Dmillstream.log="{log.absolute()}"'
+    chosen["spark.driver.extraJavaOptions"] = f"{logging} {java_options(java)}".rstrip()
     builder = SparkSession.Builder().master(master).appName(name)
     for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)
@@ -89,6 +92,20 @@ def local_session(
             "Spark's Java ended before it was ready; what it said stands above, and "
             "`millstream doctor --environment` shows what was found"
         ) from error
+
+
+def java_exit() -> int | None:
+    """How the Java of this process's Spark has ended, as `Popen` says it; None while it runs.
+
+    Its sockets close a moment before its end can be seen, so this waits for that moment.
+    """
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    try:
+        return None if process is None else int(process.wait(JAVA_END_S))
+    except TimeoutExpired:
+        return None
 
 
 def check_installed() -> None:

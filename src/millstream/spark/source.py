@@ -103,4 +103,4 @@ class MillstreamSource(DataSource):
 def _takes_filters() -> bool:
     """Whether Spark asks for a reader that takes filters: it does so in a worker of its own."""
     main = getattr(sys.modules["__main__"], "__spec__", None)
-    return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
+    return _PUSHDOWN_WORKER in sys.argv[1:2] or getattr(main, "name", "") == _PUSHDOWN_WORKER

@@ -18,7 +18,8 @@ import msgspec
 
 from millstream.errors import InvalidInput
 from millstream.spark.layout import schema_of, sink_schema
-from millstream.spark.options import NAMES, read_options, write_options
+from millstream.spark.option_texts import NAMES
+from millstream.spark.options import read_options, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

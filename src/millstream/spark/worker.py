@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
-from functools import wraps
-from types import ModuleType
-from typing import Any
+import traceback
+from types import ModuleType, SimpleNamespace
 
 _DAEMON = "pyspark.daemon"
-"""What such a process was started as; its `worker` does one task, and is called for each."""
+"""What such a process was started as; it does one task after the other."""
 
 _modules_spared = 0
 
@@ -31,22 +29,20 @@ def settle() -> None:
 
 
 def leave_quietly() -> None:
-    """Let a worker that Spark has no more work for end without a traceback.
+    """Let a worker that Spark wants nothing more of end without a traceback.
 
-    Over a Unix socket it would print one, because it cannot answer any more.
+    Over a Unix socket it would print one, because it cannot answer any more: when the session ends,
+    and whenever Spark has taken only the first rows of a task.
     """
     main = _daemon()
-    if main is None or hasattr(main.worker, "__wrapped__"):
-        return
+    if main is not None:
+        told = SimpleNamespace(print_exc=_print_unless_gone, format_exc=traceback.format_exc)
+        main.traceback = told  # type: ignore[attr-defined]
 
-    @wraps(main.worker)
-    def quiet(*given: Any, worker: Callable[..., int] = main.worker) -> int:
-        try:
-            return worker(*given)
-        except BrokenPipeError:
-            return 1
 
-    main.worker = quiet  # type: ignore[attr-defined]
+def _print_unless_gone() -> None:
+    if not isinstance(sys.exc_info()[1], BrokenPipeError):
+        traceback.print_exc()
 
 
 def _daemon() -> ModuleType | None:

@@ -236,8 +236,9 @@ class Committing(Readable):
             if ticket.error is None:
                 ticket.error = told(error, sent=self._sent)
 
-    def _keeper_failed(self, error: MillstreamError) -> None:
-        self._last_failure = str(error)
+    def _keeper_failed(self, error: Exception) -> None:
+        known = isinstance(error, MillstreamError)
+        self._last_failure = str(error) if known else repr(error)
 
     # The fold.
 

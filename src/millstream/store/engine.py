@@ -34,6 +34,8 @@ class Shortage(NamedTuple):
     place: str
     free_bytes: int
     reserve_bytes: int
+    owed_bytes: int = 0
+    """What is free and needed, to bring into place what is stored already."""
 
     @property
     def is_severe(self) -> bool:
@@ -42,10 +44,11 @@ class Shortage(NamedTuple):
 
     def error(self) -> DiskFull:
         """What callers are told."""
+        owed = f"{self.owed_bytes:,} of them are needed, " if self.owed_bytes else ""
         return DiskFull(
-            f"the disk of {self.place} is full: {self.free_bytes:,} bytes are free, and "
+            f"the disk of {self.place} is full: {self.free_bytes:,} bytes are free, {owed}and "
             f"{self.reserve_bytes:,} are kept in reserve; nothing was stored, and reads go on. "
-            "Make room on the disk: publishing then works again without a restart",
+            "Make room on the disk, or truncate logs: publishing then works again without a restart",
             path=self.place,
             free_bytes=self.free_bytes,
             reserve_bytes=self.reserve_bytes,
@@ -140,6 +143,10 @@ class Engine(Protocol):
     @property
     def shared(self) -> bool:
         """Whether other processes may write too, so that their commits must be looked for."""
+
+    @property
+    def writes_alone(self) -> bool:
+        """Whether no other process can have the turn to write: one in this process is free at once."""
 
     def write(self, *, waits: bool = True) -> AbstractContextManager[Writer]:
         """Wait for the turn to write, across processes; leaving without a commit undoes it all.

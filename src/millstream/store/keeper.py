@@ -20,10 +20,11 @@ class Keeper:
     """Runs `work` when woken, and every second from then on."""
 
     def __init__(
-        self, work: Callable[[], bool], *, on_failure: Callable[[MillstreamError], None]
+        self, work: Callable[[], bool], *, on_failure: Callable[[Exception], None]
     ) -> None:
         self._work = work
         self._on_failure = on_failure
+        self._told = ""
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._working = threading.RLock()
@@ -37,6 +38,11 @@ class Keeper:
             self._wake.set()
         if self._thread is None:
             self._start()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing shall happen in the background now."""
+        return self._pauses > 0
 
     def pause(self) -> AbstractContextManager[object]:
         """Wait for the slice that it is at, and begin no other until the block ends, if there is one."""
@@ -82,6 +88,17 @@ class Keeper:
                 pass
         except MillstreamError as error:
             self._on_failure(error)
+        except Exception as error:  # a mistake of ours: without the thread nothing would be folded
+            self._on_failure(error)
+            self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        """Say where it was raised, as of a thread that ends by it, but not every second."""
+        if repr(error) == self._told:
+            return
+        self._told = repr(error)
+        at = (type(error), error, error.__traceback__, threading.current_thread())
+        threading.excepthook(threading.ExceptHookArgs(at))
 
     def _work_once(self) -> bool:
         with self._working:

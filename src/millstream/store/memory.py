@@ -147,6 +147,7 @@ class MemoryEngine:
     ) -> None:
         self.durability: Durability = durability
         self.shared = shared
+        self.writes_alone = not shared
         self.faults = faults
         self.commits = 0
         self.on_upkeep_due: Callable[[], None] | None = None

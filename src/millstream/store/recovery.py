@@ -25,6 +25,7 @@ class Recovery:
         self._trying = threading.Lock()
         self._pause_s = PAUSE_S_MIN
         self._due_s = 0.0
+        self._told = ""
         self.reason: Recovering | None = None
         """What writers are told meanwhile; None: there is nothing to recover from."""
         self.seq = 0
@@ -36,11 +37,11 @@ class Recovery:
         """A write has failed; called under the mutex."""
         if self.reason is None:
             self.seq = seq
-        self.reason = Recovering(
+        self._told = (
             f"an earlier write failed ({cause}), and the store makes sure of what is on disk; "
-            "nothing was stored, try again in a moment; reads go on",
-            cause=cause,
+            "nothing was stored, try again in a moment; reads go on"
         )
+        self.reason = Recovering(self._told, cause=cause)
         self._pause_s, self._due_s = PAUSE_S_MIN, 0.0
         return self.reason
 
@@ -57,5 +58,7 @@ class Recovery:
                 self._work()
             except MillstreamError as error:
                 self.failure = str(error)
+                if self.reason is not None:  # the same object: by it writers are admitted again
+                    self.reason.message = f"{self._told}. The last try failed: {self.failure}"
                 self._due_s = self._clock.seconds() + self._pause_s
                 self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millstream.clock import Clock, SystemClock
-from millstream.errors import Closed, InvalidInput, StoreError
+from millstream.errors import Closed, InvalidInput, StoreError, WriteFailed
 from millstream.store.commit import Commit
 from millstream.store.engine import Ability, Durability, Shortage, WouldWait
 from millstream.store.object_folder import STAGED, ObjectFolder
@@ -24,10 +24,11 @@ from millstream.store.slate_binding import Binding, bind
 from millstream.store.slate_commits import check_commits
 from millstream.store.slate_cost import month_usd, requests_of
 from millstream.store.slate_following import Following, no_store, read_manifest
+from millstream.store.slate_opener import Opener
 from millstream.store.slate_options import SlateOptions, options_with
-from millstream.store.slate_probe import probe
+from millstream.store.slate_probe import probe, refusal
 from millstream.store.slate_rows import SlateImage, SlateSnapshot
-from millstream.store.slate_stamp import check_stamp, is_stamped, put_stamp
+from millstream.store.slate_stamp import check_stamp, is_reached, put_stamp
 from millstream.store.slate_writing import REPLAYED_MAX, Writing
 
 LISTED_S = 60.0
@@ -84,6 +85,7 @@ class SlateEngine:
         self.pace_s = self._options.pace_s
         self._clock = clock or SystemClock()
         self._binding: Binding = bind()
+        self._binding.read_timeout_s = options.read_timeout_s
         self._objects = open_objects(self._binding.module, self._address)
         self.objects = ObjectFolder(self._address)
         """The objects below the store's prefix."""
@@ -108,6 +110,11 @@ class SlateEngine:
     def shared(self) -> bool:
         """Whether another process writes: then its commits must be looked for."""
         return self._writing is None or self._writing.ending == "fenced"
+
+    @property
+    def writes_alone(self) -> bool:
+        """Its writer is the only one: another that begins fences it."""
+        return True
 
     @contextmanager
     def write(self, *, waits: bool = True) -> Iterator[SlateWriter]:
@@ -154,8 +161,12 @@ class SlateEngine:
 
     def recover(self) -> None:
         """After a commit in doubt: whatever was handed to SlateDB is durable, or will never be."""
-        if self._writing is not None:
-            self._writing.recover()
+        if self._writing is None:
+            return
+        # SlateDB repeats what is refused without end, and does not say why; the object store does.
+        if self._writing.ending == "doubtful" and (why := refusal(self.objects)):
+            raise WriteFailed(why)
+        self._writing.recover()
 
     def close(self) -> None:
         """Let go of everything; what is committed is durable already."""
@@ -208,12 +219,13 @@ class SlateEngine:
 
     def _check_stored(self, *, may_create: bool) -> None:
         """Refuse what is no store, or has lost commits; a store that is created gets its stamp."""
+        is_marked = is_reached(self.objects)
         if self._manifest() is not None:
             check_stamp(self.objects)
             check_commits(self.objects, self._manifest)
         elif not may_create:
             raise no_store(self.place, "" if self.read_only else "; create=True makes one")
-        elif not is_stamped(self.objects):
+        elif not is_marked:
             put_stamp(self.objects)
 
     def _manifest(self) -> Any:
@@ -227,6 +239,7 @@ class SlateEngine:
             place=self.place,
             options=self._options,
             recorder=self._recorder,
+            opener=Opener(self.objects),
         )
 
     def _image(self) -> SlateImage:

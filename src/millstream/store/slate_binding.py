@@ -20,6 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from struct import Struct
 from typing import Any, Literal, TypeVar
 
+from millstream.clock import SystemClock
 from millstream.errors import CannotOpen
 
 T = TypeVar("T")
@@ -115,8 +116,12 @@ _LOOP: Any = _Loop()
 
 
 def run(call: Coroutine[Any, Any, T], *, most_s: float | None = None) -> T:
-    """Run a call of SlateDB to its end on this thread; `TimeoutError` if it takes too long."""
+    """Run a call of SlateDB to its end on this thread; `TimeoutError` if it takes too long.
+
+    A call that is repeated inside SlateDB wakes its caller each time: the bound is for all of it.
+    """
     outer = asyncio._get_running_loop()
+    left_s, until_s = most_s, None if most_s is None else SystemClock().seconds() + most_s
     try:
         while True:
             asyncio._set_running_loop(_LOOP)
@@ -127,7 +132,9 @@ def run(call: Coroutine[Any, Any, T], *, most_s: float | None = None) -> T:
                 return found
             finally:
                 asyncio._set_running_loop(outer)
-            if not answer.wait(most_s):
+            if until_s is not None:
+                left_s = max(0.0, until_s - SystemClock().seconds())
+            if not answer.wait(left_s):
                 raise TimeoutError(f"no answer within {most_s:g} s")
     finally:
         call.close()
@@ -138,6 +145,8 @@ class Binding:
 
     def __init__(self, module: Any) -> None:
         self.module = module
+        self.read_timeout_s: float | None = None
+        """How long each request of a read may take: SlateDB itself repeats it without end."""
         wanted: dict[Reach, tuple[int, int]] = {
             "near": (NEAR_BYTES, 1),
             "far": (FAR_BYTES, 1),
@@ -164,7 +173,7 @@ class Binding:
 
     def get(self, view: Any, key: bytes) -> Cell | None:
         """What lies under a key in a snapshot or a reader."""
-        found: Cell | None = run(view.get(key))
+        found: Cell | None = run(view.get(key), most_s=self.read_timeout_s)
         return found
 
     def scan(self, view: Any, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, Cell]]:
@@ -177,11 +186,13 @@ class Binding:
         wanted = self.module.KeyRange(
             start=start, start_inclusive=True, end=stop, end_inclusive=False
         )
-        return run(view.scan_with_options(wanted, self._reach[reach]))
+        call = view.scan_with_options(wanted, self._reach[reach])
+        return run(call, most_s=self.read_timeout_s)
 
     def following(self, rows: Any, limit: int) -> list[tuple[bytes, Cell]]:
         """The next rows of a walk, up to `limit`; fewer only at its end."""
-        return [(row.key, row.value) for row in run(rows.next_batch(limit))]
+        found = run(rows.next_batch(limit), most_s=self.read_timeout_s)
+        return [(row.key, row.value) for row in found]
 
 
 class FastBinding(Binding):
@@ -245,7 +256,8 @@ class FastBinding(Binding):
                 self._library.ffi_slatedb_uniffi_rust_future_free_u64,
                 lambda value: value,
                 self._errors,
-            )
+            ),
+            most_s=self.read_timeout_s,
         )
         return self.module.DbIterator._uniffi_make_instance(handle)
 
@@ -264,7 +276,8 @@ class FastBinding(Binding):
                 self._library.ffi_slatedb_uniffi_rust_future_free_rust_buffer,
                 self._raised,
                 self._errors,
-            )
+            ),
+            most_s=self.read_timeout_s,
         )
         return found
 

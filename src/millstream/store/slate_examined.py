@@ -12,8 +12,9 @@ from millstream.store.slate_address import open_objects, parse_address
 from millstream.store.slate_binding import bind
 from millstream.store.slate_commits import missing_commits
 from millstream.store.slate_following import Following, no_store, read_manifest
+from millstream.store.slate_options import SlateOptions
 from millstream.store.slate_rows import SlateImage, SlateSnapshot, reading, value_of
-from millstream.store.slate_stamp import check_stamp
+from millstream.store.slate_stamp import check_stamp, is_reached
 
 SCAN_ROWS = 64
 LEFT_OVER_MS = 24 * 3600 * 1000
@@ -26,9 +27,11 @@ class ExaminedBucket:
     def __init__(self, address: str) -> None:
         parsed = parse_address(address)
         self._binding = bind()
+        self._binding.read_timeout_s = SlateOptions().read_timeout_s
         self._objects = open_objects(self._binding.module, parsed)
         self._prefix, self._place = parsed.prefix, parsed.text
         self._folder = ObjectFolder(parsed)
+        is_reached(self._folder)
         if self._manifest() is None:
             raise no_store(self._place)
         check_stamp(self._folder)

@@ -13,6 +13,7 @@ from typing import Any
 from millstream.clock import Clock
 from millstream.errors import CannotOpen
 from millstream.store.slate_binding import Binding, run
+from millstream.store.slate_options import OPEN_S_MAX
 from millstream.store.slate_rows import SlateImage, read_error
 
 _HOUR_MS = 3_600_000
@@ -64,8 +65,8 @@ class Following:
             )
         )
         try:
-            reader = run(builder.build())
-        except module.Error as error:
+            reader = run(builder.build(), most_s=OPEN_S_MAX)
+        except (TimeoutError, module.Error) as error:
             raise read_error(error, module.Error, self._place) from error
         image = SlateImage(self._binding, reader, place=self._place)
         weakref.finalize(image, _end, reader, module.Error)
@@ -76,8 +77,8 @@ def read_manifest(binding: Binding, objects: Any, prefix: str, place: str) -> An
     """What SlateDB says of the database at a prefix; None if there is none."""
     admin = binding.module.AdminBuilder(prefix, objects).build()
     try:
-        return run(admin.read_manifest(None))
-    except binding.module.Error as error:
+        return run(admin.read_manifest(None), most_s=binding.read_timeout_s)
+    except (TimeoutError, binding.module.Error) as error:
         raise cannot_open(error, place) from error
 
 

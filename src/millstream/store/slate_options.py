@@ -11,6 +11,9 @@ from urllib.parse import parse_qsl
 from millstream.errors import CannotOpen
 from millstream.limits import MiB
 
+OPEN_S_MAX = 300.0
+"""How long opening may take: it replays commits that are not gathered yet, which may be large."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlateOptions:
@@ -18,6 +21,9 @@ class SlateOptions:
 
     commit_timeout_s: float = 30.0
     """How long a commit waits for the object store before its outcome is called unknown."""
+
+    read_timeout_s: float = 60.0
+    """How long one step of a read waits for the object store before it fails."""
 
     pace_s: float = 0.5
     """How long a commit waits for callers that come one by one, so that many share one request.

@@ -179,7 +179,7 @@ def reading(image: SlateImage) -> Iterator[None]:
     errors = image.binding.module.Error
     try:
         yield
-    except errors as error:
+    except (TimeoutError, errors) as error:
         raise read_error(error, errors, image.place) from error
 
 

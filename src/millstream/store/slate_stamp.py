@@ -47,6 +47,17 @@ def is_stamped(objects: ObjectFolder) -> bool:
     return True
 
 
+def is_reached(objects: ObjectFolder) -> bool:
+    """Whether a prefix is marked; `StoreError` at once if the bucket refuses us, or is not there.
+
+    SlateDB would repeat its question without end, and not say why.
+    """
+    if is_stamped(objects):
+        return True
+    next(iter(objects.list()), None)
+    return False
+
+
 def check_stamp(objects: ObjectFolder) -> None:
     """Refuse a database whose prefix is not marked as a store's."""
     if not is_stamped(objects):

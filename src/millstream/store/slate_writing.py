@@ -14,12 +14,13 @@ import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
-from millstream.errors import Fenced, MillstreamError, OutcomeUnknown, WriteFailed
+from millstream.errors import Fenced, MillstreamError, OutcomeUnknown, StoreError, WriteFailed
 from millstream.store.commit import Commit
 from millstream.store.slate_binding import Binding, run
 from millstream.store.slate_early import dropping_batch, early_batches, early_part
 from millstream.store.slate_following import cannot_open
-from millstream.store.slate_options import SlateOptions
+from millstream.store.slate_opener import Opener
+from millstream.store.slate_options import OPEN_S_MAX, SlateOptions
 from millstream.store.slate_rows import MARK, Deltas, SlateImage, fill, read_error
 
 Ending = Literal["open", "doubtful", "fenced", "closed"]
@@ -51,16 +52,17 @@ class Writing:
         place: str,
         options: SlateOptions,
         recorder: Any,
+        opener: Opener,
     ) -> None:
         self._binding, self._objects = binding, objects
         self._prefix, self._place, self._options = prefix, place, options
         self._module = binding.module
         self._errors = binding.module.Error
-        self._recorder = recorder
+        self._recorder, self._opener = recorder, opener
         self.ending: Ending = "open"
         self.behind = 0
         """Commits that are not gathered yet."""
-        self._interrupted = False
+        self._interrupted = self._is_half_open = False
         self._open()
 
     def check(self) -> None:
@@ -158,9 +160,12 @@ class Writing:
             max_capacity=self._options.memory_cache_bytes, shards=4
         )
         builder.with_db_cache(self._module.DbCache.new_foyer_cache(cache), 1)
+        self._opener.sign()
+        self._is_half_open = True
         try:
-            self._database = run(builder.build(), most_s=self._options.commit_timeout_s)
+            self._database = run(builder.build(), most_s=OPEN_S_MAX)
             self._epoch = self._found_epoch()
+            self._is_half_open = False
             snapshot = run(self._database.snapshot())
             self.image = SlateImage(self._binding, snapshot, place=self._place)
             self._deltas: Deltas = self.image.find_deltas()
@@ -234,21 +239,24 @@ class Writing:
         try:
             if reason is self._module.CloseReason.FENCED and self._is_succeeded():
                 self.ending = "fenced"
-        except (TimeoutError, self._errors):
+        except (TimeoutError, StoreError, self._errors):
             pass  # not known yet: it is asked again before anything is written
 
     def _found_epoch(self) -> int:
         """The epoch of the newest writer: each one that opens the store takes the next."""
         admin = self._module.AdminBuilder(self._prefix, self._objects).build()
-        found = run(admin.read_manifest(None), most_s=self._options.commit_timeout_s)
+        found = run(admin.read_manifest(None), most_s=self._options.read_timeout_s)
         return 0 if found is None else int(found.writer_epoch)
 
     def _is_succeeded(self) -> bool:
         """Whether another process has opened the store to write.
 
-        SlateDB also calls itself fenced if a request of its own was carried out twice.
+        SlateDB also calls itself fenced if a request of its own was carried out twice. A newer epoch
+        may be of this handle: it had opened the store half-way.
         """
-        return self._found_epoch() > self._epoch
+        if self._found_epoch() <= self._epoch:
+            return False
+        return not (self._is_half_open and self._opener.is_last())
 
     def _fenced(self) -> MillstreamError:
         return Fenced(

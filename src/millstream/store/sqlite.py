@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import apsw
@@ -25,7 +25,6 @@ import apsw
 from millstream.clock import Clock, SystemClock
 from millstream.errors import (
     CannotOpen,
-    Closed,
     CorruptionError,
     MillstreamError,
     OutcomeUnknown,
@@ -33,7 +32,7 @@ from millstream.errors import (
     WriteFailed,
 )
 from millstream.limits import Limits
-from millstream.store.disk import DiskSpace, full
+from millstream.store.disk import DiskSpace, FileSpace, full
 from millstream.store.engine import Ability, Durability, Shortage
 from millstream.store.polling import poll
 from millstream.store.sqlite_check import check_pages
@@ -52,16 +51,13 @@ from millstream.store.sqlite_file import (
     patience,
     sync_folder,
 )
-from millstream.store.sqlite_options import SqliteOptions
+from millstream.store.sqlite_home import Home, size_of
+from millstream.store.sqlite_options import SqliteOptions, fitted
 from millstream.store.sqlite_pages import checksum_layer, is_verified
+from millstream.store.sqlite_pool import PooledSnapshot, ReaderPool
 from millstream.store.sqlite_repair import break_in_log, repair_log
 from millstream.store.sqlite_room import LogRoom
 from millstream.store.sqlite_rows import SqliteReader, SqliteWriter
-
-READERS_KEPT = 8
-
-READS_S_MAX = 10.0
-"""How long closing waits for running reads: an interrupted one may never report that it ended."""
 
 _open_paths: Counter[str] = Counter()
 """How many engines of this process have a file open."""
@@ -79,6 +75,7 @@ class SqliteEngine:
     """Rows in one SQLite file."""
 
     shared = True
+    writes_alone = False
     abilities: frozenset[Ability] = frozenset({"sql", "forks"})
 
     def __init__(
@@ -108,23 +105,19 @@ class SqliteEngine:
         self.read_only = read_only
         self.durability: Durability = durability
         self.commits = 0
-        self._options = options or SqliteOptions()
         self._clock = clock or SystemClock()
         self._vfs = vfs or checksum_layer()
         self._page_checksums = False
-        self._lock = threading.Lock()
+        self._pool = ReaderPool(self.path, make=self._make_reader, explain=self._damaged)
         self._writer: SqliteWriter | None = None
         self._tender: apsw.Connection | None = None
-        self._readers: list[SqliteReader] = []
-        self._in_use = 0
-        self._idle = threading.Condition(self._lock)
-        self._checkpoints = Checkpoints(self._options)
         self._log_room = LogRoom(os.path.realpath(self.path)) if vfs is None else None
         """None if SQLite reaches files by another layer, which has to see every write."""
-        self._closed = False
-        self._suspended = False
         self._real_path = os.path.realpath(self.path)
-        self._room = DiskSpace(os.path.dirname(self._real_path), limits or Limits(), self._clock)
+        folder = os.path.dirname(self._real_path)
+        self._options = fitted(options or SqliteOptions(), folder)
+        self._checkpoints = Checkpoints(self._options)
+        self._room = DiskSpace(folder, limits or Limits(), self._clock, file=self._space)
         log_was_left = False
         if not is_open_here(self.path):
             inspect(self.path)
@@ -134,6 +127,7 @@ class SqliteEngine:
             create(self.path, busy=self._busy(), vfs=self._vfs, file_mode=mode)
         elif not self.path.exists() or not self.path.stat().st_size:
             raise CannotOpen(f"{self.path}: there is no store", path=str(self.path))
+        self._home = Home(self._real_path, self._clock, shown=self.place)
         connection = self._connect()
         try:
             self._page_checksums = is_verified(connection)
@@ -147,7 +141,7 @@ class SqliteEngine:
                 raise self._damaged(error) from error
             raise
         if read_only:
-            self._readers.append(SqliteReader(connection))
+            self._pool.keep(SqliteReader(connection))
         _open_paths[self._real_path] += 1
 
     def write(self, *, waits: bool = True) -> SqliteWriter:
@@ -155,22 +149,24 @@ class SqliteEngine:
         if self.read_only:
             raise CannotOpen(f"{self.path} was opened to be read only", path=str(self.path))
         writer = self._writer or self._reopen_writer()
+        self._home.check_write()
         writer.waits = waits
         return writer
 
     def read(self) -> PooledSnapshot:
         """A snapshot on a connection from the pool."""
-        return PooledSnapshot(self)
+        self._home.check_read()
+        return PooledSnapshot(self._pool)
 
     def last_seq(self) -> int:
         """The sequence of the newest delta."""
-        reader = self._take_reader()
+        reader = self._pool.take()
         try:
             return reader.last_seq()
         except apsw.Error as error:
             raise self._damaged(error) from error
         finally:
-            self._give_reader(reader)
+            self._pool.give(reader)
 
     def await_change(self, seen: int, stop: threading.Event) -> bool:
         """Look every few milliseconds for what other processes have committed."""
@@ -181,6 +177,11 @@ class SqliteEngine:
         self._checkpoints.notice(self._wal_file_bytes())
         if self._checkpoints.is_due():
             self.checkpoint(alone)
+        short = self.shortage()
+        large = self._wal_file_bytes() > self._options.wal_bytes_checkpoint
+        if short is not None and (large or short.owed_bytes):  # the disk needs the log's room
+            with alone:
+                self._copy_log(apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def checkpoint(self, alone: AbstractContextManager[object]) -> None:
         """Copy the write-ahead log into the file, whether it has grown or not."""
@@ -190,13 +191,22 @@ class SqliteEngine:
         """Whether the disk has too little room."""
         return self._room.shortage(self._checkpoints.wal_bytes)
 
+    def _space(self) -> FileSpace:
+        """What the file has room for, and will need; the worst if that cannot be told now."""
+        with suppress(MillstreamError, apsw.Error, OSError), self.read() as snapshot:
+            ((pages,),) = snapshot.connection.execute("PRAGMA page_count")
+            ((free_pages,),) = snapshot.connection.execute("PRAGMA freelist_count")
+            owed_bytes = pages * PAGE_BYTES - os.stat(self._real_path).st_size
+            return FileSpace(free_pages * PAGE_BYTES, max(0, owed_bytes))
+        return FileSpace(0, self._checkpoints.wal_bytes)
+
     def folder(self) -> Path | None:
         """The folder of the file, wherever links lead."""
         return Path(self._real_path).parent
 
     def recover(self) -> None:
         """Write what the write-ahead log holds to disk once more; the writer is opened anew."""
-        with self._held():
+        with self._pool.held():
             found: list[apsw.Connection] = []
             try:
                 found = [self._connect(), self._connect()]
@@ -208,26 +218,18 @@ class SqliteEngine:
             finally:
                 for connection in found:
                     _close(connection, checkpoint=False)
-            with self._lock:
+            with self._pool.lock:
                 writer, self._writer = self._writer, None
             if writer is not None:
                 _close(writer.connection, checkpoint=False)
 
     def suspend(self) -> None:
         """Before a fork: close every connection, without a checkpoint, and hold back new ones."""
-        with self._idle:
-            self._suspended = True
-            self._idle.wait_for(lambda: not self._in_use, READS_S_MAX)
-            self._drop_connections(checkpoint=False)
+        self._pool.suspend(partial(self._drop_connections, checkpoint=False))
 
     def resume(self, *, in_child: bool) -> None:
         """After the fork: connections are opened again when they are needed."""
-        if in_child:
-            self._lock = threading.Lock()
-            self._idle = threading.Condition(self._lock)
-        with self._idle:
-            self._suspended = False
-            self._idle.notify_all()
+        self._pool.resume(in_child=in_child)
 
     def copy_to(self, path: Path) -> None:
         """Write a consistent copy of the whole file into a new one, beside running commits."""
@@ -248,25 +250,26 @@ class SqliteEngine:
         self.suspend()
         try:
             exchange_file(Path(self._real_path), path, aside=aside)
+            self._home.settle()
         finally:
             self.resume(in_child=False)
 
     def close(self) -> None:
         """Close every connection; the last one to go checkpoints and removes the log."""
-        with self._idle:
-            if self._closed:
-                return
-            self._closed = True
-            self._idle.wait_for(lambda: not self._in_use, READS_S_MAX)
-            self._drop_connections(checkpoint=not (self.read_only and self._wal_file_bytes()))
-            _open_paths[self._real_path] -= 1
+        self._pool.close(self._close_all)
+
+    def _close_all(self) -> None:
+        kept = self.read_only and self._wal_file_bytes() > 0
+        self._drop_connections(checkpoint=not kept and self._home.may_checkpoint)
+        _open_paths[self._real_path] -= 1
 
     def describe(self) -> dict[str, Any]:
         """Facts for `stats`."""
         return {
             "engine": "sqlite",
             "durability": self.durability,
-            "file_bytes": self.path.stat().st_size,
+            "missing": self._home.missing(),
+            "file_bytes": size_of(self._real_path),
             "wal_bytes": self._wal_file_bytes(),
             "page_checksums": self._page_checksums,
             "sqlite_version": apsw.sqlite_lib_version(),
@@ -288,13 +291,12 @@ class SqliteEngine:
         return self._damaged(error)
 
     def _wal_file_bytes(self) -> int:
-        try:
-            return os.stat(f"{self.path}-wal").st_size
-        except FileNotFoundError:
-            return 0
+        return size_of(f"{self._real_path}-wal")
 
     def _connect(self) -> apsw.Connection:
-        connection = connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self.read_only)
+        self._home.check_connecting()
+        path = Path(self._real_path)  # wherever links lead by now
+        connection = connect(path, busy=self._busy(), vfs=self._vfs, read_only=self.read_only)
         level = "FULL" if self.durability == "full" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {level}")
         if self.read_only:
@@ -303,6 +305,7 @@ class SqliteEngine:
         return connection
 
     def _make_writer(self, connection: apsw.Connection) -> SqliteWriter:
+        self._home.forget_log()
         sync_folder(self.path)  # SQLite has made the log by now, if there was none
         connection.set_wal_hook(self._on_wal)
         room = None if self.durability == "relaxed" else self._log_room
@@ -320,9 +323,8 @@ class SqliteEngine:
         return apsw.SQLITE_OK
 
     def _reopen_writer(self) -> SqliteWriter:
-        with self._lock:
-            if self._closed:
-                raise self._gone()
+        with self._pool.lock:
+            self._pool.check_open()
             if self._writer is None:
                 connection = self._connect()
                 try:
@@ -334,7 +336,7 @@ class SqliteEngine:
 
     def _check_log(self, connection: apsw.Connection, *, accept_loss: bool) -> None:
         """Refuse a log that a dead process has left if acknowledged commits in it are cut off."""
-        if break_in_log(self.path, connection) is None:
+        if break_in_log(self.path, connection, self._is_written) is None:
             return
         other = connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self.read_only)
         try:
@@ -352,16 +354,20 @@ class SqliteEngine:
         if not self.read_only:  # or the next one to open it would find the same
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
-    def _take_reader(self) -> SqliteReader:
-        with self._lock:
-            self._begin_use()
-            if self._readers:
-                return self._readers.pop()
+    def _is_written(self) -> bool:
+        """Whether a process has the turn to write: that ends with the process."""
+        other = connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self.read_only)
         try:
-            reader = SqliteReader(self._connect())
-        except BaseException:
-            self._end_use()
-            raise
+            other.set_busy_handler(None)
+            other.execute("BEGIN IMMEDIATE")
+        except apsw.BusyError:
+            return True
+        finally:
+            _close(other, checkpoint=False)
+        return False
+
+    def _make_reader(self) -> SqliteReader:
+        reader = SqliteReader(self._connect())
         reader.on_damage = self._tell_damage
         return reader
 
@@ -369,47 +375,11 @@ class SqliteEngine:
         if self.on_damage is not None:
             self.on_damage(error)
 
-    def _give_reader(self, reader: SqliteReader) -> None:
-        with self._lock:
-            self._in_use -= 1
-            if len(self._readers) < READERS_KEPT:
-                self._readers.append(reader)
-            else:
-                reader.connection.close()
-            if self._closed or self._suspended:
-                self._idle.notify_all()
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Keep forks and closing from going on meanwhile."""
-        with self._lock:
-            self._begin_use()
-        try:
-            yield
-        finally:
-            self._end_use()
-
-    def _begin_use(self) -> None:
-        """Wait for a running fork, and keep the next one back; called under the lock."""
-        while self._suspended:
-            self._idle.wait()
-        if self._closed:
-            raise self._gone()
-        self._in_use += 1
-
-    def _end_use(self) -> None:
-        with self._idle:
-            self._in_use -= 1
-            self._idle.notify_all()
-
-    def _gone(self) -> Closed:
-        return Closed(f"{self.path} was closed", path=str(self.path))
-
     def _copy_log(self, mode: int) -> tuple[int, int] | None:
-        if self._closed:
+        if self._pool.is_closed:
             return None
-        with self._held():
-            with self._lock:
+        with self._pool.held():
+            with self._pool.lock:
                 if self._tender is None:
                     self._tender = self._connect()
             return self._copy(self._tender, mode)
@@ -428,10 +398,9 @@ class SqliteEngine:
             raise WriteFailed(f"{self.path}: checkpoint: {error}") from error
 
     def _drop_connections(self, *, checkpoint: bool) -> None:
-        found = [reader.connection for reader in self._readers]
+        found = [reader.connection for reader in self._pool.drain()]
         found += [self._writer.connection] if self._writer else []
         found += [self._tender] if self._tender else []
-        self._readers.clear()
         self._tender = self._writer = None
         for connection in found:
             _close(connection, checkpoint=checkpoint)
@@ -449,38 +418,3 @@ def _close(connection: apsw.Connection, *, checkpoint: bool) -> None:
     """Close a connection; the last one of all copies the log into the file, if it is to."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0 if checkpoint else 1)
     connection.close()
-
-
-class PooledSnapshot:
-    """A snapshot while it is open: a reader of the engine's pool, in a transaction."""
-
-    __slots__ = ("_engine", "_reader")
-
-    def __init__(self, engine: SqliteEngine) -> None:
-        self._engine = engine
-
-    def __enter__(self) -> SqliteReader:
-        reader = self._reader = self._engine._take_reader()
-        try:
-            reader.begin()
-        except BaseException as error:
-            self._engine._give_reader(reader)
-            if isinstance(error, apsw.Error):
-                raise self._engine._damaged(error) from error
-            raise
-        return reader
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self._reader.end()
-        except apsw.Error as failed:
-            raise self._engine._damaged(failed) from failed
-        finally:
-            self._engine._give_reader(self._reader)
-        if isinstance(error, apsw.Error):
-            raise self._engine._damaged(error) from error

@@ -65,8 +65,10 @@ def inspect(path: Path) -> None:
             raise CannotOpen(f"{path} is a directory; name a file in it", path=str(path))
         for place in (path, path.parent):
             if place.exists() and not os.access(place, os.R_OK | os.W_OK):
+                whose = f"{path}" if place == path else f"{path}: its folder {place}"
                 raise CannotOpen(
-                    f"{path}: {place} cannot be read and written by this user", path=str(path)
+                    f"{whose} cannot be read and written by this user, which also reading needs",
+                    path=str(path),
                 )
     except OSError as error:
         raise CannotOpen(f"{path} cannot be reached: {error.strerror}", path=str(path)) from error

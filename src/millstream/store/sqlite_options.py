@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import shutil
+from dataclasses import dataclass, replace
 
 from millstream.limits import MiB
 
@@ -15,10 +17,27 @@ class SqliteOptions:
     """How long a writer waits for other processes before it gives up with `Overloaded`."""
 
     wal_bytes_checkpoint: int = 16 * MiB
-    """Growth of the write-ahead log after which it is copied into the file, in the background."""
+    """Growth of the write-ahead log after which it is copied into the file, in the background.
+
+    This and the next two are less on a disk below 256 MiB: a sixteenth of it, a 128th, a quarter.
+    """
 
     wal_bytes_left: int = 2 * MiB
     """What may be left after copying for the log to be started anew, under the write lock."""
 
     wal_bytes_reset: int = 64 * MiB
     """Size at which the write-ahead log is started anew even if much is left."""
+
+
+def fitted(options: SqliteOptions, folder: str | os.PathLike[str]) -> SqliteOptions:
+    """The same for the disk of a folder: on a small one the write-ahead log leaves the file its room."""
+    try:
+        disk_bytes = shutil.disk_usage(folder).total
+    except OSError:
+        return options  # opening the file will tell
+    return replace(
+        options,
+        wal_bytes_checkpoint=min(options.wal_bytes_checkpoint, disk_bytes // 16),
+        wal_bytes_left=min(options.wal_bytes_left, disk_bytes // 128),
+        wal_bytes_reset=min(options.wal_bytes_reset, disk_bytes // 4),
+    )

@@ -21,9 +21,10 @@ does.
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -39,6 +40,7 @@ TRIES = 3
 
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
+_SALTS = struct.Struct(">2I")
 _SUMMED_BYTES = 24
 """Of the header."""
 _LITTLE, _BIG = 0x377F0682, 0x377F0683
@@ -79,10 +81,16 @@ class _Frame(NamedTuple):
         return cls(page, commit, (first, second), (stored[0], stored[1]), head[:8])
 
 
-def find_break(path: Path, *, sound_frames: int = 0) -> Break | None:
+def find_break(
+    path: Path,
+    count_known: Callable[[], int] = lambda: 0,
+    is_written: Callable[[], bool] = lambda: False,
+) -> Break | None:
     """Where acknowledged commits are cut off; None if nowhere, or if there is no log.
 
-    The first `sound_frames` are not looked at: SQLite has found them in order, and a commit at the end.
+    `count_known` says how many frames SQLite has found in order, with a commit at the end, by now;
+    `is_written`, whether a living process has the turn to write. What SQLite knows is not looked at,
+    nor what such a process has not committed.
     """
     for _ in range(TRIES):
         try:
@@ -91,7 +99,7 @@ def find_break(path: Path, *, sound_frames: int = 0) -> Break | None:
                 if len(before) < HEADER_BYTES:
                     return None
                 log = _Log(file, before, path.stat().st_size)
-                found = log.find_break(sound_frames)
+                found = log.find_break(count_known, is_written)
                 file.seek(0)
                 if file.read(HEADER_BYTES) == before:
                     return found
@@ -124,25 +132,36 @@ class _Log:
             and sums(header[:_SUMMED_BYTES], swap=self._swap) == self._seeds
         )
 
-    def find_break(self, sound_frames: int) -> Break | None:
+    def find_break(
+        self, count_known: Callable[[], int], is_written: Callable[[], bool]
+    ) -> Break | None:
         """Where commits are cut off."""
         if not self.is_sound:
             return self._break_in_header()
-        at = self._first_broken(min(sound_frames, self.frames))
-        while at <= self.frames:
-            found = self._break_at(at)
-            again = self._first_broken(at - 1)
-            if found is None or again == at:
+        before = 0
+        while True:
+            known = min(count_known(), self.frames)
+            ours = list(self._ours(known + 1))
+            if not ours:  # as mostly: what lies behind is older than the log's last new start
+                return None
+            if not any(frame.commit for _, frame in ours):
+                if is_written():
+                    return None
+                if min(count_known(), self.frames) > known:
+                    continue  # committed just now
+            at = self._first_broken(known)
+            found = self._break_at(at, ours) if at <= self.frames else None
+            if found is None or at <= before:
                 return found
-            at = again  # a writer was just there: what it wrote behind came after this frame
-        return None
+            before = at  # a writer may just be there: what it wrote behind came after this frame
 
-    def _break_at(self, at: int) -> Break | None:
+    def _break_at(self, at: int, ours: list[tuple[int, _Frame]]) -> Break | None:
         """What is cut off by a frame that does not continue the chain."""
-        behind = sum(frame.commit > 0 for _, frame in self._ours(at))
+        ours = [one for one in ours if one[0] >= at]
+        behind = sum(frame.commit > 0 for _, frame in ours)
         if self._is_one_bit(at):
             return Break(at, self.frames, behind)
-        if self._has_successor(at):
+        if self._has_successor(ours):
             return Break(at, self.frames, behind, may_be_torn=True)
         return None
 
@@ -178,9 +197,9 @@ class _Log:
             return off == 1 and computed == frame.stored
         return is_one_bit(computed, frame.stored, len(frame.summed) + PAGE_BYTES)
 
-    def _has_successor(self, start: int) -> bool:
-        """Whether a commit at or behind `start` was followed by a frame that knew of it."""
-        for number, frame in self._ours(start):
+    def _has_successor(self, ours: list[tuple[int, _Frame]]) -> bool:
+        """Whether a commit among these was followed by a frame that knew of it."""
+        for number, frame in ours:
             if frame.commit and number < self.frames:
                 after = self._frame(number + 1)
                 if after.salts == self.salts and after.stored == self._summed(
@@ -191,10 +210,11 @@ class _Log:
 
     def _ours(self, start: int) -> Iterator[tuple[int, _Frame]]:
         """The frames that were written since the log was started anew; a damaged bit is forgiven."""
+        descriptor, salted = self._file.fileno(), _SALTS.pack(*self.salts)
         for number in range(start, self.frames + 1):
-            frame = self._frame(number)
-            if _distance(frame.salts, self.salts) <= 1:
-                yield number, frame
+            head = os.pread(descriptor, FRAME_BYTES, self._place(number)).ljust(FRAME_BYTES, b"\0")
+            if head[8:16] == salted or _distance(_SALTS.unpack_from(head, 8), self.salts) <= 1:
+                yield number, _Frame.decode(head)
 
     def _frame(self, number: int) -> _Frame:
         return _Frame.decode(self._read(self._place(number), FRAME_BYTES))
@@ -212,4 +232,4 @@ class _Log:
 
 
 def _distance(one: Salts, other: Salts) -> int:
-    return sum((a ^ b).bit_count() for a, b in zip(one, other, strict=True))
+    return (one[0] ^ other[0]).bit_count() + (one[1] ^ other[1]).bit_count()

@@ -6,6 +6,7 @@ then readers see it, waiters wake, and callers are answered, in this order.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -13,7 +14,14 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Literal, TypeVar
 
 from millstream.clock import Clock, SystemClock
-from millstream.errors import Closed, CorruptionError, MillstreamError, OutcomeUnknown, Poisoned
+from millstream.errors import (
+    CannotOpen,
+    Closed,
+    CorruptionError,
+    MillstreamError,
+    OutcomeUnknown,
+    Poisoned,
+)
 from millstream.format import keys
 from millstream.limits import Limits
 from millstream.store import forking
@@ -43,6 +51,9 @@ Condition = Literal["usable", "disk_full", "recovering", "poisoned", "closed"]
 CLOSING_FOLD_S = 1.0
 """How long closing folds; what is then unfolded stays so, and is read when the store is opened."""
 
+CLOSING_UPKEEP_S = 0.25
+"""How long closing does upkeep that the background had no time for: a command is over sooner."""
+
 
 class Store(Committing):
     """One open store. All methods may be called from any thread."""
@@ -68,11 +79,11 @@ class Store(Committing):
         )
         self._upkeep = upkeep
         self.caches = Caches()
-        self.is_closing = False
-        """Whether upkeep shall leave the rest to the next one that opens the store."""
+        self._ends_s = math.inf
         self.on_poisoned: Callable[[MillstreamError], None] | None = None
         """Called once, on any thread, if something acknowledged is missing from the disk."""
         self._upkeep_due = 0.0
+        self._tended = 0
         self._begin()
         with self._transactor.turn:
             self._initialise()
@@ -87,6 +98,19 @@ class Store(Committing):
         if self.recovery.reason is not None:
             self.recovery.attempt()
         return self._transactor.run(operation)
+
+    def attempt(self, operation: Operation[T]) -> Ticket[T] | None:
+        """Run an operation as `run` does; None, and nothing done, if it had to wait for a commit.
+
+        That may be a commit of this process or of another one, or a store that is only read.
+        """
+        if self.engine.read_only:
+            return None
+        if self._pid != os.getpid():
+            self._refuse_fork()
+        if self.recovery.reason is not None:
+            self.recovery.attempt()
+        return self._transactor.attempt(operation, waits=self.engine.writes_alone)
 
     def submit(self, tickets: list[Ticket[Any]], *, light: bool = False) -> None:
         """Hand in operations whose tickets call back when they are durable.
@@ -147,6 +171,11 @@ class Store(Committing):
         }
 
     @property
+    def is_closing(self) -> bool:
+        """Whether upkeep shall leave the rest to the next one that opens the store."""
+        return self.clock.seconds() >= self._ends_s
+
+    @property
     def condition(self) -> Condition:
         """What the handle can do: everything, only read, or nothing."""
         if self._reason is not None:
@@ -156,15 +185,17 @@ class Store(Committing):
         return "disk_full" if self.engine.shortage() is not None else "usable"
 
     def close(self) -> None:
-        """Finish the running commit, fold a long tail for a while, and let go; again does nothing."""
+        """Finish the running commit, tidy up for a while, and let go; again does nothing."""
         if isinstance(self._reason, Closed):
             return
-        self.is_closing = True
+        self._ends_s = -math.inf
         if self._pid == os.getpid():
             self._keeper.stop()
             self.recovery.attempt()
             usable = self._reason is None and self.recovery.reason is None
             usable = usable and not self.engine.read_only
+            if usable:
+                self._tend_last()
             if usable and self._tail_is_long():
                 with suppress(MillstreamError):  # the tail stays, and is read when opening
                     self._fold_for(CLOSING_FOLD_S)
@@ -238,8 +269,25 @@ class Store(Committing):
             if self._tend_parts():
                 return True
             self._upkeep_due = self.clock.seconds() + UPKEEP_S
+            self._tended = self._tended if self.is_closing else self._written
             self._last_failure = None
         return more
+
+    @property
+    def _written(self) -> int:
+        return self._operations + self._folds
+
+    def _tend_last(self) -> None:
+        """Before closing, do for a while what the background had no time for since the last write.
+
+        Else a store that is never open for long, as by commands, would never forget anything.
+        """
+        if self._written == self._tended or self._keeper.is_paused:
+            return
+        self._ends_s = self.clock.seconds() + CLOSING_UPKEEP_S
+        with suppress(MillstreamError):  # what is left is done by the next one that opens the store
+            while not self.is_closing and self._tend_parts():
+                pass
 
     def _tend_parts(self) -> bool:
         """Let each part do its upkeep, also if that of another one fails; True if there is more."""
@@ -272,6 +320,7 @@ class Store(Committing):
         self._folding = threading.Lock()
         self._kept = False
         self._upkeep_due = self.clock.seconds() + UPKEEP_S
+        self._tended = self._written
         limits = self.limits
         self._transactor: Transactor = Transactor(
             self,
@@ -291,6 +340,10 @@ class Store(Committing):
         if found:
             self._reload()
             return
+        if self.engine.read_only:
+            self._reload()  # rows without commits are told first, as damage
+            place = self.engine.place
+            raise CannotOpen(f"the store at {place} is not made yet", path=place)
         with self.engine.write() as writer, self.mutex:
             self._advance(writer)
             if self.state.seq == 0:

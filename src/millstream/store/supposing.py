@@ -1,8 +1,9 @@
 """Supposing: a state as it would be after operations that are not committed.
 
 Some reads do upkeep on their way: a peek routes messages, the hash of a log is noted. While a commit
-is in flight, upkeep would have to wait for it. Then a read supposes it: the operations run on a copy
-of what they touch, the read is answered from that, and the copy is thrown away.
+is in flight, in this process or in another one, upkeep would have to wait for it. Then a read supposes
+it: the operations run on a copy of what they touch, the read is answered from that, and the copy is
+thrown away.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ class Reading:
 
     def __init__(self, store: Store, *, waits: bool = False) -> None:
         self.store = store
-        self._waits = waits
+        self.waits = waits
         self._supposed: list[Operation[Any]] = []
 
     def run(self, operation: Operation[T]) -> T:
         """Do upkeep; what it changes, the next `view` of this read sees."""
-        if self._waits or not (self._supposed or self.store.is_committing):
+        if self.waits:
             return self.store.run(operation)
+        done = None if self._supposed else self.store.attempt(operation)
+        if done is not None:
+            return done.result  # type: ignore[return-value]
         results: list[T] = []
         self._supposed.append(lambda tx: results.append(operation(tx)))
         self.view(lambda view: None)

@@ -126,6 +126,28 @@ class Transactor:
             else:
                 lead = self._await(ticket)
 
+    def attempt(self, operation: Operation[T], *, waits: bool) -> Ticket[T] | None:
+        """Run an operation now, as `run` does; None, and nothing done, if a commit is in flight.
+
+        Without `waits`, also if it is another process's turn to write.
+        """
+        ticket = Ticket(operation)
+        with self._gate:
+            if self._closed is not None:
+                raise fresh(self._closed)
+            if self.turn.locked() or not self._gather.arrive_alone():
+                return None
+            self._leader = ticket
+        try:
+            self._commit_alone(ticket, waits=waits)
+        except BaseException as error:
+            if not isinstance(error, MillstreamError):
+                self._interrupted(ticket)
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket if ticket.done else None
+
     def submit(self, tickets: list[Ticket[Any]], *, light: bool = False) -> None:
         """Hand in tickets that call back; returns at once, or soon if they are light."""
         with self._gate:
@@ -172,13 +194,17 @@ class Transactor:
 
     # Leading.
 
-    def _commit_alone(self, ticket: Ticket[Any]) -> None:
-        """Commit for one caller, and pass the lead on; also if it is interrupted."""
+    def _commit_alone(self, ticket: Ticket[Any], *, waits: bool = True) -> None:
+        """Commit for one caller, and pass the lead on; also if it is interrupted.
+
+        Without `waits`, a ticket that has to wait is not done.
+        """
         try:
             with self.turn:
                 if self._closed is None:
                     self._gather.began_s = self._clock.seconds()
-                    self._committer.commit_group([ticket])
+                    if not self._committer.commit_group([ticket], waits=waits):
+                        return
                     if self._pace_s:
                         self._note_pace(1)
                 else:  # since its turn began

@@ -1,8 +1,9 @@
 """The watch: which callers wait for something to change, and how they are woken.
 
 Inside a process a commit wakes its waiters at once. For commits of other processes one thread asks
-the engine, and only while a caller waits. Between two waits it rests for a moment before it ends: a
-consumer that takes one message after the other would start a thread for each.
+the engine, and only while a caller waits. Between two waits it rests for a moment before it ends, and
+is not woken for the second: a consumer that takes one message after the other would start a thread
+for each, or have it take the interpreter from the consumer itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ FAILED_S = 0.010
 """The pause after a look that failed."""
 
 REST_S = 1.0
-"""How long the thread rests without a waiter before it ends."""
+"""How long the thread rests without a waiter before it ends, about."""
+
+REST_STEP_S = 0.005
+"""How soon it notices a new waiter then."""
 
 Wake = Callable[[], None]
 Look = Callable[[threading.Event], object]
@@ -35,23 +39,23 @@ class Watch:
         self._waiters: dict[bytes, list[Wake]] = {}
         self.told: tuple[Tell, ...] = ()
         """What is told of every commit."""
+        self._observers: tuple[Wake, ...] = ()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._rests = False
-        self._waits_again = threading.Event()
+        self._is_wanted = False
+        """Whether there was a waiter since the thread last asked."""
 
     def add(self, key: bytes, wake: Wake) -> None:
         """Call `wake`, from any thread, whenever the entity may have changed, until `remove`."""
         with self._lock:
             self._waiters.setdefault(key, []).append(wake)
-            if self._rests:
-                self._rests = False
-                self._waits_again.set()
+            self._is_wanted = True
             if self._look is not None and self._thread is None and not self._stop.is_set():
                 self._thread = threading.Thread(
                     target=self._watch, name="millstream-watch", daemon=True
                 )
                 self._thread.start()
+        self.stir()
 
     def remove(self, key: bytes, wake: Wake) -> None:
         """Stop waking."""
@@ -61,6 +65,7 @@ class Watch:
                 waiting.remove(wake)
             if not waiting:
                 self._waiters.pop(key, None)
+        self.stir()
 
     def follow(self, tell: Tell) -> None:
         """Call `tell`, from any thread, with what each commit changed, until `unfollow`.
@@ -75,6 +80,24 @@ class Watch:
         """Stop telling."""
         with self._lock:
             self.told = tuple(one for one in self.told if one != tell)
+
+    def observe(self, call: Wake) -> None:
+        """Call something, from any thread, whenever other callers may wait than before; it must be quick.
+
+        It must ask neither the store nor the watch. For tests: `testing.Probe` waits by it.
+        """
+        with self._lock:
+            self._observers = (*self._observers, call)
+
+    def unobserve(self, call: Wake) -> None:
+        """Stop calling it."""
+        with self._lock:
+            self._observers = tuple(one for one in self._observers if one != call)
+
+    def stir(self) -> None:
+        """Say that other callers may wait than before; a caller that shares a wake says so itself."""
+        for call in self._observers:
+            call()
 
     def wakes(self) -> list[Wake]:
         """What is called when something changes: one for each waiter and entity."""
@@ -113,16 +136,13 @@ class Watch:
         self._stop.set()
         with self._lock:
             thread = self._thread
-            self._waits_again.set()
         self.wake_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def _watch(self) -> None:
-        while not self._stop.is_set():
-            if not self._has_waiters():
-                return
-            assert self._look is not None
+        assert self._look is not None
+        while self._waits_for_waiters():
             try:
                 self._look(self._stop)
             except MillstreamError:
@@ -130,16 +150,16 @@ class Watch:
                 self.wake_all()
                 self._stop.wait(FAILED_S)
 
-    def _has_waiters(self) -> bool:
-        """Whether there is a waiter, now or soon; else the thread is given up."""
-        with self._lock:
-            if self._waiters:
-                return True
-            self._rests = True
-            self._waits_again.clear()
-        self._waits_again.wait(REST_S)
-        with self._lock:
-            self._rests = False
-            if not self._waiters:
-                self._thread = None
-            return bool(self._waiters)
+    def _waits_for_waiters(self) -> bool:
+        """Rest until there is a waiter; False if there was none for long: the thread is given up."""
+        rested = 0
+        while not self._waiters:
+            if self._stop.wait(REST_STEP_S):
+                return False
+            with self._lock:
+                rested = 0 if self._is_wanted else rested + 1
+                self._is_wanted = False
+                if rested * REST_STEP_S >= REST_S and not self._waiters:
+                    self._thread = None
+                    return False
+        return not self._stop.is_set()

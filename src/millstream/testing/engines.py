@@ -20,7 +20,10 @@ def corrupt(engine: Engine, key: bytes) -> None:
 
 
 def _corrupt_file(engine: Engine, key: bytes) -> None:
-    """By a plain connection: it writes sound pages, so that the row's own checksum must tell."""
+    """By a plain connection: it writes sound pages, so that the row's own checksum must tell.
+
+    A value that is empty gets a byte.
+    """
     table = NUMBERED.get(key[1])
     column, at = ("id", keys.number(key)) if table else ("key", key)
     row = f"{table or RECORD} WHERE {column} = ?"
@@ -29,7 +32,7 @@ def _corrupt_file(engine: Engine, key: bytes) -> None:
         found = connection.execute(f"SELECT value FROM {row}", (at,)).fetchone()
         if found is None:
             raise _missing(key)
-        flipped = bytes((found[0][0] ^ 8, *found[0][1:]))
+        flipped = bytes((found[0][0] ^ 8, *found[0][1:])) if found[0] else b"\x08"
         row = f"{table or RECORD} SET value = ? WHERE {column} = ?"
         connection.execute(f"UPDATE {row}", (flipped, at))
     finally:

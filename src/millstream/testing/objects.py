@@ -65,8 +65,11 @@ Fault = Literal["refuse", "deny", "lose", "repeat"]
 """What a proxy does to a request: it answers 503 or 403 in the server's place; it forwards it and
 loses the answer; or it forwards it twice, and gives the second answer."""
 
-Script = Callable[[str, str], Fault | None]
-"""Asked for each request, with its method and path."""
+ObjectAnswer = tuple[int, list[tuple[str, str]], bytes]
+"""Status, headers and body of an answer."""
+
+Script = Callable[[str, str], Fault | ObjectAnswer | None]
+"""Asked for each request, with its method and path; it may also give the answer itself."""
 
 
 @contextmanager
@@ -116,6 +119,8 @@ class ObjectProxy:
         """How long each request is held up."""
         self.ignores: frozenset[str] = frozenset()
         """Headers that are lost on the way, in lower case: conditions are such."""
+        self.replaces: dict[str, str] = {}
+        """Headers that are set on the way, in lower case."""
         self.script: Script | None = None
         self.requests = 0
         self._never = threading.Event()
@@ -164,23 +169,25 @@ class ObjectProxy:
         if fault == "deny":
             _answer(request, 403, [], b"<Error><Code>AccessDenied</Code></Error>")
             return
+        if isinstance(fault, tuple):
+            _answer(request, *fault)
+            return
         if fault == "repeat":
-            self._ask(request, body)
-        status, headers, answer = self._ask(request, body)
+            self.ask(request, body)
+        status, headers, answer = self.ask(request, body)
         if fault == "lose":
             request.close_connection = True
             return
         _answer(request, status, headers, answer)
 
-    def _ask(
-        self, request: BaseHTTPRequestHandler, body: bytes
-    ) -> tuple[int, list[tuple[str, str]], bytes]:
+    def ask(self, request: BaseHTTPRequestHandler, body: bytes) -> ObjectAnswer:
+        """What the server behind answers to a request."""
         connection = http.client.HTTPConnection(self._behind, timeout=60)
         kept = {
             name: value
             for name, value in request.headers.items()
-            if name.lower() not in self.ignores
-        }
+            if name.lower() not in self.ignores and name.lower() not in self.replaces
+        } | self.replaces
         try:
             connection.request(request.command, request.path, body or None, kept)
             found = connection.getresponse()

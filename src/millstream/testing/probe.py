@@ -1,17 +1,21 @@
 """The probe: what a test may ask of an open store, and do to it, beyond what its nouns offer.
 
 It works for handles of threads and of coroutines, and for stores in a file and in memory. Its
-methods are plain calls on both surfaces. It needs the store in its own process.
+methods are plain calls on both surfaces, but for `until_async`. It needs the store in its own process.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
 from millstream import aio
 from millstream.aio.feed import Feed
+from millstream.clock import SystemClock
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.queue.service.waiting import Lines
@@ -20,6 +24,9 @@ from millstream.store.state import State
 from millstream.store.store import Store
 from millstream.testing.engines import corrupt
 from millstream.threads.database import Millstream
+
+PATIENCE_S = 60.0
+"""How long a probe waits for what a test expects, so that a failed test ends."""
 
 ROWS_MAX = 1_000_000
 """Rows that `Probe.rows` looks at: a store of a test has fewer."""
@@ -85,12 +92,63 @@ class Probe:
         """How many claims wait for messages of a queue; 0 while one of them looks for some."""
         return sum(lines.count(queue) for lines in lines_of(self._store))
 
+    def until(self, holds: Callable[[], bool], *, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until something is so; `TimeoutError` if it is not in time.
+
+        It is asked again after each commit, and whenever a caller begins to wait or no longer does.
+        """
+        changed, clock = threading.Event(), SystemClock()  # the store's own may stand still
+        until_s = clock.seconds() + timeout_s
+        with self._told(changed.set):
+            while not holds():
+                if not changed.wait(max(0.0, until_s - clock.seconds())):
+                    raise TimeoutError(_in_vain(timeout_s))
+                changed.clear()
+
+    async def until_async(
+        self, holds: Callable[[], bool | Awaitable[bool]], *, timeout_s: float = PATIENCE_S
+    ) -> None:
+        """As `until`, while the event loop goes on; what is asked may be a coroutine's answer."""
+        changed, loop = asyncio.Event(), asyncio.get_running_loop()
+        with self._told(partial(loop.call_soon_threadsafe, changed.set)):
+            try:
+                async with asyncio.timeout(timeout_s):
+                    while not await _answer(holds()):
+                        await changed.wait()
+                        changed.clear()
+            except TimeoutError:
+                raise TimeoutError(_in_vain(timeout_s)) from None
+
+    @contextmanager
+    def _told(self, call: Callable[[], object]) -> Iterator[None]:
+        """While the block runs, have something called whenever what a probe shows may be different."""
+
+        def tell(keys: Collection[bytes] | None = None) -> None:
+            call()
+
+        watch = self._store.watch
+        watch.observe(tell)
+        watch.follow(tell)
+        try:
+            yield
+        finally:
+            watch.unfollow(tell)
+            watch.unobserve(tell)
+
 
 def lines_of(store: Store) -> list[Lines[Any]]:
     """The lines of claims in which the first keeps watch."""
     called = [wake.func for wake in store.watch.wakes() if isinstance(wake, partial)]
     owners = {id(owner): owner for one in called if (owner := getattr(one, "__self__", None))}
     return [owner for owner in owners.values() if isinstance(owner, Lines)]
+
+
+async def _answer(found: bool | Awaitable[bool]) -> bool:
+    return found if isinstance(found, bool) else await found
+
+
+def _in_vain(timeout_s: float) -> str:
+    return f"what the test waits for was not so within {timeout_s:g} s"
 
 
 def _store_of(handle: Millstream | aio.Millstream) -> Store:

@@ -19,30 +19,27 @@ from millstream.log.progress import SECTION
 from millstream.record import (
     CursorInfo,
     Extent,
-    LogInfo,
     Merged,
     Owner,
     Producer,
     Record,
-    Retention,
     Seconds,
     optional_ms,
-    retention_of,
 )
+from millstream.threads.any_log import AnyLog
 from millstream.threads.cursor import Cursor, open_cursor
 from millstream.threads.stage import Stage, open_stage
 from millstream.threads.surface import Entries
 
 
-class Log:
+class Log(AnyLog):
     """Records at stable offsets: append at the end, read anywhere, forget from the front.
 
     A log comes to exist with its first append; until then it reads as empty.
     """
 
     def __init__(self, session: Session, name: str) -> None:
-        self.name = check_name(name)
-        self._session = session
+        super().__init__(session, check_name(name))
 
     def __repr__(self) -> str:
         return f"Log({self.name!r})"
@@ -133,7 +130,13 @@ class Log:
         if position < 0:
             raise InvalidInput(f"offsets begin at 0, not at {position}")
         while position < stop:
-            blocks = self._blocks(position, stop)
+            try:
+                blocks = self._blocks(position, stop)
+            except Truncated as gone:
+                if start is not None or position > first:
+                    raise
+                first = position = gone.start  # the log has just forgotten its first records
+                continue
             if not blocks:
                 return  # the log was deleted meanwhile
             for block in blocks:
@@ -175,43 +178,20 @@ class Log:
         start, end = self._bounds()
         return end - start
 
-    def __bool__(self) -> bool:
-        return True
-
-    def truncate(self, *, before: int) -> int:
+    def truncate(self, *, before: int, past_end: bool = False) -> int:
         """Forget the records before an offset and return how many went.
 
-        Only ever forwards; past the end, both ends move there.
+        Only ever forwards. An offset past the end is `OutOfRange`; with `past_end` both ends move
+        there, and no record ever gets an offset in between.
         """
         if before < 0:
             raise InvalidInput(f"offsets begin at 0, not at {before}")
-        return self._session.execute(c.Truncate(self.name, before))
+        return self._session.execute(c.Truncate(self.name, before, past_end))
 
     @property
     def metadata(self) -> Metadata:
         """A small map of JSON values kept with the log."""
         return Metadata(self._session, self.name)
-
-    def retention(self) -> Retention:
-        """What the log may forget."""
-        info = self.info()
-        return Retention() if info is None else info.retention
-
-    def retain(
-        self,
-        *,
-        age: Seconds | None = None,
-        bytes: int | None = None,
-        count: int | None = None,
-        consumed: bool = False,
-    ) -> None:
-        """Say what the log may forget: records go as soon as one rule allows. None keeps all."""
-        rules = retention_of(age=age, bytes=bytes, count=count, consumed=consumed)
-        self._session.execute(c.SetRetention(self.name, rules))
-
-    def enforce_retention(self) -> int:
-        """Forget now what may be forgotten, rather than in the background; how many went."""
-        return self._session.execute(c.EnforceRetention(self.name))
 
     def cursor(
         self,
@@ -271,10 +251,6 @@ class Log:
     def take_over(self) -> Owner:
         """Take the log over: appends happen here from now on. Its owner so far learns of it by a sync."""
         return self._session.execute(c.TakeOver(self.name))
-
-    def info(self) -> LogInfo | None:
-        """What a listing says of it; None if it does not exist."""
-        return self._session.execute(c.DescribeLog(self.name))
 
     def delete(self) -> bool:
         """Forget the log, its cursors and its metadata; False if there was none."""

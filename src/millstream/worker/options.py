@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from millstream.errors import InvalidInput
 from millstream.queue.model.message import Message
-from millstream.queue.model.spec import QueueSpec
+from millstream.queue.model.spec import QueueSpec, lease_ms_of
 from millstream.record import Seconds, to_ms
 from millstream.worker.handler import Handler, check_handler, is_async
 from millstream.worker.shift import ShiftPlan
@@ -40,6 +40,7 @@ class WorkerOptions:
             )
         if self.batch is not None and self.batch < 1:
             raise InvalidInput(f"batch must be at least 1 message, got {self.batch:,}")
+        lease_ms_of(self.lease)
         if self.time_limit is not None and to_ms(self.time_limit) < 1:
             raise InvalidInput(f"time_limit must be at least 1 ms, got {self.time_limit!r}")
 

@@ -39,16 +39,26 @@ class Heard:
         self.deliveries: list[Delivery] = []
         self.missing: list[Missing] = []
         self.restarts = 0
+        self._told = asyncio.Event()
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until it is so, looking again whenever something is heard."""
+        while not is_so():
+            self._told.clear()
+            await self._told.wait()
 
     def deliver(self, delivery: Delivery) -> None:
         self.deliveries.append(delivery)
         self.values += [record.value for record in delivery.records]
+        self._told.set()
 
     def miss(self, missing: Missing) -> None:
         self.missing.append(missing)
+        self._told.set()
 
     def restart(self) -> None:
         self.restarts += 1
+        self._told.set()
 
 
 def session_of(ms: aio.Millstream) -> AsyncEmbeddedSession:
@@ -61,10 +71,10 @@ def feed_of(ms: aio.Millstream, log: str = "x") -> Feed:
     return session_of(ms).feeds.of(log)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the others run until it is so."""
-    while not condition():
-        await asyncio.sleep(0.001)
+async def until_waiting(ms: aio.Millstream, count: int) -> None:
+    """Let the others run until so many wait and listen."""
+    probe = Probe(ms)
+    await probe.until_async(lambda: probe.waiting() == count)
 
 
 def numbers(first: int, stop: int) -> list[bytes]:
@@ -79,7 +89,8 @@ async def test_all_listeners_hear_everything_from_their_position_on(tmp_path: Pa
         assert feed.attach(first)
         assert feed.attach(second)
         await log.append_many(numbers(10, 12))
-        await until(lambda: len(first.values) == 12 and len(second.values) == 5)
+        await first.until(lambda: len(first.values) == 12)
+        await second.until(lambda: len(second.values) == 5)
 
         assert first.values == numbers(0, 12)
         assert second.values == numbers(7, 12)
@@ -91,7 +102,7 @@ async def test_other_processes_records_are_heard(tmp_path: Path) -> None:
         heard = Heard()
         feed_of(ms).attach(heard)
         await other.log("x").append(b"0")
-        await until(lambda: len(heard.values) > 0)
+        await heard.until(lambda: len(heard.values) > 0)
         assert heard.values == [b"0"]
 
 
@@ -102,7 +113,7 @@ async def test_a_thousand_listeners_and_waits_have_one_watch_and_few_looks(tmp_p
         for one in heard:
             feed.attach(one)
         waits = [asyncio.ensure_future(log.wait(0)) for _ in range(500)]
-        await until(lambda: Probe(ms).waiting() == 1_000)
+        await until_waiting(ms, 1_000)
         watch = session_of(ms).store.watch
         assert isinstance(watch, Watch)
         assert len(watch.wakes()) == 1
@@ -110,7 +121,8 @@ async def test_a_thousand_listeners_and_waits_have_one_watch_and_few_looks(tmp_p
         await log.append(b"0")
 
         assert all(await asyncio.gather(*waits))
-        await until(lambda: all(one.values == [b"0"] for one in heard))
+        for one in heard:
+            await one.until(lambda one=one: one.values == [b"0"])  # type: ignore[misc]
         assert feed.counts.looks < 10
 
 
@@ -118,7 +130,7 @@ async def test_waits_of_a_server_share_a_feed_and_leave_nothing_behind(tmp_path:
     async with await aio.open(tmp_path / "a.db") as ms:
         log = ms.log("x")
         waits = [asyncio.ensure_future(log.wait(n % 2)) for n in range(10)]
-        await until(lambda: Probe(ms).waiting() == 10)
+        await until_waiting(ms, 10)
         assert len(session_of(ms).feeds) == 1
         await log.append_many([b"0", b"1"])
         assert await asyncio.gather(*waits) == [True] * 10
@@ -143,7 +155,7 @@ async def test_a_listener_below_the_feed_reads_up_to_it_first(tmp_path: Path) ->
                 late.position = found.stop
         assert feed.lowest == 1_000
         await log.append(b"1000")
-        await until(lambda: bool(late.values))
+        await late.until(lambda: bool(late.values))
         assert values + late.values == numbers(3, 1_001)
 
 
@@ -177,14 +189,14 @@ async def test_an_offer_is_delivered_and_not_again(tmp_path: Path) -> None:
     async with await aio.open(tmp_path / "a.db") as ms:
         log, feed, heard = ms.log("x"), feed_of(ms), Heard()
         feed.attach(heard)
-        await until(lambda: Probe(ms).waiting() == 1)
+        await until_waiting(ms, 1)
         feed.begin_send()
         offset = await log.append(b"mine")
         feed.offer(offset, [Record("x", offset, b"mine", 1)])
         feed.end_send()
-        await until(lambda: heard.values == [b"mine"])
+        await heard.until(lambda: heard.values == [b"mine"])
         await log.append(b"next")
-        await until(lambda: len(heard.values) == 2)
+        await heard.until(lambda: len(heard.values) == 2)
         assert heard.values == [b"mine", b"next"]
 
 
@@ -197,7 +209,7 @@ async def test_offers_of_one_turn_are_delivered_together(tmp_path: Path) -> None
         for n in (0, 1, 3, 2, 4):
             feed.offer(n, [Record("x", n, b"%d" % n, 1)])
         feed.end_send()
-        await until(lambda: len(heard.values) == 5)
+        await heard.until(lambda: len(heard.values) == 5)
         assert [(one.first, one.stop) for one in heard.deliveries] == [(0, 5)]
         assert heard.values == numbers(0, 5)
 
@@ -212,7 +224,7 @@ async def test_an_offer_waits_for_what_others_have_stored_before_it(tmp_path: Pa
             offset = await log.append(b"mine %d" % n)
             feed.offer(offset, [Record("x", offset, b"mine %d" % n, 1)])
             feed.end_send()
-        await until(lambda: len(heard.values) == 40)
+        await heard.until(lambda: len(heard.values) == 40)
         assert heard.values == [
             b"%s %d" % (who, n) for n in range(20) for who in (b"other", b"mine")
         ]
@@ -224,7 +236,7 @@ async def test_what_was_truncated_is_told_and_the_rest_delivered(tmp_path: Path)
         await log.append_many(numbers(0, 10))
         await log.truncate(before=6)
         feed.attach(heard)
-        await until(lambda: heard.position == 10)
+        await heard.until(lambda: heard.position == 10)
         assert heard.missing == [Missing(2, 6, "expired")]
         assert heard.values == numbers(6, 10)
 
@@ -242,7 +254,7 @@ async def test_damaged_records_are_left_out_counted_and_passed(tmp_path: Path) -
     async with await aio.open(tmp_path / "a.db") as ms:
         feed, heard = feed_of(ms), Heard()
         feed.attach(heard)
-        await until(lambda: heard.position == 30)
+        await heard.until(lambda: heard.position == 30)
         assert heard.values == numbers(0, 10) + numbers(20, 30)
         assert heard.missing == [Missing(10, 20, "damaged")]
         assert feed.counts.skipped == 10
@@ -258,7 +270,7 @@ async def test_a_listener_that_fails_is_not_in_the_way_of_others(tmp_path: Path)
         feed.attach(Broken())
         feed.attach(heard)
         await ms.log("x").append(b"0")
-        await until(lambda: heard.values == [b"0"])
+        await heard.until(lambda: heard.values == [b"0"])
         assert feed.counts.failures == 1
 
 
@@ -268,10 +280,15 @@ class Faulty:
     def __init__(self, session: AsyncEmbeddedSession) -> None:
         self.store, self.clock, self.call_soon = session.store, session.clock, session.call_soon
         self.fails = True
+        self.failed_twice = asyncio.Event()
+        self._failures = 0
         self._session = session
 
     async def ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
         if self.fails:
+            self._failures += 1
+            if self._failures > 1:
+                self.failed_twice.set()
             raise Overloaded("not now")
         return await self._session.ask(question, *arguments)
 
@@ -284,9 +301,10 @@ async def test_a_look_that_fails_is_repeated_later(tmp_path: Path) -> None:
         await ms.log("x").append(b"0")
         with pytest.raises(Overloaded):
             await feed.wait(0)
-        await until(lambda: feed.counts.failures > 1)
+        await source.failed_twice.wait()
+        assert feed.counts.failures > 0
         source.fails = False
-        await until(lambda: heard.values == [b"0"])
+        await heard.until(lambda: heard.values == [b"0"])
         feed.detach(heard)
 
 
@@ -295,12 +313,12 @@ async def test_a_log_that_is_deleted_and_made_again_begins_again(tmp_path: Path)
         log, feed, heard = ms.log("x"), feed_of(ms), Heard()
         await log.append_many(numbers(0, 5))
         feed.attach(heard)
-        await until(lambda: heard.position == 5)
+        await heard.until(lambda: heard.position == 5)
         await log.delete()
-        await until(lambda: heard.restarts == 1)
+        await heard.until(lambda: heard.restarts == 1)
         assert heard.position == 0
         await log.append(b"again")
-        await until(lambda: heard.values[5:] == [b"again"])
+        await heard.until(lambda: heard.values[5:] == [b"again"])
 
 
 async def test_a_closed_store_ends_waits_and_feeds(tmp_path: Path) -> None:
@@ -308,7 +326,7 @@ async def test_a_closed_store_ends_waits_and_feeds(tmp_path: Path) -> None:
     feed, heard = feed_of(ms), Heard()
     feed.attach(heard)
     wait = asyncio.ensure_future(ms.log("x").wait(0))
-    await until(lambda: Probe(ms).waiting() == 2)
+    await until_waiting(ms, 2)
     await ms.close()
     with pytest.raises(Closed):
         await wait

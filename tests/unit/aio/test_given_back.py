@@ -32,8 +32,8 @@ def held_up() -> tuple[aio.Millstream, Faults]:
 async def standing(ms: aio.Millstream, queue: Queue, count: int = 1) -> asyncio.Task[list[object]]:
     """A claim that waits in line."""
     claim: asyncio.Task[list[object]] = asyncio.create_task(queue.claim(count, wait=LONG_S))
-    while not Probe(ms).claims_waiting("jobs") or not Probe(ms).waiting():
-        await asyncio.sleep(0.001)
+    probe = Probe(ms)
+    await probe.until_async(lambda: bool(probe.claims_waiting("jobs") and probe.waiting()))
     return claim
 
 
@@ -165,8 +165,8 @@ async def test_the_next_in_line_gets_it() -> None:
         queue = await ms.create_queue("jobs", lease=HOUR_S, max_attempts=1)
         claim = await standing(ms, queue)
         second = asyncio.create_task(queue.claim(wait=LONG_S))
-        while Probe(ms).claims_waiting("jobs") < 2:
-            await asyncio.sleep(0.001)
+        probe = Probe(ms)
+        await probe.until_async(lambda: probe.claims_waiting("jobs") == 2)
         with Pause() as pause:
             faults.on("sent", pause)
             put = asyncio.create_task(queue.put(b"a"))
@@ -190,6 +190,9 @@ async def test_what_is_popped_for_a_caller_that_is_gone_is_done() -> None:
             pop = asyncio.create_task(queue.pop(wait=LONG_S))
             await asyncio.to_thread(pause.wait_until_reached)
             await cancelled(pop)  # type: ignore[arg-type]
-        while not (await queue.info()).done:
-            await asyncio.sleep(0.001)
+
+        async def is_done() -> bool:
+            return (await queue.info()).done == 1
+
+        await Probe(ms).until_async(is_done)
         assert await queue.claim() == []

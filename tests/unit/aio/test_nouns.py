@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -204,17 +205,29 @@ async def test_coroutines_that_share_a_cursor_take_different_records(tmp_path: P
         assert sorted(r.offset for some in taken for r in some) == [*range(20)]
 
 
-async def test_a_cancelled_take_loses_nothing(tmp_path: Path) -> None:
+async def test_a_cancelled_take_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with await aio.open(tmp_path / "a.db", limits=Limits(read_bytes_max=1)) as ms:
         log = ms.log("x")
         for n in range(20):
             await log.append(bytes([n]) * 50)
         cursor = await log.cursor("c")
+        read, halfway, never = log.read, asyncio.Event(), asyncio.Event()
+
+        async def read_half(*given: int | None) -> AsyncIterator[Record]:
+            async for record in read(*given):
+                if record.offset == 3:
+                    halfway.set()
+                    await never.wait()
+                yield record
+
+        monkeypatch.setattr(log, "read", read_half)
         taking = asyncio.ensure_future(cursor.take(20))
-        while await cursor.position() < 3:
-            await asyncio.sleep(0)
+        await halfway.wait()
         taking.cancel()
         await asyncio.wait([taking])
+        monkeypatch.undo()
 
         assert taking.cancelled()
         assert [record.offset for record in await cursor.take(20)] == [*range(20)]
@@ -260,14 +273,16 @@ async def test_many_coroutines_stage_at_once(tmp_path: Path) -> None:
         assert stored == {offset: str(n) for n, offset in enumerate(offsets)}
 
 
-async def test_a_cancelled_commit_leaves_the_stage_usable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+async def test_a_cancelled_commit_leaves_the_stage_usable(tmp_path: Path, turns: int) -> None:
+    """However far the commit has come: the event loop has had so many turns."""
     async with await aio.open(tmp_path / "a.db") as ms:
         log = ms.log("x")
         stage = await log.stage()
         await stage.append(b"0")
         committing = asyncio.ensure_future(stage.commit())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
         committing.cancel()
         await asyncio.wait([committing])
 

@@ -18,6 +18,7 @@ from millstream import aio
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.server.serving import running
 from millstream.server.settings import Settings
+from millstream.testing import Probe
 from tests.unit.surfaces import SURFACES, Surface, surface_of
 
 pytestmark = pytest.mark.embedded
@@ -34,6 +35,7 @@ def path(tmp_path: Path) -> Path:
     """A store with a log, a queue and a table of the application's own."""
     found = tmp_path / "a.db"
     with millstream.open(found) as ms:
+        Probe(ms).pause_keeper()  # closing places no message, so a reader finds one that is not
         ms.log("x").append_many([b"0", b"1"])
         ms.create_queue("q", priority_by="p").put(b"job")
         with ms.transaction() as tx:

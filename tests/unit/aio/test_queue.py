@@ -9,6 +9,7 @@ import pytest
 
 from millstream import aio
 from millstream.errors import Conflict, LeaseLost, NotFound
+from millstream.testing import Probe
 
 
 def test_a_message_is_claimed_and_finished(tmp_path: Path) -> None:
@@ -39,7 +40,8 @@ def test_a_waiting_claim_wakes_when_a_message_arrives(tmp_path: Path) -> None:
         async with await aio.open(tmp_path / "store.db") as ms:
             queue = await ms.queue("work", lease=60)
             waiting = [asyncio.create_task(queue.claim(1, wait=30)) for _ in range(20)]
-            await asyncio.sleep(0)
+            probe = Probe(ms)
+            await probe.until_async(lambda: probe.claims_waiting("work") == 20)
             await queue.put_many([b"%d" % n for n in range(20)])
             found = sorted(m.value for claimed in await asyncio.gather(*waiting) for m in claimed)
             assert found == sorted(b"%d" % n for n in range(20))

@@ -25,8 +25,8 @@ SEEDS = range(15)
 
 async def until_standing(ms: aio.Millstream, count: int) -> None:
     """Let the others run until so many wait, and all is quiet."""
-    while Probe(ms).claims_waiting("jobs") != count:
-        await asyncio.sleep(0.001)
+    probe = Probe(ms)
+    await probe.until_async(lambda: probe.claims_waiting("jobs") == count)
 
 
 async def waiting(ms: aio.Millstream, queue: Queue, count: int = MANY) -> list[asyncio.Task[Any]]:
@@ -175,10 +175,9 @@ async def test_nothing_is_watched_once_nobody_waits(tmp_path: Path) -> None:
         for claim in claims[20:]:
             claim.cancel()
         await asyncio.gather(*claims, return_exceptions=True)
-        async with asyncio.timeout(60):  # a thread of the pool may still be ending its watch
-            while Probe(ms).waiting():
-                await asyncio.sleep(0.001)
-        assert Probe(ms).waiting() == 0
+        probe = Probe(ms)
+        await probe.until_async(lambda: not probe.waiting())  # a thread may be ending its watch
+        assert probe.waiting() == 0
 
 
 @pytest.mark.embedded

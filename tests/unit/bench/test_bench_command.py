@@ -7,7 +7,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from millstream.bench import queue as workloads
+from millstream.bench import queue_bench
+from millstream.bench.queue_bench import Sizes
 from millstream.cli import app
 
 
@@ -20,11 +21,18 @@ def test_an_unknown_workload_is_refused_with_the_known_ones(command: str) -> Non
     assert any(name in result.stderr for name in known)
 
 
+@pytest.mark.parametrize("option", ["--seconds", "--sync-delay-ms"])
+def test_a_time_below_zero_is_refused(option: str) -> None:
+    result = CliRunner().invoke(app, ["bench", "core", "--only", "publish_threads", option, "-1"])
+    assert result.exit_code == 2
+    assert option in result.stderr
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command line for one quick workload."""
-    sizes = workloads.Sizes(backlog=1_000, slice_s=0.01)
-    monkeypatch.setattr(workloads, "Sizes", lambda: sizes)
+    sizes = Sizes(backlog=1_000, slice_s=0.01)
+    monkeypatch.setattr(queue_bench, "Sizes", lambda: sizes)
     return ["bench", "queue", "--only", "claim_one", "--seconds", "0.02"]
 
 

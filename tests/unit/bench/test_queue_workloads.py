@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from millstream.bench import queue as workloads
-from millstream.bench.measure import PAYLOAD_BYTES
-from millstream.bench.queue import Backlog, ClaimingWorker, QueueBench, Side, Sizes, alternate
+from millstream.bench.measure import PAYLOAD_BYTES, StepMeter
+from millstream.bench.queue_bench import REFERENCE_MIN, ClaimingWorker, QueueBench, Sizes
 from millstream.bench.reference import GROUP, PRIORITY, ReferenceQueue
+from millstream.bench.turns import Backlog, Side, alternate
 from millstream.header import HeaderMapping
 
 TINY = Sizes(
@@ -52,9 +53,9 @@ def test_a_workload_reports_the_documented_fields(name: str, tmp_path: Path) -> 
 
 def test_a_run_beside_a_slow_reference_is_void(tmp_path: Path) -> None:
     bench = QueueBench(tmp_path, seconds_each=0.01, sync_delay_ms=0, sizes=TINY)
-    slow, fast = workloads.StepMeter(), workloads.StepMeter()
-    slow.messages, slow.elapsed_s = workloads.REFERENCE_MIN[1] - 1, 1.0
-    fast.messages, fast.elapsed_s = workloads.REFERENCE_MIN[1], 1.0
+    slow, fast = StepMeter(), StepMeter()
+    slow.messages, slow.elapsed_s = REFERENCE_MIN[1] - 1, 1.0
+    fast.messages, fast.elapsed_s = REFERENCE_MIN[1], 1.0
     assert "4,199 messages/s by 1" in bench.row(batch=1, reference=slow, meter=fast).void
     assert not bench.row(batch=1, reference=fast, meter=slow).void
     bench.close()

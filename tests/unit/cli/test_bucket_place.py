@@ -64,7 +64,7 @@ def test_stats_count_objects_and_requests(tmp_path: Path) -> None:
     assert facts["staged_bytes"] == 5
     assert facts["objects"] > 0
     assert facts["stored_bytes"] > 0
-    assert facts["put_requests"] > 0
+    assert facts["get_requests"] > 0
     assert facts["month_usd"] >= 0
 
 

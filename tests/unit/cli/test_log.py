@@ -47,6 +47,15 @@ def test_truncate_says_how_many_went(cli: Any) -> None:
     assert cli.json("log", "truncate", "numbers", "--before", "5")["truncated"] == 0
 
 
+def test_truncate_past_the_end_has_to_be_said(cli: Any) -> None:
+    for before in ("101", str(2**63 - 1)):
+        cli("log", "truncate", "numbers", "--before", before, "--yes", code=1)
+        assert f"log 'numbers' ends at 100, and {before} lies past that" in cli.stderr
+        assert cli.json("log", "info", "numbers")["records"] == 100
+    cli("log", "truncate", "numbers", "--before", "150", "--past-end", "-y")
+    assert cli.json("log", "info", "numbers")["start_offset"] == 150
+
+
 def test_delete_takes_the_log(cli: Any) -> None:
     assert cli.json("log", "delete", "orders", "-y") == {
         "log": "orders",

@@ -114,3 +114,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(
         running.stdout.close()
         assert running.stderr.read() == b""
         assert running.wait(20) == 0
+
+
+def test_a_limit_that_is_no_offset_is_refused(cli: Any) -> None:
+    cli("read", "numbers", "--limit", str(10**20), code=2)
+    assert "--limit" in cli.stderr

@@ -24,6 +24,11 @@ def listened(cli: Any, *more: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
+def test_a_limit_that_is_no_offset_is_refused(hall: Any) -> None:
+    hall("room", "listen", "hall", "--timeout", "0s", "--limit", str(10**20), code=2)
+    assert "--limit" in hall.stderr
+
+
 def test_what_is_sent_is_heard(hall: Any) -> None:
     chat, rect = listened(hall, "--from", "earliest")
     assert (chat["from"], chat["type"], chat["data"]) == ("ada", "chat", "hello")

@@ -97,3 +97,17 @@ def test_a_lead_that_could_not_be_moved_is_left_where_it_is_for_a_while() -> Non
     assert not lead.is_due()
     clock.now_s += AGAIN_S
     assert lead.is_due()
+
+
+def test_servers_have_a_quorum_while_most_of_them_are_there() -> None:
+    there, lost = StreamReplica("there", current=True), StreamReplica("lost", offline=True)
+    silent = StreamReplica("silent", current=True, active=HEARD_NS)
+    for replicas, has_quorum in (
+        ([], True),
+        ([there, there], True),
+        ([there, lost], True),
+        ([lost, lost], False),
+        ([silent, lost], False),
+        ([there, lost, silent, silent], False),
+    ):
+        assert StreamServers("first", replicas).has_quorum == has_quorum, replicas

@@ -13,8 +13,8 @@ import pytest
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format import block
 from millstream.format.checking import check_packed
+from millstream.format.header_cells import CONTENT_TYPE, pack_headers
 from millstream.format.packing import (
-    CONTENT_TYPE,
     JSON,
     TEXT,
     TIMESTAMP_MS_MAX,
@@ -23,7 +23,6 @@ from millstream.format.packing import (
     check_json,
     check_timestamp,
     pack_batch,
-    pack_headers,
     pack_key,
     pack_single,
     pack_value,
@@ -118,6 +117,16 @@ def test_a_value_that_refers_to_itself_is_refused() -> None:
     loop.append(loop)
     with pytest.raises(InvalidInput):
         pack_value(loop)
+
+
+def test_headers_that_are_nested_without_end_are_refused() -> None:
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidInput, match="a header has text as its name"):
+        single(b"", headers={"a": deep})
+    with pytest.raises(InvalidInput, match="a header has text as its name"):
+        batch([b"", b""], headers=[{"a": deep}, {"a": 1}])
 
 
 def test_a_mapping_of_any_kind_is_headers() -> None:

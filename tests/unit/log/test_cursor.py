@@ -228,7 +228,7 @@ def test_what_was_truncated_counts_as_acknowledged(log: Log, cursor: Cursor) -> 
     assert (cursor.floor(), cursor.is_acked(4), cursor.is_acked(5)) == (5, True, False)
     assert cursor.info().lag == 5
     assert offsets(cursor) == [5, 6, 7, 8, 9]
-    log.truncate(before=20)
+    log.truncate(before=20, past_end=True)
     assert (cursor.floor(), cursor.is_empty(), cursor.take()) == (20, True, [])
     log.append(b"z")
     assert offsets(cursor) == [20]

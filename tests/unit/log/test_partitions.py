@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from millstream import (
     Record,
     Retention,
 )
+from millstream.command import Command
 from millstream.errors import (
     AlreadyExists,
     Conflict,
@@ -29,6 +31,7 @@ from millstream.errors import (
     Partitioned,
     Truncated,
 )
+from millstream.log.commands import ReadBlocks, Truncate
 from millstream.testing import SimulatedClock
 
 Reopen = Callable[..., Millstream]
@@ -299,6 +302,28 @@ def test_reading_begins_and_ends_where_it_is_told(orders: PartitionedLog) -> Non
     with pytest.raises(Truncated):
         list(orders.read({0: 1}))
     assert len(list(orders.read())) == len(orders) == 18
+
+
+def test_a_partition_that_has_just_forgotten_is_read_from_what_is_left(
+    ms: Millstream, orders: PartitionedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (0, 1):
+        for _ in range(5):
+            orders.append(b"x", partition=number)
+    ask, left = type(ms.session).execute, [2, 3]
+
+    def asked(session: Any, command: Command[Any]) -> Any:
+        if isinstance(command, ReadBlocks) and command.log == orders.partition(0).name and left:
+            ask(session, Truncate(command.log, left.pop(0)))
+        return ask(session, command)
+
+    monkeypatch.setattr(type(ms.session), "execute", asked)
+    assert sorted((one.partition, one.offset) for one in orders.read())[:3] == [
+        (0, 3),
+        (0, 4),
+        (1, 0),
+    ]
+    assert not left
 
 
 def test_a_tail_hears_of_every_partition(ms: Millstream, orders: PartitionedLog) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from millstream import Limits, Log, Millstream
+from millstream.command import Command
 from millstream.errors import InvalidInput, Truncated
+from millstream.log.commands import ReadBlocks, Truncate
 from millstream.record import wall_ms_of
 
 Reopen = Callable[..., Millstream]
@@ -97,6 +100,25 @@ def test_what_was_truncated_is_said_or_skipped(log: Log) -> None:
     assert (gone.value.offset, gone.value.start, gone.value.log) == (4, 5, "x")
     with pytest.raises(InvalidInput):
         texts(log, -1)
+
+
+def test_reading_from_the_first_record_goes_on_if_that_was_just_forgotten(
+    log: Log, ms: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by retention, between the questions where the log begins and what is there."""
+    ask, left = type(ms.session).execute, [5, 7]
+
+    def asked(session: Any, command: Command[Any]) -> Any:
+        if isinstance(command, ReadBlocks) and left:
+            ask(session, Truncate("x", left.pop(0)))
+        return ask(session, command)
+
+    monkeypatch.setattr(type(ms.session), "execute", asked)
+    assert texts(log) == "789"
+    assert not left
+    left.append(8)
+    with pytest.raises(Truncated):
+        texts(log, 7)
 
 
 def test_reading_sees_the_log_as_it_was_when_it_began(log: Log) -> None:

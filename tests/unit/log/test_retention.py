@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import millstream
 from millstream import Log, Millstream, Retention
-from millstream.errors import InvalidInput
-from millstream.testing import SimulatedClock
+from millstream.errors import CorruptionError, InvalidInput
+from millstream.store.commit import Commit
+from millstream.testing import Probe, SimulatedClock
+from tests.unit.damaging import Fragile
 
 
 @pytest.fixture
@@ -59,6 +63,19 @@ def test_age_is_that_of_the_append_not_the_producers_timestamp(
     assert start_after(log) == 0
     clock.advance(61)
     assert start_after(log) == 2
+
+
+@pytest.mark.parametrize(("jump_s", "left_s"), [(3600, 0), (-3600, 7200)])
+def test_age_is_measured_by_the_wall_clock(
+    log: Log, clock: SimulatedClock, jump_s: int, left_s: int
+) -> None:
+    log.retain(age=3600)
+    log.append(b"x")
+    clock.jump(jump_s)
+    clock.advance(left_s)
+    assert start_after(log) == 0
+    clock.advance(1)
+    assert start_after(log) == 1
 
 
 def test_age_cuts_inside_what_the_fold_has_joined(
@@ -192,3 +209,58 @@ def test_a_bounded_log_takes_no_more_room_for_ever(ms: Millstream) -> None:
 
     assert len(set(sizes)) == 1
     assert len(log) == 10
+
+
+class Interrupting(SimulatedClock):
+    """A clock that, asked for the time of day, first lets something else happen, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: Callable[[], object] | None = None
+
+    def wall_ms(self) -> int:
+        first, self.first = self.first, None
+        if first is not None:
+            first()
+        return super().wall_ms()
+
+
+def test_what_another_process_forgets_meanwhile_is_counted_again(tmp_path: Path) -> None:
+    path, clock, other_clock = tmp_path / "s.db", Interrupting(), SimulatedClock()
+    with (
+        millstream.open(path, clock=clock) as ms,
+        millstream.open(path, clock=other_clock) as other,
+        Probe(ms).pause_keeper(),
+        Probe(other).pause_keeper(),
+    ):
+        log = ms.log("x")
+        log.retain(age=60)
+        log.append_many([b"old"] * 10)
+        ms.fold()
+        clock.advance(61)
+        other_clock.advance(61)
+        log.append(b"young")
+        ms.fold()
+
+        def forgotten_elsewhere() -> None:
+            Probe(other).upkeep()
+            assert other.log("x").start_offset() == 10
+
+        clock.first = forgotten_elsewhere
+        log.enforce_retention()
+        assert log.start_offset() == 10
+        assert [record.value for record in log.read()] == [b"young"]
+
+
+def test_records_that_vanished_are_told_by_name() -> None:
+    fragile = Fragile()
+    log = fragile.ms.log("x")
+    Probe(fragile.ms).pause_keeper()
+    log.retain(age=60)
+    log.append_many([b"old"] * 10)
+    fragile.settle()
+    with fragile.engine.write() as writer:
+        writer.commit(Commit(deletes={fragile.entry("x", 0)}))
+    fragile.clock.advance(61)
+    with pytest.raises(CorruptionError, match="log 'x'"):
+        log.enforce_retention()

@@ -200,7 +200,7 @@ def test_nobody_else_moves_the_end_of_a_held_log(log: Log) -> None:
     with log.stage() as stage:
         stage.append("2")
         with pytest.raises(Locked):
-            log.truncate(before=50)
+            log.truncate(before=50, past_end=True)
 
 
 def test_a_block_that_cannot_be_committed_still_frees_the_log(
@@ -209,7 +209,7 @@ def test_a_block_that_cannot_be_committed_still_frees_the_log(
     def overtaken() -> None:
         with log.stage() as stage:
             stage.append("2")
-            log.truncate(before=50)
+            log.truncate(before=50, past_end=True)
 
     with pytest.raises(millstream.MillstreamError):
         overtaken()

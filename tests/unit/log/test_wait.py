@@ -54,11 +54,7 @@ class Waiter(threading.Thread):
 
 def until_somebody_waits(ms: Millstream) -> None:
     probe = Probe(ms)
-    for _ in range(TOO_LONG_S * 1_000):
-        if probe.waiting():
-            return
-        threading.Event().wait(0.001)
-    pytest.fail("nobody waits")
+    probe.until(lambda: probe.waiting() > 0)
 
 
 def test_what_is_there_is_not_waited_for(log: Log) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from millstream import Millstream
 from millstream.testing import Probe
 
@@ -15,9 +13,4 @@ def standing(ms: Millstream, queue: str = "jobs") -> int:
 
 def until_standing(ms: Millstream, count: int, queue: str = "jobs") -> None:
     """Return when so many claims wait, and all is quiet."""
-    pause = threading.Event()
-    for _ in range(5_000):
-        if standing(ms, queue) == count:
-            return
-        pause.wait(0.002)
-    raise AssertionError(f"{standing(ms, queue)} claims wait, not {count}")
+    Probe(ms).until(lambda: standing(ms, queue) == count)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
 
 import pytest
 
 from millstream import Millstream
 from millstream.format import keys
-from millstream.header import HeaderMapping
-from millstream.queue.service.decoding import DecodedEntry
+from millstream.header import HeaderMapping, Scalar
+from millstream.queue.service.decoding import DecodedEntry, TextIndex
 from millstream.testing import Probe
 
 COUNT = 1_000
@@ -35,3 +36,27 @@ def test_an_entry_counts_for_the_memory_that_it_takes(ms: Millstream, kind: str)
     finally:
         tracemalloc.stop()
     assert taken / 2 < found.size < taken * 3
+
+
+class Interrupted(list[dict[str, Scalar]]):
+    """Headers of records; in the middle of a look at them, another thread asks the same."""
+
+    def __init__(self, headers: list[dict[str, Scalar]]) -> None:
+        super().__init__(headers)
+        self.index = TextIndex(self)
+        self.told: list[list[int]] = []
+
+    def __iter__(self) -> Iterator[dict[str, Scalar]]:
+        for number, headers in enumerate(super().__iter__()):
+            if number == 2 and not self.told:
+                self.told.append([])
+                self.told[0] = list(self.index.having("region", ["eu"]))
+            yield headers
+
+
+def test_an_index_that_is_being_made_answers_another_thread_in_full() -> None:
+    headers = Interrupted([{"region": "eu"}, {"region": 7}, {"region": "us"}, {"region": "eu"}])
+    assert headers.index.having("region", ["eu"]) == [0, 3]
+    assert headers.told == [[0, 3]]
+    assert headers.index.having("region", ["us", "eu", "de"]) == [0, 2, 3]
+    assert headers.index.having("region", ["de"]) == headers.index.having("no", ["eu"]) == []

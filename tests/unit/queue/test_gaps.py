@@ -65,7 +65,7 @@ class TestEveryKind:
     ) -> None:
         queue = make(ms, kind, sources)
         append(ms, b"a", b"b", b"c")
-        ms.log("events").truncate(before=10)
+        ms.log("events").truncate(before=10, past_end=True)
         append(ms, b"d")
         clock.advance(2)
         assert waiting(queue) == 4
@@ -81,7 +81,7 @@ class TestEveryKind:
         clock.advance(2)
         done = queue.claim(1)
         queue.ack(done)
-        ms.log("events").truncate(before=10)
+        ms.log("events").truncate(before=10, past_end=True)
         append(ms, b"d", b"e")
         clock.advance(2)
         assert drain(queue) == [b"b", b"c", b"d", b"e"]
@@ -93,7 +93,7 @@ class TestEveryKind:
         append(ms, b"a", b"b", b"c")
         clock.advance(2)
         assert len(drain(queue)) == 3
-        ms.log("events").truncate(before=10)
+        ms.log("events").truncate(before=10, past_end=True)
         ms.log("events").enforce_retention()
         append(ms, b"d")
         clock.advance(2)
@@ -106,10 +106,10 @@ class TestEveryKind:
     ) -> None:
         ms = reopen()
         append(ms, b"a", b"b", b"c")
-        ms.log("events").truncate(before=10)
+        ms.log("events").truncate(before=10, past_end=True)
         queue = make(ms, kind, sources)
         append(ms, b"d")
-        ms.log("events").truncate(before=20)
+        ms.log("events").truncate(before=20, past_end=True)
         append(ms, b"e")
         clock.advance(2)
         fold_all(ms)
@@ -124,8 +124,8 @@ class TestEveryKind:
         queue = make(ms, kind, sources)
         for number in range(20):
             append(ms, b"%d" % number)
-            ms.log("events").truncate(before=10 * (number + 1))
-            ms.log("events").truncate(before=10 * (number + 1) + 2)
+            ms.log("events").truncate(before=10 * (number + 1), past_end=True)
+            ms.log("events").truncate(before=10 * (number + 1) + 2, past_end=True)
             if number % 3 == 0:
                 fold_all(ms)
         clock.advance(2)
@@ -143,9 +143,9 @@ def test_bytes_go_once_they_are_done(ms: Millstream, clock: Any, kind: str) -> N
     queue = make(ms, kind)
     log = ms.log("events")
     append(ms, b"a", b"b", b"c")
-    log.truncate(before=10)
+    log.truncate(before=10, past_end=True)
     append(ms, b"d")
-    log.truncate(before=11)
+    log.truncate(before=11, past_end=True)
     clock.advance(2)
     assert drain(queue) == [b"a", b"b", b"c", b"d"]
     fold_all(ms)
@@ -164,7 +164,7 @@ def test_a_lossy_queue_counts_what_was_there_and_no_more(ms: Millstream) -> None
     log = ms.log("events")
     for number in range(40):
         append(ms, b"a", b"b", b"c")
-        log.truncate(before=10 * (number + 1))
+        log.truncate(before=10 * (number + 1), past_end=True)
         log.enforce_retention()
     append(ms, b"d")
     assert values(queue.claim(10)) == [b"d"]
@@ -176,7 +176,7 @@ def test_a_copy_that_begins_late_has_lost_nothing(ms: Millstream, tmp_path: Any)
     with millstream.open(tmp_path / "device.db", durability="relaxed") as device:
         log = device.log("dev.1")
         log.append_many([b"%d" % number for number in range(8)])
-        log.truncate(before=5)
+        log.truncate(before=5, past_end=True)
         device.sync(ms)
         assert values(queue.claim(10)) == [b"5", b"6", b"7"]
         assert lost(queue) == 0
@@ -192,7 +192,7 @@ def test_a_device_forgets_what_the_hub_never_had(
         append(device, b"a", b"b", log="dev.1")
         device.sync(ms)
         append(device, b"c", b"d", log="dev.1")
-        device.log("dev.1").truncate(before=8)
+        device.log("dev.1").truncate(before=8, past_end=True)
         append(device, b"e", b"f", log="dev.1")
         device.sync(ms)
         assert (ms.log("dev.1").start_offset(), ms.log("dev.1").end_offset()) == (8, 10)
@@ -206,7 +206,7 @@ def test_two_logs_of_which_one_was_truncated(ms: Millstream, clock: Any) -> None
     append(ms, b"a", log="one")
     clock.advance(1)
     append(ms, b"b", log="two")
-    ms.log("one").truncate(before=100)
+    ms.log("one").truncate(before=100, past_end=True)
     clock.advance(1)
     append(ms, b"c", log="one")
     clock.advance(1)
@@ -217,11 +217,11 @@ def test_two_logs_of_which_one_was_truncated(ms: Millstream, clock: Any) -> None
 def test_forks_of_a_log_with_a_gap(ms: Millstream) -> None:
     ms.queue("held", sources="events")
     append(ms, b"a", b"b", b"c")
-    ms.log("events").truncate(before=10)
+    ms.log("events").truncate(before=10, past_end=True)
     append(ms, b"d")
     fork = ms.log("events").fork("events.fork")
     queue = ms.queue("jobs", sources="events.*", start="earliest")
-    fork.truncate(before=20)
+    fork.truncate(before=20, past_end=True)
     fork.append(b"e")
     assert values(queue.claim(10)) == [b"d", b"e"]
     fork.merge()
@@ -233,7 +233,7 @@ def test_a_fork_that_a_pattern_finds_later(ms: Millstream) -> None:
     ms.queue("held", sources="events")
     queue = ms.queue("jobs", sources="ev.*")
     append(ms, b"a", b"b", b"c")
-    ms.log("events").truncate(before=10)
+    ms.log("events").truncate(before=10, past_end=True)
     append(ms, b"d")
     ms.log("events").fork("ev.fork")
     assert values(queue.claim(10)) == [b"d"]
@@ -245,7 +245,7 @@ def test_the_inboxes_of_a_queue(ms: Millstream, clock: Any) -> None:
     queue.put(b"a")
     queue.put(b"b", delay=5)
     for log in ("queue:jobs", "queue-later:jobs"):
-        ms.log(log).truncate(before=50)
+        ms.log(log).truncate(before=50, past_end=True)
     queue.put(b"c")
     queue.put(b"d", delay=5)
     assert values(queue.claim(10)) == [b"a", b"c"]
@@ -258,7 +258,7 @@ def test_there_is_nothing_to_wait_for_in_a_gap(tmp_path: Any) -> None:
         queue = make(ms, "plain")
         append(ms, b"a")
         queue.ack(queue.claim(1))
-        ms.log("events").truncate(before=10)
+        ms.log("events").truncate(before=10, past_end=True)
         assert queue.claim(1, wait=0.01) == []
         append(ms, b"b")
         assert values(queue.claim(1, wait=5)) == [b"b"]
@@ -267,14 +267,14 @@ def test_there_is_nothing_to_wait_for_in_a_gap(tmp_path: Any) -> None:
 def test_purging_and_peeking(ms: Millstream) -> None:
     queue = make(ms, "plain")
     append(ms, b"a", b"b")
-    ms.log("events").truncate(before=10)
+    ms.log("events").truncate(before=10, past_end=True)
     append(ms, b"c")
     assert values(queue.peek(10)) == [b"a", b"b", b"c"]
     while (info := queue.info()) and info.unrouted:  # a commit of the background was in flight
         queue.peek(10)
     assert queue.purge() == 3
     append(ms, b"d")
-    ms.log("events").truncate(before=20)
+    ms.log("events").truncate(before=20, past_end=True)
     append(ms, b"e")
     assert values(queue.claim(10)) == [b"d", b"e"]
 
@@ -283,7 +283,7 @@ def test_info_names_the_oldest(ms: Millstream, clock: Any) -> None:
     queue = make(ms, "plain")
     append(ms, b"a")
     clock.advance(5)
-    ms.log("events").truncate(before=10)
+    ms.log("events").truncate(before=10, past_end=True)
     append(ms, b"b")
     info = queue.info()
     assert info is not None
@@ -296,7 +296,7 @@ def test_messages_that_somebody_else_assigns(ms: Millstream) -> None:
     queue = ms.queue("jobs", sources="events", router="spark", group_by="g")
     session = ms.session
     append(ms, b"a", b"b", b"c")
-    ms.log("events").truncate(before=10)
+    ms.log("events").truncate(before=10, past_end=True)
     append(ms, b"d", b"e")
     (standing,) = session.execute(ListPositions("jobs"))
     assert (standing.position, standing.start, standing.end) == (0, 10, 12)
@@ -304,7 +304,7 @@ def test_messages_that_somebody_else_assigns(ms: Millstream) -> None:
     whole = Assignment("jobs", "events", 0, 12, [(1, 10)], gapless=True)
     assert session.execute(AssignMessages([whole])) == 3
     assert counts(queue) == {"available": 3}
-    ms.log("events").truncate(before=20)
+    ms.log("events").truncate(before=20, past_end=True)
     append(ms, b"f")
     (standing,) = session.execute(ListPositions("jobs"))
     assert (standing.position, standing.end) == (20, 21)

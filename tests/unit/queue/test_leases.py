@@ -214,9 +214,19 @@ def test_a_claim_for_too_many_is_refused(queue: Queue, count: int) -> None:
 
 
 def test_a_lease_that_is_not_positive_is_refused(queue: Queue) -> None:
+    for lease in (0, 0.0, -1):
+        with pytest.raises(InvalidInput, match="lease must be positive, got"):
+            queue.claim(lease=lease)
+        with pytest.raises(InvalidInput, match="lease must be positive, got"):
+            queue.claim(lease=lease, wait=3600)
+        with pytest.raises(InvalidInput, match="lease must be positive, got"):
+            queue.worker(print, lease=lease)
     queue.put(b"a")
     with pytest.raises(InvalidInput, match="lease must be positive, got 0 ms"):
         queue.claim(lease=0)
+    (message,) = queue.claim(lease=0.0001)
+    with pytest.raises(InvalidInput, match="lease must be positive, got 0 ms"):
+        queue.renew(message, lease=0)
 
 
 def test_a_consumer_name_that_is_too_long_is_refused(queue: Queue) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.queue.model.queue_changes import QueueSetBack
 from millstream.queue.model.slots import Slots
-from millstream.queue.model.state import QueueSetBack, QueueState
+from millstream.queue.model.state import QueueState
 
 WAITING = [(3, 7), (12, 14), (20, 21)]
 

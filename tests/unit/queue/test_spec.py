@@ -79,6 +79,13 @@ def test_a_spec_that_makes_no_sense_is_refused() -> None:
         checked(spec_of(max_attempts=0))
 
 
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1, 10**20, -(10**20)])
+@pytest.mark.parametrize("name", ["start", "max_attempts", "max_in_flight", "bucket_exponent"])
+def test_a_number_that_cannot_be_stored_is_told_by_its_name(name: str, number: int) -> None:
+    with pytest.raises(InvalidInput, match=f"^{name} is .*{number}"):
+        checked(spec_of(**{name: number}))
+
+
 SETTINGS: dict[str, Any] = {
     "sources": ["orders", "more*"],
     "filter": "n > 1",

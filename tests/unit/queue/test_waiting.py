@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -36,13 +35,7 @@ def ask() -> Iterator[Callable[..., Future[Any]]]:
 def let_wait(ms: Millstream) -> None:
     """Return when somebody waits."""
     probe = Probe(ms)
-    pause = threading.Event()
-    for _ in range(2_000):
-        if probe.waiting():
-            pause.wait(0.01)
-            return
-        pause.wait(0.002)
-    raise AssertionError("nobody waits")
+    probe.until(lambda: probe.waiting() > 0)
 
 
 def test_a_claim_wakes_when_another_thread_puts(

@@ -5,13 +5,54 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 LINGER_NOT = struct.pack("ii", 1, 0)
 
 
-class Proxy:
+class Listener(ABC):
+    """Takes connections on a port of its own, and serves them on threads, until it is closed."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.start(self._accept)
+
+    @abstractmethod
+    def take(self, client: socket.socket) -> None:
+        """Begin to serve a connection; called for one after the other."""
+
+    @abstractmethod
+    def cut(self) -> None:
+        """End every connection."""
+
+    def close(self) -> None:
+        """End everything."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+
+    def start(self, work: Callable[..., None], *given: object) -> None:
+        """Have something done on a thread that `close` waits for."""
+        thread = threading.Thread(target=work, args=given, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.take(client)
+
+
+class Proxy(Listener):
     """Hands bytes on to a server, for as long as the test lets it."""
 
     def __init__(self, port: int) -> None:
@@ -30,10 +71,7 @@ class Proxy:
         self.connections = 0
         self.carried_bytes = 0
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._start(self._accept)
+        super().__init__()
 
     def cut(self) -> None:
         """Reset every connection."""
@@ -47,37 +85,20 @@ class Proxy:
         self.loses_answers = self.loses_requests = self.takes_nobody = False
         self.lost.clear()
 
-    def close(self) -> None:
-        """End everything."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.cut()
-        for thread in self._threads:
-            thread.join()
-
-    def _start(self, target: object, *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            try:
-                if self.takes_nobody:
-                    raise ConnectionRefusedError
-                server = socket.create_connection(("127.0.0.1", self.target))
-            except OSError:
-                _reset(client)
-                continue
-            self._pairs.append((client, server))
-            left = [next(self.budgets, 1 << 62) if self.budgets else 1 << 62]
-            self._start(self._carry, client, server, "loses_requests", left)
-            self._start(self._carry, server, client, "loses_answers", left)
+    def take(self, client: socket.socket) -> None:
+        """Connect it to the server, and carry both ways."""
+        self.connections += 1
+        try:
+            if self.takes_nobody:
+                raise ConnectionRefusedError
+            server = socket.create_connection(("127.0.0.1", self.target))
+        except OSError:
+            _reset(client)
+            return
+        self._pairs.append((client, server))
+        left = [next(self.budgets, 1 << 62) if self.budgets else 1 << 62]
+        self.start(self._carry, client, server, "loses_requests", left)
+        self.start(self._carry, server, client, "loses_answers", left)
 
     def _carry(
         self, source: socket.socket, sink: socket.socket, loses: str, left: list[int]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -13,12 +12,13 @@ import millstream
 from millstream import Producer, aio
 from millstream.errors import CannotOpen, MillstreamError
 from millstream.server.serving import Serving
+from tests.unit.remote.proxy import Listener
 
 SOON_S = 30.0
 GRANTED = b"HTTP/1.1 200 Connection established\r\nProxy-Agent: test\r\n\r\n"
 
 
-class Tunnel:
+class Tunnel(Listener):
     """A proxy that knows CONNECT, and answers it as it is told."""
 
     def __init__(self, answer: bytes) -> None:
@@ -26,10 +26,7 @@ class Tunnel:
         self.asked: list[bytes] = []
         """The requests that came, up to their empty line."""
         self._open: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._start(self._accept)
+        super().__init__()
 
     def cut(self) -> None:
         """End every connection."""
@@ -41,27 +38,10 @@ class Tunnel:
             one.close()
         self._open.clear()
 
-    def close(self) -> None:
-        """End everything."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.cut()
-        for thread in self._threads:
-            thread.join()
-
-    def _start(self, work: Callable[[], None]) -> None:
-        thread = threading.Thread(target=work, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self._open.append(client)
-            self._start(lambda client=client: self._serve(client))  # type: ignore[misc]
+    def take(self, client: socket.socket) -> None:
+        """Answer it on a thread of its own."""
+        self._open.append(client)
+        self.start(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
         head = b""
@@ -78,7 +58,7 @@ class Tunnel:
         host, _, port = head.split(b" ")[1].decode().rpartition(":")
         server = socket.create_connection((host, int(port)), SOON_S)
         self._open.append(server)
-        self._start(lambda: _carry(server, client))
+        self.start(_carry, server, client)
         _carry(client, server)
 
 

@@ -202,7 +202,7 @@ def test_a_log_that_lost_its_beginning_before_it_had_a_chain_begins_with_zero(
 def test_a_log_that_is_truncated_past_its_end_begins_anew(ms: Millstream) -> None:
     fill(ms)
     summary(ms)
-    ms.log("a").truncate(before=5_000)
+    ms.log("a").truncate(before=5_000, past_end=True)
     assert summary(ms).base == Mark(5_000, ZERO)
     drop_bytes(ms)
     ms.log("a").append(b"x")

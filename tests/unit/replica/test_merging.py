@@ -202,7 +202,7 @@ def test_a_fork_that_was_truncated_past_its_end(ms: Millstream) -> None:
     log = filled(ms)
     fork = log.fork("b")
     fork.append(b"6")
-    fork.truncate(before=20)
+    fork.truncate(before=20, past_end=True)
     fork.append(b"20")
     fork.merge()
     assert (log.start_offset(), log.end_offset(), values(log)) == (20, 21, [b"20"])

@@ -71,7 +71,7 @@ def test_a_copy_refuses_appends_and_says_who_may(ms: Millstream, other: Millstre
     with pytest.raises(NotOwner), tx:
         pass
     with pytest.raises(NotOwner):
-        log.truncate(before=1_000)
+        log.truncate(before=1_000, past_end=True)
     assert other.log("b").info() is None
     assert log.truncate(before=3) == 3
     log.cursor("r").ack(3)

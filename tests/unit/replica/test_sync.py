@@ -14,7 +14,7 @@ from millstream.limits import Limits
 from millstream.log.metadata import Meta, Stamp
 from millstream.replica.commands import AdoptState, GetStampedMetadata, SendBlocks
 from millstream.replica.copies import parcel
-from millstream.replica.sync import converge
+from millstream.replica.sync import shipping
 from millstream.replica.sync.outcome import Progress
 from millstream.testing import SimulatedClock, memory_store
 from tests.unit.replica.copies import records, seen, store_id, summaries, through, values
@@ -115,7 +115,7 @@ def test_a_copy_can_be_copied_on(a: Millstream, b: Millstream, c: Millstream) ->
 def test_large_logs_travel_in_parcels(
     a: Millstream, b: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(converge, "PARCEL_BYTES", 1_000)
+    monkeypatch.setattr(shipping, "PARCEL_BYTES", 1_000)
     for first in range(0, 500, 50):
         a.log("x").append_many([b"%d" % n for n in range(first, first + 50)])
     told: list[Progress] = []
@@ -238,7 +238,7 @@ def test_truncations_can_be_kept_out(a: Millstream, b: Millstream) -> None:
 def test_a_truncation_past_the_end_travels(a: Millstream, b: Millstream) -> None:
     a.log("x").append_many([b"%d" % n for n in range(3)])
     b.sync(a)
-    a.log("x").truncate(before=7)
+    a.log("x").truncate(before=7, past_end=True)
     b.sync(a)
     assert (b.log("x").start_offset(), b.log("x").end_offset()) == (7, 7)
     a.log("x").append(b"after")

@@ -14,7 +14,7 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.errors import MillstreamError
-from millstream.replica.sync import converge
+from millstream.replica.sync import shipping
 from millstream.server.serving import running
 from millstream.server.settings import Settings
 from tests.unit.remote.proxy import proxied
@@ -58,7 +58,7 @@ def asked_in_all(make: Make, side: str) -> int:
 def test_a_sync_cut_at_any_step_goes_on(
     make: Make, monkeypatch: pytest.MonkeyPatch, side: str, after: bool
 ) -> None:
-    monkeypatch.setattr(converge, "PARCEL_BYTES", 100)
+    monkeypatch.setattr(shipping, "PARCEL_BYTES", 100)
     total = asked_in_all(make, side)
     assert total > 20
     for cut_at in range(total):
@@ -89,7 +89,7 @@ def check_prefixes(a: Millstream, b: Millstream) -> None:
 def test_a_connection_cut_after_any_number_of_bytes_is_made_anew_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direction: str
 ) -> None:
-    monkeypatch.setattr(converge, "PARCEL_BYTES", 4_000)
+    monkeypatch.setattr(shipping, "PARCEL_BYTES", 4_000)
     budgets = [700 + 1_511 * n for n in range(12)]
     with (
         running(tmp_path / "server.db", Settings(port=0, stop_s=1.0)) as server,

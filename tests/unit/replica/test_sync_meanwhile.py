@@ -9,14 +9,14 @@ import pytest
 
 from millstream import Millstream
 from millstream.replica.commands import SendBlocks, SummarizeLogs
-from millstream.replica.sync import converge
+from millstream.replica.sync import shipping
 from tests.unit.replica.copies import records, through, values
 
 
 def test_records_appended_while_it_runs_are_not_lost(
     a: Millstream, b: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(converge, "PARCEL_BYTES", 500)
+    monkeypatch.setattr(shipping, "PARCEL_BYTES", 500)
     for n in range(10):
         a.log("x").append_many([b"%d" % n] * 20)
     peer, line = through(a)
@@ -36,7 +36,7 @@ def test_records_appended_while_it_runs_are_not_lost(
 def test_two_syncs_at_once_end_well(
     a: Millstream, b: Millstream, c: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(converge, "PARCEL_BYTES", 500)
+    monkeypatch.setattr(shipping, "PARCEL_BYTES", 500)
     for n in range(10):
         a.log("x").append_many([b"%d" % n] * 20)
     c.sync(a)
@@ -58,7 +58,7 @@ def test_two_syncs_at_once_end_well(
 def test_a_truncation_while_it_runs_is_no_failure(
     a: Millstream, b: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(converge, "PARCEL_BYTES", 2_000)
+    monkeypatch.setattr(shipping, "PARCEL_BYTES", 2_000)
     log = a.log("x")
     for _ in range(8):
         log.append_many([b"v" * 10] * 1_000)

@@ -23,7 +23,7 @@ def timestamp(ms: Millstream, log: str = "x") -> int:
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "append": lambda log: log.append(b"1"),
     "truncate": lambda log: log.truncate(before=1),
-    "truncate past the end": lambda log: log.truncate(before=9),
+    "truncate past the end": lambda log: log.truncate(before=9, past_end=True),
     "set metadata": lambda log: log.metadata.update(k=1),
     "delete metadata": lambda log: log.metadata.pop("before"),
     "retention": lambda log: (log.retain(count=1), log.enforce_retention()),

@@ -10,7 +10,7 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.doctor import examine
-from millstream.format import keys
+from millstream.format import keys, room_keys
 from millstream.rooms import commands as c
 from millstream.rooms.model import Leaving
 from millstream.rooms.state import PeopleCounted, RetainedCounted
@@ -70,18 +70,30 @@ def drop_of(kind: int) -> Callable[[WriteTransaction, int], None]:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        (lambda tx, log: tx.change(keys.room(log), RetainedCounted(1, 0)), "counts 2 retained"),
-        (lambda tx, log: tx.change(keys.room(log), RetainedCounted(0, 1)), "bytes of retained"),
-        (lambda tx, log: tx.change(keys.room(log), PeopleCounted(1, 0)), "counts 3 users"),
-        (lambda tx, log: tx.change(keys.room(log), PeopleCounted(0, 1)), "2 connections, and"),
-        (lambda tx, log: tx.change(keys.room(99), PeopleCounted(0, 1)), "log 99, which is gone"),
-        (lambda tx, log: tx.put(keys.retained(99, "t"), b"\x94\x00\xa0\x00\xc4\x01x"), "log 99"),
-        (lambda tx, log: tx.put(keys.retained(log, "t"), b"?"), "is damaged"),
         (
-            lambda tx, log: tx.put(keys.presence(99, "u", "i", "c"), b"\x94\xa0\x00\x01\x00"),
+            lambda tx, log: tx.change(room_keys.room(log), RetainedCounted(1, 0)),
+            "counts 2 retained",
+        ),
+        (
+            lambda tx, log: tx.change(room_keys.room(log), RetainedCounted(0, 1)),
+            "bytes of retained",
+        ),
+        (lambda tx, log: tx.change(room_keys.room(log), PeopleCounted(1, 0)), "counts 3 users"),
+        (lambda tx, log: tx.change(room_keys.room(log), PeopleCounted(0, 1)), "2 connections, and"),
+        (
+            lambda tx, log: tx.change(room_keys.room(99), PeopleCounted(0, 1)),
+            "log 99, which is gone",
+        ),
+        (
+            lambda tx, log: tx.put(room_keys.retained(99, "t"), b"\x94\x00\xa0\x00\xc4\x01x"),
             "log 99",
         ),
-        (lambda tx, log: tx.put(keys.presence(log, "u", "i", "c"), b"?"), "is damaged"),
+        (lambda tx, log: tx.put(room_keys.retained(log, "t"), b"?"), "is damaged"),
+        (
+            lambda tx, log: tx.put(room_keys.presence(99, "u", "i", "c"), b"\x94\xa0\x00\x01\x00"),
+            "log 99",
+        ),
+        (lambda tx, log: tx.put(room_keys.presence(log, "u", "i", "c"), b"?"), "is damaged"),
         (drop_of(keys.ATTENDANCE), "'ann' to 'room:hall' is not listed"),
         (drop_of(keys.DEPARTURE), "'bob' to 'room:hall' is not listed"),
         (drop_of(keys.PRESENCE), "is listed, though"),

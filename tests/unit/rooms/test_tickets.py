@@ -12,7 +12,8 @@ from millstream.format.packing import Single
 from millstream.log.commands import Append, OpenCursor, ReadBlocks, Truncate
 from millstream.rooms import commands as c
 from millstream.rooms.model import RoomMessage
-from millstream.server.auth.access import ANYONE_HERE, Principal, parse_permission
+from millstream.server.auth.access import ANYONE_HERE, Principal
+from millstream.server.auth.permission import parse_permission
 from millstream.server.auth.tickets import verify
 from millstream.testing import memory_store
 from tests.unit.server.guarded import Guarded, guarded, in_loop

@@ -24,20 +24,10 @@ from millstream.replica.chain import ZERO, Mark
 from millstream.replica.commands import AdoptParcel, Parcel, SendBlocks
 from millstream.rooms import commands as rooms
 from millstream.rooms.settings import RoomSettings
-from millstream.server.auth.access import (
-    ANYONE_HERE,
-    Denied,
-    Need,
-    Permission,
-    Principal,
-    copyable,
-    covers,
-    matches,
-    needs_of,
-    parse_permission,
-    parse_permissions,
-    visible,
-)
+from millstream.server.auth.access import ANYONE_HERE, Denied, Principal, copyable, visible
+from millstream.server.auth.name_pattern import covers, matches
+from millstream.server.auth.need import Need, needs_of
+from millstream.server.auth.permission import Permission, parse_permission, parse_permissions
 from tests.unit.server.guarded import guarded, in_loop
 
 MARK = Mark(0, ZERO)

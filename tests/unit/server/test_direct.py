@@ -23,7 +23,8 @@ from millstream.queue.commands import ClaimMessages, PutMessages, RenewClaims, S
 from millstream.queue.model.message import messages_of
 from millstream.queue.model.spec import QueueSpec
 from millstream.server import direct
-from millstream.server.auth.access import ANYONE_HERE, Principal, parse_permissions
+from millstream.server.auth.access import ANYONE_HERE, Principal
+from millstream.server.auth.permission import parse_permissions
 from millstream.server.auth.register import Registrar
 from millstream.server.holdings import Holdings
 from millstream.server.serving import running

@@ -18,7 +18,8 @@ from millstream.log import commands as logs
 from millstream.queue import commands as queues
 from millstream.queue.model.message import messages_of
 from millstream.queue.model.spec import QueueSpec
-from millstream.server.auth.access import ANYONE_HERE, Principal, parse_permission
+from millstream.server.auth.access import ANYONE_HERE, Principal
+from millstream.server.auth.permission import parse_permission
 from millstream.server.auth.quota import RECEIVING_BYTES_MAX, SENDING_BYTES_MAX, SMALL_BYTES, TURNS
 from millstream.server.auth.tokens import create_token
 from millstream.server.serving import running

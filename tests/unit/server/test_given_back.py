@@ -19,7 +19,8 @@ from millstream.embedded import open_store
 from millstream.errors import Unauthenticated
 from millstream.queue.commands import ClaimMessages
 from millstream.server import direct
-from millstream.server.auth.access import ANYONE_HERE, Principal, parse_permission
+from millstream.server.auth.access import ANYONE_HERE, Principal
+from millstream.server.auth.permission import parse_permission
 from millstream.server.core import Core
 from millstream.server.holdings import Holdings
 from millstream.server.settings import Settings
@@ -79,8 +80,8 @@ class At:
 
     async def until_in_line(self) -> None:
         """Let the others run until a claim waits."""
-        while Probe(self.core.store).claims_waiting("jobs") != 1:
-            await asyncio.sleep(0.001)
+        probe = Probe(self.core.store)
+        await probe.until_async(lambda: probe.claims_waiting("jobs") == 1)
 
     async def is_claimed_again(self) -> None:
         """Another claim gets the message, and waits for no lease."""
@@ -127,8 +128,12 @@ async def test_a_connection_is_lost_behind_an_answer_that_was_not_read() -> None
         await at.until_in_line()
         client.reads.clear()
         await at.queue.put(b"a")
-        while (await at.queue.info()).in_flight != 1 or client.talk.done():
-            await asyncio.sleep(0.001)
+
+        async def is_in_flight() -> bool:
+            return (await at.queue.info()).in_flight == 1
+
+        await Probe(at.core.store).until_async(is_in_flight)
+        assert not client.talk.done()
         await client.leave()
         await at.is_claimed_again()
 

@@ -85,7 +85,7 @@ def test_a_mistake_of_ours_is_noted_without_what_was_sent(stream: io.StringIO) -
 REFUSED = {
     "bad token": ("/socket", {"Authorization": "Bearer ms_no_good"}, wire.SUBPROTOCOL, 401),
     "no token": ("/socket", {}, wire.SUBPROTOCOL, 401),
-    "wrong path": ("/elsewhere", None, wire.SUBPROTOCOL, 403),
+    "wrong path": ("/elsewhere", None, wire.SUBPROTOCOL, 404),
     "wrong subprotocol": ("/socket", None, "chat", 400),
     "no subprotocol": ("/socket", None, "", 400),
 }

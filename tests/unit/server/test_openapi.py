@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from millstream.server.auth.access import Principal, parse_permissions
+from millstream.server.auth.access import Principal
+from millstream.server.auth.permission import parse_permissions
 from millstream.server.docs import examples
 from millstream.server.docs.endpoints import ENDPOINTS, PAGE, document_bytes, routes
 from millstream.server.pages import files

@@ -5,7 +5,8 @@ from __future__ import annotations
 import httpx
 
 from millstream.log.commands import CreateLog, ForkLog, ListLogs
-from millstream.server.auth.access import Permission, Principal, parse_permissions
+from millstream.server.auth.access import Principal
+from millstream.server.auth.permission import Permission, parse_permissions
 from tests.unit.server.asking import AsSomebody, Rest, looped, problem, served, serving
 
 

@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from millstream.log.commands import CreateLog
-from millstream.server.auth.access import Permission, Principal
+from millstream.server.auth.access import Principal
+from millstream.server.auth.permission import Permission
 from tests.unit.server.asking import Rest, looped, problem, served, serving
 
 
@@ -71,6 +72,22 @@ async def test_truncation_forgets_the_front(rest: Rest) -> None:
     problem(await rest.get("/logs/a/records/1"), 410, "Truncated")
     problem(await rest.post("/logs/a/truncate", json={"before": -1}), 422, "InvalidInput")
     problem(await rest.post("/logs/a/truncate", json={}), 422, "InvalidInput")
+
+
+@served
+async def test_truncation_past_the_end_has_to_be_said(rest: Rest) -> None:
+    await rest.post("/logs/a/records", json={"records": [{"value": i} for i in range(5)]})
+    far = {"before": 2**63 - 1}
+    told = problem(await rest.post("/logs/a/truncate", json=far), 416, "OutOfRange")
+    assert told["data"] == {"position": 2**63 - 1, "end": 5}
+    steps = {"operations": [{"op": "truncate", "log": "a", **far}]}
+    problem(await rest.post("/transactions", json=steps), 416, "OutOfRange")
+    answer = await rest.post("/logs/a/truncate", json={**far, "past_end": True})
+    problem(answer, 422, "InvalidInput")
+    assert (await rest.get("/logs/a")).json()["start_offset"] == 0
+    said = {"before": 9, "past_end": True}
+    assert (await rest.post("/logs/a/truncate", json=said)).json() == {"count": 5}
+    assert (await rest.post("/logs/a/records", json={"value": 1})).json()["offset"] == 9
 
 
 @served

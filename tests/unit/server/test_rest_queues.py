@@ -10,7 +10,8 @@ import pytest
 
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.spec import QueueSpec
-from millstream.server.auth.access import Principal, parse_permissions
+from millstream.server.auth.access import Principal
+from millstream.server.auth.permission import parse_permissions
 from tests.unit.queue.test_spec import SETTINGS
 from tests.unit.server.asking import (
     EACH_WAY,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -54,6 +55,20 @@ def test_a_client_of_another_protocol_is_refused_at_the_door(server: Serving) ->
         pass
     assert refused.value.response.status_code == 400
     assert b"millstream.v1" in (refused.value.response.body or b"")
+
+
+@pytest.mark.parametrize("path", ["/", "/sockets", "/socket/x", "/logs/a/records"])
+def test_a_socket_at_a_wrong_address_is_told_where_there_is_one(server: Serving, path: str) -> None:
+    url = server.socket_url.removesuffix("/socket") + path
+    with pytest.raises(InvalidStatus) as refused, connect(url, subprotocols=[wire.SUBPROTOCOL]):
+        pass
+    answer = refused.value.response
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+    told = msgspec.json.decode(answer.body or b"")
+    assert told["title"] == "NotFound"
+    assert "/socket" in told["detail"]
+    assert "/rooms/" in told["detail"]
 
 
 def test_what_is_appended_is_read_back_as_it_was_packed(server: Serving) -> None:

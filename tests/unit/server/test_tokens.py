@@ -17,7 +17,8 @@ from millstream.errors import (
 )
 from millstream.log.commands import GetBounds, ReadBlocks
 from millstream.server.auth import register, tickets
-from millstream.server.auth.access import Principal, parse_permission
+from millstream.server.auth.access import Principal
+from millstream.server.auth.permission import parse_permission
 from millstream.server.auth.register import LOG, Registrar, Token
 from millstream.server.auth.tokens import create_token, digest_of
 from millstream.testing import SimulatedClock, memory_store

@@ -13,7 +13,8 @@ import millstream
 from millstream import aio
 from millstream.queue.commands import ClaimMessages
 from millstream.queue.model.message import messages_of
-from millstream.server.auth.access import Principal, parse_permission
+from millstream.server.auth.access import Principal
+from millstream.server.auth.permission import parse_permission
 from millstream.server.auth.quota import TURNS
 from millstream.server.auth.tokens import create_token
 from millstream.server.core import Core
@@ -37,8 +38,7 @@ def in_line(core: Core) -> int:
 
 
 async def until_in_line(core: Core, count: int) -> None:
-    while in_line(core) != count:
-        await asyncio.sleep(0.001)
+    await Probe(core.store).until_async(lambda: in_line(core) == count)
 
 
 async def _anybody(principal: Principal) -> Principal:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from millstream.errors import CannotOpen, Conflict, CorruptionError, InvalidInput
 from millstream.spark.archive import Archive, ArchivedFile, Move, Segment
 from millstream.spark.disk_folder import disk_path
+from millstream.spark.losses import Loss
 
 
 def segment(start: int, stop: int, *, created: int = 1, path: str = "f") -> Segment:
@@ -49,6 +51,20 @@ def test_a_segment_takes_the_place_of_those_inside_it(tmp_path: Path) -> None:
     archive.clean("a/b", found)
     assert len(list(tmp_path.glob("_manifest/log=*/*.json"))) == 2
     assert archive.segments("a/b") == found
+
+
+def test_what_is_missing_is_named_up_to_an_offset(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    hurt = Loss("a/b", 2, 4, "damaged")
+    archive.add([replace(segment(0, 10), lost=[hurt])])
+    archive.add([replace(segment(15, 20), lost=[Loss("a/b", 16, 17, "damaged too")])])
+    found = archive.losses({"a/b": 16, "other": 5})
+    assert found == [
+        hurt,
+        Loss("a/b", 10, 15, "log 'a/b': offsets 10 to 14 were never archived"),
+    ]
+    assert [(one.start, one.stop) for one in archive.losses({"a/b": 12})] == [(2, 4), (10, 12)]
+    assert archive.losses({"a/b": 2}) == []
 
 
 def test_what_cannot_be_right_is_told(tmp_path: Path) -> None:

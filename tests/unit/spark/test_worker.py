@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
+import traceback
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from millstream.spark import worker
-
-
-def do_task(sock: Any, authenticated: bool) -> int:
-    """As Spark's own: one task, and the code to exit with."""
-    if sock == "gone":
-        raise BrokenPipeError
-    if sock == "bad":
-        raise ValueError(sock)
-    return 0 if authenticated else 7
 
 
 @pytest.fixture
@@ -27,7 +18,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """This process, as if Spark had started it."""
     main = ModuleType("__main__")
     main.__spec__ = ModuleSpec("pyspark.daemon", None)
-    main.worker = do_task  # type: ignore[attr-defined]
+    main.traceback = traceback  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr(worker, "_modules_spared", 0)
     return main
@@ -40,13 +31,30 @@ def test_elsewhere_nothing_changes() -> None:
     assert gc.get_freeze_count() == before
 
 
-def test_a_worker_that_is_let_go_ends_quietly(daemon: ModuleType) -> None:
+def tell(daemon: ModuleType, error: Exception) -> None:
+    """Do as Spark's daemon does with an error of a task."""
+    try:
+        raise error
+    except Exception:
+        daemon.traceback.print_exc()
+
+
+def test_a_worker_that_is_let_go_ends_quietly(
+    daemon: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     worker.leave_quietly()
     worker.leave_quietly()
-    assert daemon.worker("gone", True) == 1
-    assert (daemon.worker("sock", True), daemon.worker("sock", False)) == (0, 7)
-    with pytest.raises(ValueError, match="bad"):
-        daemon.worker("bad", True)
+    tell(daemon, BrokenPipeError("nobody reads"))
+    assert capsys.readouterr().err == ""
+
+
+def test_every_other_error_of_a_worker_is_told(
+    daemon: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worker.leave_quietly()
+    tell(daemon, ValueError("bad"))
+    assert "ValueError: bad" in capsys.readouterr().err
+    assert daemon.traceback.format_exc is traceback.format_exc
 
 
 def test_what_is_imported_is_not_collected_again(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 import millstream
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.limits import Limits
@@ -75,7 +77,56 @@ def test_writers_fold_when_the_unfolded_entities_would_grow_without_bound() -> N
     assert ms.queue("q").info().available + ms.queue("q").info().in_flight == GROUPS
 
 
-def test_upkeep_leaves_the_other_queues_alone_once_the_store_is_closing(tmp_path: Path) -> None:
+def test_a_log_of_a_store_that_is_never_open_for_long_forgets_all_the_same() -> None:
+    engine = MemoryEngine()
+    for _ in range(3):  # the clock stands still: the background's second never comes
+        store = open_store(engine, clock=SimulatedClock())
+        log = Millstream(EmbeddedSession(store)).log("a")
+        log.retain(count=10)
+        for _ in range(50):
+            log.append_many([b"x" * 100] * 10)
+        store.close()
+        engine = engine.reopen()
+
+    store = open_store(engine, clock=SimulatedClock())
+    info = Millstream(EmbeddedSession(store)).log("a").info()
+    store.close()
+    assert info is not None
+    assert (len(info), info.end_offset) == (10, 1500)
+    assert info.bytes < 2 * 10 * 200  # of 1,500 records, 150,000 bytes
+
+
+def test_bytes_of_a_truncation_just_before_closing_go() -> None:
+    engine = MemoryEngine()
+    store = open_store(engine, clock=SimulatedClock())
+    log = Millstream(EmbeddedSession(store)).log("a")
+    for _ in range(200):
+        log.append_many([b"x" * 100] * 10)
+    log.truncate(before=2_000)
+    store.close()
+
+    store = open_store(engine.reopen(), clock=SimulatedClock())
+    info = Millstream(EmbeddedSession(store)).log("a").info()
+    store.close()
+    assert info is not None
+    assert info.bytes == 0
+
+
+def test_a_handle_that_only_read_leaves_upkeep_to_others_when_it_closes(tmp_path: Path) -> None:
+    with millstream.open(tmp_path / "store.db") as ms:
+        Probe(ms).pause_keeper()
+        ms.log("a").append_many([b"x"] * 100)
+        ms.log("a").retain(count=10)
+    with millstream.open(tmp_path / "store.db") as ms:
+        assert len(ms.log("a")) == 100
+    with millstream.open(tmp_path / "store.db") as ms:
+        assert len(ms.log("a")) == 100
+
+
+def test_upkeep_leaves_the_other_queues_alone_once_the_store_is_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.store.store.CLOSING_UPKEEP_S", 0.0)
     names = [f"q{number}" for number in range(10)]
     ms = millstream.open(tmp_path / "store.db")
     Probe(ms).pause_keeper()

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
+import millstream
 from millstream import Millstream
 from millstream.embedded import EmbeddedSession, open_store
-from millstream.errors import CannotOpen, CorruptionError
+from millstream.errors import CannotOpen, CorruptionError, OutcomeUnknown
+from millstream.format import keys
 from millstream.store import copying
+from millstream.store.commit import Commit
 from millstream.store.copying import CopyReport, copy_rows
 from millstream.store.engine import Engine
-from millstream.store.faults import Crash, Faults
+from millstream.store.engines import open_engine
+from millstream.store.faults import Crash, Faults, Torn
 from millstream.store.memory import MemoryEngine
 from tests.conformance.kits import ENGINES, EVERY_ENGINE, all_rows
 
@@ -85,6 +89,32 @@ def test_a_copy_that_was_broken_off_anywhere_goes_on(
                 open_store(again)
         copy_rows(source, again)
         assert all_rows(again) == all_rows(whole)
+
+
+def test_a_copy_whose_answer_is_lost_says_how_it_goes_on(source: Engine) -> None:
+    faults = Faults()
+    faults.on("sent", Torn(kept=False))
+    target = MemoryEngine(faults=faults)
+    with pytest.raises(OutcomeUnknown, match=r"broke off.*goes on with what is there"):
+        copy_rows(source, target)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "slatedb"])
+def test_a_copy_that_was_broken_off_cannot_be_read_as_a_store(
+    source: Engine, tmp_path: Path, kind: str
+) -> None:
+    place = str(tmp_path / "a.db") if kind == "sqlite" else f"file://{tmp_path}/a"
+    target = open_engine(place)
+    with pytest.raises(CannotOpen, match="is not made yet"):
+        millstream.open(place, mode="r")
+    with source.read() as snapshot, target.write() as writer:
+        rows = snapshot.scan(b"\x00", b"\xff", limit=10_000)
+        kept = [row for row in rows if row[0][1] != keys.DELTA]
+        writer.commit(Commit(kept))
+    target.close()
+    for mode in ("r", "rw"):
+        with pytest.raises(CorruptionError, match="delta is missing"):
+            millstream.open(place, mode=mode)
 
 
 def test_another_store_is_not_written_over(source: Engine) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import namedtuple
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
+import millstream
+from millstream import SqliteOptions
+from millstream.errors import DiskFull
 from millstream.limits import Limits, MiB
-from millstream.store.disk import ASKED_BYTES, ASKED_S, DiskSpace
-from millstream.testing import SimulatedClock
+from millstream.store.disk import ASKED_BYTES, ASKED_S, DiskSpace, FileSpace
+from millstream.store.sqlite_options import fitted
+from millstream.testing import Probe, SimulatedClock
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -30,11 +37,11 @@ class Disk:
 
 
 def room(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch, **limits: int
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, *, inside: int = 0, owed: int = 0, **limits: int
 ) -> tuple[DiskSpace, SimulatedClock]:
     monkeypatch.setattr(shutil, "disk_usage", disk.usage)
     clock = SimulatedClock()
-    return DiskSpace("/disk", Limits(**limits), clock), clock
+    return DiskSpace("/disk", Limits(**limits), clock, file=lambda: FileSpace(inside, owed)), clock
 
 
 def test_while_there_is_room_the_disk_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +85,98 @@ def test_the_reserve(
 ) -> None:
     found, _ = room(disk, monkeypatch, **limits)
     assert (found.shortage(0) is not None) is is_short
+
+
+@pytest.mark.parametrize(
+    ("free", "inside", "is_short"),
+    [
+        (8 * MiB, 16 * MiB, False),  # the file takes as much as the reserve without growing
+        (8 * MiB, 16 * MiB - 1, True),
+        (8 * MiB - 1, 900 * MiB, True),  # the write-ahead log needs room of the disk itself
+    ],
+)
+def test_free_room_in_the_file_counts_while_the_disk_has_half_of_the_reserve(
+    free: int, inside: int, is_short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = room(Disk(free), monkeypatch, inside=inside)
+    assert (found.shortage(0) is not None) is is_short
+
+
+@pytest.mark.parametrize(
+    ("free", "owed", "is_short"),
+    [
+        (40 * MiB, 24 * MiB, False),
+        (40 * MiB, 24 * MiB + 1, True),  # copying the log into the file would take the reserve
+        (48 * MiB, 32 * MiB, False),
+    ],
+)
+def test_what_the_file_will_grow_by_counts_as_taken(
+    free: int, owed: int, is_short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = room(Disk(free), monkeypatch, owed=owed)
+    short = found.shortage(32 * MiB)
+    assert (short is not None) is is_short
+    if short is not None:
+        assert not short.is_severe  # what makes room is still written
+        assert f"{owed:,} of them are needed" in short.error().message
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"),
+    [
+        (1024 * MiB, (16 * MiB, 2 * MiB, 64 * MiB)),
+        (256 * MiB, (16 * MiB, 2 * MiB, 64 * MiB)),
+        (64 * MiB, (4 * MiB, MiB // 2, 16 * MiB)),
+    ],
+)
+def test_the_write_ahead_log_of_a_small_disk_is_small(
+    total: int, expected: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", Disk(0, total=total).usage)
+    found = fitted(SqliteOptions(), "/disk")
+    assert (found.wal_bytes_checkpoint, found.wal_bytes_left, found.wal_bytes_reset) == expected
+    assert fitted(SqliteOptions(wal_bytes_checkpoint=5), "/disk").wal_bytes_checkpoint == 5
+
+
+def test_a_store_that_has_filled_its_disk_takes_records_again_once_it_is_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(100 * MiB)
+    monkeypatch.setattr(shutil, "disk_usage", disk.usage)
+    with millstream.open(tmp_path / "a.db", limits=Limits(disk_free_bytes_min=1 * MiB)) as ms:
+        Probe(ms).pause_keeper()
+        log = ms.log("a")
+        for _ in range(30):
+            log.append_many([bytes(10_000)] * 10)
+        disk.free = 1 * MiB - 1
+        while ms.stats()["condition"] != "disk_full":  # the disk is asked every few milliseconds
+            os.sched_yield()
+        with pytest.raises(DiskFull, match="truncate logs"):
+            log.append(b"one more")
+
+        assert log.truncate(before=300) == 300
+        Probe(ms).upkeep()
+        Probe(ms).store.engine.upkeep(nullcontext())
+        assert log.append(b"one more") == 300
+
+
+def test_a_short_disk_gets_back_the_room_of_a_large_write_ahead_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(100 * MiB)
+    monkeypatch.setattr(shutil, "disk_usage", disk.usage)
+    options = SqliteOptions(wal_bytes_checkpoint=100_000)
+    with millstream.open(tmp_path / "a.db", options=options) as ms:
+        Probe(ms).pause_keeper()
+        for _ in range(10):
+            ms.log("a").append_many([bytes(10_000)] * 10)
+        engine, wal = Probe(ms).store.engine, tmp_path / "a.db-wal"
+        engine.upkeep(nullcontext())
+        assert wal.stat().st_size > 1_000_000  # kept, to be written from its start again
+
+        disk.free = 16 * MiB - 1
+        while ms.stats()["condition"] != "disk_full":
+            os.sched_yield()
+        engine.upkeep(nullcontext())
+        assert wal.stat().st_size == 0
+        assert len(list(ms.log("a").read())) == 100

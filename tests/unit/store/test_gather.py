@@ -11,7 +11,15 @@ from functools import cache
 
 import pytest
 
-from millstream.store.gather import GATHER_S_MAX, RETRY, VAIN_MAX, Effect, Gather, Payoff
+from millstream.store.gather import (
+    GATHER_S_MAX,
+    LEAD_ALONE,
+    RETRY,
+    VAIN_MAX,
+    Effect,
+    Gather,
+    Payoff,
+)
 
 
 class Caller:
@@ -46,6 +54,8 @@ def happen(gather: Gather[Caller], event: str) -> Effect | None:
     callers = [caller(name) for name in names]
     if what == "arrive":
         return gather.arrive(callers[0])
+    if what == "arrive_alone":
+        return LEAD_ALONE if gather.arrive_alone() else None
     if what == "arrive_all":
         return gather.arrive_all(callers)
     if what == "timeout":
@@ -81,6 +91,18 @@ TRANSCRIPTS = {
         committed 1 -> wake to lead b | committing: b c
         take 10 -> takes b c | committing:
         committed 2 -> none | idle:
+    """,
+    "what is run at once or not at all neither waits nor keeps others waiting": """
+        arrive_alone -> lead alone | committing:
+        arrive_alone -> none | committing:
+        arrive A -> wait | committing: A
+        committed 1 -> wake to gather A | gathering: A
+        arrive_alone -> none | gathering: A
+        timeout A -> lead | committing: A
+        take 10 -> takes A | committing:
+        committed 1 -> none | idle:
+        arrive_alone -> lead alone | committing:
+        committed 1 -> none | idle:
     """,
     "a group has a largest size": """
         arrive a -> lead alone | committing:
@@ -251,10 +273,12 @@ def test_how_long_the_first_waits(commit_s: float, others_sleep: bool, expected:
     assert gather.patience_s(others_sleep=others_sleep) == pytest.approx(expected)
 
 
-def test_a_nap_lasts_as_long_as_the_commit_and_a_moment_more() -> None:
+@pytest.mark.parametrize(("commit_s", "next_s"), [(0.001, 0.001), (0.015, GATHER_S_MAX)])
+def test_a_nap_ends_after_the_next_commit_if_that_is_short(commit_s: float, next_s: float) -> None:
     gather: Gather[Caller] = Gather()
-    gather.began_s, gather.commit_s = 100.0, 0.001
-    assert gather.nap_s(100.0003) == pytest.approx(0.0007 + 0.0004)
+    gather.began_s, gather.commit_s = 100.0, commit_s
+    moment_s = gather.patience_s(others_sleep=False)
+    assert gather.nap_s(100.0003) == pytest.approx(commit_s - 0.0003 + moment_s + next_s)
 
 
 @pytest.mark.parametrize("now_s", [100.001, 200.0, 99.0], ids=["over", "long over", "moved clock"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 
-from millstream.errors import MillstreamError, WriteFailed
+import pytest
+
+from millstream.errors import WriteFailed
 from millstream.store.keeper import Keeper
 
 
-def ignore(_: MillstreamError) -> None:
+def ignore(_: Exception) -> None:
     """A failure that a test does not care about."""
 
 
@@ -40,7 +42,7 @@ def test_it_works_on_a_thread_of_its_own_until_there_is_no_more() -> None:
 
 
 def test_a_failure_is_reported_and_the_next_wake_works_again() -> None:
-    failures: list[MillstreamError] = []
+    failures: list[Exception] = []
     failed, worked = threading.Event(), threading.Event()
 
     def work() -> bool:
@@ -49,7 +51,7 @@ def test_a_failure_is_reported_and_the_next_wake_works_again() -> None:
         worked.set()
         return False
 
-    def note(error: MillstreamError) -> None:
+    def note(error: Exception) -> None:
         failures.append(error)
         failed.set()
 
@@ -136,6 +138,35 @@ def test_a_paused_keeper_starts_no_thread_and_looks_afterwards_at_what_woke_it()
         assert threading.active_count() == before
     assert worked.wait(10)
     keeper.stop()
+
+
+def test_a_mistake_of_ours_is_told_once_and_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    failures: list[Exception] = []
+    failed, worked = threading.Semaphore(0), threading.Event()
+
+    def work() -> bool:
+        if len(failures) < 2:
+            raise KeyError("nobody thought of it")
+        worked.set()
+        return False
+
+    def note(error: Exception) -> None:
+        failures.append(error)
+        failed.release()
+
+    keeper = Keeper(work, on_failure=note)
+    for _ in range(2):
+        keeper.wake()
+        assert failed.acquire(timeout=10)
+    keeper.wake()
+    assert worked.wait(10)
+    keeper.stop()
+    assert [type(error) for error in failures] == [KeyError, KeyError]
+    assert [args.exc_value for args in told] == failures[:1]
 
 
 def test_a_stopped_keeper_is_not_woken_any_more() -> None:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import apsw
 import pytest
@@ -480,3 +481,21 @@ def test_empty_and_binary_values_come_back_as_they_were(tmp_path: Path, fold: bo
             found = list(ms.log(name).read())
             assert [record.value for record in found] == values
             assert [record.key for record in found] == [b""] * len(values)
+
+
+@pytest.mark.parametrize("mode", ["r", "rw"])
+@pytest.mark.parametrize("guarded", ["file", "folder"])
+def test_what_this_user_may_not_write_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Literal["r", "rw"], guarded: str
+) -> None:
+    path = tmp_path / "s.db"
+    make_store(path, fold=False, records=1)
+    before = files(tmp_path)
+    barred = path if guarded == "file" else tmp_path
+    # The tests may run as a user who may do everything.
+    monkeypatch.setattr(os, "access", lambda place, _: Path(place) != barred)
+    with pytest.raises(CannotOpen, match="cannot be read and written by this user") as refused:
+        millstream.open(path, mode=mode)
+    assert str(refused.value).count(str(path)) == 1
+    assert (f"its folder {tmp_path}" in str(refused.value)) == (guarded == "folder")
+    assert files(tmp_path) == before

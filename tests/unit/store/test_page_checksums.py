@@ -12,7 +12,9 @@ import millstream
 from millstream.doctor import examine
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.errors import CannotOpen, CorruptionError
+from millstream.store import sqlite, sqlite_wal
 from millstream.store.sqlite import SqliteEngine
+from millstream.store.sqlite_file import connect
 from millstream.store.sqlite_pages import checksum_layer, fits, is_one_bit, sums
 from millstream.store.sqlite_wal import find_break
 
@@ -277,6 +279,74 @@ def test_every_frame_is_looked_at_where_sqlite_does_not_count_them(path: Path) -
     found = find_break(wal)
     assert found is not None
     assert (found.frame, found.commits_behind) == (1, 6)
+
+
+def test_what_a_writer_commits_meanwhile_is_left_to_sqlite(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a store is opened beside a busy process: summing up its frames takes long."""
+    copy = left_by_a_kill(path)
+    wal = Path(f"{copy}-wal")
+    frames = (wal.stat().st_size - 32) // FRAME
+    summed = []
+
+    def counted(data: bytes, *seeds: Any, **options: Any) -> tuple[int, int]:
+        summed.append(len(data))
+        return sums(data, *seeds, **options)
+
+    monkeypatch.setattr(sqlite_wal, "sums", counted)
+    assert find_break(wal, lambda: frames) is None
+    assert len(summed) == 1  # of the log's header
+    rewritten(copy, lambda data: data.extend(bytes(FRAME * 3)))  # older than this log
+    assert find_break(wal, lambda: frames) is None
+    assert len(summed) == 2
+
+    damage(wal, 32 + 24 + 100)
+    known = iter([0, frames])  # the first look was too early
+    assert find_break(wal, lambda: next(known)) is None
+    assert next(known, None) is None
+
+
+def unfinished(path: Path) -> tuple[Path, int]:
+    """A copy with a commit of which only the first frame was written; how many stand before it."""
+    copy = path.with_name("unfinished.db")
+    with millstream.open(path) as ms:
+        ms.log("b").append(b"committed")
+        ms.log("b").append(bytes(100_000))
+        data = Path(f"{path}-wal").read_bytes()
+        copy.write_bytes(path.read_bytes())
+    commits = [data[at + 4 : at + 8] != bytes(4) for at in range(32, len(data), FRAME)]
+    known = commits.index(False, commits.index(True))
+    Path(f"{copy}-wal").write_bytes(data[: 32 + (known + 1) * FRAME])
+    return copy, known
+
+
+def test_a_commit_that_is_being_written_is_left_to_its_writer(path: Path) -> None:
+    """What a living process has not committed cannot be lost; what a dead one has left may be."""
+    copy, known = unfinished(path)
+    wal = Path(f"{copy}-wal")
+    assert find_break(wal, lambda: known) is None
+    damage(wal, 32 + known * FRAME + 24 + 100)
+    assert find_break(wal, lambda: known) is not None
+    assert find_break(wal, lambda: known, lambda: True) is None
+
+
+def test_a_log_with_an_unfinished_commit_opens_where_nobody_may_write(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, _ = unfinished(path)
+    made: list[str] = []
+
+    def connecting(place: Path, **options: Any) -> apsw.Connection:
+        made.append(str(place))
+        if len(made) == 1:
+            return connect(place, **options)
+        return apsw.Connection(str(place), flags=apsw.SQLITE_OPEN_READONLY, vfs=options["vfs"])
+
+    monkeypatch.setattr(sqlite, "connect", connecting)
+    with opened(copy, read_only=True) as ms:
+        assert len(made) == 2  # the second one asked whether somebody writes
+        assert [record.value for record in ms.log("b").read()] == [b"committed"]
 
 
 def test_one_flipped_bit_is_told_from_more() -> None:

@@ -25,6 +25,7 @@ from millstream.log.publishing import PublishParts
 from millstream.queue import commands as q
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.sources import find_facts
+from millstream.queue.service.routing import PLACE_RECORDS
 from millstream.replica.commands import SetAside
 from millstream.replica.sync.following import WaitForChange
 from millstream.rooms.commands import DeleteRoom, SendToRoom
@@ -198,20 +199,35 @@ def test_what_a_commit_in_flight_deletes_is_still_read(
 
 
 @pytest.mark.parametrize("kind", READS)
+@pytest.mark.parametrize("waits_too", [False, True])
 def test_a_read_does_not_wait_for_another_process_whose_turn_it_is_to_write(
-    kind: type[Command[Any]],
+    kind: type[Command[Any]], waits_too: bool
 ) -> None:
+    """Nor for a commit of its own process, which waits for that turn too."""
     held = Held(shared=True)
     beside = open_over(held.engine, held.clock)
     expected = held.durable(kind)
+    waiting = threading.Thread(
+        target=beside.execute, args=(c.Append("events", SINGLE),), daemon=True
+    )
     with held.paused():
-        waiting = threading.Thread(
-            target=beside.execute, args=(c.Append("events", SINGLE),), daemon=True
-        )
-        waiting.start()
+        if waits_too:
+            waiting.start()
         assert shown(beside.execute(question(kind))) == expected
-    waiting.join(PATIENCE_S)
-    assert not waiting.is_alive()
+    if waits_too:
+        waiting.join(PATIENCE_S)
+        assert not waiting.is_alive()
+
+
+def test_a_look_into_a_queue_far_behind_does_not_wait_for_another_process() -> None:
+    """Messages of a queue with priorities are placed before they are looked at."""
+    held = Held(shared=True)
+    beside = Millstream(open_over(held.engine, held.clock))
+    queue = beside.queue("ranked", sources="orders", start="earliest", priority_by="p")
+    beside.log("orders").append_many([b"%d" % n for n in range(3 * PLACE_RECORDS)])
+    with held.paused():
+        (first,) = queue.peek(1)
+    assert first.value == b"0"
 
 
 @pytest.mark.parametrize("kind", READS)

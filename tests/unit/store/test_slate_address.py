@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,17 @@ def test_credentials_come_from_the_named_profile(tmp_path: Path) -> None:
         "secret_access_key": "x%y",
         "region": "eu-central-1",
     }
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:4443", "http://127.0.0.1:4443/"])
+def test_an_emulator_of_googles_is_asked_without_credentials(host: str) -> None:
+    found = settings_of(ObjectAddress("gs", "shop", "a"), {"STORAGE_EMULATOR_HOST": host})
+    assert found.pop("allow_http") == "true"
+    account = json.loads(found.pop("service_account_key"))
+    assert (account["gcs_base_url"], account["disable_oauth"]) == ("http://127.0.0.1:4443", True)
+    assert not found
+
+
+def test_an_emulator_of_googles_may_be_encrypted() -> None:
+    given = {"STORAGE_EMULATOR_HOST": "https://storage.test"}
+    assert "allow_http" not in settings_of(ObjectAddress("gs", "shop", "a"), given)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.errors import CannotOpen
+from millstream.errors import CannotOpen, StoreError
 from millstream.store.slate_binding import (
     FAST,
     Binding,
@@ -21,6 +21,7 @@ from millstream.store.slate_binding import (
     load,
     run,
 )
+from millstream.store.slate_rows import SlateImage, SlateSnapshot
 
 pytestmark = pytest.mark.requires("s3")
 
@@ -128,6 +129,41 @@ def test_many_threads_call_it_side_by_side(module: Any, database: Any) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+class Again:
+    """What SlateDB's caller waits for while a request is repeated: it is woken, and waits once more."""
+
+    def wait(self, most_s: float | None) -> bool:
+        return most_s is None or most_s > 0
+
+    def __await__(self) -> Iterator[Any]:
+        while True:
+            yield self
+
+
+async def repeated_for_ever(*_: Any) -> None:
+    await Again()  # type: ignore[misc]
+
+
+def test_a_call_that_is_repeated_for_ever_ends_in_time() -> None:
+    with pytest.raises(TimeoutError):
+        run(repeated_for_ever(), most_s=0.001)
+
+
+def test_a_read_that_is_repeated_for_ever_fails_and_may_be_tried_again(module: Any) -> None:
+    class Silent:
+        get = scan_with_options = repeated_for_ever
+
+    binding = Binding(module)
+    binding.read_timeout_s = 0.001
+    snapshot = SlateSnapshot(SlateImage(binding, Silent(), place="s3://shop/a", span=(0, 0)))
+    with pytest.raises(
+        StoreError, match=r"s3://shop/a could not be read: no answer within 0.001 s"
+    ):
+        snapshot.get(b"key")
+    with pytest.raises(StoreError, match="no answer within"):
+        snapshot.scan(b"a", b"b", limit=10)
 
 
 def test_a_call_without_an_answer_ends_in_time() -> None:

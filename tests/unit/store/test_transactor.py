@@ -124,6 +124,39 @@ def test_a_caller_alone_commits_on_its_own_thread() -> None:
     assert store.run(lambda _: threading.get_ident()) == threading.get_ident()
 
 
+def test_an_operation_that_is_only_attempted_waits_for_no_commit() -> None:
+    store = start()
+    ran: list[str] = []
+    with held(store):
+        assert store.attempt(lambda _: ran.append("beside")) is None
+    with store.hold():
+        assert store.attempt(lambda _: ran.append("kept out")) is None
+    done = store.attempt(lambda _: ran.append("alone"))
+    assert done is not None
+    assert ran == ["alone"]
+    with pytest.raises(ZeroDivisionError):
+        store.attempt(lambda _: 1 // 0)
+    assert store.run(lambda _: "goes on") == "goes on"
+    store.close()
+    with pytest.raises(Closed):
+        store.attempt(count)
+
+
+def test_an_operation_that_is_only_attempted_waits_for_no_other_process(tmp_path: Path) -> None:
+    store = open_store(SqliteEngine(tmp_path / "a.db"))
+    other = open_store(SqliteEngine(tmp_path / "a.db"))
+    for one in (store, other):
+        Probe(one).pause_keeper()
+    first = store.run(count)
+    with other.engine.write():
+        assert store.attempt(count) is None
+    done = store.attempt(count)
+    assert done is not None
+    assert done.result == first + 1
+    store.close()
+    other.close()
+
+
 def test_those_who_wait_are_committed_together() -> None:
     store = start()
     before = commits(store)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from time import monotonic
 
-from millstream.store.watch import Watch
+from millstream.store.watch import REST_S, Watch
 
 
 class Looks:
@@ -40,6 +41,40 @@ def test_waits_that_follow_one_another_share_a_thread() -> None:
         looks.goes_on.release()
     assert len(set(looks.threads)) == 1
     watch.close()
+
+
+def test_waits_that_are_over_before_the_thread_has_noticed_them_start_no_other() -> None:
+    looks = Looks()
+    watch = Watch(looks)
+    watch.add(b"key", wake)
+    looks.await_one()
+    watch.remove(b"key", wake)
+    looks.goes_on.release()
+    [thread] = [one for one in threading.enumerate() if one.ident == looks.threads[0]]
+    until_s = monotonic() + 3 * REST_S
+    while monotonic() < until_s:
+        watch.add(b"key", wake)
+        watch.remove(b"key", wake)
+        thread.join(REST_S / 100)
+        assert thread.is_alive()
+    watch.close()
+
+
+def test_a_thread_ends_that_nobody_needs() -> None:
+    looks = Looks()
+    watch = Watch(looks)
+    watch.add(b"key", wake)
+    looks.await_one()
+    [thread] = [one for one in threading.enumerate() if one.ident == looks.threads[0]]
+    watch.remove(b"key", wake)
+    looks.goes_on.release()
+    thread.join(20)
+    assert not thread.is_alive()
+    watch.add(b"key", wake)
+    looks.await_one()
+    looks.goes_on.release()
+    watch.close()
+    looks.goes_on.release()
 
 
 def test_a_thread_that_rests_ends_when_the_watch_is_closed() -> None:

@@ -34,16 +34,6 @@ def ms(
         yield one
 
 
-def until(probe: Probe, count: int, queue: str) -> None:
-    """Return when so many claims wait."""
-    pause = threading.Event()
-    for _ in range(PATIENCE_S * 1_000):
-        if probe.claims_waiting(queue) == count:
-            return
-        pause.wait(0.001)
-    pytest.fail(f"{probe.claims_waiting(queue)} claims wait, not {count}")
-
-
 def test_upkeep_is_done_when_it_is_asked_for(
     ms: millstream.Millstream, clock: SimulatedClock
 ) -> None:
@@ -122,7 +112,7 @@ def test_waiting_claims_of_threads_are_counted(ms: millstream.Millstream) -> Non
     callers = [threading.Thread(target=queue.claim, kwargs={"wait": 60}) for _ in range(3)]
     for caller in callers:
         caller.start()
-    until(probe, 3, "jobs")
+    probe.until(lambda: probe.claims_waiting("jobs") == 3)
     assert probe.claims_waiting("others") == 0
     assert probe.waiting() > 0
     (lines,) = lines_of(probe.store)
@@ -131,6 +121,59 @@ def test_waiting_claims_of_threads_are_counted(ms: millstream.Millstream) -> Non
     for caller in callers:
         caller.join(PATIENCE_S)
     assert (probe.waiting(), probe.claims_waiting("jobs")) == (0, 0)
+
+
+def test_a_commit_of_another_thread_is_told_of(ms: millstream.Millstream) -> None:
+    probe, log, asked = Probe(ms), ms.log("x"), threading.Event()
+    probe.pause_keeper()
+    appending = threading.Thread(target=lambda: asked.wait(PATIENCE_S) and log.append(b"a"))
+    appending.start()
+
+    def is_there() -> bool:
+        found = log.end_offset() == 1
+        asked.set()  # it is asked a second time because it was told of
+        return found
+
+    probe.until(is_there)
+    appending.join(PATIENCE_S)
+    assert log.end_offset() == 1
+
+
+def test_what_never_comes_is_given_up(ms: millstream.Millstream) -> None:
+    asked: list[bool] = []
+
+    def never() -> bool:
+        asked.append(False)
+        return False
+
+    with pytest.raises(TimeoutError, match=r"not so within 0\.01 s"):
+        Probe(ms).until(never, timeout_s=0.01)
+    assert asked
+    before = len(asked)
+    ms.log("x").append(b"a")
+    assert len(asked) == before, "it is asked no more"
+
+    async def never_async() -> bool:
+        return never()
+
+    with pytest.raises(TimeoutError, match=r"not so within 0\.01 s"):
+        asyncio.run(Probe(ms).until_async(never_async, timeout_s=0.01))
+
+
+def test_a_wait_for_a_log_is_told_of_when_it_begins_and_ends(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with await aio.open(tmp_path / "a.db") as ms:
+            probe, log = Probe(ms), ms.log("x")
+            first = asyncio.create_task(log.wait(0))
+            await probe.until_async(lambda: probe.waiting() == 1)
+            second = asyncio.create_task(log.wait(0))  # it shares the watch of the first
+            await probe.until_async(lambda: probe.waiting() == 2)
+            second.cancel()
+            await probe.until_async(lambda: probe.waiting() == 1)
+            await log.append(b"a")
+            assert await first
+
+    asyncio.run(test())
 
 
 def test_a_handle_of_coroutines_is_probed_alike(tmp_path: Path) -> None:
@@ -143,8 +186,7 @@ def test_a_handle_of_coroutines_is_probed_alike(tmp_path: Path) -> None:
                 probe.upkeep()
             queue = await ms.create_queue("jobs", lease=60)
             claim = asyncio.create_task(queue.claim(wait=60))
-            while probe.claims_waiting("jobs") != 1:
-                await asyncio.sleep(0.001)
+            await probe.until_async(lambda: probe.claims_waiting("jobs") == 1)
             await queue.put(b"x")
             assert [one.value for one in await claim] == [b"x"]
 

@@ -15,7 +15,7 @@ from millstream import Message, Millstream, Queue
 from millstream.clock import SystemClock
 from millstream.errors import Closed, InvalidInput, NotFound, WriteFailed
 from millstream.queue.model.message import Reject
-from millstream.testing import Faults, MemoryEngine, memory_store
+from millstream.testing import Faults, MemoryEngine, Probe, memory_store
 from millstream.worker.stats import WorkerStats
 
 pytestmark = pytest.mark.embedded
@@ -57,7 +57,22 @@ def test_no_more_is_claimed_than_can_begin(jobs: Queue) -> None:
     assert max(claimed) <= 2
 
 
-def test_a_lease_is_renewed_while_its_handler_runs(jobs: Queue) -> None:
+def test_a_worker_whose_queue_is_deleted_ends(ms: Millstream, jobs: Queue) -> None:
+    jobs.put("of the first queue")
+    handled = []
+
+    def handle(message: Message) -> None:
+        handled.append(message.text)
+        jobs.delete()
+
+    with pytest.raises(NotFound, match="there is no queue 'jobs'"):
+        jobs.worker(handle).run(drain=True)
+    ms.create_queue("jobs").put("of the second queue")
+    assert handled == ["of the first queue"]
+    assert [message.text for message in jobs.claim(2)] == ["of the second queue"]
+
+
+def test_a_lease_is_renewed_while_its_handler_runs(ms: Millstream, jobs: Queue) -> None:
     jobs.put("slow")
     begun, release = threading.Event(), threading.Event()
 
@@ -65,15 +80,19 @@ def test_a_lease_is_renewed_while_its_handler_runs(jobs: Queue) -> None:
         begun.set()
         assert release.wait(PATIENCE_S)
 
-    with jobs.worker(handle, lease=0.6) as worker:
-        assert begun.wait(PATIENCE_S)
-        seen: set[datetime | None] = set()
-        while len(seen) < 5:  # until it was renewed four times: twice as long as the lease
-            seen |= {m.until for m in jobs.peek(state="in_flight")}
-            assert jobs.claim() == []
-        release.set()
-        while worker.stats.done + worker.stats.lost == 0:
-            pass
+    worker = jobs.worker(handle, lease=3).start(drain=True)
+    assert begun.wait(PATIENCE_S)
+    seen: set[datetime | None] = set()
+
+    def is_renewed_for_long() -> bool:
+        """Four times: that is longer than the lease."""
+        seen.update(m.until for m in jobs.peek(state="in_flight"))
+        return len(seen) >= 5
+
+    Probe(ms).until(is_renewed_for_long)
+    assert jobs.claim() == []
+    release.set()
+    worker.join()
     assert worker.stats == WorkerStats(done=1)
 
 

@@ -44,7 +44,7 @@ from millstream.queue.model.slots import (
     FORGOTTEN,
     GONE,
     IN_FLIGHT,
-    NONE,
+    NOT_THERE,
     ClaimedSlots,
     End,
     Slots,
@@ -61,8 +61,7 @@ R = TypeVar("R", ClaimedSlots, End)
 SCATTERED_MIN = 4
 """Messages that lie apart are one grant from so many on."""
 
-_NOT_THERE = (NONE, GONE, FORGOTTEN)
-_ABSENT = b"".join(FILL[state] for state in _NOT_THERE)
+_ABSENT = b"".join(FILL[state] for state in NOT_THERE)
 
 
 class Shorts(array):  # type: ignore[type-arg]  # which it takes from Python 3.12 on
@@ -369,33 +368,6 @@ class Bucket(Entity):
         """When a message was appended."""
         return self.spans[bisect_right(self.spans, slot, key=_slot_of) - 1].at_ms
 
-    def histories(self, start: int, stop: int) -> list[list[Trial]]:
-        """The attempts at the message of each slot of a range, those before it was driven again too.
-
-        The first one is the first; there are none where the message is gone.
-        """
-        ended: list[list[End]] = [[] for _ in range(start, stop)]
-        for end in self.ends:
-            for slot in range(max(start, end.start), min(stop, end.stop)):
-                ended[slot - start].append(end)
-        rests = [iter(ends) for ends in ended]
-        found: list[list[Trial]] = [list(self.past.get(slot, ())) for slot in range(start, stop)]
-        for one in self.tries:
-            for slot in range(max(start, one.start), min(stop, one.stop)):
-                found[slot - start].append(_trial(one, next(rests[slot - start], None)))
-        states = self.states[start:stop]
-        there = [at < len(states) and states[at] not in _NOT_THERE for at in range(stop - start)]
-        return [trials if is_there else [] for trials, is_there in zip(found, there, strict=True)]
-
-    def reasons(self, start: int, stop: int) -> list[str]:
-        """Of each slot of a range, why its last attempt ended so."""
-        found = [""] * (stop - start)
-        for end in self.ends:
-            first, last = max(start, end.start), min(stop, end.stop)
-            if first < last:
-                found[first - start : last - start] = [end.reason] * (last - first)
-        return found
-
     def copied(self) -> Self:
         """A copy that stays as it is while this one moves on; what never changes is shared."""
         made = copy(self)
@@ -416,7 +388,7 @@ class Bucket(Entity):
 
     def _of_present(self, ranges: list[R]) -> list[R]:
         states = self.states
-        if not any(FILL[state] in states for state in _NOT_THERE):
+        if not any(FILL[state] in states for state in NOT_THERE):
             return ranges
         return [one for one in ranges if states[one.start : one.stop].strip(_ABSENT)]
 
@@ -432,9 +404,3 @@ def _stretches(spans: list[Span]) -> Iterator[Slots]:
         stop = span.slot + span.count
     if start < stop:
         yield start, stop
-
-
-def _trial(claim: ClaimedSlots, end: End | None) -> Trial:
-    if end is None:
-        return Trial(claim.at_ms, claim.consumer)
-    return Trial(claim.at_ms, claim.consumer, end.at_ms, end.state, end.reason)

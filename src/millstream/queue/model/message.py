@@ -10,9 +10,8 @@ from datetime import datetime
 from functools import cached_property
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 
 from millstream.errors import InvalidInput
@@ -20,9 +19,7 @@ from millstream.header import NO_HEADERS, Headers
 from millstream.log.block import pack_headers, unpack_headers
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Trial
 from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
-from millstream.record import Seconds, moment, to_ms, value_of, wall_ms_of
-
-T = TypeVar("T")
+from millstream.record import Legible, Seconds, moment, to_ms, wall_ms_of
 
 
 class Label(Struct, array_like=True, eq=False, dict=True):
@@ -63,7 +60,7 @@ class Lot(Struct, array_like=True, frozen=True):
     values: list[bytes | None]
 
 
-class Message(Struct, frozen=True, eq=False, gc=False):
+class Message(Legible, Struct, frozen=True, eq=False, gc=False):
     """A record of a log as one queue sees it; claimed, unless it was only peeked at."""
 
     label: Label
@@ -125,19 +122,6 @@ class Message(Struct, frozen=True, eq=False, gc=False):
     def reason(self) -> str:
         """Of a failed message: why."""
         return self.label.reason
-
-    @property
-    def text(self) -> str:
-        """The value as UTF-8 text."""
-        return value_of(self).decode()
-
-    @overload
-    def json(self) -> Any: ...
-    @overload
-    def json(self, type: type[T]) -> T: ...
-    def json(self, type: Any = Any) -> Any:
-        """The value decoded from JSON, checked against a type if one is given."""
-        return msgspec.json.decode(value_of(self), type=type)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and _facts(self) == _facts(other)

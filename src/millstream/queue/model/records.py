@@ -17,6 +17,7 @@ from millstream.format.ids import make_claim_id, split_id
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span, Trial
 from millstream.queue.model.spec import QueueSpec
+from millstream.queue.model.trials import trials_of
 
 ATTEMPTS_MAX = 65_535
 """Attempts in one of the RFC's arrays; of more, the last ones."""
@@ -81,7 +82,7 @@ def spec_record(name: bytes, spec: QueueSpec) -> rfc.RfcRecord:
 
 def trials_by_message(bucket: Bucket) -> Iterator[tuple[int, list[Trial]]]:
     """The id of each message in a bucket that was ever claimed, and its attempts."""
-    histories = bucket.histories(0, len(bucket.states))
+    histories = trials_of(bucket, 0, len(bucket.states))
     for span in bucket.sources(0, len(bucket.states)):
         for slot in range(span.slot, span.slot + span.count):
             if histories[slot]:

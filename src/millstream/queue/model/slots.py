@@ -13,6 +13,9 @@ NONE, AVAILABLE, IN_FLIGHT, DONE, FAILED, GONE, FORGOTTEN = range(7)
 """How the message of a slot stands. One that is forgotten was done: only an acknowledgement that is
 repeated still finds it."""
 
+NOT_THERE = (NONE, GONE, FORGOTTEN)
+"""Of such a slot no message is there any more, or none yet."""
+
 FILL = [bytes((state,)) for state in range(7)]
 
 

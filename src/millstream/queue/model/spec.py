@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from millstream.errors import InvalidInput, NotFound
 from millstream.format.ids import CAPACITY_EXPONENT_MAX
-from millstream.log.names import ROOM, check_name, check_text
+from millstream.log.names import NUMBER_MAX, ROOM, check_name, check_text
 from millstream.queue.model.backoff import Backoff
 from millstream.record import Seconds, to_ms
 
@@ -106,9 +106,10 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
             from millstream.filters import parse  # only queues with a filter pay for its parser
 
             parse(self.filter)
-        if not (isinstance(self.start, int) and self.start >= 0) and self.start not in STARTS:
+        is_offset = isinstance(self.start, int) and 0 <= self.start <= NUMBER_MAX
+        if not is_offset and self.start not in STARTS:
             raise InvalidInput(
-                f"start is 'latest', 'earliest' or an offset of 0 or more, not {self.start!r}"
+                f"start is 'latest', 'earliest' or an offset from 0 to 2^63 - 1, not {self.start!r}"
             )
         if self.dead_letter:
             check_name(self.dead_letter, "dead-letter log")
@@ -330,6 +331,20 @@ def takes_settings(method: T) -> T:
     ]
     method.__signature__ = plain.replace(parameters=own + listed)  # type: ignore[attr-defined]
     return method
+
+
+def lease_ms_of(lease: Seconds | None) -> int | None:
+    """A lease that a consumer asks for, in milliseconds; None for the queue's own.
+
+    One that is over at once is refused: its message could be claimed by others before the consumer
+    has it.
+    """
+    if lease is None:
+        return None
+    lease_ms = to_ms(lease, "lease")
+    if lease_ms < 1:
+        raise InvalidInput(f"lease must be positive, got {lease_ms} ms")
+    return lease_ms
 
 
 def no_queue(name: str) -> NotFound:

@@ -11,8 +11,9 @@ from millstream.format import keys
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Forgot
 from millstream.queue.model.counts import Counts
+from millstream.queue.model.queue_changes import Moved
 from millstream.queue.model.slots import DONE, FORGOTTEN
-from millstream.queue.model.state import Moved, QueueState
+from millstream.queue.model.state import QueueState
 from millstream.store.rows import View
 from millstream.store.transaction import WriteTransaction
 

@@ -16,8 +16,9 @@ from millstream.format import block, entries, keys
 from millstream.format.ids import CAPACITIES
 from millstream.log.head import Head, Name
 from millstream.queue.model.bucket_changes import Filled
+from millstream.queue.model.queue_changes import Arrived
 from millstream.queue.model.slots import Span
-from millstream.queue.model.state import Arrived, QueueState
+from millstream.queue.model.state import QueueState
 from millstream.queue.rules.sources import inbox_of, later_of
 from millstream.store.transaction import WriteTransaction
 

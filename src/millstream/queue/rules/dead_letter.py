@@ -22,8 +22,10 @@ from millstream.log.head import Head
 from millstream.log.salvage import Damage, salvage
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import tries_of
+from millstream.queue.model.queue_changes import Moved
 from millstream.queue.model.slots import Slots, Trial
-from millstream.queue.model.state import Moved, QueueState
+from millstream.queue.model.state import QueueState
+from millstream.queue.model.trials import trials_of
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.putting import append
 from millstream.record import Record
@@ -59,7 +61,7 @@ def publish_failed(
 ) -> None:
     """Append failed messages to the queue's dead-letter log, in the commit that fails them."""
     tx, queue = ledger.tx, ledger.queue
-    histories = bucket.histories(*slots)
+    histories = trials_of(bucket, *slots)
     for span in bucket.sources(*slots):
         for records, damage in _salvaged(tx, span.log_id, span.offset, span.count):
             for record in records:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Set
 
 from msgspec.structs import replace
 
-from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.queue.model import pace
@@ -21,6 +20,7 @@ from millstream.queue.model.counts import Counts
 from millstream.queue.model.group import NO_STANDING, NOBODY, Group, GroupStanding
 from millstream.queue.model.roster import Roster, Rostered
 from millstream.queue.model.state import QueueState
+from millstream.queue.rules.open_group import OpenGroup
 from millstream.store.transaction import WriteTransaction
 
 QUIET, NOISY = 0, 1
@@ -29,7 +29,6 @@ NOISY_MIN = 30
 """A tenant with more than that share of what is in flight, and at least so many, lets others go
 first."""
 
-MEMBERS_PER_READ = 64
 ROWS_PER_READ = 16
 """Rows of the index that are read first: a row of neighbours may be all that is asked for."""
 
@@ -41,28 +40,6 @@ Entry = tuple[Rank, int, int, str, int]
 """Class and rank, claim number, claim id, group, how many: what may be claimed, the least first."""
 
 
-class _Open:
-    """A group that an operation has touched."""
-
-    __slots__ = ("added", "before", "behind", "name", "now", "read_to", "reads", "unread")
-
-    def __init__(self, name: str, standing: GroupStanding) -> None:
-        self.name = name
-        self.before = self.now = standing
-        self.behind: list[tuple[int, int, bytes]] = []
-        """Members by claim number: read ahead, or added by this operation."""
-        self.added: dict[int, bytes] = {}
-        """Members that this operation has added, and that no row holds yet."""
-        self.read_to = b""
-        self.reads = 1
-        """How many to read next: mostly one is enough."""
-        self.unread = standing.waiting
-
-    def all_read_below(self) -> int:
-        """Members on disk below this claim number have been read."""
-        return split_id(keys.member_claim(self.read_to[:-1]))[1] if self.read_to else -1
-
-
 class Index:
     """What one operation changes about what is ready, waits, and belongs to groups."""
 
@@ -72,7 +49,7 @@ class Index:
         self._counts = counts
         self._ready: dict[int, tuple[Rank, str, int]] = {}
         """Claim ids → class and rank, group, and for how many neighbours that is so."""
-        self._groups: dict[str, _Open] = {}
+        self._groups: dict[str, OpenGroup] = {}
         self._heap: list[Entry] = []
         self._taken = 0
         self._flown: dict[str, int] = {}
@@ -262,7 +239,7 @@ class Index:
         self._taken += 1
         return True
 
-    def _is_free(self, group: _Open) -> bool:
+    def _is_free(self, group: OpenGroup) -> bool:
         """Whether nothing of a group waits outside the lane, and its rate allows one more."""
         now, rate = group.now, self._queue.spec.group_rate
         if now.head != NOBODY or now.waiting:
@@ -315,11 +292,11 @@ class Index:
         roster = self._roster
         return name in self._groups or name in roster.named or not roster.names_all
 
-    def _group(self, name: str) -> _Open:
+    def _group(self, name: str) -> OpenGroup:
         found = self._groups.get(name)
         if found is None:
             standing = self._tx.entity(keys.group(self._queue.queue_id, name), Group).standing
-            found = self._groups[name] = _Open(name, standing)
+            found = self._groups[name] = OpenGroup(self._queue, name, standing)
         return found
 
     def _flying(self, name: str) -> int:
@@ -329,31 +306,31 @@ class Index:
     def _fly(self, name: str, by: int) -> None:
         self._flown[name] = self._flown.get(name, 0) + by
 
-    def _paid(self, group: _Open) -> float:
+    def _paid(self, group: OpenGroup) -> float:
         """Until when a group's rate is used up once one more of it is claimed."""
         paid_ms, rate = group.now.paid_until_ms, self._queue.spec.group_rate
         return pace.paid(rate, paid_ms, self._tx.store_ms, 1) if rate else paid_ms
 
-    def _join(self, group: _Open, claim_id: int, rank: int, due_ms: int) -> None:
+    def _join(self, group: OpenGroup, claim_id: int, rank: int, due_ms: int) -> None:
         value = rank.to_bytes(8, "big") + due_ms.to_bytes(8, "big")
         heapq.heappush(group.behind, (split_id(claim_id)[1], claim_id, value))
         group.added[claim_id] = value
         group.now = replace(group.now, waiting=group.now.waiting + 1)
         self._lift(group)
 
-    def _lift(self, group: _Open) -> None:
+    def _lift(self, group: OpenGroup) -> None:
         """Make the next member the group head, if the group has room for one in flight."""
         now, most = group.now, self._queue.spec.group_in_flight
         if now.head != NOBODY or not now.waiting or (most and self._flying(group.name) >= most):
             return
-        claim_id, value = self._next_member(group)
+        claim_id, value = group.next_member(self._tx)
         rank, due_ms = int.from_bytes(value[:8], "big"), int.from_bytes(value[8:], "big")
         if group.added.pop(claim_id, None) is None:
             self._tx.erase(keys.member(self._queue.queue_id, group.name, claim_id))
         group.now = replace(now, waiting=now.waiting - 1, head=claim_id)
         self._place_head(group, rank, due_ms)
 
-    def _place_head(self, group: _Open, rank: int, due_ms: int) -> None:
+    def _place_head(self, group: OpenGroup, rank: int, due_ms: int) -> None:
         """The head may be claimed, once it is due and the group's rate allows it."""
         now, rate = group.now, self._queue.spec.group_rate
         if rate and not pace.affordable(rate, now.paid_until_ms, self._tx.store_ms):
@@ -363,33 +340,7 @@ class Index:
         else:
             self._show_head(group, rank)
 
-    def _next_member(self, group: _Open) -> tuple[int, bytes]:
-        """The first that waits, on disk or added just now; each is read only once."""
-        behind = group.behind
-        while group.unread and (not behind or behind[0][0] > group.all_read_below()):
-            self._read_members(group)
-        _, claim_id, value = heapq.heappop(behind)
-        return claim_id, value
-
-    def _read_members(self, group: _Open) -> None:
-        start, stop = keys.range_of(keys.members(self._queue.queue_id, group.name))
-        limit = min(group.reads, group.unread)
-        group.reads = min(group.reads * 4, MEMBERS_PER_READ)
-        rows = self._tx.scan(group.read_to or start, stop, limit=limit)
-        if not rows:
-            raise CorruptionError(
-                f"queue {self._queue.name!r}: {group.unread} members of group {group.name!r} "
-                "are missing",
-                what="group",
-                where=group.name,
-            )
-        for key, value in rows:
-            claim_id = keys.member_claim(key)
-            heapq.heappush(group.behind, (split_id(claim_id)[1], claim_id, value))
-        group.read_to = rows[-1][0] + b"\x00"
-        group.unread -= len(rows)
-
-    def _show_head(self, group: _Open, rank: int) -> None:
+    def _show_head(self, group: OpenGroup, rank: int) -> None:
         shown = (self._class(group.name), rank)
         group.now = replace(group.now, rank=shown)
         self._ready[group.now.head] = (shown, group.name, 1)
@@ -403,7 +354,7 @@ class Index:
         total = self._queue.counts.in_flight + self._counts.in_flight + self._taken
         return NOISY if in_flight > total * NOISY_SHARE else QUIET
 
-    def _reclassify(self, group: _Open) -> None:
+    def _reclassify(self, group: OpenGroup) -> None:
         """A tenant has become quiet or noisy: its head moves to its place."""
         now = group.now
         if now.head == NOBODY or now.rank is None or now.rank[0] == self._class(group.name):

@@ -9,8 +9,9 @@ from __future__ import annotations
 from millstream.format import keys
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.counts import Counts
+from millstream.queue.model.queue_changes import Moved
 from millstream.queue.model.spec import no_queue
-from millstream.queue.model.state import Moved, QueueState
+from millstream.queue.model.state import QueueState
 from millstream.queue.rules.index import Index
 from millstream.store.transaction import WriteTransaction
 

@@ -15,16 +15,18 @@ from millstream.format.ids import bucket_of, capacity_of
 from millstream.log import operations as logs
 from millstream.log.commands import DeleteLog
 from millstream.log.head import Head
-from millstream.log.names import check_name
+from millstream.log.names import NUMBER_MAX, check_name
 from millstream.queue import commands as c
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.bucket_changes import Removed
 from millstream.queue.model.counts import Counts
 from millstream.queue.model.group import NO_STANDING, Group, GroupStanding
+from millstream.queue.model.queue_changes import Moved, Paused, Specified
 from millstream.queue.model.roster import Rostered
 from millstream.queue.model.slots import AVAILABLE, FAILED, Trial
 from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
-from millstream.queue.model.state import Moved, Paused, QueueState, Specified
+from millstream.queue.model.state import QueueState
+from millstream.queue.model.trials import trials_of
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.partitions import with_partitions
@@ -55,6 +57,10 @@ _FIXED_WHILE_USED = ("priority_by", "group_by", "group_in_flight")
 
 def checked(spec: QueueSpec) -> QueueSpec:
     """A spec whose every field has its type and makes sense; it is decoded the same way later."""
+    for name in spec.__struct_fields__:
+        number = getattr(spec, name)
+        if type(number) is int and abs(number) > NUMBER_MAX:
+            raise InvalidInput(f"{name} is far too large a number: {number}")
     try:
         typed = msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=QueueSpec)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
@@ -270,7 +276,7 @@ def redrive(tx: WriteTransaction, command: c.RedriveClaims) -> int:
         slot = claim_id - bucket_id
         bucket = ledger.bucket(bucket_id)
         if bucket_id not in histories:
-            histories[bucket_id] = bucket.histories(0, len(bucket.states))
+            histories[bucket_id] = trials_of(bucket, 0, len(bucket.states))
         if slot >= len(bucket.states) or bucket.states[slot] != FAILED:
             continue
         (span,) = bucket.sources(slot, slot + 1)

@@ -13,8 +13,8 @@ from millstream.log.commands import CreatePartitions
 from millstream.log.partition_operations import create_partitions as make_partitions
 from millstream.log.partitioned import count_partitions
 from millstream.partitioning import pattern_of
+from millstream.queue.model.queue_changes import Specified
 from millstream.queue.model.spec import QueueSpec
-from millstream.queue.model.state import Specified
 from millstream.queue.rules.finding import all_queues
 from millstream.store.transaction import WriteTransaction
 

@@ -15,6 +15,7 @@ from millstream.queue import commands as c
 from millstream.queue.model.bucket_changes import Removed
 from millstream.queue.model.marking import mark_of
 from millstream.queue.model.slots import FAILED, Span
+from millstream.queue.model.trials import trials_of
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import Arrival, admit
@@ -34,7 +35,7 @@ def replace_failed(tx: WriteTransaction, command: c.ReplaceFailed) -> int:
             name=command.queue,
             claim_id=command.claim_id,
         )
-    past = bucket.histories(slot, slot + 1)[0]
+    past = trials_of(bucket, slot, slot + 1)[0]
     ledger.change_bucket(bucket_id, Removed([(slot, slot + 1)]))
     ledger.change_alive(bucket_id, -1)
     ledger.counts.failed -= 1

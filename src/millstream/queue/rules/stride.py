@@ -18,8 +18,9 @@ from millstream.format.ids import CAPACITIES, NUMBER_BITS, bucket_of
 from millstream.queue import commands as c
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Caught, Strode
+from millstream.queue.model.queue_changes import Advanced, CaughtUp
 from millstream.queue.model.slots import IN_FLIGHT, Slots, Stretch
-from millstream.queue.model.state import Advanced, CaughtUp, QueueState
+from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import note_done
 from millstream.queue.rules.arriving import place_arrival, place_arrived
 from millstream.store.transaction import WriteTransaction

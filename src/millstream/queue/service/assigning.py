@@ -99,25 +99,39 @@ def assign_messages(store: Store, query: AssignMessages) -> int:
     return store.run(partial(_place, found=found))
 
 
+class _ReadEntry:
+    """An entry that was read, and its headers if they are needed."""
+
+    __slots__ = ("entry", "first", "headers", "same_ms", "stop")
+
+    def __init__(self, first: int, entry: Places, headers: list[dict[str, Scalar]]) -> None:
+        self.first = first
+        self.stop = first + len(entry)
+        self.entry = entry
+        self.headers = headers
+        appended = entry.appended
+        is_plain = isinstance(entry.ids, range) and appended.count(appended[0]) == len(appended)
+        self.same_ms = appended[0] if is_plain else None
+        """When all of its records were appended, if their ids are neighbours too."""
+
+
 class _Entries:
     """Entries of a log that one command has read: its queues take from the same ones."""
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
-        self._found: list[tuple[Places, list[dict[str, Scalar]]]] = []
+        self._found: list[_ReadEntry] = []
 
-    def at(self, offset: int) -> tuple[int, Places, list[dict[str, Scalar]]] | None:
+    def at(self, offset: int) -> _ReadEntry | None:
         """The entry that covers an offset, if it was read."""
         index = bisect_right(self._firsts, offset) - 1
-        if index < 0 or offset >= self._firsts[index] + len(self._found[index][0]):
-            return None
-        return self._firsts[index], *self._found[index]
+        return None if index < 0 or offset >= self._found[index].stop else self._found[index]
 
-    def add(self, first: int, entry: Places, headers: list[dict[str, Scalar]]) -> None:
+    def add(self, one: _ReadEntry) -> None:
         """Keep one that was read."""
-        index = bisect_right(self._firsts, first)
-        self._firsts.insert(index, first)
-        self._found.insert(index, (entry, headers))
+        index = bisect_right(self._firsts, one.first)
+        self._firsts.insert(index, one.first)
+        self._found.insert(index, one)
 
 
 def _look_up(
@@ -210,31 +224,56 @@ class _Source(NamedTuple):
     """Whether headers are needed."""
     known: _Entries
 
-    def entry(self, offset: int) -> tuple[int, Places, list[dict[str, Scalar]]]:
-        """The entry that covers an offset: its first offset, itself, its headers."""
+    def entry(self, offset: int) -> _ReadEntry:
+        """The entry that covers an offset."""
         if (found := self.known.at(offset)) is not None:
             return found
         ((first, value),) = entries_of(self.rows, self.log_id, start=offset, stop=offset + 1)
         entry, headers = decoded_entry(value) if self.looks else (decode_places(value), [])
-        self.known.add(first, entry, headers)
-        return first, entry, headers
+        found = _ReadEntry(first, entry, headers)
+        self.known.add(found)
+        return found
 
 
 def _spans(
     source: _Source, one: Assignment, spec: QueueSpec
 ) -> tuple[list[Span], list[RoutingMark] | None]:
-    """Where the messages lie; one span each if they have marks, else as few as can be."""
-    spans: list[Span] = []
-    marks: list[RoutingMark] | None = [] if source.looks else None
+    """Where the messages lie, and their marks if the queue looks at more than whether they match."""
     runs, wishes = _left(one, source.gone)
-    for first, entry, headers, taken in _taken(source, runs):
-        spans += joined_spans(source.log_id, first, entry, taken)
-        if marks is not None:
-            assert isinstance(entry, Entry)
-            marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
-    if marks is not None and wishes is not None:
+    if not source.looks:
+        return _plain_spans(source, runs), None
+    spans: list[Span] = []
+    marks: list[RoutingMark] = []
+    for read, taken in _taken(source, runs):
+        entry, headers = read.entry, read.headers
+        assert isinstance(entry, Entry)
+        spans += joined_spans(source.log_id, read.first, entry, taken)
+        marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
+    if wishes is not None:
         marks = [_wished(mark, wish) for mark, wish in zip(marks, wishes, strict=True)]
     return spans, marks
+
+
+def _plain_spans(source: _Source, runs: Sequence[tuple[int, int]]) -> list[Span]:
+    """Where messages lie: one span for each run, unless it goes over the edge of an entry."""
+    spans: list[Span] = []
+    log_id = source.log_id
+    first = stop = by = 0
+    same_ms: int | None = None
+    for start, count in runs:
+        while count:
+            if not first <= start < stop:
+                read = source.entry(start)
+                first, stop, same_ms = read.first, read.stop, read.same_ms
+                by = read.entry.ids[0] - first
+            some = min(count, stop - start)
+            if same_ms is not None:
+                spans.append(Span(0, some, log_id, start, start + by, same_ms))
+            else:
+                taken = range(start - first, start - first + some)
+                spans += joined_spans(log_id, first, read.entry, taken)
+            start, count = start + some, count - some
+    return spans
 
 
 def _left(
@@ -257,13 +296,13 @@ def _left(
 
 def _taken(
     source: _Source, runs: Sequence[tuple[int, int]]
-) -> Iterator[tuple[int, Places, list[dict[str, Scalar]], list[int]]]:
+) -> Iterator[tuple[_ReadEntry, list[int]]]:
     """Each entry that runs lie in, read once, and which of its records they take."""
     left = iter(runs)
     start, count = next(left, (0, 0))
     while count:
-        first, entry, headers = source.entry(start)
-        end = first + len(entry)
+        read = source.entry(start)
+        first, end = read.first, read.stop
         taken: list[int] = []
         while count and start < end:
             stop = start + count
@@ -272,7 +311,7 @@ def _taken(
             else:
                 taken += range(start - first, min(stop, end) - first)
             start, count = (end, stop - end) if stop > end else next(left, (0, 0))
-        yield first, entry, headers, taken
+        yield read, taken
 
 
 def _wished(mark: RoutingMark, wish: Wish) -> RoutingMark:

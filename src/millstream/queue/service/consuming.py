@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from millstream.log.names import check_integer
 from millstream.queue import commands as c
 from millstream.queue.model.message import Lot, Try, tries_of
 from millstream.queue.model.spec import no_queue
+from millstream.queue.model.trials import trials_of
 from millstream.queue.rules.arriving import ARRIVALS_MAX
 from millstream.queue.rules.claims import Claiming, claim, claim_next, place_routed
 from millstream.queue.rules.endings import finish
@@ -234,12 +236,19 @@ def pop_routed(tx: WriteTransaction, command: c.ClaimRouted) -> tuple[c.Granted,
     return granted, found
 
 
-def route_to_end(store: Store, facts: Facts) -> Facts:
-    """Place what the logs of an indexed queue hold, a commit at a time, but for the last stretch."""
+def route_to_end(store: Store, facts: Facts, *, waits: bool = True) -> Facts:
+    """Place what the logs of an indexed queue hold, a commit at a time, but for the last stretch.
+
+    Without `waits`, only until a commit of others is in flight.
+    """
     until = store.clock.seconds() + ROUTING_S_MAX
     while store.clock.seconds() < until and _behind(facts) > PLACE_RECORDS:
         routed = route(store, facts, 0)
-        store.run(partial(place_routed, queue=facts.name, routed=routed))
+        place = partial(place_routed, queue=facts.name, routed=routed)
+        if waits:
+            store.run(place)
+        elif store.attempt(place) is None:
+            break
         facts = need_facts(store, facts.name)
         if not any(found.stop > found.start for found in routed):
             break
@@ -281,31 +290,48 @@ class WatchedKeys(NamedTuple):
     """Of these, the names of logs whose records can be claimed by the commit that appends them."""
 
 
-def watched_keys(store: Store, name: str) -> WatchedKeys:
-    """What changes when there may be something to claim: the queue, and the logs that it names.
+class KeysWatched(dict[str, WatchedKeys]):
+    """By queue: what its consumers watched last."""
 
-    Callers that wait for the queue are woken as well when a log changes that a pattern matches.
+
+def watched_before(store: Store, name: str) -> WatchedKeys:
+    """What consumers of a queue watched last, or would watch now: a glance tells if it has changed."""
+    found = store.caches.of(KeysWatched).get(name)
+    return glance(store, name)[0] if found is None else found
+
+
+def glance(store: Store, name: str) -> tuple[WatchedKeys, float]:
+    """What is to be watched for a queue; and for how long nothing else can bring something to claim.
+
+    That is 0 if there is something now. Callers that wait for the queue are woken as well when a log
+    changes that a pattern matches. It is one look at the store, as a rule: a consumer that keeps up
+    waits for each message.
     """
-    facts = need_facts(store, name)
+    facts = None
+    while facts is None or facts.partial:
+        facts, ids, change_s = store.view(partial(_glance, name=name))
     names = [keys.log_name(log) for log in named_logs(name, facts.spec)]
+    watched = WatchedKeys(
+        [keys.queue(name), *names, *map(keys.head, ids)], names if _can_be_close(facts) else []
+    )
+    store.caches.of(KeysWatched)[name] = watched
+    return watched, inf if change_s is None else change_s
 
-    def ask(view: View) -> list[bytes]:
-        found = [view.entity(key, Name) for key in names]
-        return [keys.head(one.log_id) for one in found if one.log_id]
 
-    found = [keys.queue(name), *names, *store.view(ask)]
-    return WatchedKeys(found, names if _can_be_close(facts) else [])
+def _glance(view: View, name: str) -> tuple[Facts, list[int], float | None]:
+    """How a queue stands, the ids of the logs that it names, and when time alone brings something."""
+    facts = facts_of(view, name)
+    if facts is None:
+        raise no_queue(name)
+    logs = [view.entity(keys.log_name(log), Name) for log in named_logs(name, facts.spec)]
+    unrouted = _behind(facts) > 0
+    change_s = None if facts.paused else change_in_s(view, name, unrouted=unrouted)
+    return facts, [log.log_id for log in logs if log.log_id], change_s
 
 
 def patience(store: Store, name: str, most_s: float) -> float:
     """How long there can be nothing to claim unless something changes; 0 if there is something."""
-    store.refresh()
-    facts = need_facts(store, name)
-    if facts.paused:
-        return most_s
-    unrouted = _behind(facts) > 0
-    change_s = store.view(lambda view: change_in_s(view, name, unrouted=unrouted))
-    return most_s if change_s is None else min(most_s, change_s)
+    return min(most_s, glance(store, name)[1])
 
 
 def need_facts(store: Store, name: str, *, whole: bool = False) -> Facts:
@@ -324,7 +350,7 @@ def route_ahead(reading: Reading, name: str, count: int) -> None:
     store = reading.store
     facts = need_facts(store, name)
     if facts.spec.indexed and not store.is_committing:
-        facts = route_to_end(store, facts)
+        facts = route_to_end(store, facts, waits=reading.waits)
     routed = route(store, facts, count)
     if routed:
         reading.run(partial(place_routed, queue=name, routed=routed))
@@ -337,7 +363,7 @@ def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:
         queue = need_queue(view, query.queue)
         bucket_id = bucket_of(query.claim_id)
         slot = query.claim_id - bucket_id
-        history = find_bucket(view, queue, bucket_id).histories(slot, slot + 1)[0]
+        history = trials_of(find_bucket(view, queue, bucket_id), slot, slot + 1)[0]
         return tries_of(history, view.state.time.epoch_ms())
 
     return store.view(ask)

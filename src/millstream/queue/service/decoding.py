@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from threading import Lock
 
 from millstream.format import entries
@@ -50,6 +51,29 @@ def _memory_bytes(entry: entries.Entry, headers: list[dict[str, Scalar]]) -> int
     return RECORD_BYTES * len(headers) + HEADER_BYTES * sum(map(len, headers)) + texts + named
 
 
+class TextIndex:
+    """Which of some records have which text in a header; a header is looked at when it is asked for."""
+
+    __slots__ = ("_headers", "_texts")
+
+    def __init__(self, headers: Sequence[Mapping[str, Scalar]]) -> None:
+        self._headers = headers
+        self._texts: dict[str, dict[str, list[int]]] = {}
+
+    def having(self, name: str, texts: Collection[str]) -> list[int]:
+        """The records of which a header is one of some texts, in order; the caller keeps it as it is."""
+        found = self._texts.get(name)
+        if found is None:
+            found = {}
+            for index, headers in enumerate(self._headers):
+                text = headers.get(name)
+                if type(text) is str:
+                    found.setdefault(text, []).append(index)
+            self._texts[name] = found  # only now: another thread may ask for it at any time
+        lists = [found[text] for text in texts if text in found]
+        return lists[0] if len(lists) == 1 else sorted(chain.from_iterable(lists))
+
+
 class DecodedEntry:
     """An entry of a log with its headers, and which of its records have which text in a header."""
 
@@ -61,22 +85,11 @@ class DecodedEntry:
         self.first = first
         self.end = first + len(self.headers)
         self.size = _memory_bytes(self.entry, self.headers)
-        self._texts: dict[str, dict[object, list[int]]] = {}
+        self._texts = TextIndex(self.headers)
 
     def having(self, name: str, texts: Collection[str], wanted: range) -> list[int]:
         """Of some records, those of which a header is one of some texts, in order."""
-        found = self._texts.get(name)
-        if found is None:
-            found = self._texts[name] = {}
-            for index, headers in enumerate(self.headers):
-                text = headers.get(name)
-                if type(text) is str:
-                    found.setdefault(text, []).append(index)
-        some: list[int] = []
-        for text in texts:
-            some += found.get(text, ())
-        if len(texts) > 1:
-            some.sort()
+        some = self._texts.having(name, texts)
         low = bisect_left(some, wanted.start)
         return some[low : bisect_left(some, wanted.stop, low)]
 

@@ -17,6 +17,7 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import Fate, State
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, FORGOTTEN, IN_FLIGHT
 from millstream.queue.model.state import QueueState
+from millstream.queue.model.trials import reasons_of
 from millstream.queue.rules.finding import find_bucket, need_queue
 from millstream.queue.rules.sources import LATER_ID, inbox_of, later_of
 from millstream.queue.service.consuming import route_ahead
@@ -96,7 +97,7 @@ def _fate(view: View, queue: QueueState, bucket: Bucket, bucket_id: int, slot: i
         until_wall_ms = _due_wall_ms(view, queue, claim_id)
         until = None if until_wall_ms is None else moment(until_wall_ms)
         state = "available" if until is None else "delayed"
-    reason = bucket.reasons(slot, slot + 1)[0]
+    reason = reasons_of(bucket, slot, slot + 1)[0]
     return Fate(
         state=state,
         claim_id=claim_id,

@@ -28,15 +28,18 @@ LOGS_LOOKED_AT = 100
 
 
 def describe_queue(store: Store, query: c.DescribeQueue) -> QueueInfo | None:
-    """How a queue stands."""
-    while True:  # many logs are looked at in steps, between which others have their turn
-        found = store.view(lambda view: _info(view, query.queue))
-        if not isinstance(found, Facts):
-            return found
+    """How a queue stands; an error about damage names the queue."""
+    try:
+        while True:  # many logs are looked at in steps, between which others have their turn
+            found = store.view(lambda view: _info(view, query.queue))
+            if not isinstance(found, Facts):
+                return found
+    except CorruptionError as error:
+        raise _of_queue(error, query.queue) from error
 
 
 def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
-    """Queues in the order of their names."""
+    """Queues in the order of their names; an error about damage names the queue."""
 
     def ask(view: View) -> list[str]:
         start = keys.queue(query.after) + (b"\x00" if query.after else b"")
@@ -44,8 +47,20 @@ def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
         names = view.find(start, stop, limit=query.limit)
         return [key[2:].decode() for key in names]
 
-    found = [describe_queue(store, c.DescribeQueue(name)) for name in store.view(ask)]
+    try:
+        names = store.view(ask)
+    except CorruptionError as error:
+        key = bytes.fromhex(error.data["where"]) if error.data["what"] == "row" else b""
+        if not key.startswith(keys.prefix(keys.QUEUE)):
+            raise
+        raise _of_queue(error, key[2:].decode()) from error
+    found = [describe_queue(store, c.DescribeQueue(name)) for name in names]
     return [info for info in found if info is not None]
+
+
+def _of_queue(error: CorruptionError, name: str) -> CorruptionError:
+    """Damage of a row that is needed to describe a queue, with the queue's name."""
+    return CorruptionError(f"queue {name!r}: {error.message}", **error.data | {"queue": name})
 
 
 def change_in_s(view: View, name: str, *, unrouted: bool) -> float | None:
@@ -59,9 +74,12 @@ def change_in_s(view: View, name: str, *, unrouted: bool) -> float | None:
     waits = [until_ms - now_ms for until_ms in queue.busy.values()]
     if free_s:
         waits.append(int(free_s * 1000))
-    for kind, now in ((keys.RETRY, now_ms), (keys.SCHEDULE, view.state.clock.wall_ms())):
+    for count, kind, now in (
+        (counts.waiting, keys.RETRY, now_ms),
+        (counts.scheduled, keys.SCHEDULE, view.state.clock.wall_ms()),
+    ):
         start, stop = keys.of_queue(kind, queue.queue_id)
-        for key, _ in view.scan(start, stop, limit=1) if free_s == 0.0 else ():
+        for key, _ in view.scan(start, stop, limit=1) if count and free_s == 0.0 else ():
             waits.append(keys.due_claim(key)[0] - now)
     return max(0.001, min(waits) / 1000) if waits else None
 

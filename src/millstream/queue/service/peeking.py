@@ -20,6 +20,7 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import Lot
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
 from millstream.queue.model.state import QueueState
+from millstream.queue.model.trials import reasons_of
 from millstream.queue.rules.finding import find_bucket, need_queue
 from millstream.queue.service.consuming import route_ahead
 from millstream.queue.service.reading import peek_grant, read_singles
@@ -109,7 +110,7 @@ def _find(reading: Reading, query: c.PeekMessages) -> list[Shown]:
     buckets = copies_of(reading, query.queue, query.state, first) if left else ()
     for bucket_id, bucket in buckets:
         low = max(0, first - _number(bucket_id))
-        reasons = bucket.reasons(0, len(bucket.states))
+        reasons = reasons_of(bucket, 0, len(bucket.states))
         for start, stop in bucket.runs(STATES[query.state], low):
             for span in bucket.sources(start, min(stop, start + left)):
                 found += _alike(bucket, bucket_id, span, reasons)

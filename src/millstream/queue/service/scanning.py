@@ -16,6 +16,7 @@ from millstream.format import keys
 from millstream.format.ids import split_id
 from millstream.log.head import Head, without
 from millstream.queue.model.message import Try, tries_of
+from millstream.queue.model.trials import trials_of
 from millstream.queue.rules.finding import need_queue
 from millstream.queue.rules.sources import find_sources, own_logs
 from millstream.queue.service.consuming import need_facts
@@ -124,7 +125,7 @@ def _attempts(store: Store, query: ListAttempts) -> Iterator[Attempted]:
     epoch_ms = store.state.time.epoch_ms()
     for bucket_id, bucket in copies_of(Reading(store), query.queue, None, first):
         low = max(0, first - split_id(bucket_id)[1])
-        histories = bucket.histories(low, len(bucket.states))
+        histories = trials_of(bucket, low, len(bucket.states))
         for span in bucket.sources(low, len(bucket.states)):
             for slot in range(span.slot, span.slot + span.count):
                 name = _NAMES.get(bucket.states[slot])

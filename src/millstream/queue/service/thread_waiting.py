@@ -97,11 +97,36 @@ def brought(outcome: Outcome) -> tuple[Granted, list[Lot]] | None:
     return (granted, found) if found else None
 
 
+Asked = tuple[int, int | None, str, bool]
+"""What a claim asks for. One that a commit has served asked for nothing wrong."""
+
+
+def _asked(query: ClaimMessages) -> Asked:
+    return query.count, query.lease_ms, query.consumer, query.pop
+
+
 class ThreadLines(Lines[WaitingThread]):
     """The lines of threads. If a store forgets them, later claims stand in lines of their own."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, _tell)
+        self._keeping_up: dict[str, Asked] = {}
+        """By queue: what the last claim asked for, if a commit served it and left nothing."""
+
+    def keeps_up(self, query: ClaimMessages) -> bool:
+        """Whether a claim will have to wait, as the one before had to: no look is needed to know.
+
+        A claim that is made in vain takes the turn to write, for which the producer would wait. One
+        that waits by mistake glances at the queue first.
+        """
+        return not query.acked and self._keeping_up.get(query.queue) == _asked(query)
+
+    def note_pace(self, query: ClaimMessages, *, keeps_up: bool) -> None:
+        """A commit has served a claim and left nothing; or there was something before it waited."""
+        if keeps_up:
+            self._keeping_up[query.queue] = _asked(query)
+        else:
+            self._keeping_up.pop(query.queue, None)
 
     def arriving(self, group: Sequence[Ticket[Any]]) -> list[Outcome]:
         """Claims that wait for what a group appends, to be made by its commit."""
@@ -125,6 +150,8 @@ def claim_messages(store: Store, query: ClaimMessages) -> list[Lot]:
     """Claim messages, waiting for the first if asked; their payloads are read afterwards."""
     wait_ms = query.wait_ms
     until_s = store.clock.seconds() + wait_ms / 1000 if wait_ms else 0.0
+    if wait_ms and store.caches.of(ThreadLines, store).keeps_up(query):
+        return _claim_in_line(store, query, until_s) or consuming.claim_now(store, query)[0]
     found, _ = consuming.claim_now(store, query)
     if found or not (wait_ms and query.count) or store.clock.seconds() >= until_s:
         return found
@@ -163,11 +190,15 @@ def _serve(store: Store, lines: ThreadLines, waiter: WaitingThread, until_s: flo
         if duty == "watch":
             found_s = lines.watch(queue, waiter)
             change_s = inf if found_s is None else found_s
+            if not change_s:
+                lines.note_pace(waiter.query, keeps_up=False)
         elif duty is not None:
             change_s, waiter.is_expected = inf, False
             lines.stop_watching(waiter)
             found, left = ([], 0) if isinstance(duty, str) else _taken(store, queue, duty)
-            if not found:
+            if found:
+                lines.note_pace(waiter.query, keeps_up=not left)
+            else:
                 found, left = consuming.claim_now(store, waiter.query)
             if found:
                 lines.served(queue, waiter, left)

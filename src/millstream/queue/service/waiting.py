@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
 from typing import Generic
 
 from millstream.queue.model.line import Duty, Line, W
@@ -66,19 +65,27 @@ class Lines(Generic[W]):
         with self._lock:
             if not self._watches(queue, waiter):
                 return None  # many that leave at once cost no look each
-        keys, bringing = consuming.watched_keys(self._store, queue)
+        watched = consuming.watched_before(self._store, queue)
+        while self._begin_watch(queue, waiter, watched):
+            # What came before the watch began woke nobody: look once more.
+            before, (watched, change_s) = watched, consuming.glance(self._store, queue)
+            if watched == before:
+                return change_s
+        return None
+
+    def _begin_watch(self, queue: str, waiter: W, watched: consuming.WatchedKeys) -> bool:
+        """Have a waiter told of changes; False if that is not its duty any more."""
         wake = partial(self.change, queue)
         with self._lock:
             self._stop_watching(waiter)
             if not self._watches(queue, waiter):
-                return None
-            for key in keys:
+                return False
+            for key in watched.keys:
                 self._store.watch.add(key, wake)
-            for key in bringing:
+            for key in watched.bringing:
                 self._bringing.setdefault(key, {})[waiter] = queue
-            self._watched[waiter] = keys, wake
-        # What came before the watch began woke nobody: look once more.
-        return consuming.patience(self._store, queue, inf)
+            self._watched[waiter] = watched.keys, wake
+        return True
 
     @property
     def expects_any(self) -> bool:
@@ -145,6 +152,7 @@ class Lines(Generic[W]):
             is_in_line = waiter in line
             if not line:
                 del self._lines[queue]
+        self._store.watch.stir()
         if duties:
             self._tell(duties)
         return is_in_line

@@ -26,8 +26,8 @@ from millstream.log.reader import entries_of
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Withdrawn
 from millstream.queue.model.marking import mark_of
+from millstream.queue.model.queue_changes import QueueSetBack
 from millstream.queue.model.slots import AVAILABLE, IN_FLIGHT, Slots, Span
-from millstream.queue.model.state import QueueSetBack
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.dead_letter import Owed
 from millstream.queue.rules.endings import earliest

@@ -19,7 +19,6 @@ from msgspec.structs import asdict, replace
 from millstream.command import Transact
 from millstream.errors import (
     Conflict,
-    CorruptionError,
     Fenced,
     ForkDetected,
     InvalidInput,
@@ -30,12 +29,10 @@ from millstream.log.metadata import Meta
 from millstream.log.names import check_name
 from millstream.replica.commands import (
     AdoptOwner,
-    AdoptParcel,
     AdoptState,
     Aside,
     GetStampedMetadata,
     Parcel,
-    SendBlocks,
     SetAside,
     StartReplica,
     SummarizeLog,
@@ -44,12 +41,9 @@ from millstream.replica.commands import (
 from millstream.replica.metadata import news
 from millstream.replica.sync.compare import Copies, compare
 from millstream.replica.sync.outcome import LogOutcome, Options, Progress, SetBack, Tell
-from millstream.replica.sync.steps import Question, Side, Steps, ask
+from millstream.replica.sync.shipping import ship
+from millstream.replica.sync.steps import OTHER, Question, Side, Steps, ask
 
-PARCEL_BYTES = 4 * 1024 * 1024
-"""Payload in one step: one commit of the side that takes it over."""
-
-_OTHER: dict[Side, Side] = {"own": "peer", "peer": "own"}
 _WRITTEN: dict[str, tuple[Side, ...]] = {
     "both": ("own", "peer"),
     "pull": ("own",),
@@ -93,7 +87,7 @@ class Convergence:
     def _start(self) -> Steps[bool]:
         """Make the copy that is missing; False if that is not ours to do."""
         (there,) = self._copies
-        missing = _OTHER[there]
+        missing = OTHER[there]
         if missing not in self._written:
             return False
         found = self._copies[there]
@@ -132,7 +126,7 @@ class Convergence:
         False if it is not ours to change: then neither has records for the other.
         """
         for side in ("own", "peer"):
-            copy, other = self._copies[side], self._copies[_OTHER[side]]
+            copy, other = self._copies[side], self._copies[OTHER[side]]
             if copy.end >= other.base.offset:
                 continue
             if _pair(copy) > _pair(other) and not _is_virgin(copy):
@@ -155,13 +149,13 @@ class Convergence:
         apart: list[Side] = [
             side
             for side in ("own", "peer")
-            for copy, base in ((self._copies[side], self._copies[_OTHER[side]].base),)
+            for copy, base in ((self._copies[side], self._copies[OTHER[side]].base),)
             if copy.end == base.offset and copy.digest != base.digest
         ]
         if not apart:
             return
         side = min(apart, key=lambda one: (_pair(self._copies[one]), self._copies[one].digest))
-        other = self._copies[_OTHER[side]]
+        other = self._copies[OTHER[side]]
         copy = self._copies[side]
         if _pair(copy) > _pair(other) and not _is_virgin(copy):
             raise self._truncated_apart(copy, other)
@@ -179,7 +173,7 @@ class Convergence:
         if taker is None:
             own, peer = self._copies["own"], self._copies["peer"]
             taker = "own" if own.end < peer.end else "peer"
-        giver = _OTHER[taker]
+        giver = OTHER[taker]
         if bases[taker] > bases[giver]:
             raise self._truncated_apart(self._copies[giver], self._copies[taker])
         return bases[giver]
@@ -199,7 +193,7 @@ class Convergence:
     def _follow_leader(self) -> Steps[None]:
         """Copies of different owners: what the leader lacks is set aside, the rest is its."""
         leader: Side = max(self._copies, key=lambda side: _pair(self._copies[side]))
-        follower = _OTHER[leader]
+        follower = OTHER[leader]
         ahead, behind = self._copies[leader], self._copies[follower]
         if _is_virgin(ahead):
             if _is_virgin(behind):
@@ -256,8 +250,8 @@ class Convergence:
         winner: Side = "own" if (own.end, own.digest) > (peer.end, peer.digest) else "peer"
         home = self._home()
         if rule == "rebase" and home is not None:
-            winner = _OTHER[home]
-        loser = _OTHER[winner]
+            winner = OTHER[home]
+        loser = OTHER[winner]
         if loser not in self._written:
             raise ForkDetected(
                 f"the copies of log {self.log!r} differ from offset {at} on, and this direction "
@@ -285,7 +279,7 @@ class Convergence:
         """Keep a tail as a fork; in the same commit the log changes hands, so nothing is added."""
         copy = self._copies[side]
         if at < copy.start:
-            raise self._truncated_apart(leader or self._copies[_OTHER[side]], copy)
+            raise self._truncated_apart(leader or self._copies[OTHER[side]], copy)
         aside = SetAside(self.log, at, copy.epoch)
         if leader is None:
             found = yield from ask(side, aside)
@@ -296,7 +290,7 @@ class Convergence:
         self._move(side, at, b"")
         if leader is not None:
             self._copies[side] = replace(self._copies[side], owner=leader.owner, epoch=leader.epoch)
-        source = self._copies[_OTHER[side]]
+        source = self._copies[OTHER[side]]
         if at == source.base.offset:
             yield from self._begin_at(side, source)
         return fork
@@ -327,48 +321,19 @@ class Convergence:
         )
 
     def _fill(self, *, shorter: Side) -> Steps[None]:
-        """Send what one side has more, in parcels; the next is read while one is taken over."""
-        longer = _OTHER[shorter]
+        """Send what one side has more, in parcels."""
         if shorter not in self._written:
             return
-        source, epoch = self._copies[longer], self._copies[longer].epoch
-        first = position = self._copies[shorter].end
-        parcel = None
-        if position < source.end:
-            parcel = yield from ask(longer, self._question(position, source.end))
-        while parcel is not None:
-            self._check(parcel, position, source)
-            questions = [Question(shorter, AdoptParcel(self.log, parcel, position, epoch))]
-            if parcel.end < source.end:
-                questions.append(Question(longer, self._question(parcel.end, source.end)))
-            answers = yield questions
-            self._note(
-                shorter, parcel, parcel.end - position, parcel.end - first, source.end - first
-            )
-            position = parcel.end
-            parcel = answers[1] if len(answers) > 1 else None
-        self._move(shorter, max(position, first), source.digest)
+        source, first = self._copies[OTHER[shorter]], self._copies[shorter].end
 
-    def _question(self, start: int, stop: int) -> SendBlocks:
-        return SendBlocks(self.log, start, stop, PARCEL_BYTES, self._options.compress)
+        def took(parcel: Parcel, count: int) -> None:
+            self._note(shorter, parcel, count, parcel.end - first, source.end - first)
 
-    def _check(self, parcel: Parcel, position: int, source: Summary) -> None:
-        """Refuse a peer that promised records and sends none: it would be asked without end."""
-        if not position < parcel.end <= source.end:
-            raise CorruptionError(
-                f"the peer has records of log {self.log!r} up to {source.end}, it said, and sends "
-                f"{position} to {parcel.end}",
-                what="parcel",
-                where=position,
-                log=self.log,
-            )
-        if parcel.end == source.end and parcel.digest != source.digest:
-            raise CorruptionError(
-                f"the peer sends another hash of log {self.log!r} at {parcel.end} than it said first",
-                what="digest",
-                where=parcel.end,
-                log=self.log,
-            )
+        compress = self._options.compress
+        end = yield from ship(
+            self.log, source, taker=shorter, start=first, compress=compress, took=took
+        )
+        self._move(shorter, end, source.digest)
 
     def _note(self, side: Side, parcel: Parcel, count: int, done: int, total: int) -> None:
         if side == "own":

@@ -20,6 +20,7 @@ from millstream.replica.commands import AdoptParcel, Parcel
 T = TypeVar("T")
 
 Side = Literal["own", "peer"]
+OTHER: dict[Side, Side] = {"own": "peer", "peer": "own"}
 
 BLOCK_BYTES = 24
 """About what a block takes beside its bytes."""

@@ -22,7 +22,7 @@ from millstream.errors import AlreadyExists, CorruptionError, EndMoved, NotFound
 from millstream.log.block import RecordBlock
 from millstream.record import LogInfo
 from millstream.rooms.tickets import BOOK
-from millstream.server.auth.access import Permission, parse_permissions
+from millstream.server.auth.permission import Permission, parse_permissions
 from millstream.threads.database import Millstream
 
 LOG = BOOK

@@ -18,7 +18,8 @@ from millstream.rooms.commands import MintTicket
 from millstream.rooms.model import RoomTicket
 from millstream.rooms.packing import check_sender
 from millstream.rooms.tickets import check_wanted, permission_of, ticket_of
-from millstream.server.auth.access import PERMISSIONS_MAX, Principal, parse_permissions
+from millstream.server.auth.access import Principal
+from millstream.server.auth.permission import PERMISSIONS_MAX, parse_permissions
 from millstream.server.auth.tokens import TEXT_CHARS_MAX, Tokens
 
 PREFIX = text_of.PREFIX

@@ -24,7 +24,8 @@ from millstream.format.ticket import BY_STORE, KEY_BYTES
 from millstream.log.commands import DescribeLog, GetMetadata, ReadBlocks, SetMetadata
 from millstream.log.names import check_name
 from millstream.rooms.tickets import TICKET_KEY
-from millstream.server.auth.access import Principal, common, parse_permissions
+from millstream.server.auth.access import Principal, common
+from millstream.server.auth.permission import parse_permissions
 from millstream.server.auth.register import LOG, Register, Registrar, Token
 from millstream.threads.database import Millstream
 

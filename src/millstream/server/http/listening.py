@@ -17,9 +17,10 @@ import uvicorn
 
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.server.core import Core
-from millstream.server.http.connection import Config, HttpConnection, SocketConnection
+from millstream.server.http.connection import Config, HttpConnection
 from millstream.server.http.framed import FramedConnection
 from millstream.server.http.handshake import Handshakes
+from millstream.server.http.websocket import SocketConnection
 from millstream.server.settings import Settings
 
 BACKLOG = 2048

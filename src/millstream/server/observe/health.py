@@ -24,7 +24,7 @@ from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.record import Status
 from millstream.rooms.backlog import NOWHERE, OwnPlace, RoomBacklog, find_backlogs
-from millstream.server.auth.access import RESERVED
+from millstream.server.auth.need import RESERVED
 from millstream.server.settings import Settings
 from millstream.store.store import Store
 
@@ -59,9 +59,9 @@ async def loop_lag_s() -> float:
 
 
 ADVICE: dict[str, str] = {
-    "store": "If the disk is full, make room: writes go on by themselves. If it repairs itself, "
-    "wait; if that takes long, look at the server's log, and run millstream doctor on a copy of "
-    "the file.",
+    "store": "If the disk is full, make room: writes go on by themselves. If a file is gone, put it "
+    "back, or restart the server. If it repairs itself, wait; if that takes long, look at the "
+    "server's log, and run millstream doctor on a copy of the file.",
     "upkeep": "The detail says what failed last. It is tried again; if it stays, run millstream "
     "doctor.",
     "fold": "More is written than the disk folds. Write in larger batches, or give the store a "
@@ -141,7 +141,7 @@ class Checkup:
             async with asyncio.timeout(ANSWER_S_MAX):
                 await session.execute(GetBounds(f"{RESERVED}health"))
                 stats = await session.execute(Stats())
-                checks += [check_store(store), *check_stats(stats, store.limits)]
+                checks += [check_store(store, stats), *check_stats(stats, store.limits)]
                 if self._queue_age_s_max:
                     queues = await session.execute(ListQueues("", QUEUES_LOOKED_AT))
                     checks.append(check_ages(queues, self._queue_age_s_max))
@@ -169,8 +169,10 @@ def advised(check: Check) -> Check:
     return replace(check, advice=ADVICE.get(check.name, ""))
 
 
-def check_store(store: Store) -> Check:
+def check_store(store: Store, stats: dict[str, Any]) -> Check:
     """Whether the store takes writes; it answers reads."""
+    if stats.get("missing"):
+        return Check("store", "critical", f"{stats['missing']} was removed, renamed or replaced")
     shortage, recovering = store.engine.shortage(), store.recovery.reason
     if recovering is not None:
         failed = store.recovery.failure

@@ -28,19 +28,19 @@ from millstream.command import AsyncSession
 from millstream.format import block as stored
 from millstream.header import Headers
 from millstream.log import commands as c
+from millstream.log.arrow import (
+    LETTERS,
+    int64_column,
+    key_column,
+    lettered_columns,
+    list_offsets,
+    value_column,
+)
 from millstream.log.block import RecordBlock
 from millstream.server.rest.endpoint import ARROW
 
 _TIME = pa.timestamp("ms", tz="UTC")
-_SCALAR = pa.struct(
-    [
-        ("s", pa.string()),
-        ("i", pa.int64()),
-        ("d", pa.float64()),
-        ("b", pa.bool_()),
-        ("x", pa.binary()),
-    ]
-)
+_SCALAR = pa.struct([(letter, kind) for _, letter, kind in LETTERS])
 _HEADER = pa.struct(
     [pa.field("key", pa.string(), nullable=False), pa.field("value", _SCALAR, nullable=False)]
 )
@@ -95,29 +95,15 @@ def _batch(block: RecordBlock) -> Any:
         _numbers(block.offsets),
         _numbers(metadata.timestamps(block.skip, block.count)).view(_TIME),
         _numbers(metadata.appended(block.skip, block.count)).view(_TIME),
-        _binary(metadata.buffers(stored.KEY), block, metadata.validity_bits()),
-        _binary(
-            payload.buffers(stored.VALUE), block, metadata.validity_bits(stored.VALUE_VALIDITY)
-        ),
+        key_column(block, metadata),
+        value_column(block, metadata, payload),
         _headers(block.headers()),
     ]
     return pa.record_batch(columns, schema=_SCHEMA)
 
 
 def _numbers(numbers: Sequence[int]) -> Any:
-    held = array("q", numbers)
-    return pa.Array.from_buffers(pa.int64(), len(held), [None, pa.py_buffer(held)])
-
-
-def _binary(
-    buffers: tuple[memoryview, memoryview] | None, block: RecordBlock, validity: memoryview | None
-) -> Any:
-    if buffers is None:
-        return pa.nulls(block.count, pa.binary())
-    offsets, data = map(pa.py_buffer, buffers)
-    bits = None if validity is None else pa.py_buffer(validity)
-    whole = pa.Array.from_buffers(pa.binary(), block.skip + block.count, [bits, offsets, data])
-    return whole.slice(block.skip, block.count)
+    return int64_column(array("q", numbers))
 
 
 def _headers(found: Sequence[Headers]) -> Any:
@@ -126,11 +112,6 @@ def _headers(found: Sequence[Headers]) -> Any:
     ends = array("i", accumulate(map(len, pairs), initial=0))
     names = [name for some in pairs for name, _ in some]
     values = [value for some in pairs for _, value in some]
-    letters = [
-        pa.array([value if type(value) is python else None for value in values], field.type)
-        for python, field in zip((str, int, float, bool, bytes), _SCALAR, strict=True)
-    ]
-    typed = pa.StructArray.from_arrays(letters, fields=list(_SCALAR))
+    typed = pa.StructArray.from_arrays(lettered_columns(values), fields=list(_SCALAR))
     items = pa.StructArray.from_arrays([pa.array(names, pa.string()), typed], fields=list(_HEADER))
-    offsets = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
-    return pa.ListArray.from_arrays(offsets, items, type=_HEADERS)
+    return pa.ListArray.from_arrays(list_offsets(ends), items, type=_HEADERS)

@@ -12,7 +12,8 @@ from millstream.cluster.bulletin import Role
 from millstream.cluster.standby import EntriesAsked, Superseded
 from millstream.cluster.standing import Standing
 from millstream.errors import Conflict, Denied, InvalidInput, NotFound
-from millstream.server.auth.access import NODE, Need
+from millstream.server.auth.access import NODE
+from millstream.server.auth.need import Need
 from millstream.server.cluster.fetching import DIGEST_HEADER
 from millstream.server.cluster.pairing import Pairing
 from millstream.server.cluster.seat import Seat

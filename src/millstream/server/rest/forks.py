@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from millstream.errors import NotFound
 from millstream.log import commands as c
 from millstream.record import LogInfo, Merged, Owner
-from millstream.server.auth.access import need_of_log
+from millstream.server.auth.need import need_of_log
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints
 from millstream.server.rest.logs import Page, checked_after

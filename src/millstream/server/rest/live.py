@@ -13,7 +13,7 @@ from starlette.types import Send
 
 from millstream.errors import Denied, MillstreamError, Unauthenticated
 from millstream.pulse import Pulse
-from millstream.server.auth.access import Need
+from millstream.server.auth.need import Need
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints
 

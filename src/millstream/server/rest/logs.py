@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from millstream.aio.log import Log
 from millstream.errors import InvalidInput, NotFound
+from millstream.format.json_text import check_json_text
 from millstream.format.packing import check_json
 from millstream.log import commands as c
 from millstream.partitioning import PARTITIONS_MAX, partition_of
@@ -48,6 +49,8 @@ class TruncateBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """Forget the records before an offset."""
 
     before: Position
+    past_end: bool = False
+    """Whether the offset may lie past the end: then both ends move there."""
 
 
 class Rules(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -79,6 +82,11 @@ class MetadataBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
     value: Any
     expect: Raw | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        """Refuse to expect what no entry can be."""
+        if isinstance(self.expect, Raw):
+            check_json_text(bytes(self.expect), "'expect'")
 
 
 class RemovedCount(Struct, kw_only=True):
@@ -176,10 +184,10 @@ async def delete_log(ask: Ask, log: str) -> Existed:
     return Existed(deleted=await ask.execute(c.DeleteLog(log)))
 
 
-@endpoint("POST /logs/{log}/truncate", errors=(409, 423))
+@endpoint("POST /logs/{log}/truncate", errors=(409, 416, 423))
 async def truncate_log(ask: Ask, log: str, body: TruncateBody) -> RemovedCount:
     """Forget the records before an offset."""
-    return RemovedCount(count=await ask.execute(c.Truncate(log, body.before)))
+    return RemovedCount(count=await ask.execute(c.Truncate(log, body.before, body.past_end)))
 
 
 @endpoint("GET /logs/{log}/metadata")

@@ -17,7 +17,9 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from millstream.errors import InvalidInput
-from millstream.format.packing import CONTENT_TYPE, JSON, TEXT, TIMESTAMP_MS_MAX
+from millstream.format.header_cells import CONTENT_TYPE
+from millstream.format.json_text import check_json_text, is_json_text
+from millstream.format.packing import JSON, TEXT, TIMESTAMP_MS_MAX
 from millstream.header import Headers, HeadersLike, HeaderValue, as_plain
 from millstream.queue.model.message import Message, Try
 from millstream.record import Item, Record
@@ -60,6 +62,11 @@ class NewRecord(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=
     """An object, or pairs if a name is repeated; a value that is bytes is {"base64": …}."""
     timestamp: Timestamp | None = None
     """Milliseconds since the epoch; without one, the time at which it is appended."""
+
+    def __post_init__(self) -> None:
+        """Refuse a value that could be stored and not be decoded again; large ones in a thread."""
+        if isinstance(self.value, Raw):
+            check_json_text(bytes(self.value), "'value'")
 
 
 class _Read(Struct, kw_only=True, omit_defaults=True):
@@ -254,9 +261,7 @@ def _as_json(value: bytes, kind: str) -> Raw | None:
         if kind == TEXT or kind.lower() == "text/plain":
             return Raw(msgspec.json.encode(value.decode()))
         if _json_type.fullmatch(kind):
-            value.decode()
-            msgspec.json.decode(value, type=Raw)
-            return Raw(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return Raw(value) if is_json_text(value) else None
+    except UnicodeDecodeError:
         pass  # bytes that are not what they are called come back as bytes
     return None

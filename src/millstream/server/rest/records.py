@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Annotated
 from urllib.parse import quote
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.responses import Response
 
@@ -253,7 +254,8 @@ def raw_response(record: Record) -> Response:
     if record.key is not None and 3 * len(record.key) <= HEADER_CHARS_MAX:
         headers["millstream-key"] = quote(record.key, safe="")
     if record.headers:
-        told = json.dumps(record.headers.shown(), separators=(",", ":"))
+        shown = msgspec.json.encode(record.headers.shown())  # JSON has null for NaN
+        told = json.dumps(msgspec.json.decode(shown), separators=(",", ":"))
         if len(told) <= HEADER_CHARS_MAX:
             headers["millstream-headers"] = told
     headers["content-type"] = media_type_of(record.headers)

@@ -15,7 +15,7 @@ from millstream.rooms.model import RoomInfo, RoomMessage, RoomTicket
 from millstream.rooms.names import TYPE_CHARS_MAX
 from millstream.rooms.packing import CLIENT_CHARS_MAX
 from millstream.rooms.settings import RoomSettings
-from millstream.server.auth.access import Need
+from millstream.server.auth.need import Need
 from millstream.server.core import RoomStream
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints

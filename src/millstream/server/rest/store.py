@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from millstream.command import Stats
-from millstream.server.auth.access import Need
+from millstream.server.auth.need import Need
 from millstream.server.observe import metrics
 from millstream.server.observe.health import Health
 from millstream.server.rest.ask import Ask

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from millstream.embedded import EmbeddedSession
 from millstream.errors import Denied
 from millstream.record import moment, optional_ms
-from millstream.server.auth.access import Need
+from millstream.server.auth.need import Need
 from millstream.server.auth.register import Registrar, Token
 from millstream.server.auth.tokens import create_token
 from millstream.server.rest.ask import Ask

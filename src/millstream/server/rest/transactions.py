@@ -192,8 +192,8 @@ def _step(ask: Ask, operation: Operation) -> Any:
             return logs.CreateLog(log)
         case DeleteLogOperation(log=log):
             return logs.DeleteLog(log)
-        case TruncateOperation(log=log, before=before):
-            return logs.Truncate(log, before)
+        case TruncateOperation(log=log, before=before, past_end=past_end):
+            return logs.Truncate(log, before, past_end)
         case SetMetadataOperation(log=log, key=key, value=value):
             return logs.SetMetadata(log, key, check_json(value))
         case CursorAckOperation(log=log, cursor=cursor):

@@ -17,8 +17,8 @@ from starlette.types import Receive
 
 from millstream.errors import InvalidInput, MillstreamError, Overloaded, TooLarge, Unauthenticated
 from millstream.rooms.model import Sent
-from millstream.server.auth.access import Need
-from millstream.server.http.connection import SocketConnection
+from millstream.server.auth.need import Need
+from millstream.server.http.websocket import SocketConnection
 from millstream.server.journal import note_failure
 from millstream.server.problems import InternalError, Malformed
 from millstream.server.rooms.frames import PONG, Heard, decode_heard

@@ -6,7 +6,6 @@ has examples of every frame.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from millstream.record import Record
+from millstream.rooms.events import json_of
 from millstream.rooms.model import Present, RetainedValue, RoomLook, RoomMessage
 from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
 from millstream.rooms.settings import RoomSettings
@@ -109,24 +109,12 @@ def shown(record: Record) -> Shown:
         type=kind if isinstance(kind, str) else UNTYPED,
         sender=sender if isinstance(sender, str) else "",
         key=None if key is None else key.decode("utf-8", "replace"),
-        data=Raw(NULL if record.value is None else _json_of(record.value)),
+        data=Raw(NULL if record.value is None else json_of(record.value)),
         time=record.timestamp,
         deleted=headers.get(DELETED) is True,
     )
     who = origin if isinstance(origin, str) and origin else message.sender
     return Shown(record.offset, message.type, who, _encode(message))
-
-
-def _json_of(value: bytes) -> bytes:
-    """A value as JSON: as it is, as text, or as base64."""
-    try:
-        text = value.decode()
-        msgspec.json.decode(value, type=Raw)
-    except UnicodeDecodeError:
-        return _encode({"base64": b64encode(value).decode()})
-    except (msgspec.MsgspecError, RecursionError):
-        return _encode(text)
-    return value
 
 
 def origin_of(record: Record) -> str:
@@ -149,7 +137,7 @@ def retained_shown(values: Iterable[RetainedValue]) -> list[MessageShown]:
             type=one.type,
             sender=one.sender,
             key=one.key,
-            data=Raw(_json_of(one.data)),
+            data=Raw(json_of(one.data)),
             time=one.timestamp,
         )
         for one in values

@@ -13,7 +13,8 @@ from millstream.errors import Denied, MillstreamError, Unauthenticated
 from millstream.record import to_ms
 from millstream.rooms.backlog import OwnPlace
 from millstream.rooms.commands import LookIntoRoom, SendToRoom
-from millstream.server.auth.access import Need, Principal
+from millstream.server.auth.access import Principal
+from millstream.server.auth.need import Need
 from millstream.server.core import Core
 from millstream.server.rooms.attendance import Attendance
 from millstream.server.rooms.entering import RoomAsked, check_offset, find_sent, missing_of, user_of

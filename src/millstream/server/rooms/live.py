@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from millstream.errors import MillstreamError
-from millstream.format import keys
+from millstream.format import keys, room_keys
 from millstream.header import Headers
 from millstream.record import Record
 from millstream.rooms.commands import Broadcast, SendToRoom
@@ -61,7 +61,7 @@ class LiveRoom:
         """The settings that hold now, as far as this process has seen."""
         views = self.ground.store.views
         log_id = views.get(keys.log_name(self.log))
-        found = views.get(keys.room(log_id)) if log_id else None
+        found = views.get(room_keys.room(log_id)) if log_id else None
         if isinstance(found, RoomSettings):
             self._settings = found
         return self._settings

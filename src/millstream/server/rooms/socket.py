@@ -7,13 +7,12 @@ straight from it (`conversing`).
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
 from millstream.errors import MillstreamError
-from millstream.server.http.connection import SocketConnection
-from millstream.server.problems import respond
+from millstream.server.http.websocket import SocketConnection
+from millstream.server.problems import refuse_handshake
 from millstream.server.rooms.conversing import Conversing
 from millstream.server.rooms.entering import parse_query, room_of_path
 from millstream.server.rooms.frames import on_socket
@@ -84,7 +83,7 @@ class RoomSocket:
             principal = scope["state"]["principal"]
             entered = await hub.enter(principal, name, asked, SocketListener)
         except MillstreamError as error:
-            await _refuse(send, error)
+            await refuse_handshake(send, error)
             return
         listener = entered.listener
         assert isinstance(listener, SocketListener)
@@ -96,15 +95,3 @@ class RoomSocket:
         finally:
             scope["state"]["socket"].on_flow = None
             hub.leave(listener)
-
-
-async def _refuse(send: Send, error: MillstreamError) -> None:
-    """Answer a handshake that lets no one in, as a request would be answered."""
-    response = respond(error)
-    start: dict[str, Any] = {
-        "type": "websocket.http.response.start",
-        "status": response.status_code,
-        "headers": response.raw_headers,
-    }
-    await send(start)
-    await send({"type": "websocket.http.response.body", "body": response.body})

@@ -19,6 +19,7 @@ from millstream.queue.service.scanning import ListPositions
 from millstream.record import wall_ms_of
 from millstream.spark.archive import Archive
 from millstream.spark.failures import point
+from millstream.spark.losses import TellLoss
 from millstream.spark.pipelines.matching import matches
 from millstream.spark.pipelines.target import Job
 
@@ -30,9 +31,16 @@ NOTE = "backfilled"
 
 
 def backfill_queues(
-    job: Job, session: Session, infos: dict[str, QueueInfo], archive: str | os.PathLike[str]
+    job: Job,
+    session: Session,
+    infos: dict[str, QueueInfo],
+    archive: str | os.PathLike[str],
+    tell: TellLoss | None = None,
 ) -> dict[str, int]:
-    """Copy to each new queue what it takes of the archive, before where it begins; how many."""
+    """Copy to each new queue what it takes of the archive, before where it begins; how many.
+
+    What could not be archived ends it; if `tell` is given, it is left out and told.
+    """
     found = Archive(archive)
     found.check()
     copied = {}
@@ -41,7 +49,10 @@ def backfill_queues(
         stops = _note(session, info, found)
         stops = {log: stop for log, stop in stops.items() if stop}
         if stops:
-            copied[name] = _copy(job, session, info, found, stops)
+            copied[name] = _copy(job, session, info, found, stops, allow_gaps=tell is not None)
+            if tell is not None:
+                for loss in found.losses(stops):
+                    tell(loss)
         for one in session.execute(ListPositions(name)):
             if one.position < one.start and stops.get(one.log, 0) >= one.start:
                 passed = Assignment(name, one.log, one.position, one.start, [])
@@ -72,7 +83,13 @@ def _note(session: Session, info: QueueInfo, archive: Archive) -> dict[str, int]
 
 
 def _copy(
-    job: Job, session: Session, info: QueueInfo, archive: Archive, stops: dict[str, int]
+    job: Job,
+    session: Session,
+    info: QueueInfo,
+    archive: Archive,
+    stops: dict[str, int],
+    *,
+    allow_gaps: bool,
 ) -> int:
     from pyspark.sql import functions as f
 
@@ -83,7 +100,7 @@ def _copy(
         archive=archive.path,
         endingOffsets=stops,
         typedHeaders=True,
-        failOnDataLoss=False,
+        failOnDataLoss=not allow_gaps,
     )
     taken = matches(rows, {info.name: info}, list(stops)).select(
         f.col("log").alias("topic"), "offset"

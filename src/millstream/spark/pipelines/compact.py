@@ -16,6 +16,7 @@ from millstream.errors import AlreadyExists, InvalidInput, NotFound
 from millstream.log import commands as c
 from millstream.log.names import check_name
 from millstream.record import Seconds, to_ms, wall_ms_of
+from millstream.spark.archive import Archive
 from millstream.spark.bins import Range
 from millstream.spark.disk_folder import disk_path
 from millstream.spark.failures import point
@@ -110,7 +111,7 @@ def compact(
     progress("compact", end, end)
     first = 0 if archive else info.start_offset
     live = Range(log, info.start_offset, max(info.start_offset, end))
-    lost = [] if fail_on_data_loss else job.losses([live], values=True)
+    lost = [] if fail_on_data_loss else _losses(job, live, archive)
     return CompactSummary(
         log=log,
         to=to_log or str(disk_path(to_parquet)),
@@ -120,6 +121,20 @@ def compact(
         seconds=job.seconds,
         lost=lost,
     )
+
+
+def _losses(job: Job, live: Range, archive: str | os.PathLike[str]) -> list[Loss]:
+    """What cannot be read of a log, and of the archive of its beginning if there is one."""
+    if not archive:
+        return job.losses([live], values=True)
+    found = Archive(archive)
+    lost = found.losses({live.log: live.stop})
+    seam = max((one.stop for one in found.segments(live.log)), default=live.start)
+    if seam < live.start:
+        reason = f"log {live.log!r}: offsets {seam} to {live.start - 1} were never archived"
+        lost.append(Loss(live.log, seam, live.start, reason))
+    behind = Range(live.log, max(live.start, seam), live.stop)  # the rest is read from the archive
+    return lost + (job.losses([behind], values=True) if behind.start < behind.stop else [])
 
 
 def last_by_key(

@@ -16,12 +16,14 @@ import msgspec
 from msgspec import Struct
 
 from millstream.clock import SystemClock
-from millstream.errors import InvalidInput, NotFound
+from millstream.errors import CorruptionError, InvalidInput, NotFound
 from millstream.queue.model.message import QueueInfo
 from millstream.spark.disk_folder import disk_path
+from millstream.spark.losses import Loss, TellLoss
 from millstream.spark.pipelines.figures import FigureCounts, Figures, QueueFigures
 from millstream.spark.pipelines.page import page_of
 from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
+from millstream.spark.pipelines.unreadable import header_losses, readable_queues
 from millstream.spark.place import reading
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class ReportSummary(Struct, frozen=True, kw_only=True):
     page: str
     seconds: float
     figures: Figures
+    lost: list[Loss] = []
+    """Queues that were left out, and records whose headers cannot be read."""
 
 
 def report(
@@ -59,25 +63,29 @@ def report(
     *,
     queues: Sequence[str] = (),
     by: Sequence[str] = (),
+    fail_on_data_loss: bool = True,
     progress: Tell = quiet,
 ) -> ReportSummary:
     """Report on queues, or on all there are: to Parquet tables and a page in a directory.
 
     `by` names headers: messages are also told apart by their values, as far as the logs still have
     them. The directory is made, or its earlier report replaced; other files in it are left alone.
+    A queue that cannot be read because of damage, or headers that are asked for and damaged, end
+    the run; with `fail_on_data_loss` off they are left out, and the summary names them.
     """
     job, into = Job(spark, store, progress), disk_path(path)
     headers = {name: f"header_{at}" for at, name in enumerate(check_names(by, "header"))}
-    with reading(job.place) as session:
-        infos = find_queues(session, check_names(queues, "queue"))
+    lost: list[Loss] = []
+    tell = None if fail_on_data_loss else lost.append
+    infos = _queues(job, check_names(queues, "queue"), tell)
     if not infos:
-        raise NotFound("there is no queue in this store to report on")
+        raise _nothing(lost)
     if into.exists() and not into.is_dir():
         raise InvalidInput(f"{into} is a file; a report is a directory")
     into.mkdir(parents=True, exist_ok=True)
     with job.configured({"spark.sql.session.timeZone": "UTC"}):
         progress("attempts", 0, STEPS)
-        attempts = _attempts(job, into, infos, headers)
+        attempts = _attempts(job, into, infos, headers, tell)
         progress("messages", 1, STEPS)
         messages = job.write_parquet(_messages(attempts), into / "messages")
         step_ms, ends = _step_ms(attempts)
@@ -111,11 +119,30 @@ def report(
     draft.write_text(page_of(figures), encoding="utf-8")
     draft.replace(page)
     progress("page", STEPS, STEPS)
-    return ReportSummary(path=str(into), page=str(page), seconds=job.seconds, figures=figures)
+    return ReportSummary(
+        path=str(into), page=str(page), seconds=job.seconds, figures=figures, lost=lost
+    )
+
+
+def _queues(job: Job, names: Sequence[str], tell: TellLoss | None) -> list[QueueInfo]:
+    """The queues to report on; those that cannot be read are told, if that is allowed."""
+    with reading(job.place) as session:
+        found = find_queues(session, names, tell)
+        return found if tell is None else readable_queues(session, found, tell)
+
+
+def _nothing(lost: list[Loss]) -> NotFound | CorruptionError:
+    if lost:
+        return CorruptionError(lost[0].reason, what="queue", where="")
+    return NotFound("there is no queue in this store to report on")
 
 
 def _attempts(
-    job: Job, into: Path, infos: Sequence[QueueInfo], headers: Mapping[str, str]
+    job: Job,
+    into: Path,
+    infos: Sequence[QueueInfo],
+    headers: Mapping[str, str],
+    tell: TellLoss | None,
 ) -> DataFrame:
     """One row per attempt, with the headers that are asked for in columns of their own."""
     from pyspark.sql import functions as f
@@ -128,6 +155,11 @@ def _attempts(
     if not logs:
         none = f.lit(None).cast("string")
         return found.select("*", *(none.alias(column) for column in headers.values()))
+    for loss in header_losses(job, found, logs):
+        if tell is None:
+            told = f"{loss.reason}; allow gaps to report without the headers of what is damaged"
+            raise CorruptionError(told, what="log", where=loss.log)
+        tell(loss)
     records = job.read(logs, typedHeaders=True, metadataOnly=True, failOnDataLoss=False)
     known = records.select(
         "topic", "offset", *(_text_of(name).alias(column) for name, column in headers.items())

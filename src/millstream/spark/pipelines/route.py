@@ -1,4 +1,4 @@
-"""The pipeline `route`: every queue's filter in one pass of Spark SQL, over the assignment sink.
+"""The pipeline `route`: every queue's filter in one pass over the records, round by round.
 
 The distributed form of the built-in routing, for queues whose spec says `router="spark"`. How far each
 queue has come in each log is known by the queue itself, and moved by the commit that assigns. So there
@@ -7,7 +7,7 @@ is no checkpoint to lose: a run that was killed is run again, and begins where e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -16,9 +16,13 @@ from millstream.errors import InvalidInput, NotFound, Truncated
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.queue.service.scanning import ListPositions
+from millstream.spark.assigning import assign_all, covered
 from millstream.spark.bins import Range
-from millstream.spark.losses import Loss
+from millstream.spark.failures import point
+from millstream.spark.looking import Interest
+from millstream.spark.losses import Loss, TellLoss
 from millstream.spark.pipelines.backfill import backfill_queues
+from millstream.spark.pipelines.looks import RoundLook, look, one_ahead, suits
 from millstream.spark.pipelines.matching import ask_for_values, matches
 from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
 from millstream.spark.place import writing
@@ -83,37 +87,37 @@ def route(
     names an archive: new queues first get what their logs have forgotten, as copies of their own.
     Records that were truncated before they were looked at raise `Truncated`, unless
     `fail_on_data_loss` is off or the queue is lossy. Damaged ones end the run; with
-    `fail_on_data_loss` off they are passed over, and the summary names them.
+    `fail_on_data_loss` off they are passed over, and the summary names them. It also names queues
+    that cannot be described any more: they are left out, and stand where they stood.
     """
     job = Job(spark, store, progress)
     if round_records < 1:
         raise InvalidInput(f"a round has at least 1 record, not {round_records}")
+    lost: list[Loss] = []
+    tell = None if fail_on_data_loss else lost.append
     with writing(job.place) as session:
-        infos = routed_queues(session, check_names(queues, "queue"))
+        infos = routed_queues(session, check_names(queues, "queue"), tell)
         if commas := [name for name in infos if "," in name]:
             raise InvalidInput(
                 f"queue {commas[0]!r} has a comma in its name: the sink cannot name it"
             )
-        values = values or ask_for_values(infos)
         before = {name: _messages(session, info) for name, info in infos.items()}
         copied: dict[str, int] = {}
         if backfill:
-            copied = backfill_queues(job, session, infos, backfill)
+            copied = backfill_queues(job, session, infos, backfill, tell)
         ends = _skip_lost(session, infos, fail_on_data_loss)
+        total = sum(map(len, _next(session, infos, ends, sum(ends.values()) + 1)))
         done = rounds = 0
-        lost: list[Loss] = []
-        while ranges := _next(session, infos, ends, round_records):
-            left = _next(session, infos, ends, sum(ends.values()) + 1)
-            progress("route", done, done + sum(map(len, left)))
-            chosen = {one.log for one in ranges}
-            some = [n for n, logs in _logs(session, infos).items() if chosen & logs.keys()]
-            if not fail_on_data_loss:
-                lost += job.losses(ranges, values=values)
-            chosen_infos = {name: infos[name] for name in some}
-            _pass(job, ranges, chosen_infos, enrich, values, fail_on_data_loss=fail_on_data_loss)
+        progress("route", done, total)
+        run = _RouteRun(job, session, infos, fail_on_data_loss)
+        planned = _rounds(session, infos, ends, round_records)
+        in_tasks = enrich is None and suits(infos)
+        passed = run.looked(planned) if in_tasks else run.passed(planned, enrich, values)
+        for ranges in passed:
             done += sum(map(len, ranges))
             rounds += 1
-        progress("route", done, done)
+            progress("route", done, max(done, total))
+        lost += run.lost
         found = [
             RoutedQueue(
                 queue=name,
@@ -121,7 +125,7 @@ def route(
                 backfilled=copied.get(name, 0),
                 behind=_behind(session, name),
             )
-            for name, info in routed_queues(session, tuple(infos)).items()
+            for name, info in (routed_queues(session, tuple(infos)) if infos else {}).items()
         ]
     return RouteSummary(
         records=done,
@@ -134,16 +138,22 @@ def route(
     )
 
 
-def routed_queues(session: Session, names: Sequence[str]) -> dict[str, QueueInfo]:
-    """The queues that Spark routes: these, or all there are."""
-    found = {info.name: info for info in find_queues(session, names)}
-    routed = {name: info for name, info in found.items() if info.spec.router == ROUTER}
-    for name in names:
-        if name not in routed:
+def routed_queues(
+    session: Session, names: Sequence[str], tell: TellLoss | None = None
+) -> dict[str, QueueInfo]:
+    """The queues that Spark routes: these, or all there are; `tell` hears of those left out."""
+    told: list[Loss] = []
+    found = find_queues(session, names, None if tell is None else told.append)
+    routed = {info.name: info for info in found if info.spec.router == ROUTER}
+    for info in found if names else ():
+        if info.name not in routed:
             raise InvalidInput(
-                f"queue {name!r} routes its messages itself; specify it with router='spark'"
+                f"queue {info.name!r} routes its messages itself; specify it with router='spark'"
             )
-    if not routed:
+    for one in told:
+        assert tell is not None
+        tell(one)
+    if not routed and not told:
         raise NotFound("no queue of this store is routed by Spark; specify one with router='spark'")
     return routed
 
@@ -191,45 +201,107 @@ def _skip_lost(
     return ends
 
 
-def _next(
+def _rounds(
     session: Session, infos: dict[str, QueueInfo], ends: dict[str, int], most: int
+) -> Iterator[list[Range]]:
+    """The offsets of each round; the next one may be asked for before the last is assigned."""
+    ahead: dict[str, int] = {}
+    while ranges := _next(session, infos, ends, most, ahead):
+        yield ranges
+        ahead |= {one.log: one.stop for one in ranges}
+
+
+def _next(
+    session: Session,
+    infos: dict[str, QueueInfo],
+    ends: dict[str, int],
+    most: int,
+    ahead: Mapping[str, int] = {},
 ) -> list[Range]:
-    """The offsets of the next round: of each log from where the last of its queues stands."""
+    """The offsets of a round: of each log from where the last of its queues stands, or will."""
     starts: dict[str, int] = {}
     for logs in _logs(session, infos).values():
         for log, position in logs.items():
             if log in ends:
                 starts[log] = min(starts.get(log, ends[log]), position)
+    starts = {log: min(ends[log], max(start, ahead.get(log, 0))) for log, start in starts.items()}
     taken = shares({log: ends[log] - start for log, start in starts.items()}, most)
     return [Range(log, starts[log], starts[log] + count) for log, count in taken.items() if count]
 
 
-def _pass(
-    job: Job,
-    ranges: Sequence[Range],
-    infos: dict[str, QueueInfo],
-    enrich: Enrich | str | None,
-    values: bool,
-    *,
-    fail_on_data_loss: bool,
-) -> None:
-    """Look at some records once, for all queues, and assign what matches."""
-    rows = job.read(
-        [one.log for one in ranges],
-        startingOffsets={one.log: one.start for one in ranges},
-        endingOffsets={one.log: one.stop for one in ranges},
-        typedHeaders=True,
-        metadataOnly=not values,
-        failOnDataLoss=fail_on_data_loss,
-    )
-    matched = matches(enriched(job.spark, rows, enrich), infos, [one.log for one in ranges])
-    # The first and the last offset, so that every queue comes as far as this round goes.
-    edges = [(one.log, at, None) for one in ranges for at in (one.start, one.stop - 1)]
-    whole = matched.unionByName(
-        job.spark.createDataFrame(edges, "log string, offset bigint, queue string")
-    )
-    with job.configured(_SETTINGS):
-        job.append(whole, assign=True, queues=",".join(infos))
+class _RouteRun:
+    """Rounds of one run: what is in them is looked at, and assigned."""
+
+    def __init__(
+        self, job: Job, session: Session, infos: dict[str, QueueInfo], fail_on_data_loss: bool
+    ) -> None:
+        self.lost: list[Loss] = []
+        self._job = job
+        self._session = session
+        self._infos = infos
+        self._fail_on_data_loss = fail_on_data_loss
+
+    def looked(self, rounds: Iterable[list[Range]]) -> Iterator[list[Range]]:
+        """Let tasks ask the filters, and assign one round while they look at the next."""
+        known: dict[str, list[Interest]] = {}
+
+        def ask(ranges: list[Range]) -> RoundLook:
+            for log in {one.log for one in ranges} - known.keys():
+                known[log] = self._interests(log)
+            interests = {one.log: known[one.log] for one in ranges}
+            return look(self._job, ranges, interests, fail_on_data_loss=self._fail_on_data_loss)
+
+        for found in one_ahead(ask, rounds):
+            point("before commit")
+            assign_all(self._session, found.assignments())
+            point("after commit")
+            self.lost += found.lost
+            yield found.ranges
+
+    def _interests(self, log: str) -> list[Interest]:
+        """The queues that take from a log."""
+        specs = {name: info.spec for name, info in self._infos.items()}
+        return [Interest(queue, specs[queue].filter) for queue, _ in covered(specs, [log])]
+
+    def passed(
+        self, rounds: Iterable[list[Range]], enrich: Enrich | str | None, values: bool
+    ) -> Iterator[list[Range]]:
+        """Let Spark SQL ask the filters, and the assignment sink assign what matches."""
+        values = values or ask_for_values(self._infos)
+        for ranges in rounds:
+            chosen = {one.log for one in ranges}
+            logs = _logs(self._session, self._infos)
+            infos = {name: self._infos[name] for name in logs if chosen & logs[name].keys()}
+            if not self._fail_on_data_loss:
+                self.lost += self._job.losses(ranges, values=values)
+            self._pass(ranges, infos, enrich, values)
+            yield ranges
+
+    def _pass(
+        self,
+        ranges: Sequence[Range],
+        infos: dict[str, QueueInfo],
+        enrich: Enrich | str | None,
+        values: bool,
+    ) -> None:
+        """Look at some records once, for all queues, and assign what matches."""
+        job = self._job
+        rows = job.read(
+            [one.log for one in ranges],
+            startingOffsets={one.log: one.start for one in ranges},
+            endingOffsets={one.log: one.stop for one in ranges},
+            typedHeaders=True,
+            metadataOnly=not values,
+            failOnDataLoss=self._fail_on_data_loss,
+        )
+        matched = matches(enriched(job.spark, rows, enrich), infos, [one.log for one in ranges])
+        # The first and the last offset, so that every queue comes as far as this round goes.
+        edges = [(one.log, at, None) for one in ranges for at in (one.start, one.stop - 1)]
+        whole = matched.unionByName(
+            job.spark.createDataFrame(edges, "log string, offset bigint, queue string")
+        )
+        with job.configured(_SETTINGS):
+            job.append(whole, assign=True, queues=",".join(infos))
 
 
 def enriched(spark: SparkSession, rows: DataFrame, enrich: Enrich | str | None) -> DataFrame:

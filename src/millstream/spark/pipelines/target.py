@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from millstream.clock import SystemClock
-from millstream.errors import CannotOpen, InvalidInput, NotFound
+from millstream.errors import CannotOpen, CorruptionError, InvalidInput, NotFound
 from millstream.log.names import check_name
 from millstream.queue.commands import DescribeQueue, ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.remote.address import is_address
 from millstream.spark.bins import Bin, BinSizes, Range, bins
-from millstream.spark.losses import Loss
+from millstream.spark.listing import listed
+from millstream.spark.losses import Loss, TellLoss
 from millstream.spark.options import ReadOptions, read_options
 from millstream.spark.place import Place, make_place
 
@@ -38,7 +39,6 @@ Tell = Callable[[str, int, int], None]
 
 T = TypeVar("T")
 
-QUEUES_PER_PAGE = 1_000
 PARQUET_TIMES = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 """What every reader of Parquet takes for a time."""
 
@@ -176,22 +176,48 @@ def check_names(logs: Sequence[str], what: str = "log") -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_name(log, what) for log in logs))
 
 
-def find_queues(session: Session, names: Sequence[str]) -> list[QueueInfo]:
-    """The queues of these names, or all there are."""
+def find_queues(
+    session: Session, names: Sequence[str], tell: TellLoss | None = None
+) -> list[QueueInfo]:
+    """The queues of these names, or all there are.
+
+    One that cannot be described, because a row of it or of its logs is damaged, ends it; if `tell`
+    is given, it is left out and told.
+    """
+    if not names:
+        return list(_all_queues(session, tell))
     found: list[QueueInfo] = []
     for name in names:
-        info = session.execute(DescribeQueue(name))
+        try:
+            info = session.execute(DescribeQueue(name))
+        except CorruptionError as error:
+            if tell is None:
+                raise
+            tell(left_out(name, error))
+            continue
         if info is None:
             raise NotFound(
                 f"there is no queue {name!r}; `millstream queue list` shows what there is",
                 name=name,
             )
         found.append(info)
-    after = ""
-    while not names and (page := session.execute(ListQueues(after, QUEUES_PER_PAGE))):
-        found += page
-        after = page[-1].name
     return found
+
+
+def _all_queues(session: Session, tell: TellLoss | None) -> Iterator[QueueInfo]:
+    return listed(
+        lambda after, limit: session.execute(ListQueues(after, limit)),
+        named_by="queue",
+        tell=None if tell is None else lambda name, error: tell(left_out(name, error)),
+    )
+
+
+def left_out(queue: str, error: CorruptionError) -> Loss:
+    """A queue that is left out as a whole; nothing of it is changed."""
+    named = "" if error.message.startswith(f"queue {queue!r}: ") else f"queue {queue!r}: "
+    return Loss(
+        "", 0, 0, f"{named}{error.message}; the queue was left out, and stands where it stood"
+    )
 
 
 @contextmanager

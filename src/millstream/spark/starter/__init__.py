@@ -1,1 +1,1 @@
-"""How Spark starts the Python of its workers; nothing here is imported by a worker."""
+"""How Spark starts the Python of its workers, or has them forked."""

@@ -27,7 +27,7 @@ export function Failed({ queue, total, onChange }) {
             <td class=mono data-label=message>${place(one)}</td>
             <td class=time data-label=failed>${when(one.until)}</td>
             <td class=number data-label=attempts>${one.attempts?.length ?? one.attempt}</td>
-            <td class=reason data-label=reason>${(one.reason || "no reason was given").split("\n", 1)[0]}</td>
+            <td class=reason data-label=reason><span>${(one.reason || "no reason was given").split("\n", 1)[0]}</span></td>
             <td class="mono value" data-label=value>${preview(one)}</td>
             <td class=acts><${Act} need=${need} onClick=${() => setAsking({ kind: "one", message: one })}>Retry<//></td></tr>
             ${isOpen && html`<${Detail} columns=7 of=${one} lead=${html`<${Trace} of=${one.reason} />`}>

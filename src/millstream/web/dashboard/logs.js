@@ -1,40 +1,19 @@
 // Logs: what there is; and one log, browsed by offset or time, searched by key and headers.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { Listing } from "./listing.js";
 import { useAnswer } from "./live.js";
-import { Act, Ago, Answer, Confirm, Figures, Headers, Problem, ReadOnly, Search, count, format, plural, when } from "./parts.js";
+import { Act, Ago, Answer, Confirm, Figures, Headers, Problem, ReadOnly, count, format, plural, when } from "./parts.js";
 import { Crumb, Partitions } from "./partitions.js";
-import { Payload, keyText, preview } from "./payload.js";
+import { Payload, askExact, keyText, preview } from "./payload.js";
 import { onLog, path, query, session } from "./session.js";
 
 const PAGE = 50;
 const FOLLOW_S = 20;
 
-export function Logs() {
-  const [wanted, setWanted] = useState("");
-  const [limit, setLimit] = useState(1_000);
-  const found = useAnswer(() => listAll(limit), [limit]);
-  return html`
-    <div class=row><h1>Logs</h1><span class=spread></span>
-      <${Search} label="Find a log" value=${wanted} onInput=${setWanted} /></div>
-    <${Answer} of=${found}>${({ logs, after }) => html`
-      <${LogTable} of=${logs.filter((one) => one.name.includes(wanted))} isFiltered=${wanted !== ""} />
-      ${after && html`<button type=button onClick=${() => setLimit(limit + 1_000)}>More logs</button>`}`}<//>`;
-}
+export const Logs = () => html`<${Listing} noun=log table=${LogTable} />`;
 
-async function listAll(limit) {
-  const found = { logs: [], after: "" };
-  do {
-    const page = await session.ms.get(query("/logs", { limit: 1_000, after: found.after }));
-    found.logs.push(...page.logs);
-    found.after = page.after;
-  } while (found.after && found.logs.length < limit);
-  return found;
-}
-
-function LogTable({ of, isFiltered }) {
-  if (!of.length) {
-    return html`<p class=soft>${isFiltered ? "No log has this in its name." : "There are no logs yet: a log comes to exist with its first record."}</p>`;
-  }
+function LogTable({ of }) {
+  if (!of.length) return html`<p class=soft>There are no logs yet: a log comes to exist with its first record.</p>`;
   return html`<div class="card scroll"><table class="folds dense">
     <thead><tr><th>log</th><th class=number>records</th><th class=number>offsets</th><th class=number>size</th><th>last record</th>
       <th>keeps</th></tr></thead>
@@ -153,8 +132,8 @@ function search(name, asked, at) {
   const stop = forward ? "" : at ?? (asked.from === "" ? "" : Number(asked.from) + 1);
   const time = asked.at ? Date.parse(asked.at) : "";
   const times = forward ? { since: time } : { until: time };
-  return session.ms.get(query(path("logs", name, "search"), { key: asked.key, where: asked.where, order: asked.order,
-    start, stop, ...times, limit: PAGE }));
+  return askExact(query(path("logs", name, "search"), { key: asked.key, where: asked.where, order: asked.order,
+    start, stop, ...times, limit: PAGE }), "records");
 }
 
 /** Look again as soon as the log has grown. */

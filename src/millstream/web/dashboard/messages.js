@@ -2,15 +2,15 @@
 import { html, useState } from "../vendor/preact.js";
 import { useAnswer, useNow } from "./live.js";
 import { Answer, Headers, format, toMs, when } from "./parts.js";
-import { Payload, keyText, preview } from "./payload.js";
-import { path, query, session } from "./session.js";
+import { Payload, askExact, keyText, preview } from "./payload.js";
+import { path, query } from "./session.js";
 
 const PAGE = 50;
 
 /** A page of messages; `after` is the claim id of the last one before it. */
 export function usePage(queue, state, after, more = {}) {
   const address = query(path("queues", queue, "messages"), { state, limit: PAGE, after, ...more });
-  return useAnswer(() => session.ms.get(address), [address]);
+  return useAnswer(() => askExact(address, "messages"), [address]);
 }
 
 /** Back and on through the pages of a state. */

@@ -1,15 +1,16 @@
 // The overview: how the whole store goes, second by second, and which queues want attention.
 import { html } from "../vendor/preact.js";
+import { PAGE, firstOf } from "./listing.js";
 import { useAnswer, usePulse } from "./live.js";
-import { Answer, Figures, LiveChart, count, format } from "./parts.js";
+import { Answer, Figures, LiveChart, count, format, plural } from "./parts.js";
 import { QueueTable } from "./queues.js";
-import { onStore, refusal, session } from "./session.js";
+import { onStore, refusal } from "./session.js";
 
 const QUEUES_SHOWN = 8;
 
 export function Overview() {
   const { pulse } = usePulse();
-  const queues = useAnswer(() => session.ms.get("/queues?limit=1000"));
+  const queues = useAnswer(() => firstOf("/queues", "queues", PAGE));
   const why = refusal(onStore("read"));
   return html`
     <div class=row><h1>Overview</h1><span class=spread></span>${pulse && html`<${Things} of=${pulse} />`}</div>
@@ -27,15 +28,18 @@ export function Overview() {
       </section>`}
     <section>
       <div class=row><h2>Queues</h2><span class=spread></span><a href="#/queues">All queues</a></div>
-      <${Answer} of=${queues}>${({ queues: found }) => html`<${QueueTable} of=${busiest(found)} />`}<//>
+      <${Answer} of=${queues}>${({ found, after }) => html`<${QueueTable} of=${busiest(found)} />
+        ${after && html`<p class="soft small">Of the first ${plural(found.length, "queue")} by name; there are more.</p>`}`}<//>
     </section>`;
 }
 
 /** How many things there are, each leading to its page. */
 function Things({ of }) {
-  const things = [["logs", "#/logs"], ["queues", "#/queues"], ["rooms", "#/rooms"], ["connections", null]];
-  return html`<ul class=chips>${things.map(([name, href]) => html`<li key=${name}>
-    ${href ? html`<a href=${href}><b>${count(of[name])}</b> ${name}</a>` : html`<b>${count(of[name])}</b> ${name}`}</li>`)}</ul>`;
+  const things = [["log", "#/logs"], ["queue", "#/queues"], ["room", "#/rooms"], ["connection", null]];
+  return html`<ul class=chips>${things.map(([noun, href]) => {
+    const [number, name] = plural(of[`${noun}s`], noun).split(" ");
+    return html`<li key=${noun}>${href ? html`<a href=${href}><b>${number}</b> ${name}</a>` : html`<b>${number}</b> ${name}`}</li>`;
+  })}</ul>`;
 }
 
 function Totals({ of }) {

@@ -11,6 +11,21 @@ const HEX_BYTES = 8_192;
 const PREVIEW_CHARS = 160;
 const PIECE = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/gs;
 
+/**
+ * Ask for a page of records or messages, `list` of the answer, with the numbers in their values as they
+ * were written: JSON.stringify has them digit for digit. A browser without JSON.rawJSON rounds them.
+ */
+export async function askExact(address, list) {
+  const answer = await session.ms.fetch(session.ms.urls[0] + address);
+  const text = await answer.text();
+  const page = JSON.parse(text);
+  if (!JSON.rawJSON) return page;
+  const exact = JSON.parse(text, (_, value, { source }) => (
+    typeof value === "number" && JSON.stringify(value) !== source ? JSON.rawJSON(source) : value));
+  page[list].forEach((one, i) => { if (one.value !== undefined) one.value = exact[list][i].value; });
+  return page;
+}
+
 /** The bytes of what a listing shows of a value: JSON under `value`, or `base64`. */
 export function bytesOf(record) {
   if (record.base64 === null) return new Uint8Array();

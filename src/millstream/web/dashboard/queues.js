@@ -2,38 +2,17 @@
 //
 // All counts are kept by the store: a page never counts messages.
 import { html, useState } from "../vendor/preact.js";
+import { Listing } from "./listing.js";
 import { useAnswer } from "./live.js";
 import { Failed } from "./failed.js";
 import { InFlight, Messages } from "./messages.js";
-import { Act, Ago, Answer, Chart, Confirm, Figures, Outcome, ReadOnly, Search, count, format, plural, useTask } from "./parts.js";
-import { onQueue, path, query, session } from "./session.js";
+import { Act, Ago, Answer, Chart, Confirm, Figures, Outcome, ReadOnly, count, format, plural, useTask } from "./parts.js";
+import { onQueue, path, session } from "./session.js";
 
-export function Queues() {
-  const [wanted, setWanted] = useState("");
-  const [limit, setLimit] = useState(1_000);
-  const found = useAnswer(() => listAll(limit), [limit]);
-  return html`
-    <div class=row><h1>Queues</h1><span class=spread></span>
-      <${Search} label="Find a queue" value=${wanted} onInput=${setWanted} /></div>
-    <${Answer} of=${found}>${({ queues, after }) => html`
-      <${QueueTable} of=${queues.filter((one) => one.name.includes(wanted))} isFiltered=${wanted !== ""} />
-      ${after && html`<button type=button onClick=${() => setLimit(limit + 1_000)}>More queues</button>`}`}<//>`;
-}
+export const Queues = () => html`<${Listing} noun=queue table=${QueueTable} />`;
 
-async function listAll(limit) {
-  const found = { queues: [], after: "" };
-  do {
-    const page = await session.ms.get(query("/queues", { limit: 1_000, after: found.after }));
-    found.queues.push(...page.queues);
-    found.after = page.after;
-  } while (found.after && found.queues.length < limit);
-  return found;
-}
-
-export function QueueTable({ of, isFiltered = false }) {
-  if (!of.length) {
-    return html`<p class=soft>${isFiltered ? "No queue has this in its name." : "There are no queues yet."}</p>`;
-  }
+export function QueueTable({ of }) {
+  if (!of.length) return html`<p class=soft>There are no queues yet.</p>`;
   return html`<div class="card scroll"><table class="folds dense">
     <thead><tr><th>queue</th><th class=number>waiting</th><th class=number>delayed</th><th class=number>in flight</th>
       <th class=number>failed</th><th class=number>done</th><th class=number>oldest waits</th><th class=number>in</th>

@@ -1,32 +1,24 @@
 // Replicas and forks: whose each log is, how far its copy has come, and which logs begin as another one.
 import { html, useState } from "../vendor/preact.js";
+import { PAGE, firstOf } from "./listing.js";
 import { useAnswer } from "./live.js";
 import { Act, Ago, Answer, Dialog, Outcome, Search, count, plural, useTask } from "./parts.js";
-import { onLog, path, query, session } from "./session.js";
+import { onLog, path, session } from "./session.js";
 
 export function Replicas() {
   const [wanted, setWanted] = useState("");
-  const copies = useAnswer(() => session.ms.get("/replica/logs?limit=1000"));
-  const forks = useAnswer(allForks);
+  const [shown, setShown] = useState(PAGE);
+  const copies = useAnswer(() => firstOf("/replica/logs", "copies", shown), [shown]);
+  const forks = useAnswer(() => firstOf("/forks", "forks", shown), [shown]);
+  const more = ({ after }) => after && html`<button type=button onClick=${() => setShown(shown + PAGE)}>More logs</button>`;
   return html`
     <div class=row><h1>Replicas and forks</h1><span class=spread></span>
       <${Search} label="Find a log" value=${wanted} onInput=${setWanted} /></div>
     <h2>Copies of logs</h2>
-    <${Answer} of=${copies}>${({ copies: found }) => html`<${CopyTable} of=${found.filter((one) => one.name.includes(wanted))} />`}<//>
+    <${Answer} of=${copies}>${(all) => html`<${CopyTable} of=${all.found.filter((one) => one.name.includes(wanted))} />${more(all)}`}<//>
     <h2>Forks</h2>
-    <${Answer} of=${forks}>${(found) => html`<${ForkTable} of=${found.filter((one) => one.name.includes(wanted))}
-      onChange=${() => { forks.reload(); copies.reload(); }} />`}<//>`;
-}
-
-async function allForks() {
-  const found = [];
-  let after = "";
-  do {
-    const page = await session.ms.get(query("/forks", { limit: 1_000, after }));
-    found.push(...page.forks);
-    after = page.after;
-  } while (after && found.length < 1_000);
-  return found;
+    <${Answer} of=${forks}>${(all) => html`<${ForkTable} of=${all.found.filter((one) => one.name.includes(wanted))}
+      onChange=${() => { forks.reload(); copies.reload(); }} />${more(all)}`}<//>`;
 }
 
 function CopyTable({ of }) {

@@ -1,26 +1,17 @@
 // Rooms: which there are; and one room, who is there and what is said, as it is said.
 import { html, useEffect, useReducer, useState } from "../vendor/preact.js";
+import { Listing } from "./listing.js";
 import { useAnswer, useNow } from "./live.js";
-import { Ago, Answer, Figures, Problem, Search, count, format, plural, when } from "./parts.js";
+import { Ago, Answer, Figures, Problem, count, format, plural, when } from "./parts.js";
 import { indentedJson } from "./payload.js";
 import { onRoom, path, refusal, session } from "./session.js";
 
 const SHOWN = 200;
 
-export function Rooms() {
-  const [wanted, setWanted] = useState("");
-  const found = useAnswer(() => session.ms.get("/rooms?limit=1000"));
-  return html`
-    <div class=row><h1>Rooms</h1><span class=spread></span>
-      <${Search} label="Find a room" value=${wanted} onInput=${setWanted} /></div>
-    <${Answer} of=${found}>${({ rooms }) => html`<${RoomTable} of=${rooms.filter((one) => one.name.includes(wanted))}
-      isFiltered=${wanted !== ""} />`}<//>`;
-}
+export const Rooms = () => html`<${Listing} noun=room table=${RoomTable} />`;
 
-function RoomTable({ of, isFiltered }) {
-  if (!of.length) {
-    return html`<p class=soft>${isFiltered ? "No room has this in its name." : "There are no rooms yet: a room comes to exist when a client joins it."}</p>`;
-  }
+function RoomTable({ of }) {
+  if (!of.length) return html`<p class=soft>There are no rooms yet: a room comes to exist when a client joins it.</p>`;
   return html`<div class="card scroll"><table class="folds dense">
     <thead><tr><th>room</th><th class=number>users</th><th class=number>connections</th><th class=number>messages kept</th>
       <th class=number>retained values</th><th class=number>remembers</th><th>last message</th></tr></thead>

@@ -17,7 +17,7 @@ from millstream.rooms.presence import FIRST_ROWS, FIRST_USERS
 from millstream.server.auth.tokens import create_token
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from tests.unit.server.rooms.joining import Client, address, joined
 
 
@@ -167,14 +167,13 @@ def test_a_server_without_rooms_is_no_instance(place: Path) -> None:
 
 def test_watermarks_follow_what_was_pushed_and_go_with_the_last_listener(place: Path) -> None:
     with running(place, Settings(port=0, instance="one")) as server, millstream.open(place) as ms:
-        log = ms.log("room:canvas")
+        assert server.core is not None
+        log, probe = ms.log("room:canvas"), Probe(server.core.store)
         with joined(server) as one, joined(server) as other:
             one.send(("draw", 1), ("draw", 2), n=1)
             other.until_heard(2)
-            while [(mark.name, mark.floor) for mark in log.cursors()] != [("instance:one", 2)]:
-                pass
-        while log.cursors():
-            pass
+            probe.until(lambda: [(c.name, c.floor) for c in log.cursors()] == [("instance:one", 2)])
+        probe.until(lambda: not log.cursors())
 
 
 def test_a_restarted_instance_goes_on_from_its_watermark(place: Path) -> None:

@@ -1,0 +1,119 @@
+"""A job of `millstream spark run`: which Spark runs a pipeline, and what is said if it ends too soon."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millstream.cli.display import note, progress
+from millstream.cli.place import StorePlace
+from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CRASHED = "Python worker exited unexpectedly"
+"""What Spark says of a worker that is gone."""
+
+_AGAIN = "Run the same command again: it goes on where it stopped"
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which Spark runs a pipeline, and what it says of its progress."""
+
+    master: Annotated[str, typer.Option(help="Threads of Spark on this machine.")] = "local[*]"
+    memory: Annotated[str, typer.Option(help="The most that Spark's Java may use.")] = "1g"
+    progress: Annotated[
+        bool,
+        typer.Option("--progress/--no-progress", help="Say how far it is, on standard error."),
+    ] = True
+
+    def run(self, pipeline: str, place: StorePlace, *arguments: Any, **options: Any) -> Any:
+        """Run a pipeline on a store; its summary."""
+        from millstream.spark.session import check_installed
+
+        check_installed()  # before anything of Spark is imported
+        from millstream.spark.pipelines.target import Tell, place_of, quiet
+        from millstream.spark.place import make_place
+
+        if place.is_server:
+            store = make_place(
+                "",
+                server=place.store,
+                token="" if place.token_file else place.secret or "",
+                token_file=place.token_file,
+                ca=place.ca or "",
+            )
+        else:
+            store = place_of(place.store)
+        function = getattr(import_module(f"millstream.spark.pipelines.{pipeline}"), pipeline)
+        with self._session() as session, progress("starting", wanted=self.progress) as bar:
+            tell: Tell = (bar or _line) if self.progress else quiet
+            return function(session, store, *arguments, progress=tell, **options)
+
+    @contextmanager
+    def _session(self) -> Iterator[SparkSession]:
+        """Spark, started for this command; what it raises becomes an error of ours."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        from millstream.spark.session import java_exit, local_session
+
+        descriptor, name = tempfile.mkstemp(prefix="millstream-spark-", suffix=".log")
+        os.close(descriptor)
+        log = Path(name)
+        found = local_session(name="millstream", master=self.master, memory=self.memory, log=log)
+        code: int | None = None
+        try:
+            yield found
+        except MillstreamError:
+            raise
+        except Exception as error:
+            is_spark_alive = isinstance(error, (PySparkException, Py4JJavaError))
+            # A Java that was killed shows as all kinds of errors, also as a broken pipe.
+            code = None if is_spark_alive else java_exit()
+            if code is None and not is_spark_alive:
+                raise
+            told = str(error)
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"{told}\n")
+            reason = reason_of(told) if code is None else _java_ended(code, self.memory)
+            raise MillstreamError(f"{reason} (the full text is in {log})") from error
+        else:
+            log.unlink(missing_ok=True)
+        finally:
+            if code is None:  # else there is nobody to stop
+                found.stop()
+
+
+def _java_ended(code: int, memory: str) -> str:
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+    return (
+        f"Spark's Java {how} before the pipeline was done; it may use {memory} (--memory), which may "
+        f"be more than the machine has. {_AGAIN}"
+    )
+
+
+def reason_of(told: str) -> str:
+    """What went wrong, from all that Spark says about it: our own words, if there are any."""
+    if _CRASHED in told:
+        return (
+            "a Python worker of Spark was killed, or crashed, before the pipeline was done; the "
+            f"machine may have run out of memory. {_AGAIN}"
+        )
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    own = [line.partition(": ")[2] for line in lines if line.startswith("millstream.errors.")]
+    return (own or lines or ["Spark failed without a word"])[0]
+
+
+def _line(stage: str, done: int, total: int) -> None:
+    note(f"{stage}: {done:,} of {total:,}" if total else f"{stage} …")

@@ -1,0 +1,78 @@
+"""A group that one operation has touched: how it stood, how it stands now, and who waits in it.
+
+Members on disk are read a few at a time, in the order of their claim numbers, and each only once;
+those that the operation itself adds take their place among them. When a member may go is left to
+the index.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from millstream.errors import CorruptionError
+from millstream.format import keys
+from millstream.format.ids import split_id
+from millstream.queue.model.group import GroupStanding
+from millstream.queue.model.state import QueueState
+from millstream.store.transaction import WriteTransaction
+
+MEMBERS_PER_READ = 64
+
+
+class OpenGroup:
+    """One group, from when it is touched until it is written back."""
+
+    __slots__ = (
+        "_queue",
+        "_read_to",
+        "_reads",
+        "added",
+        "before",
+        "behind",
+        "name",
+        "now",
+        "unread",
+    )
+
+    def __init__(self, queue: QueueState, name: str, standing: GroupStanding) -> None:
+        self.name = name
+        self.before = self.now = standing
+        self.behind: list[tuple[int, int, bytes]] = []
+        """Members by claim number: read ahead, or added by this operation."""
+        self.added: dict[int, bytes] = {}
+        """Members that this operation has added, and that no row holds yet."""
+        self.unread = standing.waiting
+        self._queue = queue
+        self._read_to = b""
+        self._reads = 1
+        """How many to read next: mostly one is enough."""
+
+    def next_member(self, tx: WriteTransaction) -> tuple[int, bytes]:
+        """Take the first that waits, on disk or added just now."""
+        behind = self.behind
+        while self.unread and (not behind or behind[0][0] > self._all_read_below()):
+            self._read_members(tx)
+        _, claim_id, value = heapq.heappop(behind)
+        return claim_id, value
+
+    def _all_read_below(self) -> int:
+        """Members on disk below this claim number have been read."""
+        return split_id(keys.member_claim(self._read_to[:-1]))[1] if self._read_to else -1
+
+    def _read_members(self, tx: WriteTransaction) -> None:
+        queue = self._queue
+        start, stop = keys.range_of(keys.members(queue.queue_id, self.name))
+        limit = min(self._reads, self.unread)
+        self._reads = min(self._reads * 4, MEMBERS_PER_READ)
+        rows = tx.scan(self._read_to or start, stop, limit=limit)
+        if not rows:
+            raise CorruptionError(
+                f"queue {queue.name!r}: {self.unread} members of group {self.name!r} are missing",
+                what="group",
+                where=self.name,
+            )
+        for key, value in rows:
+            claim_id = keys.member_claim(key)
+            heapq.heappush(self.behind, (split_id(claim_id)[1], claim_id, value))
+        self._read_to = rows[-1][0] + b"\x00"
+        self.unread -= len(rows)

@@ -1,0 +1,98 @@
+"""Permissions: a noun, an action and a pattern of names, written `log:write:orders*`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+from msgspec import Struct
+
+from millstream.command import Action
+from millstream.errors import InvalidInput
+from millstream.limits import NAME_CHARS_MAX
+from millstream.log.names import ROOM
+from millstream.queue.rules.sources import INBOX, LATER
+from millstream.server.auth.name_pattern import covers, matches
+from millstream.server.auth.need import RESERVED, Need, Noun
+
+PERMISSIONS_MAX = 100
+"""Permissions of one token or ticket: each is looked at for each command."""
+
+_NOUNS = (*get_args(Noun), "*")
+_RANK = {"read": 0, "write": 1, "admin": 2}
+
+
+class Permission(Struct, frozen=True):
+    """May do `action`, and whatever is less, to every `noun` whose name matches."""
+
+    noun: Noun | Literal["*"]
+    action: Action
+    pattern: str = "*"
+
+    def allows(self, need: Need) -> bool:
+        """Whether it covers a need."""
+        if self.noun != need.noun and (self.noun != "*" or need.is_explicit):
+            return False
+        if _RANK[self.action] < _RANK[need.action]:
+            return False
+        if need.is_pattern:
+            return covers(self.pattern, need.name)
+        return self.pattern == "*" or matches(self.pattern, need.name)
+
+    def __str__(self) -> str:
+        """As it is written: `parse_permission` reads it."""
+        return f"{self.noun}:{self.action}" + ("" if self.pattern == "*" else f":{self.pattern}")
+
+    def worth(self) -> list[Need]:
+        """The most that it allows."""
+        action, pattern = self.action, self.pattern
+        if self.noun == "store":
+            return [Need("store", action, "", is_explicit=action == "admin")]
+        if self.noun != "*":
+            return [Need(self.noun, action, pattern, is_pattern=True)]
+        nouns: tuple[Noun, ...] = ("log", "queue", "room", "replica")
+        found = [Need(noun, action, pattern, is_pattern=True) for noun in nouns]
+        return [*found, Need("store", action, "")] if matches(pattern, "") else found
+
+
+def parse_permission(text: str) -> Permission:
+    """A permission such as `log:write:orders*`, `queue:admin:mail`, `store:read` or `*:admin`."""
+    noun, _, rest = text.partition(":")
+    action, colon, pattern = rest.partition(":")
+    if noun not in _NOUNS or action not in _RANK or (colon and not pattern):
+        raise InvalidInput(
+            f"a permission is NOUN:ACTION or NOUN:ACTION:PATTERN, with the nouns "
+            f"{', '.join(_NOUNS)} and the actions {', '.join(_RANK)}, such as "
+            f"log:write:orders*; not {text[:300]!r}"
+        )
+    pattern = pattern or "*"
+    if len(pattern) > NAME_CHARS_MAX or not pattern.isprintable():
+        raise InvalidInput(
+            f"a pattern has up to {NAME_CHARS_MAX} characters that can be printed, "
+            f"not {pattern[:300]!r}"
+        )
+    if noun == "store" and pattern != "*":
+        raise InvalidInput(f"there is one store: write store:{action}, without a pattern")
+    if noun == "log" and pattern.startswith((INBOX, LATER)):
+        queue = pattern.partition(":")[2]
+        raise InvalidInput(
+            f"the log {pattern!r} belongs to a queue: write queue:{action}:{queue or '*'}"
+        )
+    if noun == "log" and pattern.startswith(ROOM):
+        room = pattern.removeprefix(ROOM)
+        raise InvalidInput(
+            f"the log {pattern!r} belongs to a room: write room:{action}:{room or '*'}"
+        )
+    if noun == "log" and pattern.startswith(RESERVED):
+        raise InvalidInput(f"logs named {RESERVED}… are the store's own: only store:admin has them")
+    return Permission(noun, action, pattern)  # type: ignore[arg-type]
+
+
+def parse_permissions(texts: Iterable[str]) -> tuple[Permission, ...]:
+    """Permissions in the order given, each once; at least one."""
+    found = tuple(dict.fromkeys(parse_permission(text) for text in texts))
+    if not found:
+        raise InvalidInput("without a permission it could do nothing; name one: log:read:orders*")
+    if len(found) > PERMISSIONS_MAX:
+        raise InvalidInput(f"{len(found)} permissions; the limit is {PERMISSIONS_MAX}")
+    return found

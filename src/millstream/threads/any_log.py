@@ -1,0 +1,50 @@
+# Generated from src/millstream/aio/any_log.py by `make generate`: change that file, not this one.
+
+"""What a log and a log with partitions have in common, as threads hold them."""
+
+from __future__ import annotations
+
+from millstream.command import Session
+from millstream.log import commands as c
+from millstream.record import LogInfo, Retention, Seconds, retention_of
+
+
+class AnyLog:
+    """A name and a session; what is asked of a log with partitions is asked of each of them."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.name = name
+        self._session = session
+
+    def __bool__(self) -> bool:
+        return True
+
+    def info(self) -> LogInfo | None:
+        """What a listing says of it, of all partitions together; None if it does not exist."""
+        return self._session.execute(c.DescribeLog(self.name))
+
+    def retention(self) -> Retention:
+        """What the log, or each partition of it, may forget."""
+        info = self.info()
+        return Retention() if info is None else info.retention
+
+    def retain(
+        self,
+        *,
+        age: Seconds | None = None,
+        bytes: int | None = None,
+        count: int | None = None,
+        consumed: bool = False,
+    ) -> None:
+        """Say what the log may forget: records go as soon as one rule allows. None keeps all.
+
+        Of a log with partitions, `bytes` and `count` are those of one partition.
+        """
+        self._set(retention_of(age=age, bytes=bytes, count=count, consumed=consumed))
+
+    def _set(self, rules: Retention) -> None:
+        self._session.execute(c.SetRetention(self.name, rules))
+
+    def enforce_retention(self) -> int:
+        """Forget now what may be forgotten, rather than in the background; how many went."""
+        return self._session.execute(c.EnforceRetention(self.name))

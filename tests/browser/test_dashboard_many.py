@@ -1,0 +1,92 @@
+"""The dashboard of a store with more than a page of everything, or with just one of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from millstream.server.serving import Serving
+from millstream.threads.database import Millstream
+from tests.browser.boarding import cells, go, serving, settled
+
+pytestmark = [pytest.mark.browser, pytest.mark.requires("browser")]
+
+PAGE = 1_000
+LAST = f"last-{PAGE}"
+
+
+def fill(ms: Millstream) -> None:
+    """One more log, queue and room than a page of a listing has."""
+    for name in (*(f"first-{number:04}" for number in range(PAGE)), LAST):
+        ms.log(name).append("x")
+        ms.create_queue(name)
+        ms.room(name).send("said", 1)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(tmp_path_factory.mktemp("many") / "store.db", fill) as server:
+        yield server
+
+
+@pytest.mark.parametrize("noun", ["queue", "room"])
+def test_what_a_page_does_not_hold_is_shown_when_more_is_asked_for(
+    page: Any, many: Serving, noun: str
+) -> None:
+    go(page, many, f"{noun}s")
+    page.get_by_text(f"More {noun}s").wait_for()
+    assert LAST not in cells(page, "tbody td:first-child")
+    page.get_by_text(f"More {noun}s").click()
+    page.get_by_role("link", name=LAST).wait_for()
+    assert page.get_by_text(f"More {noun}s").count() == 0
+
+
+@pytest.mark.parametrize("noun", ["log", "queue", "room"])
+def test_a_search_finds_what_no_page_shows_yet(page: Any, many: Serving, noun: str) -> None:
+    go(page, many, f"{noun}s")
+    page.fill("input[type=search]", "last")
+    page.get_by_role("link", name=LAST).first.wait_for()
+    page.fill("input[type=search]", "nowhere")
+    page.get_by_text(f"No {noun} has this in its name.").wait_for()
+    assert page.get_by_role("link", name=LAST).count() == 0
+
+
+def test_the_overview_says_that_it_has_not_looked_at_all_queues(page: Any, many: Serving) -> None:
+    go(page, many)
+    page.get_by_text("Of the first 1,000 queues by name; there are more.").wait_for()
+    assert LAST not in cells(page, "tbody td:first-child")
+
+
+def test_one_of_a_thing_is_told_as_one(page: Any, tmp_path: Any) -> None:
+    def alone(ms: Millstream) -> None:
+        ms.room("lobby").send("said", 1)
+
+    with serving(tmp_path / "store.db", alone) as server:
+        go(page, server)
+        page.locator(".chips li").first.wait_for()
+        settled(page)
+        told = cells(page, ".chips li")
+    assert told[1:3] == ["0 queues", "1 room"]
+
+
+def test_a_long_name_begins_where_the_page_begins_on_a_phone(browser: Any, tmp_path: Any) -> None:
+    name = "Überlang-" + "数据流" * 20 + "a" * 80
+
+    def long(ms: Millstream) -> None:
+        ms.log(name).append("x")
+        queue = ms.queue(name, sources=name, start="earliest")
+        queue.claim(1)
+
+    with serving(tmp_path / "store.db", long) as server:
+        context = browser.new_context(viewport={"width": 360, "height": 800})
+        page = context.new_page()
+        go(page, server, "queues")
+        page.get_by_role("link", name=name).wait_for()
+        assert page.eval_on_selector("tbody td a", "e => getComputedStyle(e).textAlign") == "start"
+        over = page.evaluate(
+            "[...document.querySelectorAll('td')].filter(e => e.scrollWidth > e.clientWidth).length"
+        )
+        assert over == 0
+        context.close()

@@ -1,0 +1,77 @@
+"""Promise: messages that only wait for their turn are placed as all others are, by a shorter way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import millstream
+from millstream import Millstream
+from millstream.format import keys
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.slots import Span
+from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.placing import Arrival, admit
+from millstream.queue.service.assigning import Assignment, AssignMessages
+from millstream.testing import Probe, SimulatedClock
+
+from .conftest import fold_all
+
+RECORDS = 60
+SIZES = (1, 20, 1, 1, 17, 20)
+"""Of what is appended together; singles, too."""
+
+
+def the_long_way(ledger: Ledger, spans: Sequence[Span]) -> int:
+    return admit(ledger, map(Arrival, spans))
+
+
+def runs_of(start: int, chosen: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of what was chosen: 1 begins a run, 2 goes on with the last one if it is a neighbour."""
+    runs: list[tuple[int, int]] = []
+    for offset, how in enumerate(chosen, start):
+        if how == 2 and runs and sum(runs[-1]) == offset:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        elif how:
+            runs.append((offset, 1))
+    return runs
+
+
+def filled(store: Millstream, clock: SimulatedClock, chosen: list[list[int]]) -> list[Bucket]:
+    """The buckets of a queue that was assigned some records of a log, in several commits."""
+    at = 0
+    for size in SIZES:
+        store.log("jobs").append_many([b"%d" % n for n in range(at, at + size)])
+        clock.advance(0.005)
+        at += size
+    assert at == RECORDS
+    store.queue("q", sources=["jobs"], router="spark", start="earliest", bucket_exponent=1)
+    start = 0
+    for some in chosen:
+        stop = min(RECORDS, start + len(some))
+        runs = runs_of(start, some[: stop - start])
+        store.session.execute(AssignMessages([Assignment("q", "jobs", start, stop, runs)]))
+        start = stop
+    fold_all(store)
+    found = Probe(store).rows(keys.BUCKET)
+    return [Bucket.decode(found[key]) for key in sorted(found)]
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=40), min_size=1, max_size=4))
+def test_the_short_way_places_what_the_long_one_does(chosen: list[list[int]]) -> None:
+    buckets: list[list[Bucket]] = []
+    for way in ("short", "long"):
+        clock = SimulatedClock()
+        with pytest.MonkeyPatch.context() as patch:
+            if way == "long":
+                patch.setattr("millstream.queue.rules.placing._line_up", the_long_way)
+            with millstream.open(":memory:", clock=clock) as store:
+                buckets.append(filled(store, clock, chosen))
+    short, long = buckets
+    assert [one.spans for one in short] == [one.spans for one in long]
+    assert [one.states for one in short] == [one.states for one in long]
+    whole = [how for some in chosen for how in some][:RECORDS]
+    assert sum(len(one.states) for one in short) == sum(how > 0 for how in whole)
