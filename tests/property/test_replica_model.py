@@ -100,7 +100,7 @@ class Replicas(RuleBasedStateMachine):
         if not self.owns(at):
             before = min(before, log.end_offset())
         self.forgotten |= {r.value for r in log.read(log.start_offset(), before)}
-        log.truncate(before=before)
+        log.truncate(before=before, past_end=True)
         if drop:
             log.enforce_retention()
 

@@ -23,7 +23,10 @@ ASKED_S = 0.01
 """How long an answer holds while there is room: a fast disk takes less than the reserve meanwhile."""
 
 ASKED_BYTES = MiB
-"""Growth of the write-ahead log after which is asked again."""
+"""Growth of the write-ahead log after which is asked again at the latest."""
+
+WRITTEN_TIMES = 2
+"""How often a byte can take its room: in the write-ahead log, and in the file."""
 
 SHARE = 16
 """The reserve is at most this part of a disk: a small one would take nothing otherwise."""
@@ -64,30 +67,33 @@ class DiskSpace:
         self._file = file
         self._reserve_bytes = limits.disk_free_bytes_min
         self._clock = clock
+        self._asked_bytes = 0
         self._due_bytes = 0
         self._due_s = 0.0
 
     def shortage(self, written_bytes: int) -> Shortage | None:
         """What is missing, given how much is in the write-ahead log; None if nothing is."""
-        if written_bytes < self._due_bytes and self._clock.seconds() < self._due_s:
+        grown = self._asked_bytes <= written_bytes < self._due_bytes  # it shrinks as well
+        if grown and self._clock.seconds() < self._due_s:
             return None
-        found = self._ask(written_bytes) if self._reserve_bytes else None
-        self._due_bytes = 0 if found else written_bytes + ASKED_BYTES
-        self._due_s = self._clock.seconds() + ASKED_S
-        return found
+        return self._ask(written_bytes) if self._reserve_bytes else None
 
     def _ask(self, written_bytes: int) -> Shortage | None:
+        self._due_bytes = 0
         try:
             disk = shutil.disk_usage(self._folder)
         except OSError:
             return None  # the commit itself will tell
         reserve_bytes = min(self._reserve_bytes, disk.total // SHARE)
-        if disk.free >= reserve_bytes + written_bytes:
-            return None  # also if the file grows by all of it
-        file = self._file()
-        free_bytes = disk.free - file.owed_bytes
-        if free_bytes >= reserve_bytes:
-            return None
-        if free_bytes >= reserve_bytes // 2 and file.inside_bytes >= reserve_bytes:
-            return None  # the file need not grow, and the write-ahead log has half of the reserve
-        return Shortage(self._folder, disk.free, reserve_bytes, file.owed_bytes)
+        spare_bytes = disk.free - written_bytes - reserve_bytes  # if the file grows by all of it
+        if spare_bytes < 0:
+            file = self._file()
+            spare_bytes = disk.free - file.owed_bytes - reserve_bytes
+            if spare_bytes < 0 and file.inside_bytes >= reserve_bytes:
+                spare_bytes += reserve_bytes // 2  # the file need not grow, only the log
+            if spare_bytes < 0:
+                return Shortage(self._folder, disk.free, reserve_bytes, file.owed_bytes)
+        self._asked_bytes = written_bytes
+        self._due_bytes = written_bytes + min(ASKED_BYTES, spare_bytes // WRITTEN_TIMES)
+        self._due_s = self._clock.seconds() + ASKED_S
+        return None

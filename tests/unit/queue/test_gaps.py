@@ -10,6 +10,7 @@ import millstream
 from millstream import Millstream
 from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.queue.service.scanning import ListPositions, ListUnrouted
+from millstream.testing import Probe
 from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, upkeep, values
@@ -277,6 +278,20 @@ def test_purging_and_peeking(ms: Millstream) -> None:
     ms.log("events").truncate(before=20, past_end=True)
     append(ms, b"e")
     assert values(queue.claim(10)) == [b"d", b"e"]
+
+
+@pytest.mark.parametrize("before", [1, 2, 10])
+def test_purging_counts_what_is_not_routed_and_kept_for_the_queue(
+    ms: Millstream, before: int
+) -> None:
+    """Its log has forgotten some of it, or goes on behind a gap."""
+    Probe(ms).pause_keeper()
+    queue = make(ms, "plain")
+    append(ms, b"a", b"b")
+    ms.log("events").truncate(before=before, past_end=True)
+    assert queue.purge() == 2
+    append(ms, b"c")
+    assert values(queue.claim(10)) == [b"c"]
 
 
 def test_info_names_the_oldest(ms: Millstream, clock: Any) -> None:

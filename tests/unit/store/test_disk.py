@@ -57,6 +57,28 @@ def test_while_there_is_room_the_disk_is_asked_rarely(monkeypatch: pytest.Monkey
     assert disk.asked == 3
 
 
+def test_a_disk_is_asked_before_the_log_can_have_taken_its_reserve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the log grows by takes its room twice: in the log, and then in the file."""
+    disk = Disk(1 * MiB + 10_000, total=16 * MiB)
+    found, _ = room(disk, monkeypatch)
+    assert found.shortage(0) is None
+    assert found.shortage(4_999) is None
+    assert disk.asked == 1
+    found.shortage(5_000)
+    assert disk.asked == 2
+
+
+def test_a_disk_is_asked_again_if_the_log_has_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes are in the file now, and it grows anew."""
+    disk = Disk(100 * MiB)
+    found, _ = room(disk, monkeypatch)
+    found.shortage(8 * MiB)
+    found.shortage(0)
+    assert disk.asked == 2
+
+
 def test_while_there_is_none_each_question_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(16 * MiB - 1)
     found, _ = room(disk, monkeypatch)

@@ -242,7 +242,7 @@ def purge(tx: WriteTransaction, command: c.PurgeQueue) -> int:
     for log_id in find_sources(tx.view, queue.name, queue.spec):
         head = tx.entity(keys.head(log_id), Head)
         position = queue.positions.get(log_id, 0)
-        total += max(0, head.end - max(position, head.start))
+        total += head.count(head.next_at(position), head.end)
         if position < head.end:
             positions.append((log_id, head.end))
     moved = Moved(tx.store_ms, counts, taken=taken, alive=alive, positions=positions)
