@@ -60,6 +60,9 @@ class Spooled:
     def __init__(self, spool: Spool, position: int, size: int) -> None:
         self._spool, self._position, self._size = spool, position, size
 
+    def __len__(self) -> int:
+        return self._size
+
     def read(self) -> bytes:
         """The value."""
         try:
@@ -98,6 +101,10 @@ class SpooledRows:
         """The rows of some keys, each read when it is taken."""
         return ((key, loaded(self._values[key])) for key in wanted)
 
+    def size_bytes(self) -> int:
+        """How many bytes keys and values have; no value is read."""
+        return sum(len(key) + len(value) for key, value in self._values.items())
+
     def __contains__(self, row: object) -> bool:
         return any(found == row for found in self)
 
@@ -117,3 +124,9 @@ class Commit(Struct, frozen=True):
     rows: Collection[Row] = ()
     deletes: Collection[bytes] = ()
     ranges: Collection[tuple[bytes, bytes]] = ()
+
+    def size_bytes(self) -> int:
+        """How many bytes the rows have that are put: keys and values."""
+        if isinstance(self.rows, SpooledRows):
+            return self.rows.size_bytes()
+        return sum(len(key) + len(value) for key, value in self.rows)

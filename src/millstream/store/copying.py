@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from millstream.errors import CannotOpen, CorruptionError, OutcomeUnknown
+from millstream.errors import CannotOpen, CorruptionError, DiskFull, OutcomeUnknown
 from millstream.format import keys
 from millstream.store.commit import Commit, Row
 from millstream.store.engine import Engine, Snapshot
@@ -80,14 +80,17 @@ def _copy(snapshot: Snapshot, target: Engine, hear: Heard) -> int:
 
 def _commit(target: Engine, rows: list[Row], gone: list[bytes]) -> int:
     if rows or gone:
+        shortage = target.shortage()
         try:
+            if shortage is not None:
+                raise shortage.error()
             with target.write() as writer:
                 writer.commit(Commit(rows, deletes=gone))
-        except OutcomeUnknown as error:
-            raise OutcomeUnknown(
+        except (DiskFull, OutcomeUnknown) as error:
+            raise type(error)(
                 f"the copy to {target.place} broke off: {error.message}. Copy again once that is "
                 "mended: it goes on with what is there, and compares all of it",
-                path=target.place,
+                **{**error.data, "path": target.place},
             ) from error
     return len(rows)
 

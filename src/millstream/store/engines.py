@@ -48,6 +48,7 @@ def open_engine(
             create=create,
             durability=durability,
             options=options,
+            limits=limits,
             clock=clock,
             before_fencing=before_fencing,
         )

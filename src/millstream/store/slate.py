@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from millstream.clock import Clock, SystemClock
 from millstream.errors import Closed, InvalidInput, StoreError, WriteFailed
+from millstream.limits import Limits
 from millstream.store.commit import Commit
 from millstream.store.engine import Ability, Durability, Shortage, WouldWait
 from millstream.store.object_folder import STAGED, ObjectFolder
@@ -27,9 +28,19 @@ from millstream.store.slate_following import Following, no_store, read_manifest
 from millstream.store.slate_opener import Opener
 from millstream.store.slate_options import SlateOptions, options_with
 from millstream.store.slate_probe import probe, refusal
+from millstream.store.slate_room import room_of
 from millstream.store.slate_rows import SlateImage, SlateSnapshot
 from millstream.store.slate_stamp import check_stamp, is_reached, put_stamp
 from millstream.store.slate_writing import REPLAYED_MAX, Writing
+
+OPENING_BYTES = 64 * 1024
+"""What opening a store writes at most: a few small objects."""
+
+FOLDER_REPEATS = 3
+"""How often SlateDB repeats what a folder refused: a disk is not away for a moment, as a server is."""
+
+FULL_CLOSE_S = 2.0
+"""How long closing waits on a full disk, where SlateDB tries to gather what is durable as it is."""
 
 LISTED_S = 60.0
 """How long the numbers of a listing are shown."""
@@ -71,6 +82,7 @@ class SlateEngine:
         create: bool = True,
         durability: Durability = "full",
         options: SlateOptions | None = None,
+        limits: Limits | None = None,
         clock: Clock | None = None,
         before_fencing: Callable[[], None] | None = None,
     ) -> None:
@@ -84,6 +96,7 @@ class SlateEngine:
         self._options = options
         self.pace_s = self._options.pace_s
         self._clock = clock or SystemClock()
+        self._room = room_of(self._address, limits or Limits(), self._clock)
         self._binding: Binding = bind()
         self._binding.read_timeout_s = options.read_timeout_s
         self._objects = open_objects(self._binding.module, self._address)
@@ -97,6 +110,7 @@ class SlateEngine:
         self._following: Following | None = None
         self._writing: Writing | None = None
         if not read_only:
+            self._check_room(OPENING_BYTES)
             probe(self.objects)
         self._check_stored(may_create=create and not read_only)
         if read_only:
@@ -127,7 +141,7 @@ class SlateEngine:
             if writing is None:
                 raise StoreError(f"{self.place} was opened to be read only")
             writing.check()
-            yield SlateWriter(writing.image, writing.commit)
+            yield SlateWriter(writing.image, self._commit)
         if writing.behind >= REPLAYED_MAX and self.on_upkeep_due is not None:
             self.on_upkeep_due()
 
@@ -152,8 +166,8 @@ class SlateEngine:
             self._writing.gather()
 
     def shortage(self) -> Shortage | None:
-        """A bucket has no end."""
-        return None
+        """Whether the disk of a folder has too little room; a bucket has no end."""
+        return None if self._room is None else self._room.shortage()
 
     def folder(self) -> Path | None:
         """There is no disk."""
@@ -164,8 +178,10 @@ class SlateEngine:
         if self._writing is None:
             return
         # SlateDB repeats what is refused without end, and does not say why; the object store does.
-        if self._writing.ending == "doubtful" and (why := refusal(self.objects)):
-            raise WriteFailed(why)
+        if self._writing.ending == "doubtful":
+            self._check_room(OPENING_BYTES)
+            if why := refusal(self.objects):
+                raise WriteFailed(why)
         self._writing.recover()
 
     def close(self) -> None:
@@ -175,7 +191,7 @@ class SlateEngine:
                 return
             self._closed = True
         if self._writing is not None:
-            self._writing.close()
+            self._writing.close(None if self.shortage() is None else FULL_CLOSE_S)
         self._following = None
 
     def describe(self) -> dict[str, Any]:
@@ -217,6 +233,16 @@ class SlateEngine:
         with self._turn:
             return self._writing.rewrite(key, change)
 
+    def _commit(self, commit: Commit) -> None:
+        assert self._writing is not None
+        if self._room is not None:
+            self._room.check(commit.size_bytes())
+        self._writing.commit(commit)
+
+    def _check_room(self, size_bytes: int) -> None:
+        if self._room is not None:
+            self._room.check(size_bytes)
+
     def _check_stored(self, *, may_create: bool) -> None:
         """Refuse what is no store, or has lost commits; a store that is created gets its stamp."""
         is_marked = is_reached(self.objects)
@@ -240,6 +266,7 @@ class SlateEngine:
             options=self._options,
             recorder=self._recorder,
             opener=Opener(self.objects),
+            repeats_max=None if self._room is None else FOLDER_REPEATS,
         )
 
     def _image(self) -> SlateImage:

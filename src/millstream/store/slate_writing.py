@@ -34,6 +34,8 @@ SETTINGS: dict[str, Any] = {
 }
 """What we set of SlateDB's settings."""
 
+REPEATS = "object_store_max_retries"
+"""How often SlateDB repeats a request that failed; older versions of it do so without end."""
 
 REPLAYED_MAX = 256
 """Commits after which they are gathered in one object: the next writer, and each reader, replays the
@@ -53,12 +55,14 @@ class Writing:
         options: SlateOptions,
         recorder: Any,
         opener: Opener,
+        repeats_max: int | None = None,
     ) -> None:
+        """`repeats_max`: how often SlateDB repeats a request that failed; None: it does so without end."""
         self._binding, self._objects = binding, objects
         self._prefix, self._place, self._options = prefix, place, options
         self._module = binding.module
         self._errors = binding.module.Error
-        self._recorder, self._opener = recorder, opener
+        self._recorder, self._opener, self._repeats_max = recorder, opener, repeats_max
         self.ending: Ending = "open"
         self.behind = 0
         """Commits that are not gathered yet."""
@@ -142,11 +146,13 @@ class Writing:
         self._publish(self._deltas)
         return True
 
-    def close(self) -> None:
-        """Let go of the database."""
+    def close(self, most_s: float | None = None) -> None:
+        """Let go of the database; None waits for SlateDB as long as a commit does."""
+        if most_s is None:
+            most_s = self._options.commit_timeout_s
         if self.ending in ("open", "doubtful"):
             try:
-                run(self._database.shutdown(), most_s=self._options.commit_timeout_s)
+                run(self._database.shutdown(), most_s=most_s)
             except (TimeoutError, self._errors):
                 pass  # what was acknowledged is durable already
             self.ending = "closed"
@@ -178,6 +184,8 @@ class Writing:
     def _settings(self) -> Any:
         settings = self._module.Settings.default()
         wanted = dict(SETTINGS)
+        if REPEATS in json.loads(settings.to_json_string()):
+            wanted[REPEATS] = self._repeats_max
         if self._options.cache_folder is not None:
             wanted["object_store_cache_options.root_folder"] = str(self._options.cache_folder)
             wanted["object_store_cache_options.max_cache_size_bytes"] = (

@@ -37,6 +37,9 @@ def spooled(first: int, *, count: int = COUNT, broken_at: int = -1) -> Commit:
 class Broken:
     """A value whose temporary file cannot be read any more."""
 
+    def __len__(self) -> int:
+        return MiB
+
     def read(self) -> bytes:
         raise WriteFailed("a temporary file could not be read")
 
