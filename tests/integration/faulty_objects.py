@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream import Millstream, Producer
-from millstream.errors import Fenced, MillstreamError
+from millstream.errors import Fenced, MillstreamError, Poisoned
 from millstream.testing.objects import ObjectAnswer
 
 
@@ -23,7 +23,7 @@ def append_until_it_works(ms: Millstream, value: bytes, producer: Producer) -> N
         try:
             ms.log("a").append(value, producer=producer)
             return
-        except Fenced:
+        except (Fenced, Poisoned):
             raise
         except MillstreamError:
             continue

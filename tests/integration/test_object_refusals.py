@@ -14,7 +14,7 @@ import millstream
 from millstream import Millstream, Producer, SlateOptions
 from millstream.doctor import examine
 from millstream.errors import CannotOpen, Fenced, MillstreamError, OutcomeUnknown, StoreError
-from millstream.testing.objects import ObjectProxy
+from millstream.testing.objects import ObjectAnswer, ObjectProxy
 from tests.integration.faulty_objects import append_until_it_works, refusal, values
 
 pytestmark = [pytest.mark.requires("s3"), pytest.mark.faults, pytest.mark.slow]
@@ -87,6 +87,30 @@ def test_a_bucket_that_is_gone_under_a_writer_is_named(proxy: ObjectProxy, addre
         found = values(ms)
         assert (found[0], found[-1]) == (b"before", b"after")
         assert set(found) <= {b"before", b"doubtful", b"after"}
+
+
+@pytest.mark.parametrize("folder", ["/wal/", "/manifest/"])
+def test_writes_that_are_answered_as_missing_are_no_damage(
+    proxy: ObjectProxy, address: str, folder: str
+) -> None:
+    """The first one ends SlateDB, and the others its tries to open the store again."""
+    answers = iter([refusal(404, "NoSuchKey")] * 4)
+    with millstream.open(address, options=QUICK) as ms:
+        ms.log("a").append(b"before")
+        first = Producer("p", sequence=0)
+
+        def script(method: str, path: str) -> ObjectAnswer | None:
+            is_meant = method == "PUT" and ("/wal/" in path or folder in path)
+            return next(answers, None) if is_meant else None
+
+        proxy.script = script
+        with pytest.raises(OutcomeUnknown):
+            ms.log("a").append(b"doubtful", producer=first)
+        append_until_it_works(ms, b"doubtful", first)
+        assert next(answers, None) is None
+        assert values(ms) == [b"before", b"doubtful"]
+    with millstream.open(address) as ms:
+        assert values(ms) == [b"before", b"doubtful"]
 
 
 def test_a_success_with_an_error_inside_is_no_success(proxy: ObjectProxy, address: str) -> None:

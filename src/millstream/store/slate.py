@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millstream.clock import Clock, SystemClock
-from millstream.errors import Closed, InvalidInput, StoreError, WriteFailed
+from millstream.errors import Closed, CorruptionError, InvalidInput, StoreError, WriteFailed
 from millstream.limits import Limits
 from millstream.store.commit import Commit
 from millstream.store.engine import Ability, Durability, Shortage, WouldWait
@@ -182,7 +182,14 @@ class SlateEngine:
             self._check_room(OPENING_BYTES)
             if why := refusal(self.objects):
                 raise WriteFailed(why)
-        self._writing.recover()
+        try:
+            self._writing.recover()
+        except CorruptionError as error:
+            # SlateDB calls damage whatever a request did not find, also an object that it puts.
+            check_commits(self.objects, self._manifest)
+            raise WriteFailed(
+                f"{error.message}, and no commit is missing; it is tried again"
+            ) from error
 
     def close(self) -> None:
         """Let go of everything; what is committed is durable already."""

@@ -23,9 +23,10 @@ def missing_commits(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> 
     """
     found = [_NAME.fullmatch(one.name) for one in objects.list("wal")]
     numbers = {int(name[1]) for name in found if name is not None}
-    if not numbers:
+    manifest = read_manifest() if numbers else None
+    if manifest is None:
         return []
-    needed = range(read_manifest().replay_after_wal_id + 1, max(numbers))
+    needed = range(manifest.replay_after_wal_id + 1, max(numbers))
     return [f"wal/{number:020}.sst" for number in needed if number not in numbers]
 
 
