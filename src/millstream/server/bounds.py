@@ -42,6 +42,7 @@ RUNS_MAX = 100_000
 """Claims that one command may name."""
 
 _RUNS = ("claims", "acked")
+_LEASE = "lease_ms"
 _CHECKED_ELSEWHERE = (Single, Batch, RecordBlock, Parcel, QueueSpec, RoomSettings, RoomMessage)
 """Values that are checked as a whole: packed records by `check_records`, others by their rules."""
 
@@ -92,7 +93,7 @@ def _check_of(hint: Any, field: str) -> Check | None:
         kept = [one for one in arguments if one is not NoneType]
         return _check_of(kept[0], field) if len(kept) == 1 else _check_either(kept, field)
     if hint is int:
-        return check_integer
+        return _check_lease if field == _LEASE else check_integer
     if hint is float:
         return _check_finite
     if origin is list and field in _RUNS:
@@ -147,6 +148,12 @@ def _check_name(name: str, value: str) -> None:
 def _check_signed(name: str, value: int) -> None:
     if not -NUMBER_MAX - 1 <= value <= NUMBER_MAX:
         raise InvalidInput(f"{name} is a 64-bit integer, not {value!r}")
+
+
+def _check_lease(name: str, value: int) -> None:
+    """Refuse a lease that is over at once, also where there is nothing to claim by it."""
+    if check_integer(name, value) < 1:
+        raise InvalidInput(f"{name} is at least 1, not {value}; leave it out for the queue's own")
 
 
 def _check_finite(name: str, value: float) -> None:

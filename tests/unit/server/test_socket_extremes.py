@@ -243,3 +243,20 @@ def test_the_steps_of_a_transaction_are_checked_too(server: Serving) -> None:
                 talk.ask(Transact([CreateLog("b"), step]))
             assert FAILED not in refused.value.message
         assert talk.ask(GetBounds("b")) == (0, 0)
+
+
+@pytest.mark.parametrize("messages", [0, 1])
+@pytest.mark.parametrize("wait_ms", [None, 60_000])
+def test_a_lease_that_is_over_at_once_is_refused_whether_or_not_there_are_messages(
+    server: Serving, messages: int, wait_ms: int | None
+) -> None:
+    with talking(server) as talk:
+        queue = f"leased-{messages}-{wait_ms}"
+        talk.ask(SpecifyQueue(queue, QueueSpec()))
+        if messages:
+            talk.ask(PutMessages(queue, single(b"x")))
+
+        with pytest.raises(InvalidInput, match="lease_ms is at least 1, not 0"):
+            talk.ask(ClaimMessages(queue, 1, 0, "", wait_ms, []))
+        with pytest.raises(InvalidInput, match="lease_ms is at least 1, not 0"):
+            talk.ask(RenewClaims(queue, [], 0))
