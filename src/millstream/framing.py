@@ -84,7 +84,8 @@ class Unframer:
         """The frames that are whole by now, each with its kind; `BadFrame` if it is none."""
         if not self._buffer and len(data) >= HEAD.size:
             kind, length = HEAD.unpack_from(data)
-            self._check(kind, length)
+            if kind != DATA or length > self._bytes_max:
+                self._check(kind, length)
             if len(data) == HEAD.size + length:  # as most pieces are
                 return [(kind, data[HEAD.size :])]
         self._buffer += data

@@ -125,26 +125,26 @@ def _check_offered(command: Command[Any]) -> None:
 
 def decode_requests(data: bytes) -> list[tuple[int, Command[Any]]]:
     """The requests of a frame; anything else is refused."""
-    try:
-        found = _requests.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"not a frame of requests: {error}") from error
-    return [
-        (number, base.Transact(asked.steps) if isinstance(asked, _Transact) else asked)
-        for number, asked in found
-    ]
+    return _decode_with(_requests, data)
 
 
 def decode_internal(data: bytes) -> list[tuple[int, Command[Any]]]:
     """The requests of a frame that another node has sent."""
+    return _decode_with(_internal_decoder(), data)
+
+
+def _decode_with(
+    decoder: msgspec.msgpack.Decoder[Any], data: bytes
+) -> list[tuple[int, Command[Any]]]:
+    found: list[tuple[int, Any]]
     try:
-        found = _internal_decoder().decode(data)
+        found = decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidInput(f"not a frame of requests: {error}") from error
-    return [
-        (number, base.Transact(asked.steps) if isinstance(asked, _Transact) else asked)
-        for number, asked in found
-    ]
+    for at, (number, asked) in enumerate(found):
+        if type(asked) is _Transact:
+            found[at] = number, base.Transact(asked.steps)
+    return found
 
 
 @cache

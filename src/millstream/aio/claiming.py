@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -32,6 +34,8 @@ class Claims:
         """What goes back because no consumer is there any more."""
         self.standing = StandingClaims(store, loop, self.returns, self._claim_now)
         """Those that wait."""
+        self._reading: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        """By log: held while a thread reads messages of it that are not at hand."""
 
     async def claim(self, command: ClaimMessages, turns: ClientTurns | None = None) -> list[Lot]:
         """As `waiting.claim_messages`, without a thread while it waits.
@@ -102,7 +106,9 @@ class Claims:
         return found or await self.standing.wait(command, until_s, turns, at_once)
 
     def _until_s(self, command: ClaimMessages) -> float:
-        return self._store.clock.seconds() + (command.wait_ms or 0) / 1000
+        """When it stops to wait; the clock is not asked for one that does not wait."""
+        wait_ms = command.wait_ms
+        return self._store.clock.seconds() + wait_ms / 1000 if wait_ms else 0.0
 
     async def _claim_now(
         self, command: ClaimMessages, turns: ClientTurns | None
@@ -168,11 +174,29 @@ class Claims:
             rest = replace(command, acked=[], count=command.count - granted.count)
             return await self._claim_by_thread(rest, grants, turns)
         if found is None:
-            found = await self._loop.ask(read_grants, store, command.queue, grants, turns=turns)
+            found = await self._read(command, grants, turns)
         if found or not grants:
             return found, granted.left
         # All of these were damaged, and have failed.
         return await self._claim_by_thread(consuming.without_acks(command), (), turns)
+
+    async def _read(
+        self, command: ClaimMessages, grants: list[Grant], turns: ClientTurns | None
+    ) -> list[Lot]:
+        """The messages that a claim got, by a thread.
+
+        Claims of one commit mostly need the same block: one of them reads it, and the others find it
+        at hand. Four consumers that claim a hundred each read 3.7 pages per claim instead of 7
+        (2026-11). A slow store answers many reads at once, and is asked for them so.
+        """
+        store, queue = self._store, command.queue
+        if not store.is_fast or not grants:
+            return await self._loop.ask(read_grants, store, queue, grants, turns=turns)
+        reading = self._reading.setdefault(grants[0].log_id, asyncio.Lock())
+        async with turns or nullcontext(), reading:
+            if are_at_hand(store, grants):
+                return read_grants(store, queue, grants)
+            return await self._loop.ask(read_grants, store, queue, grants)
 
     async def _claim_by_thread(
         self, command: ClaimMessages, grants: Sequence[Grant], turns: ClientTurns | None

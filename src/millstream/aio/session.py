@@ -108,9 +108,9 @@ class _Group:
 
     def settle(self) -> None:
         """Give the answers; in the event loop. Consumers that waited hear before publishers do."""
-        waited = [one for one in self.asked if one.command is None]
-        for one in waited:
-            one.settle()
+        for one in self.asked:
+            if one.command is None:
+                one.settle()
         for one in self.asked:
             if one.command is not None:
                 one.settle()
@@ -170,9 +170,10 @@ class AsyncEmbeddedSession:
         that takes the messages, the task's answer means nothing any more. If False, nothing was
         done. Called in the event loop.
         """
-        if type(command) is ClaimMessages:
-            return self._claims.begin(command, done, turns, at_once)
-        if type(command) not in DIRECT or put_for_later(command):
+        kind = type(command)
+        if kind is ClaimMessages:
+            return self._claims.begin(command, done, turns, at_once)  # type: ignore[arg-type]
+        if kind not in DIRECT or (kind is PutMessages and put_for_later(command)):
             return False
         self.commit_soon(command, done)  # type: ignore[arg-type]
         return True

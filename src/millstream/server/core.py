@@ -260,14 +260,17 @@ class Core:
         if not isinstance(command, ClaimMessages):
             answer = await self.session.execute(command)
         else:
-            _, now_ms = self.store.state.time.now()
-            command = holdings.reserve(command, now_ms)
+            command = holdings.reserve(command, self.now_ms)
             try:
                 answer = await self.session.execute(command, turns)
             finally:
                 holdings.release(command)
         holdings.note(command, answer)
         return answer
+
+    def now_ms(self) -> int:
+        """Store time, by which leases run."""
+        return self.store.state.time.now()[1]
 
     def return_claims(
         self,
@@ -287,7 +290,7 @@ class Core:
         found = self._holdings.get(principal.token)
         if found is None:
             if len(self._holdings) >= HOLDERS_KEPT:
-                _, now_ms = self.store.state.time.now()
+                now_ms = self.now_ms()
                 kept = self._holdings.items()
                 self._holdings = {key: one for key, one in kept if not one.is_empty(now_ms)}
             found = self._holdings[principal.token] = Holdings(self.settings.claims_open_max)

@@ -84,7 +84,7 @@ class _Call:
         self._command = command
         self._holdings = holdings
         self._done = done
-        self._waits = waits(command)
+        self._waits = command.traits.waits is not None and waits(command)
         self._is_counted = False
         """Whether it counts among the requests of its token."""
         self._is_told = False
@@ -99,8 +99,7 @@ class _Call:
             self._core.quota.requests.take(self._principal)
             self._is_counted = True
         if isinstance(command, ClaimMessages):
-            _, now_ms = self._core.store.state.time.now()
-            command = self._reserved = self._holdings.reserve(command, now_ms)
+            command = self._reserved = self._holdings.reserve(command, self._core.now_ms)
         self._command = command
 
     def begin(self) -> bool:
@@ -140,7 +139,8 @@ class _Call:
 
     def _note(self, found: Any) -> None:
         """Count an answer, and what was claimed by it."""
-        self.give_back()
+        if self._is_counted or self._reserved is not None:
+            self.give_back()
         kind, core = type(self._command), self._core
         if isinstance(found, Exception):
             core.meter.failed(kind, found)

@@ -7,6 +7,7 @@ finished makes room, and so does a lease that has ended: another client may have
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
@@ -38,15 +39,18 @@ class Holdings:
             until <= now_ms for held in self._held.values() for until in held.values()
         )
 
-    def reserve(self, command: ClaimMessages, now_ms: int) -> ClaimMessages:
-        """The claim, for as many messages as there is room for; `Overloaded` if there is none."""
+    def reserve(self, command: ClaimMessages, now_ms: Callable[[], int]) -> ClaimMessages:
+        """The claim, for as many messages as there is room for; `Overloaded` if there is none.
+
+        It asks for store time only if it must look for leases that have ended.
+        """
         if command.pop or command.count < 1:
             return command
         for run in command.acked:
             self._drop(command.queue, run)
         room = self._room()
         if room < command.count:
-            self._let_go(now_ms)
+            self._let_go(now_ms())
             room = self._room()
         if room < 1:
             raise Overloaded(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millstream import aio
 from millstream.errors import Conflict, LeaseLost, NotFound
-from millstream.testing import Probe
+from millstream.log import reader, recent
+from millstream.store.tempo import KEPT
+from millstream.testing import Probe, SimulatedClock
 
 
 def test_a_message_is_claimed_and_finished(tmp_path: Path) -> None:
@@ -127,3 +131,41 @@ def test_a_put_needs_its_queue_and_a_queue_is_made_at_every_deploy(tmp_path: Pat
             assert caught.value.why == ["unknown"]
 
     asyncio.run(main())
+
+
+@pytest.mark.embedded
+async def test_claims_of_one_commit_read_the_block_that_they_share_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimulatedClock()  # so no commit takes long, and the event loop makes them itself
+    async with await aio.open(tmp_path / "a.db", clock=clock) as ms:
+        queue = await ms.create_queue("jobs")
+        for first in (0, 400):
+            await queue.put_many([b"%d" % n for n in range(first, first + 400)])
+    fetches: list[str] = []
+    may_go_on, has_begun = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def counted(*args: Any, **more: Any) -> Any:
+        fetches.append(threading.current_thread().name)
+        loop.call_soon_threadsafe(has_begun.set)
+        assert may_go_on.wait(60)
+        return reader.fetch_blocks(*args, **more)
+
+    async with await aio.open(tmp_path / "a.db", clock=clock) as ms:
+        queue = await ms.queue("jobs")
+        for _ in range(KEPT):
+            await ms.log("x").append(b"x")
+        await queue.claim(400)
+        monkeypatch.setattr(recent, "fetch_blocks", counted)
+
+        claims = asyncio.gather(*(queue.claim(100) for _ in range(4)))
+        await has_begun.wait()
+        for _ in range(1_000):
+            await asyncio.sleep(0)  # the others get their turns, and wait
+        may_go_on.set()
+        found = await claims
+
+    values = [int(message.value or b"") for some in found for message in some]
+    assert sorted(values) == [*range(400, 800)]
+    assert len(fetches) == 1

@@ -133,7 +133,7 @@ def test_a_claim_that_goes_on_as_a_task_gives_back_what_it_holds_if_it_is_cancel
             assert isinstance(task, asyncio.Task)
             task.cancel()  # before it has run
             await asyncio.gather(task, return_exceptions=True)
-            assert holdings.reserve(command, 0).count == 1  # there is room for another
+            assert holdings.reserve(command, lambda: 0).count == 1  # there is room for another
 
     in_loop(test)
 

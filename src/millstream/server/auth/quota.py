@@ -77,6 +77,8 @@ class Quota:
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._rate = settings.requests_per_second
+        self.is_limited = bool(self._rate)
+        """Whether requests have to be paid for."""
         self._clock = clock
         self._paid_until_ms: dict[str, float] = {}
         self.connections = Share(

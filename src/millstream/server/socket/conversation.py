@@ -156,7 +156,9 @@ class Conversation:
             requests = decode_requests(data)
         except InvalidInput:
             return False
-        if not self._has_room(requests) or self._spend(len(requests)) is not None:
+        if not self._has_room(requests):
+            return False
+        if self._core.quota.is_limited and self._spend(len(requests)) is not None:
             return False
         for number, command in checked(requests, self._core.store.limits):
             self._begin(number, command)
@@ -218,7 +220,7 @@ class Conversation:
         if isinstance(command, MillstreamError):
             self.outbox.answer(number, command)
             return
-        if waits(command):
+        if command.traits.waits is not None and waits(command):
             self._waiting.add(number)
         if not (self._unbegun or self._is_traced) and self._begin_direct(number, command):
             return
@@ -259,7 +261,9 @@ class Conversation:
             return
         del self._running[number]
         self._waiting.discard(number)
-        self._send_answer(number, command, _told(command, found))
+        if isinstance(found, Exception):
+            found = _told(command, found)
+        self._send_answer(number, command, found)
         if self._idle is not None and None not in self._running.values():
             self._idle.set()
 
@@ -351,9 +355,9 @@ class Conversation:
             self.is_cut = True
 
 
-def _told(command: Command[Any], found: Any) -> Any:
-    """An answer, or the error that tells an exception."""
-    if isinstance(found, Exception) and not isinstance(found, MillstreamError):
-        note_failure(found, command=type(command).__name__)
-        return MillstreamError("the server failed at this request; its log says where")
-    return found
+def _told(command: Command[Any], error: Exception) -> MillstreamError:
+    """The error that tells a client of an exception."""
+    if isinstance(error, MillstreamError):
+        return error
+    note_failure(error, command=type(command).__name__)
+    return MillstreamError("the server failed at this request; its log says where")

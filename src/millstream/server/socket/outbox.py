@@ -52,8 +52,8 @@ class Outbox:
         self._frames: deque[tuple[bytes, list[Sent], list[Unsent]]] = deque()
         self._bytes = 0
         self._news = asyncio.Event()
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._emptied: asyncio.Event | None = None
+        """Set when all is sent; made once that is waited for."""
 
     def answer(
         self,
@@ -64,7 +64,6 @@ class Outbox:
     ) -> None:
         """Send an answer soon, together with what else is done by then."""
         if not self._done:
-            self._empty.clear()
             self._soon(self._flush)
         self._done.append((number, found))
         if when_sent is not None:
@@ -83,10 +82,9 @@ class Outbox:
         if is_next and self._write(frame):  # type: ignore[misc]
             for call in when_sent or ():
                 call()
-            if not self._done:
-                self._empty.set()
+            if self._emptied is not None:
+                self._look_if_empty()
             return
-        self._empty.clear()
         self._frames.append((frame, when_sent or [], unsent or []))
         self._bytes += len(frame)
         self._news.set()
@@ -111,12 +109,18 @@ class Outbox:
                 self._blocked = False
                 for call in when_sent:
                     call()
-            if not self._done:
-                self._empty.set()
+            self._look_if_empty()
 
     async def drained(self) -> None:
         """Wait until everything is sent."""
-        await self._empty.wait()
+        if self._done or self._frames or self._blocked:
+            self._emptied = asyncio.Event()
+            await self._emptied.wait()
+
+    def _look_if_empty(self) -> None:
+        """End that wait if nothing is left to be sent."""
+        if self._emptied is not None and not self._done:
+            self._emptied.set()
 
     def close(self) -> None:
         """The connection has ended: what was not sent never will be."""
@@ -133,19 +137,22 @@ class Outbox:
         if self._is_closed:
             return
         unsent, self._unsent = self._unsent, []
-        *others, last = _frames(done)
-        for frame in others:
-            self.put(frame)
-        self.put(last, when_sent, unsent)
+        frame = _encode(done)
+        if len(frame) > FRAME_BYTES and len(done) > 1:
+            *others, frame = _halves(done)
+            for one in others:
+                self.put(one)
+        self.put(frame, when_sent, unsent)
 
 
-def _frames(done: list[tuple[int, Any]]) -> list[bytes]:
-    """Answers as one frame; as several, if there is much of them."""
-    frame = _encode(done)
-    if len(frame) <= FRAME_BYTES or len(done) == 1:
-        return [frame]
+def _halves(done: list[tuple[int, Any]]) -> list[bytes]:
+    """Answers as several frames: two, or more if there is much of them."""
     middle = len(done) // 2
-    return _frames(done[:middle]) + _frames(done[middle:])
+    found: list[bytes] = []
+    for half in (done[:middle], done[middle:]):
+        frame = _encode(half)
+        found += _halves(half) if len(frame) > FRAME_BYTES and len(half) > 1 else [frame]
+    return found
 
 
 def _encode(done: list[tuple[int, Any]]) -> bytes:
