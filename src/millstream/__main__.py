@@ -1,6 +1,6 @@
 """`python -m millstream` is the command line."""
 
-from millstream.cli import main
+from millstream_command import main
 
 if __name__ == "__main__":
     main()

@@ -59,7 +59,7 @@ class Commands(TyperGroup):
             sys.stdout.flush()
             return result
         except MillstreamError as error:
-            self._report(ctx, explain(error))
+            self._report(ctx, explain(error, _flags(self)))
             raise typer.Exit(exit_code(error)) from error
         except BrokenPipeError:
             silence()  # the reader of our output has seen enough: what was to be done is done
@@ -88,6 +88,14 @@ def _hide_variables(command: Any) -> None:
         parameter.show_envvar = parameter.name == "store"
     for child in getattr(command, "commands", {}).values():
         _hide_variables(child)
+
+
+def _flags(command: Any) -> dict[str, str]:
+    """The options of all commands by the names of their parameters, as they are typed."""
+    found = {one.name: one.opts[-1] for one in command.params if one.opts[-1].startswith("--")}
+    for child in getattr(command, "commands", {}).values():
+        found |= _flags(child)
+    return found
 
 
 app = typer.Typer(

@@ -1,6 +1,6 @@
 """`python -m millstream.cli` is `python -m millstream`."""
 
-from millstream.cli import main
+from millstream_command import main
 
 if __name__ == "__main__":
     main()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
+from millstream.cli.declared import DeclaredField
 from millstream.errors import (
     AlreadyExists,
     CannotOpen,
     CorruptionError,
     EndMoved,
     Fenced,
+    InvalidFilter,
     Locked,
     MillstreamError,
     NotFound,
@@ -38,9 +43,20 @@ EXIT_UNUSABLE = 2
 """The command line is wrong, or the store cannot be opened."""
 
 
-def explain(error: MillstreamError) -> str:
-    """What happened and what to do, in one line; a message with a semicolon says it already."""
+_ARGUMENT = re.compile(
+    r"""(?<![\w'"`./\\?&-])([a-z]+(?:_[a-z]+)+(?![\w'"`/(=\\-]|\.\w)|[a-z_]+(?==\w))(=?)"""
+)
+"""An argument as the library writes it: `past_end`, `partitions=4`. What is quoted is none."""
+
+
+def explain(error: MillstreamError, flags: Mapping[str, str] | None = None) -> str:
+    """What happened and what to do, in one line; a message with a semicolon says it already.
+
+    `flags` are the options by their names: what the library calls `past_end` is `--past-end` here.
+    """
     message = " ".join(str(error).split())
+    if flags and not isinstance(error, InvalidFilter):  # a filter has words of its own
+        message = _ARGUMENT.sub(lambda found: _typed(found, flags), message)
     if "; " in message:
         return message
     for kind in type(error).__mro__:
@@ -53,6 +69,13 @@ def explain(error: MillstreamError) -> str:
         return f"{message}; {advice.format_map(error.data)}"
     except KeyError:
         return message
+
+
+def _typed(found: re.Match[str], flags: Mapping[str, str]) -> str:
+    """An argument as it is typed here; what is no option stays as it is."""
+    name, equals = found.groups()
+    flag = flags.get(name) or flags.get(DeclaredField(name, str).option)
+    return found[0] if flag is None else flag + (" " if equals else "")
 
 
 def exit_code(error: MillstreamError) -> int:

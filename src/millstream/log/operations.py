@@ -306,8 +306,8 @@ def set_metadata(tx: WriteTransaction, command: c.SetMetadata) -> None:
     """Set or delete one metadata entry."""
     if command.key == PARTITIONS_KEY:
         raise InvalidInput(
-            f"the metadata entry {PARTITIONS_KEY!r} is the store's own: `add_partitions` alters how "
-            "many partitions a log has"
+            f"the metadata entry {PARTITIONS_KEY!r} is the store's own: `add_partitions`, or `millstream "
+            "log create --grow`, alters how many partitions a log has"
         )
     log_id, _ = make_log(tx, first_of(tx, command.log))
     key = keys.metadata(log_id)

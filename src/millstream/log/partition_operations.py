@@ -68,7 +68,7 @@ def _check_new(tx: WriteTransaction, command: c.CreatePartitions) -> None:
 def _other_number(log: str, count: int, wanted: int) -> Partitioned:
     return Partitioned(
         f"log {log!r} has {count} partitions, not {wanted}: say partitions={count}. Their number "
-        "can be raised (`add_partitions`), never lowered",
+        "can be raised (`add_partitions`, `millstream log create --grow`), never lowered",
         log=log,
         partitions=count,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,29 @@ def test_every_error_is_explained_in_one_line() -> None:
     assert exit_code(errors.Locked("no")) == 1
 
 
+def test_an_error_names_options_as_they_are_typed(cli: Any) -> None:
+    cli("append", "past_end", "x")
+    told = cli.error("log", "truncate", "past_end", "--before", "99", "--yes")
+    assert "log 'past_end' ends at 1" in told
+    assert "say --past-end to have it go on" in told
+    told = cli.error("queue", "create", "mail", "--max-attempts", "0")
+    assert told == "error: --max-attempts is from 1 to 65,535, not 0"
+    told = cli.error("room", "settings", "hall", "--message-max", "1TiB")
+    assert told.startswith("error: --message-max is from 1 to ")
+    cli("log", "create", "parts", "--partitions", "4")
+    told = cli.error("log", "create", "parts", "--partitions", "5")
+    assert "say --partitions 4." in told
+    assert "--grow" in told
+
+
+def test_words_of_a_filter_and_of_an_address_are_no_options() -> None:
+    flags = {"past_end": "--past-end", "token": "--token"}
+    filter = errors.InvalidFilter("found past_end", line=1, column=1, expected="and")
+    assert explain(filter, flags) == "found past_end"
+    told = "no store at /a/past_end/b, nor at http://h/?token=x, nor at past_end.db"
+    assert explain(errors.CannotOpen(told), flags) == told
+
+
 def test_stats_count_logs_and_records(cli: Any) -> None:
     cli("append", "a", "x", "y")
     found = cli.json("stats")
@@ -118,6 +142,24 @@ def test_fold_says_how_many_commits_it_moved(cli: Any) -> None:
         cli("append", "a", "x")
     assert cli.json("fold")["folded"] == 3
     assert cli("fold") == "0 commits folded\n"
+
+
+@pytest.mark.parametrize("part", ["millstream", "millstream.cli.worker"])
+def test_an_interrupt_while_the_program_is_imported_is_quiet(part: str) -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    module, _, function = project["project"]["scripts"]["millstream"].partition(":")
+    code = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {part!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        f"from {module} import {function}\n"
+        f"sys.argv = ['millstream', '--version']; {function}()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_the_version_is_the_package_s(cli: Any) -> None:
