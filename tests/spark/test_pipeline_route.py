@@ -98,6 +98,20 @@ def test_spark_agrees_with_the_built_in_routing(
     assert all(one.behind == 0 for one in summary.queues)
 
 
+@pytest.mark.parametrize("asked_max", [0, 12], ids=["by SQL", "in tasks"])
+def test_a_queue_may_have_a_comma_in_its_name(
+    spark: SparkSession, store: Millstream, asked_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "ASKED_MAX", asked_max)
+    fill(store, "orders", 10)
+    for name in ("berlin, spare", "spare"):
+        settings = {"sources": ["orders"], "filter": "_timestamp >= 1700000000004"}
+        store.queue(name, router="spark", start="earliest", **settings)
+    assert route(spark, path_of(store)).assigned == 12
+    expected = [("orders", n) for n in range(4, 10)]
+    assert held(store, "berlin, spare") == held(store, "spare") == expected
+
+
 def test_records_can_be_enriched(spark: SparkSession, store: Millstream) -> None:
     fill(store, "orders", 20)
     store.queue("vip", sources=["orders"], filter="tier = 'gold'", start="earliest", router="spark")

@@ -104,8 +104,11 @@ class OptionTexts:
         return text
 
     def names(self, name: str) -> list[str]:
-        """Names with commas between, each once."""
-        found = [one.strip() for one in self.text(name).split(",") if one.strip()]
+        """Names with commas between, or as a JSON list, each once: a name may have a comma."""
+        try:
+            found = msgspec.json.decode(self.text(name), type=list[str])
+        except msgspec.MsgspecError:
+            found = [one.strip() for one in self.text(name).split(",") if one.strip()]
         for one in found:
             self.check(name, check_name, one)
         return list(dict.fromkeys(found))

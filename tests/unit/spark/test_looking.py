@@ -160,6 +160,38 @@ def test_the_next_is_worked_on_while_the_caller_has_the_last() -> None:
     assert list(one_ahead(work, [])) == []
 
 
+def test_nobody_waits_for_what_was_begun_ahead_and_is_not_wanted() -> None:
+    begun, released, ended = Event(), Event(), Event()
+
+    def work(number: int) -> int:
+        if number:
+            begun.set()
+            released.wait(60)
+            ended.set()
+        return number
+
+    ahead = one_ahead(work, range(3))
+    assert next(ahead) == 0
+    assert begun.wait(60)
+    ahead.close()  # type: ignore[attr-defined]
+    assert not ended.is_set()
+    released.set()
+    assert ended.wait(60)
+
+
+def test_a_damaged_value_goes_to_its_queues_by_its_metadata(path: Path) -> None:
+    with millstream.open(path) as store:
+        store.fold()
+        probe = Probe(store)
+        probe.damage(sorted(probe.rows(keys.PAYLOAD_BLOCK))[0])
+    interests = {"orders": [Interest("filled", "_value IS NOT NULL"), Interest("all", "")]}
+    answer = look_at(options(path, failOnDataLoss="false"), [Range("orders", 0, COUNT)], interests)
+    assert not answer.lost  # a claim tells of it, and the message has failed
+    (looked,) = answer.looked
+    assert offsets(looked.taken["filled"]) == [n for n in range(COUNT) if n % 7 != 6]
+    assert offsets(looked.taken["all"]) == list(range(COUNT))
+
+
 def test_what_fails_ahead_is_raised_when_it_is_its_turn() -> None:
     def work(number: int) -> int:
         return 6 // (2 - number)

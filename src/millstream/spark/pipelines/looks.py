@@ -81,8 +81,12 @@ def look(
 
 
 def one_ahead(work: Callable[[T], R], given: Iterable[T]) -> Iterator[R]:
-    """The result for each; while the caller has one of them, the next is worked on."""
-    with ThreadPoolExecutor(1, "millstream-ahead") as pool:
+    """The result for each; while the caller has one of them, the next is worked on.
+
+    If the caller goes before the end, also by an interrupt, what is worked on is not waited for.
+    """
+    pool = ThreadPoolExecutor(1, "millstream-ahead")
+    try:
         waiting: list[Future[R]] = []
         for one in given:
             done = [future.result() for future in waiting]
@@ -90,6 +94,8 @@ def one_ahead(work: Callable[[T], R], given: Iterable[T]) -> Iterator[R]:
             yield from done
         for future in waiting:
             yield future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _cut(queue: str, one: Range, runs: Sequence[tuple[int, int]]) -> Iterator[Assignment]:

@@ -97,10 +97,6 @@ def route(
     tell = None if fail_on_data_loss else lost.append
     with writing(job.place) as session:
         infos = routed_queues(session, check_names(queues, "queue"), tell)
-        if commas := [name for name in infos if "," in name]:
-            raise InvalidInput(
-                f"queue {commas[0]!r} has a comma in its name: the sink cannot name it"
-            )
         before = {name: _messages(session, info) for name, info in infos.items()}
         copied: dict[str, int] = {}
         if backfill:
@@ -301,7 +297,7 @@ class _RouteRun:
             job.spark.createDataFrame(edges, "log string, offset bigint, queue string")
         )
         with job.configured(_SETTINGS):
-            job.append(whole, assign=True, queues=",".join(infos))
+            job.append(whole, assign=True, queues=list(infos))
 
 
 def enriched(spark: SparkSession, rows: DataFrame, enrich: Enrich | str | None) -> DataFrame:

@@ -157,7 +157,7 @@ def options_of(place: Place) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, dict):
+    if isinstance(value, dict | list):
         return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
