@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from millstream.server.auth.tokens import create_token
 from millstream.server.serving import Serving
 from millstream.threads.database import Millstream
-from tests.browser.boarding import cells, go, serving, settled
+from tests.browser.boarding import cells, go, serving, settled, token
 
 pytestmark = [pytest.mark.browser, pytest.mark.requires("browser")]
 
@@ -57,6 +58,32 @@ def test_the_overview_says_that_it_has_not_looked_at_all_queues(page: Any, many:
     go(page, many)
     page.get_by_text("Of the first 1,000 queues by name; there are more.").wait_for()
     assert LAST not in cells(page, "tbody td:first-child")
+
+
+def test_tokens_behind_the_first_page_are_found_and_shown(page: Any, tmp_path: Any) -> None:
+    def fill_tokens(ms: Millstream) -> None:
+        for name in (*(f"first-{number:04}" for number in range(PAGE)), LAST):
+            create_token(ms, name, ["log:read"])
+
+    path = tmp_path / "store.db"
+    with serving(path, fill_tokens, auth="on") as server:
+        go(page, server, "tokens", text=token(path, name="admin"))
+        page.get_by_role("button", name="More tokens").wait_for()
+        page.fill("input[type=search]", "last")
+        page.get_by_role("cell", name=LAST, exact=True).wait_for()
+        page.fill("input[type=search]", "")
+        page.get_by_role("button", name="More tokens").click()
+        page.get_by_role("cell", name=LAST, exact=True).wait_for()
+        assert page.get_by_role("button", name="More tokens").count() == 0
+
+
+def test_a_server_that_says_nothing_more_is_told_as_such(page: Any, tmp_path: Any) -> None:
+    with serving(tmp_path / "store.db") as server:
+        go(page, server)
+        page.locator("header .badge", has_text="live").wait_for()
+        assert server.core is not None
+        server.core.live.tick_s = 3_600.0
+        page.locator("header .badge", has_text="no answer").wait_for()
 
 
 def test_one_of_a_thing_is_told_as_one(page: Any, tmp_path: Any) -> None:

@@ -114,13 +114,18 @@ function Frame({ onOut }) {
     </div>`;
 }
 
-const STATES = { live: ["good", "live"], refused: ["", "not live"], closed: ["", "…"] };
+const STATES = { live: ["good", "live"], refused: ["", "not live"], closed: ["", "…"], silent: ["warn", "no answer"] };
+
+const WHY = {
+  refused: "The live figures need the permission store:read",
+  silent: "The server has said nothing for some seconds; what is shown may be old",
+};
 
 /** How the connection is by which the server pushes its figures. */
 function Connection() {
   const { state } = usePulse();
   const [kind, text] = STATES[state] ?? ["warn", "reconnecting"];
-  const why = state === "refused" ? "The live figures need the permission store:read" : null;
+  const why = WHY[state] ?? null;
   return html`<span class="badge dot ${kind}" role=status title=${why}>${text}</span>`;
 }
 

@@ -5,7 +5,7 @@ import { Answer, Search, count } from "./parts.js";
 import { query, session } from "./session.js";
 
 export const PAGE = 1_000;
-const SEARCHED_MAX = 20_000; // names that a search looks at: bounds what it asks of a server
+export const SEARCHED_MAX = 20_000; // names that a search looks at: bounds what it asks of a server
 
 /** The first of a listing: `{found, after}`; `after` is set if there are more. */
 export async function firstOf(address, name, limit) {

@@ -7,9 +7,12 @@ import { session } from "./session.js";
 
 const KEPT = 300;
 const LOOK_MS = 3_000;
+const SILENT_MS = 4_000; // figures come once per second: if none do, the page says that nobody answers
 
 export const pulses = [];
 let state = "closed";
+let heardAt = 0;
+let wasSilent = false;
 let end = () => {};
 const listeners = new Set();
 const lookers = new Set();
@@ -17,13 +20,15 @@ const lookers = new Set();
 /** Begin to follow the server; `onShutOut` is called with the refusal if the token counts no more. */
 export function follow(onShutOut) {
   let timer = 0;
+  const watch = setInterval(tellSilence, 1_000);
   const stop = session.ms.live(take, (found, error) => {
     state = found;
+    heardAt = Date.now();
     if (error?.status === 401) onShutOut(error);
     else if (found === "refused") timer ||= setInterval(look, LOOK_MS);
     listeners.forEach((fn) => fn());
   });
-  end = () => { clearInterval(timer); stop(); pulses.length = 0; };
+  end = () => { clearInterval(timer); clearInterval(watch); stop(); pulses.length = 0; };
 }
 
 /** Follow no more. */
@@ -32,7 +37,19 @@ export function leave() {
   end = () => {};
 }
 
+/** Whether a server that is connected has said nothing for too long: it has stopped, or the way to it. */
+function isSilent() {
+  return state === "live" && Date.now() - heardAt > SILENT_MS;
+}
+
+function tellSilence() {
+  if (isSilent() === wasSilent) return;
+  wasSilent = !wasSilent;
+  listeners.forEach((fn) => fn());
+}
+
 function take(pulse) {
+  heardAt = Date.now();
   const before = pulses.at(-1);
   pulses.push(pulse);
   if (pulses.length > KEPT) pulses.shift();
@@ -53,7 +70,7 @@ function look() {
 
 document.addEventListener("visibilitychange", look);
 
-/** The latest figures, null if there are none, and how the connection is. */
+/** The latest figures, null if there are none, and how the connection is: “silent” if nothing comes. */
 export function usePulse() {
   const [, again] = useState(0);
   useEffect(() => {
@@ -61,7 +78,7 @@ export function usePulse() {
     listeners.add(fn);
     return () => listeners.delete(fn);
   }, []);
-  return { pulse: pulses.at(-1) ?? null, state };
+  return { pulse: pulses.at(-1) ?? null, state: isSilent() ? "silent" : state };
 }
 
 /** Call `fn` with each new pulse. */

@@ -1,26 +1,32 @@
 // Tokens: which there are, a new one, whose text is shown once, and an end to one.
 import { html, useState } from "../vendor/preact.js";
+import { PAGE, SEARCHED_MAX, firstOf } from "./listing.js";
 import { useAnswer } from "./live.js";
 import { Ago, Answer, Confirm, Dialog, Problem, Search, useTask, when } from "./parts.js";
-import { path, query, session, who } from "./session.js";
+import { path, session, who } from "./session.js";
 
 const DAY_S = 86_400;
 const NOUNS = ["log", "queue", "room", "replica", "store", "*"];
 
 export function Tokens() {
   const [wanted, setWanted] = useState("");
+  const [shown, setShown] = useState(PAGE);
   const [making, setMaking] = useState(false);
   const [revoking, setRevoking] = useState(null);
   const may = session.access.may_manage_tokens;
-  const found = useAnswer(() => (may ? session.ms.get(query("/tokens", { limit: 1_000 })) : Promise.resolve({ tokens: [] })), [], { live: false });
+  const limit = wanted ? Math.max(shown, SEARCHED_MAX) : shown;
+  const found = useAnswer(() => (may ? firstOf("/tokens", "tokens", limit) : Promise.resolve({ found: [] })), [limit], { live: false });
   const over = () => { setMaking(false); setRevoking(null); found.reload(); };
   return html`
     <div class=row><h1>Tokens</h1><span class=spread></span>
       <${Search} label="Find a token" value=${wanted} onInput=${setWanted} />
       <button type=button class=primary disabled=${!may} title=${may ? null : "This needs the permission store:admin."}
         onClick=${() => setMaking(true)}>New token…</button></div>
-    ${may ? html`<${Answer} of=${found}>${({ tokens }) => html`<${TokenTable} onRevoke=${setRevoking}
-        of=${tokens.filter((one) => one.name.includes(wanted))} />`}<//>`
+    ${may ? html`<${Answer} of=${found}>${(all) => {
+        const fits = all.found.filter((one) => one.name.includes(wanted));
+        return html`<${TokenTable} onRevoke=${setRevoking} of=${fits.slice(0, shown)} />
+          ${(all.after || fits.length > shown) && html`<button type=button onClick=${() => setShown(shown + PAGE)}>More tokens</button>`}`;
+      }}<//>`
       : html`<p class="notice readonly">Tokens are managed with a token that names the permission <code>store:admin</code> itself,
           which ${who()} does not have; or with <code>millstream token</code> on the machine that has the store's file.</p>`}
     ${making && html`<${NewToken} onClose=${over} />`}
