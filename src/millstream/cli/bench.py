@@ -48,29 +48,40 @@ def bench(
     suite: Annotated[
         SuiteName,
         typer.Argument(
+            metavar="SUITE",
             help="core: appends, reads and opening; queue: claims and routing; server: over "
             "loopback; spark: source, sink and routing; replica: syncs; rooms: live push; s3: object storage; "
             "cluster: three nodes.",
         ),
     ],
     only: Annotated[
-        list[str] | None, typer.Option("--only", help="A workload; may be repeated.")
+        list[str] | None,
+        typer.Option("--only", metavar="NAME", help="A workload; may be repeated."),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0.01, help="Time per workload.", show_default="4 to 20")
+        float | None,
+        typer.Option(metavar="N", min=0.01, help="Time per workload.", show_default="4 to 20"),
     ] = None,
     sync_delay_ms: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Of core, queue and server: pause after every sync, as on slow disks."
+            metavar="N",
+            min=0,
+            help="Of core, queue and server: pause after every sync, as on slow disks.",
         ),
     ] = None,
     records: Annotated[
         int | None,
-        typer.Option(min=1, help="Of spark, replica, s3 and cluster.", show_default="1,000,000"),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="How many, of spark, replica, s3 and cluster.",
+            show_default="1000000",
+        ),
     ] = None,
     directory: Annotated[
-        Path | None, typer.Option(help="Where to write; default: temporary files.")
+        Path | None,
+        typer.Option(metavar="PATH", help="Where to write.", show_default="temporary files"),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per workload.")] = False,
 ) -> None:

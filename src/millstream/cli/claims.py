@@ -128,7 +128,9 @@ def peek(
     queue: Queue,
     output: Output,
     count: Count = 10,
-    state: Annotated[str, typer.Option(help="available, in_flight, done or failed.")] = "available",
+    state: Annotated[
+        str, typer.Option(metavar="STATE", help="available, in_flight, done or failed.")
+    ] = "available",
     after: Annotated[
         int | None,
         typer.Option(parser=_claim_id, metavar="CLAIM_ID", help="Go on behind this one."),

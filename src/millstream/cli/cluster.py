@@ -23,7 +23,8 @@ cluster = typer.Typer(no_args_is_help=True, help="Nodes that have the same store
 
 FOLDER = Path("millstream-cluster")
 Folder = Annotated[
-    Path, typer.Argument(metavar="[FOLDER]", help="Of a trial cluster.", show_default=True)
+    Path,
+    typer.Argument(metavar="[FOLDER]", help="The folder of a trial cluster.", show_default=True),
 ]
 ASK_S = 20.0
 HEAR_S = 3.0
@@ -48,7 +49,7 @@ class AnyCluster(ClusterPlace):
 @command(cluster, "cluster up", "cluster up trial --nodes 5 --json")
 def up(
     folder: Folder = FOLDER,
-    nodes: Annotated[int, typer.Option(metavar="N", help="Of a new one.")] = 3,
+    nodes: Annotated[int, typer.Option(metavar="N", help="How many nodes a new one has.")] = 3,
 ) -> Printed:
     """Start a trial cluster on this machine, or the nodes of one that do not run."""
     from millstream.cluster.trial import TrialCluster
@@ -105,7 +106,9 @@ def token(
         typer.Option(metavar="PERMISSION", help="As of `millstream token`; may be repeated."),
     ],
     place: AnyCluster,
-    folder: Annotated[Path, typer.Option(metavar="FOLDER", help="Of a trial cluster.")] = FOLDER,
+    folder: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="The folder of a trial cluster.")
+    ] = FOLDER,
     ca: Annotated[str | None, typer.Option(metavar="FILE", help="Whom TLS trusts.")] = None,
 ) -> Printed:
     """Create a token, by the cluster's secret; its text is shown once."""

@@ -120,6 +120,8 @@ class DeclaredField:
             return ""
         if self.kind is Backoff:
             return display.backoff(value)
+        if self.kind is bool:
+            return self.flag.removeprefix("--")
         if self.unit == "bytes":
             return display.size(value).replace(".0 ", "")
         if self.unit:

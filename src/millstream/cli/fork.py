@@ -14,7 +14,8 @@ from millstream.cli.display import Printed, PrintedLine, plural, safe
 def fork(
     log: Log,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="What the fork is called.")
+        str | None,
+        typer.Argument(metavar="NAME", help="What the fork is called.", show_default="LOG~fork-…"),
     ] = None,
 ) -> Printed:
     """Create a log that begins as another one is now, without copying."""

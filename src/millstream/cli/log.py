@@ -51,7 +51,10 @@ def list_logs(
         bool, typer.Option("--partitions", help="List partitions, not the logs that have them.")
     ] = False,
 ) -> Printed:
-    """List the logs of the store; one with partitions is one, of which all figures are sums."""
+    """List the logs of the store.
+
+    A log with partitions is one line, whose figures are sums over them.
+    """
     found = [one for one in ms.logs(partitions=partitions) if _is_like(one.name, pattern)]
     rows = [
         (
@@ -90,7 +93,10 @@ def create(
     ] = None,
     grow: Annotated[bool, typer.Option("--grow", help="Raise the number of partitions.")] = False,
 ) -> Printed:
-    """Make an empty log, unless there is one; with partitions, records are spread by their keys."""
+    """Make an empty log, unless there is one.
+
+    With partitions, records are spread over them by their keys.
+    """
     if grow and partitions is None:
         raise typer.BadParameter("--grow needs --partitions")
     if partitions is None:

@@ -36,7 +36,7 @@ STORE = typer.Option(
     "-s",
     metavar="PLACE",
     envvar="MILLSTREAM_STORE",
-    help="The store's file, or a server at http://… or https://….",
+    help="The store: a file, a bucket at s3://…, or a server at http://… or https://….",
     callback=_or_root_s,
     show_default=DEFAULT_STORE,
 )

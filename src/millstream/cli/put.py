@@ -41,7 +41,7 @@ def put(
         typer.Option(
             parser=parse_time,
             metavar="TIME",
-            help="Until then: ISO 8601, local time if it has no zone.",
+            help="Hold them back until then: ISO 8601, local time if it has no zone.",
         ),
     ] = None,
     json: AsJson = False,

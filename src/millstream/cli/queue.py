@@ -190,7 +190,7 @@ def redrive(
 def purge(
     queue: Queue,
     consent: Consent,
-    state: Annotated[str, typer.Option(help="available or failed.")] = "available",
+    state: Annotated[str, typer.Option(metavar="STATE", help="available or failed.")] = "available",
 ) -> Printed:
     """Delete the messages in a state; the records stay in their logs.
 

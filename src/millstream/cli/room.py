@@ -45,8 +45,8 @@ CHANGES = Declared(
         "retained": "TYPE: of this type the latest value of each key is kept. May be repeated.",
         "priority": "TYPE: this type overtakes others on slow connections. May be repeated.",
         "messages_per_second": "messages that one connection may send; 0: unlimited.",
-        "message_bytes_max": "the data of one message.",
-        "waiting_bytes_max": "what may wait for one slow listener.",
+        "message_bytes_max": "the maximum of one message's data.",
+        "waiting_bytes_max": "the maximum that may wait for one slow listener.",
     },
     show_defaults=False,
 )
@@ -68,9 +68,9 @@ def send(
     type: Annotated[str, typer.Argument(metavar="TYPE", help="The type of the message.")],
     ms: Millstream,
     data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="JSON; what is none is sent as text.")
+        str | None, typer.Argument(metavar="DATA", help="JSON; what is not JSON is sent as text.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="The key of the message.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="TEXT", help="The key of the message.")] = None,
     user: Annotated[str, typer.Option(metavar="NAME", help="Shown as the sender.")] = "",
     delete: Annotated[
         bool, typer.Option("--delete", help="Forget what is kept of the type and key.")

@@ -42,7 +42,7 @@ _HELPS = {
     "queue_age_s_max": "a message that waits longer makes the health a warning; 0 is unlimited.",
     "instance": "NAME: its name among servers that share the store; by default HOST:PORT.",
     "instance_lease_s": "how long it counts as alive after its last sign of life.",
-    "rooms_profile": "NAME: balanced, low-latency or high-throughput.",
+    "rooms_profile": "NAME: how rooms push: balanced, low-latency or high-throughput.",
     "rooms_across": "listeners hear what other processes send.",
     "stop_s": "once told to stop, be gone by then.",
 }

@@ -96,7 +96,9 @@ def archive(
     pattern: Annotated[
         str, typer.Option(metavar="REGEX", help="Instead: all logs whose names match wholly.")
     ] = "",
-    cursor: Annotated[str, typer.Option(help="The cursor that follows.")] = "archive",
+    cursor: Annotated[
+        str, typer.Option(metavar="NAME", help="The cursor that follows.")
+    ] = "archive",
     keep: Annotated[
         float | None, duration("Truncate what is archived and older, such as 7d.")
     ] = None,
@@ -104,7 +106,7 @@ def archive(
         bool, typer.Option("--truncate/--no-truncate", help="Let logs delete by their retention.")
     ] = True,
     compression: Annotated[
-        str, typer.Option(help="zstd, snappy, gzip, lz4, uncompressed.")
+        str, typer.Option(metavar="NAME", help="zstd, snappy, gzip, lz4, uncompressed.")
     ] = "zstd",
     round_records: Annotated[
         int, typer.Option(metavar="N", min=1, help="Records per round.")
@@ -163,17 +165,23 @@ def replay(
     place: StorePlace,
     where: Where,
     format: Annotated[
-        str, typer.Option(help="parquet, json, csv, orc, table; else by the file's ending.")
+        str,
+        typer.Option(
+            metavar="NAME", help="parquet, json, csv, orc, table; else by the file's ending."
+        ),
     ] = "",
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=SQL", help="What key, value, timestamp or headers are."),
+        typer.Option(
+            metavar="NAME=SQL", help="What key, value, timestamp or headers are; may be repeated."
+        ),
     ] = None,
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=SQL", help="A header; may be repeated.")
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of Spark's reader.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option of Spark's reader; may be repeated."),
     ] = None,
     condition: Annotated[
         str, typer.Option("--where", metavar="SQL", help="Only rows for which this is true.")

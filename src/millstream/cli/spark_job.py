@@ -30,8 +30,16 @@ _AGAIN = "Run the same command again: it goes on where it stopped"
 class Where:
     """Which Spark runs a pipeline, and what it says of its progress."""
 
-    master: Annotated[str, typer.Option(help="Threads of Spark on this machine.")] = "local[*]"
-    memory: Annotated[str, typer.Option(help="The most that Spark's Java may use.")] = "1g"
+    master: Annotated[
+        str,
+        typer.Option(
+            metavar="MASTER",
+            help="Spark on this machine: local[N] has N threads, local[*] one per processor.",
+        ),
+    ] = "local[*]"
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="The most that Spark's Java may use.")
+    ] = "1g"
     progress: Annotated[
         bool,
         typer.Option("--progress/--no-progress", help="Say how far it is, on standard error."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -128,6 +129,20 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 COMMANDS = dict(leaves(typer.main.get_command(millstream_app)))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_what_is_typed_has_a_name_of_ours_in_the_help(path: tuple[str, ...]) -> None:
+    found = COMMANDS[path]
+    context = found.make_context(path[-1], [], resilient_parsing=True)
+    assert not re.findall(r"<[a-z|]+(?: range)?>", found.get_help(context))
+
+
+def test_a_help_begins_with_no_value_in_capitals_and_shows_flags_as_they_are_typed() -> None:
+    found = COMMANDS["serve",]
+    told = found.get_help(found.make_context("serve", [], resilient_parsing=True))
+    assert "Balanced" not in told
+    assert "[default: (rooms-across)]" in told
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
