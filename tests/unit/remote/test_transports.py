@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,9 @@ import pytest
 import millstream
 from millstream import Producer, aio
 from millstream.errors import Closed, OutcomeUnknown
+from millstream.remote import call as remote_call
 from millstream.remote import nodes
+from millstream.remote.plug import Plug
 from millstream.server.serving import Serving
 from tests.unit.remote.conftest import Call
 from tests.unit.remote.proxy import Proxy
@@ -96,25 +99,39 @@ def test_a_claim_that_waits_holds_up_no_other_call(server: Serving) -> None:
 
 
 @contextmanager
-def interrupted_soon() -> Iterator[None]:
-    """Raise KeyboardInterrupt in the main thread after a moment."""
+def interrupted(server: Serving, *, waits: int) -> Iterator[None]:
+    """Raise KeyboardInterrupt in the main thread, once so many wait at the server and it does too."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        until_waiting(server, waits)
+        until(lambda: waits_for_the_server(main))
+        signal.pthread_kill(main, signal.SIGALRM)
+
+    interrupting = Call(interrupt)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert interrupting.result() is None
         signal.signal(signal.SIGALRM, before)
 
 
-def test_an_interrupt_ends_one_call_and_no_other(proxy: Proxy) -> None:
+def waits_for_the_server(thread: int) -> bool:
+    """Whether a thread is where an interrupt costs no connection: it reads for all, or sleeps."""
+    frame = sys._current_frames()[thread]
+    return frame.f_code in (Plug.wait.__code__, remote_call.Call.sleep.__code__)
+
+
+def test_an_interrupt_ends_one_call_and_no_other(server: Serving, proxy: Proxy) -> None:
     with millstream.open(proxy.url) as ms:
         log = ms.log("a")
-        with pytest.raises(KeyboardInterrupt), interrupted_soon():
+        with pytest.raises(KeyboardInterrupt), interrupted(server, waits=1):
             log.wait(0)  # it reads for all
         assert log.append(b"x") == 0
         other = Call(lambda: log.wait(1))
-        with pytest.raises(KeyboardInterrupt), interrupted_soon():
+        with pytest.raises(KeyboardInterrupt), interrupted(server, waits=2):
             log.wait(5)
         assert log.append(b"y") == 1
         assert other.result() is True
@@ -127,13 +144,13 @@ def test_an_interrupt_leaves_the_reading_to_another(server: Serving) -> None:
         others: list[Call] = []
 
         def begin() -> None:
+            until_waiting(server, 1)
             others.extend(Call(lambda: log.wait(0)) for _ in range(3))
 
-        starting = threading.Timer(0.05, begin)
-        starting.start()
-        with pytest.raises(KeyboardInterrupt), interrupted_soon():
+        starting = Call(begin)
+        with pytest.raises(KeyboardInterrupt), interrupted(server, waits=4):
             log.wait(5)
-        starting.join()
+        assert starting.result() is None
         with millstream.open(server.url) as producer:
             producer.log("a").append(b"x")
         assert [call.result() for call in others] == [True] * 3
@@ -150,7 +167,7 @@ def test_a_claim_that_is_interrupted_keeps_nothing_from_others(
         queue, log = ms.create_queue("jobs", lease=3_600), ms.log("a")
         assert is_websocket(ms) == (upgrade == b"websocket")
         reader = Call(lambda: log.wait(0)) if has_reader else None
-        with pytest.raises(KeyboardInterrupt), interrupted_soon():
+        with pytest.raises(KeyboardInterrupt), interrupted(server, waits=1 + has_reader):
             queue.claim(wait=60)
         other.queue("jobs").put(b"x")
         assert [message.value for message in other.queue("jobs").claim(wait=30)] == [b"x"]
@@ -168,7 +185,7 @@ def test_a_server_that_falls_silent_is_let_go(
     monkeypatch.setattr(nodes, "PING_S", 0.1)
     with millstream.open(proxy.url) as ms:
         log = ms.log("a")
-        log.append(b"x")
+        log.append(b"x", producer=Producer("p", 0))  # also if we are so slow that it is repeated
         proxy.loses_answers = True
         asked = Call(log.end_offset if repeatable else lambda: log.append(b"y"))
         assert proxy.lost.wait(30)
@@ -186,7 +203,7 @@ async def test_a_server_that_falls_silent_is_let_go_by_coroutines(
 ) -> None:
     monkeypatch.setattr(nodes, "PING_S", 0.1)
     async with await aio.open(proxy.url) as ms:
-        assert await ms.log("a").append(b"x") == 0
+        assert await ms.log("a").append(b"x", producer=Producer("p", 0)) == 0
         proxy.loses_answers = True
         asked = asyncio.ensure_future(ms.log("a").end_offset())
         await asyncio.to_thread(until, lambda: proxy.connections > 1)

@@ -24,7 +24,7 @@ from millstream.server.auth.quota import RECEIVING_BYTES_MAX, SENDING_BYTES_MAX,
 from millstream.server.auth.tokens import create_token
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from tests.unit.server.asking import Rest, looped, problem, served, serving
 from tests.unit.server.guarded import guarded, in_loop
 from tests.unit.server.talking import single, talking
@@ -92,7 +92,8 @@ async def test_those_who_wait_leave_room_for_others() -> None:
             asyncio.create_task(rest.post("/queues/q/claims", json={"n": 100, "wait": 60}))
             for _ in range(5)
         ]
-        await asyncio.sleep(0.05)
+        probe = Probe(rest.core.store)
+        await probe.until_async(lambda: probe.claims_waiting("q") == len(waits))
         assert (await rest.post("/queues/q/claims", json={"n": 1})).json() == {"messages": []}
         for wait in waits:
             wait.cancel()
@@ -181,7 +182,8 @@ def test_a_token_has_only_so_many_requests_carried_out_at_once() -> None:
                     asyncio.create_task(at.core.execute(TOKEN, logs.WaitForOffset("a", 11, 60_000)))
                     for _ in range(20)
                 ]
-                await asyncio.sleep(0.05)
+                probe = Probe(at.core.store)
+                await probe.until_async(lambda: probe.waiting() == len(waits))
                 assert await at.core.execute(TOKEN, append) == 11  # who waits is in nobody's way
                 assert await asyncio.gather(*waits) == [True] * 20
 

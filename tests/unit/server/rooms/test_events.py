@@ -14,6 +14,7 @@ import pytest
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.server.rooms.joining import joined
+from tests.unit.server.test_slow_clients import eventually
 
 Event = tuple[int | None, dict[str, Any]]
 
@@ -116,8 +117,7 @@ def test_who_leaves_is_gone_and_a_stream_ends_after_the_time_that_was_asked_for(
     with listening(server, user="bob", seconds=0.1) as events:
         assert len([*events]) == 1
     where = f"{server.url}/rooms/canvas/presence"
-    while {one["connections"] for one in httpx.get(where).json()["presence"]} != {0}:
-        pass
+    eventually(lambda: {one["connections"] for one in httpx.get(where).json()["presence"]} == {0})
 
 
 def test_a_stopping_server_ends_the_stream(tmp_path: Path) -> None:

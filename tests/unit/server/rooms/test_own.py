@@ -15,6 +15,7 @@ from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
 from tests.unit.server.rooms.joining import joined
+from tests.unit.server.test_slow_clients import eventually
 
 ALONE = Settings(port=0, rooms_across=False)
 
@@ -77,8 +78,8 @@ def test_who_comes_and_goes_is_told_everywhere(place: Path) -> None:
         with joined(one, user="ann"):
             for watcher in (near, far):
                 assert watcher.until_heard(1, "joined") == [{"user": "ann"}]
-        while httpx.get(f"{one.url}/rooms/canvas/presence").json()["presence"][0]["connections"]:
-            pass
+        where = f"{one.url}/rooms/canvas/presence"
+        eventually(lambda: httpx.get(where).json()["presence"][0]["connections"] == 0)
         clock.advance(5.1)
         assert other.core is not None
         other.core.store.tend()

@@ -19,6 +19,7 @@ from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from millstream.testing import Probe, SimulatedClock
 from tests.unit.server.rooms.joining import Client, address, joined
+from tests.unit.server.test_slow_clients import eventually
 
 
 @pytest.fixture
@@ -39,8 +40,7 @@ def present(server: Serving, room: str = "canvas") -> dict[str, int]:
 
 
 def until_present(server: Serving, expected: dict[str, int]) -> None:
-    while present(server) != expected:
-        pass
+    eventually(lambda: present(server) == expected)
 
 
 def events(client: Client) -> list[tuple[str, str]]:
