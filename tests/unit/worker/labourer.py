@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import Any
 
 import millstream
@@ -35,7 +36,7 @@ def until_stopped(message: Message) -> None:
     """Work until the worker has been told to stop."""
     say(message.text)
     while not worker.stopping:
-        pass
+        threading.Event().wait(0.001)
 
 
 HANDLERS = {one.__name__: one for one in (count, record, count_async, until_stopped)}

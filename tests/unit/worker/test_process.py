@@ -95,8 +95,10 @@ def test_killed_over_and_over_everything_is_done_once(
     ms: Millstream, path: Path, handler: str, concurrency: int, batch: int
 ) -> None:
     jobs = ms.queue("jobs", max_attempts=100, lease=0.3, backoff=0)
-    jobs.put_many(str(n) for n in range(MESSAGES))
     for round_number in range(KILLS):
+        # It does not wait for us: all that is there may be done before it is killed.
+        first, end = (MESSAGES * n // KILLS for n in (round_number, round_number + 1))
+        jobs.put_many(str(n) for n in range(first, end))
         with labourer(path, handler, concurrency=concurrency, batch=batch) as process:
             lines(process, 5 + 7 * round_number)
             process.kill()
