@@ -26,7 +26,7 @@ from millstream.store.memory import MemoryEngine
 from millstream.testing import SimulatedClock
 from millstream.testing.engines import corrupt
 from tests.unit.cluster.stepping import Group, Stepped
-from tests.unit.cluster.trio import QUICK, Machine, Trio
+from tests.unit.cluster.trio import STEADY, Machine, Trio
 
 LARGE = 1_300_000
 MANY = [b"0" * 2000] * 100
@@ -223,7 +223,7 @@ def test_a_node_that_starts_after_a_while_counts_the_time_by_its_wall_clock() ->
 def test_a_node_that_is_too_far_behind_takes_a_snapshot_and_replays_the_rest(
     tmp_path: Path,
 ) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a", "b")
         leader = trio.leader()
         for number in range(30):
@@ -240,7 +240,7 @@ def test_a_node_that_is_too_far_behind_takes_a_snapshot_and_replays_the_rest(
 
 
 def test_an_open_store_goes_on_over_the_file_that_took_its_place(tmp_path: Path) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a", "b", "c")
         leader = trio.leader()
         log = leader.ms.log("orders")
@@ -265,7 +265,7 @@ def test_an_open_store_goes_on_over_the_file_that_took_its_place(tmp_path: Path)
 def test_a_damaged_node_never_leads_keeps_its_file_and_is_repaired_from_another(
     tmp_path: Path,
 ) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a", "b", "c")
         leader = trio.leader()
         leader.ms.log("orders").append(b"0")
@@ -294,7 +294,7 @@ def spoil(machine: Machine) -> None:
 def test_a_node_whose_reads_meet_damage_leads_no_more_and_is_repaired_from_another(
     tmp_path: Path, leads: bool
 ) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a", "b", "c")
         leader = trio.leader()
         leader.ms.log("orders").append_many(MANY)
@@ -317,7 +317,7 @@ def test_a_node_whose_reads_meet_damage_leads_no_more_and_is_repaired_from_anoth
 
 
 def test_a_leader_without_followers_goes_on_in_spite_of_damage(tmp_path: Path) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a")
         leader = trio.leader()
         leader.ms.log("orders").append_many(MANY)
@@ -332,7 +332,7 @@ def test_a_leader_without_followers_goes_on_in_spite_of_damage(tmp_path: Path) -
 
 
 def test_a_node_whose_position_is_damaged_begins_anew_and_keeps_its_file(tmp_path: Path) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a", "b", "c")
         leader = trio.leader()
         leader.ms.log("orders").append(b"0")
@@ -351,7 +351,7 @@ def test_a_node_whose_position_is_damaged_begins_anew_and_keeps_its_file(tmp_pat
 
 
 def test_a_node_without_progress_takes_a_snapshot(tmp_path: Path) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a", "b", "c")
         leader = trio.leader()
         leader.ms.log("orders").append(b"0")
@@ -367,7 +367,7 @@ def test_a_node_without_progress_takes_a_snapshot(tmp_path: Path) -> None:
 
 
 def test_a_cluster_begins_with_a_store_that_has_rows_already(tmp_path: Path) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.prepare("a").log("orders").append(b"0")
         trio.start("a")
         trio.leader().ms.log("orders").append(b"1")
@@ -380,7 +380,7 @@ def test_a_cluster_begins_with_a_store_that_has_rows_already(tmp_path: Path) -> 
 
 
 def test_a_snapshot_says_where_it_stands(tmp_path: Path) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a")
         leader = trio.leader()
         leader.ms.log("orders").append(b"0")
@@ -395,7 +395,7 @@ def test_a_snapshot_says_where_it_stands(tmp_path: Path) -> None:
 def test_a_node_that_is_many_entries_behind_takes_a_snapshot_rather_than_replay(
     tmp_path: Path,
 ) -> None:
-    settings = replace(QUICK, snapshot_entries_min=20)
+    settings = replace(STEADY, snapshot_entries_min=20)
     with Trio(tmp_path, settings) as trio:
         trio.start("a", "b")
         leader = trio.leader()
@@ -411,7 +411,7 @@ def test_a_node_that_is_many_entries_behind_takes_a_snapshot_rather_than_replay(
 
 
 def test_a_snapshot_that_cannot_be_fetched_is_tried_again(tmp_path: Path) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a", "b")
         trio.leader().ms.log("orders").append(b"0")
         trio.settle()
@@ -426,7 +426,7 @@ def test_a_snapshot_that_cannot_be_fetched_is_tried_again(tmp_path: Path) -> Non
 
 
 def test_a_file_that_cannot_be_opened_goes_aside_and_its_node_begins_anew(tmp_path: Path) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a", "b", "c")
         leader = trio.leader()
         leader.ms.log("orders").append(b"0")

@@ -10,12 +10,12 @@ import pytest
 
 from millstream.errors import InvalidInput
 from millstream.store.engine import query_tables
-from tests.unit.cluster.trio import Trio
+from tests.unit.cluster.trio import STEADY, Trio
 
 
 @pytest.fixture
 def trio(tmp_path: Path) -> Iterator[Trio]:
-    with Trio(tmp_path) as found:
+    with Trio(tmp_path, STEADY) as found:
         found.start("a", "b", "c")
         run(found, "CREATE TABLE stock (item TEXT PRIMARY KEY, count INTEGER)")
         yield found

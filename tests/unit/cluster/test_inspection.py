@@ -14,7 +14,7 @@ from millstream.cluster.inspection import Inspection
 from millstream.errors import CorruptionError
 from millstream.store.memory import MemoryEngine
 from millstream.testing import SimulatedClock
-from tests.unit.cluster.trio import QUICK, Trio
+from tests.unit.cluster.trio import QUICK, STEADY, Trio
 
 PAGE_BYTES = 4096
 
@@ -95,7 +95,7 @@ def filled(trio: Trio) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_node_with_a_damaged_page_repairs_itself_from_another(tmp_path: Path, seed: int) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a", "b", "c")
         filled(trio)
         name = trio.followers()[0].name
@@ -142,7 +142,7 @@ def test_a_node_that_no_other_can_repair_serves_what_can_be_read(tmp_path: Path)
 
 
 def test_a_leader_whose_file_is_found_damaged_steps_down(tmp_path: Path) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a", "b", "c")
         filled(trio)
         first = trio.leader()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,12 @@ import pytest
 from millstream.errors import CannotOpen, NotLeader
 from millstream.store.engine import WouldWait
 from millstream.store.engines import open_engine
-from tests.unit.cluster.trio import QUICK, Trio
+from tests.unit.cluster.trio import STEADY, Trio
 
 
 @pytest.fixture
 def trio(tmp_path: Path) -> Iterator[Trio]:
-    with Trio(tmp_path) as found:
+    with Trio(tmp_path, STEADY) as found:
         yield found.start("a", "b", "c")
 
 
@@ -99,8 +98,7 @@ def test_the_file_of_a_node_is_opened_to_read_alone(trio: Trio) -> None:
 def test_a_leader_that_stops_says_so_and_another_takes_over_without_a_silence(
     tmp_path: Path,
 ) -> None:
-    settings = replace(QUICK, silence_s=3600.0)
-    with Trio(tmp_path, settings) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a")
         trio.leader().ms.log("orders").append(b"0")
         trio.start("b")

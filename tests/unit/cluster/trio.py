@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -30,6 +31,10 @@ QUICK = NodeSettings(
     turn_s=0.05,
     stalled_s=2.0,
 )
+STEADY = replace(QUICK, silence_s=3600.0)
+"""For tests of one leader: it stays, though all nodes of the process may have been held up. Who says
+that it leads no more is followed all the same."""
+
 PATIENCE_S = 30.0
 
 
