@@ -368,7 +368,7 @@ def test_upkeep_changes_no_row(engine: Engine) -> None:
 
 
 def test_an_engine_can_do_what_it_declares(engine: Engine) -> None:
-    assert engine.abilities <= {"sql", "forks", "paced"}
+    assert engine.abilities <= {"sql", "forks", "paced", "replicated"}
     with engine.write() as writer:
         assert hasattr(writer, "sql") == hasattr(writer, "savepoint") == ("sql" in engine.abilities)
     assert hasattr(engine, "pace_s") == ("paced" in engine.abilities)

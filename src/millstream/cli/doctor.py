@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from millstream.doctor.environment import Environment
 
 EXIT_DAMAGED = 1
+_ADVICE = "put back a copy of the store, or copy what can be read to a new one (`millstream sync`)"
 SHOWN_MAX = 50
 """Problems that are printed; `--json` has more."""
 
@@ -103,6 +104,8 @@ def _findings(report: Report) -> Printed:
     if hidden > 0:
         shown.append(PrintedLine(f"and {plural(hidden, 'more problem')}; --json lists them"))
     is_healthy = report.healthy
+    if not is_healthy:
+        shown.append(PrintedLine(_ADVICE))
     shown.append(
         PrintedLine("healthy", "bold green") if is_healthy else PrintedLine("damaged", "bold red")
     )

@@ -44,7 +44,7 @@ class ReplicatedEngine:
         self._member = member
         self._inner: Engine = member.engine
         self.durability: Durability = self._inner.durability
-        self.abilities: frozenset[Ability] = self._inner.abilities - {"forks"}
+        self.abilities: frozenset[Ability] = self._inner.abilities - {"forks"} | {"replicated"}
         self.place = self._inner.place
 
     @property

@@ -18,6 +18,7 @@ from millstream.doctor.examined import ExaminedRows, Found
 from millstream.doctor.findings import Findings
 from millstream.errors import CorruptionError
 from millstream.format import keys
+from millstream.format.described import describe
 from millstream.log.head import Head, RecordsAppended
 from millstream.store import delta as deltas
 from millstream.store.entity import Entity, Kinds
@@ -174,46 +175,3 @@ class Replay:
                     self.appended_behind[log_id] = (
                         self.appended_behind.get(log_id, 0) + change.count
                     )
-
-
-_NAMED = {
-    keys.NAME: "the name {!r}",
-    keys.QUEUE: "the queue {!r}",
-    keys.INSTANCE: "the instance {!r}",
-}
-_NUMBERED = {
-    keys.HEAD: "the head of log {}",
-    keys.METADATA: "the metadata of log {}",
-    keys.FORK: "the fork point of log {}",
-    keys.ROOM: "what is kept of the room of log {}",
-    keys.ROSTER: "the roster of the groups of queue {}",
-}
-_TRAILING = {keys.CURSOR: "the cursor {!r} of log {}", keys.PRODUCER: "the producer {!r} of log {}"}
-_PAIRS = {
-    keys.FORKS: "the fork {1} in the list of log {0}",
-    keys.MARKS: "marks of log {0}",
-    keys.REMAINS: "the note that queue {1}, which is deleted, has rows left",
-    keys.BUCKET: "bucket {1:#x} of queue {0}",
-}
-_ALONE = {
-    keys.ID_BLOCK_KEY: "the id counter",
-    keys.STORE_KEY: "the store's own record",
-    keys.CLUSTER_KEY: "the place in the cluster's shared log",
-}
-
-
-def describe(key: bytes) -> str:
-    """A record's key in words."""
-    try:
-        kind = keys.kind_of(key)
-        if kind in _NAMED:
-            return _NAMED[kind].format(key[2:].decode())
-        if kind in _NUMBERED:
-            return _NUMBERED[kind].format(keys.number(key))
-        if kind in _TRAILING:
-            return _TRAILING[kind].format(keys.trailing_name(key), keys.number(key[:10]))
-        if kind in _PAIRS:
-            return _PAIRS[kind].format(*keys.pair(key))
-    except (CorruptionError, UnicodeDecodeError):
-        pass  # a damaged key has no better name than its bytes
-    return _ALONE.get(key, f"the record {key.hex()}")

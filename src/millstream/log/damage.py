@@ -36,6 +36,11 @@ def located(error: CorruptionError, name: str, offset: int, stop: int) -> Corrup
     )
 
 
+def of_log(error: CorruptionError, name: str) -> CorruptionError:
+    """The error for damage of what a whole log is known by, with its name."""
+    return CorruptionError(f"log {name!r}: {error.message}", **error.data | {"name": name})
+
+
 def _records(offset: int, stop: int, one: str, many: str) -> str:
     if stop == offset + 1:
         return f"the record at offset {offset} {one}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.errors import (
+    CorruptionError,
     EndMoved,
     InvalidInput,
     Locked,
@@ -23,6 +24,7 @@ from millstream.format.packing import Batch, Single
 from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
 from millstream.log.ancestry import forget_marks
+from millstream.log.damage import of_log
 from millstream.log.head import (
     Created,
     Deleted,
@@ -54,9 +56,12 @@ from millstream.store.transaction import WriteTransaction
 
 
 def find_log(view: WriteTransaction | View, name: str) -> tuple[int, Head] | None:
-    """The log that a name stands for."""
+    """The log that a name stands for; an error about damage has the name."""
     log_id = view.entity(keys.log_name(name), Name).log_id
-    return (log_id, view.entity(keys.head(log_id), Head)) if log_id else None
+    try:
+        return (log_id, view.entity(keys.head(log_id), Head)) if log_id else None
+    except CorruptionError as error:
+        raise of_log(error, name) from error
 
 
 def make_log(tx: WriteTransaction, name: str) -> tuple[int, Head]:

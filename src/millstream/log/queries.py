@@ -17,6 +17,7 @@ from millstream.log.ancestry import set_back_to
 from millstream.log.block import RecordBlock
 from millstream.log.cursor_operations import cursor_info
 from millstream.log.cursor_state import CursorState
+from millstream.log.damage import of_log
 from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
 from millstream.log.operations import find_log
@@ -32,14 +33,14 @@ CURSORS_LISTED_MAX = 10_000
 
 def get_bounds(store: Store, query: c.GetBounds) -> tuple[int, int]:
     """Start and end."""
-    bounds = reader.bounds_of(store, reader.log_id_of(store, query.log))
+    bounds = reader.bounds_of(store, reader.log_id_of(store, query.log), query.log)
     return bounds.start, bounds.end
 
 
 def get_extent(store: Store, query: c.GetExtent) -> Extent:
     """Start, end, and how far the end went back; most logs' ends never do."""
     log_id = reader.log_id_of(store, query.log)
-    bounds = reader.bounds_of(store, log_id)
+    bounds = reader.bounds_of(store, log_id, query.log)
     if bounds.setbacks <= query.known:
         return Extent(bounds.start, bounds.end, bounds.setbacks)
 
@@ -120,7 +121,7 @@ def _awaited(store: Store, query: c.WaitForOffset) -> bytes:
 
 def _is_past(store: Store, query: c.WaitForOffset) -> bool:
     """Whether there is a record at the offset now, or what was there was set aside."""
-    bounds = reader.bounds_of(store, reader.log_id_of(store, query.log))
+    bounds = reader.bounds_of(store, reader.log_id_of(store, query.log), query.log)
     went_back = query.setbacks is not None and bounds.setbacks > query.setbacks
     return bounds.end > query.offset or went_back
 
@@ -161,7 +162,7 @@ def list_logs(view: View, query: c.ListLogs) -> list[LogInfo]:
         key = bytes.fromhex(error.data["where"]) if error.data["what"] == "row" else b""
         if "name" in error.data or not key.startswith(keys.log_name("")):
             raise
-        raise _of_log(error, keys.name_of_log(key)) from error
+        raise of_log(error, keys.name_of_log(key)) from error
 
 
 def _listing(view: View, query: c.ListLogs) -> Iterator[LogInfo]:
@@ -193,12 +194,7 @@ def _named_info(view: View, key: bytes) -> LogInfo:
     try:
         return log_info(view.entity(keys.head(view.entity(key, Name).log_id), Head))
     except CorruptionError as error:
-        raise _of_log(error, keys.name_of_log(key)) from error
-
-
-def _of_log(error: CorruptionError, name: str) -> CorruptionError:
-    """Damage of what a whole log is known by, with its name."""
-    return CorruptionError(f"log {name!r}: {error.message}", **error.data | {"name": name})
+        raise of_log(error, keys.name_of_log(key)) from error
 
 
 def describe_cursor(view: View, query: c.DescribeCursor) -> CursorInfo | None:

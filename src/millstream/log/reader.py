@@ -16,7 +16,7 @@ from millstream.format import entries, keys
 from millstream.format.lineage import Fork
 from millstream.log.ancestry import fork_of
 from millstream.log.block import RecordBlock, pack
-from millstream.log.damage import gone, located, next_entry
+from millstream.log.damage import gone, located, next_entry, of_log
 from millstream.log.head import Bounds, Head
 from millstream.log.partitioned import count_partitions, is_partitioned
 from millstream.partitioning import partition_name
@@ -61,11 +61,16 @@ def _refuse_whole(store: Store, name: str) -> None:
         raise is_partitioned(name, count)
 
 
-def bounds_of(store: Store, log_id: int) -> Bounds:
-    """Both ends of a log, as of the last `refresh`."""
+def bounds_of(store: Store, log_id: int, name: str = "") -> Bounds:
+    """Both ends of a log, as of the last `refresh`; an error about damage has the name, if given."""
     if not log_id:
         return Bounds()
-    found: Bounds = store.seen(keys.head(log_id))
+    try:
+        found: Bounds = store.seen(keys.head(log_id))
+    except CorruptionError as error:
+        if not name:
+            raise
+        raise of_log(error, name) from error
     return found
 
 
@@ -95,19 +100,19 @@ def read_blocks(
         )
 
     try:
-        return with_rows(store, log_id, read)
+        return with_rows(store, log_id, read, name)
     except RowMoved as moved:
         raise gone(name, start, moved.stop) from None
 
 
-def with_rows(store: Store, log_id: int, read: Callable[[Bounds, Rows], T]) -> T:
+def with_rows(store: Store, log_id: int, read: Callable[[Bounds, Rows], T], name: str = "") -> T:
     """Read rows of a log, within its bounds, as of one moment at which they were durable.
 
     `read` may be called twice; a `RowMoved` that it raises the second time is the row's end.
     """
     overlay = store.state.overlay
     mark = overlay.mark()
-    bounds = bounds_of(store, log_id)
+    bounds = bounds_of(store, log_id, name)
     try:
         with store.engine.read() as snapshot:
             found = read(bounds, Rows(overlay, snapshot))
@@ -148,7 +153,7 @@ def fetch_blocks(
         )
 
     try:
-        return with_rows(store, log_id, read)
+        return with_rows(store, log_id, read, name)
     except RowMoved as moved:
         raise gone(name, start, moved.stop) from None
 

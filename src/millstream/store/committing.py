@@ -301,7 +301,13 @@ class Committing(Readable):
                     self._ahead = True
                     advanced = self._advance(writer)
                     draft = Draft(writer, self._folder)
-                    through = write_slice(self.state, draft, self.limits, prepared)
+                    through = write_slice(
+                        self.state,
+                        draft,
+                        self.limits,
+                        prepared,
+                        may_lose="replicated" not in self.engine.abilities,
+                    )
                 if through:
                     self._sync(writer, draft.finish())
                 with self.mutex:

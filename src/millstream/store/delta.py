@@ -7,14 +7,19 @@ same commit deleted, so that a replay forgets them as well. Sequences are contig
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from millstream.errors import CorruptionError
+from millstream.format import keys
+from millstream.store.engine import Snapshot
 
 C = TypeVar("C")
+
+ROWS_PER_SCAN = 1_024
 
 
 class Delta(Struct, Generic[C], array_like=True):
@@ -50,3 +55,22 @@ def decode(seq: int, data: bytes) -> StoredDelta:
     if found.seq != seq:
         raise CorruptionError(f"delta {seq} says it is {found.seq}", what="delta", where=seq)
     return found
+
+
+def read(snapshot: Snapshot, after: int, through: int) -> Iterator[tuple[StoredDelta, int]]:
+    """Every delta with after < seq <= through, in order, with its size; a missing one is damage."""
+    expected = after + 1
+    while expected <= through:
+        rows = snapshot.scan(keys.delta(expected), keys.delta(through + 1), limit=ROWS_PER_SCAN)
+        for key, value in rows:
+            seq = keys.number(key)
+            if seq != expected:
+                break
+            yield decode(seq, value), len(value)
+            expected += 1
+        else:
+            if rows:
+                continue
+        raise CorruptionError(
+            f"delta {expected} is missing though {through} exists", what="delta", where=expected
+        )

@@ -94,6 +94,8 @@ class Entity(Struct, array_like=True):
         try:
             if data[:1] == _TOMBSTONE:
                 return cls.gone(msgspec.msgpack.decode(data, type=int))
+            if data[:1] == _LOST:
+                raise _lost(key, data)
             return cls.decode(data)
         except msgspec.MsgspecError as error:
             raise CorruptionError(
@@ -106,7 +108,27 @@ def tombstone(lsn: int) -> bytes:
     return _TOMBSTONE + lsn.to_bytes(8, "big")
 
 
+def lost(lsn: int) -> bytes:
+    """What stands in place of a record that was damaged when a commit that changes it was folded.
+
+    What it held is gone, and so are those changes. So it must never be read again, also if the
+    damage was in memory, and the disk still had the record as it was before them.
+    """
+    return _LOST + lsn.to_bytes(8, "big")
+
+
+def _lost(key: bytes, data: bytes) -> CorruptionError:
+    return CorruptionError(
+        f"it was damaged, and changes up to commit {int.from_bytes(data[1:], 'big')} could not be "
+        "added to it; put back a copy of the store, or copy what can be read to a new one",
+        what="row",
+        where=key.hex(),
+    )
+
+
 _TOMBSTONE = b"\xcf"
+_LOST = b"\xc1"
+"""No MessagePack begins so: versions that do not know it take it for damage as well."""
 _encode = msgspec.msgpack.Encoder().encode
 
 

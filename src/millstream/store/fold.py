@@ -11,6 +11,7 @@ made under it and prepared without it, and `write_slice` needs it again.
 
 from __future__ import annotations
 
+from millstream.errors import CorruptionError
 from millstream.format.encodings import encode_u64
 from millstream.format.joining import coalesce
 from millstream.format.keys import FOLD_KEY
@@ -18,7 +19,7 @@ from millstream.format.keys import delta as delta_key
 from millstream.limits import Limits
 from millstream.store.commit import Row
 from millstream.store.draft import Draft
-from millstream.store.entity import tombstone
+from millstream.store.entity import lost, tombstone
 from millstream.store.state import State
 
 ROWS_PREPARED_MIN = 64
@@ -46,10 +47,18 @@ class Slice:
         self.rows = coalesce(self.rows)
 
 
-def write_slice(state: State, writer: Draft, limits: Limits, prepared: Slice | None = None) -> int:
+def write_slice(
+    state: State,
+    writer: Draft,
+    limits: Limits,
+    prepared: Slice | None = None,
+    *,
+    may_lose: bool = True,
+) -> int:
     """Write a slice into a draft; answers the last delta that it took, 0 if none.
 
-    Nothing is written of a prepared one if another process has folded since it was planned.
+    Nothing is written of a prepared one if another process has folded since it was planned. Unless
+    it `may_lose` an entity whose record is damaged, it raises `CorruptionError` at such a one.
     """
     state.folded_through(writer.first_seq() - 1)
     through = _slice_end(state, limits) if prepared is None else prepared.through
@@ -60,18 +69,25 @@ def write_slice(state: State, writer: Draft, limits: Limits, prepared: Slice | N
         writer.put(prepared.rows)
     else:
         writer.put(coalesce(state.overlay.oldest(through)))
-    _write_entities(state, writer, through)
+    _write_entities(state, writer, through, may_lose=may_lose)
     writer.put([(FOLD_KEY, encode_u64(through))])
     writer.delete_range(delta_key(0), delta_key(through + 1))
     return through
 
 
-def _write_entities(state: State, writer: Draft, through: int) -> None:
-    """Write the records of entities; of one that is gone, a tombstone while later deltas name it."""
+def _write_entities(state: State, writer: Draft, through: int, *, may_lose: bool) -> None:
+    """Write the records of entities; of one that is gone, a tombstone while later deltas name it.
+
+    Of one whose record was damaged, a note that it is lost.
+    """
     dirty, entities, lsn = state.dirty, state.entities, state.seq
     rows: list[Row] = []
     gone: list[bytes] = []
     for _, key in list(dirty.oldest(through)):
+        if key in state.damaged and not _is_readable(state, key, writer, may_lose=may_lose):
+            dirty.written(key)
+            rows.append((key, lost(lsn)))
+            continue
         entity = entities[key]
         entity.lsn = lsn
         if entity.exists():
@@ -88,6 +104,17 @@ def _write_entities(state: State, writer: Draft, through: int) -> None:
     writer.delete(gone)
 
 
+def _is_readable(state: State, key: bytes, writer: Draft, *, may_lose: bool) -> bool:
+    """Whether the record of an entity was only read wrongly before, and can be read now."""
+    try:
+        state.entity(key, writer)
+    except CorruptionError:
+        if not may_lose:
+            raise
+        return False
+    return True
+
+
 def _slice_end(state: State, limits: Limits) -> int:
     """The last delta of a slice that is not too long, too large, or too heavy to write."""
     last = min(state.seq - 1, state.folded + limits.fold_slice_deltas)
@@ -99,7 +126,7 @@ def _slice_end(state: State, limits: Limits) -> int:
             break
     effort = 0
     for first, key in state.dirty.oldest(last):
-        effort += state.entities[key].effort()
+        effort += 1 if key in state.damaged else state.entities[key].effort()
         if effort > limits.fold_slice_weight and first > state.folded + 1:
             return first - 1
     return last

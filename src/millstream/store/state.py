@@ -8,7 +8,7 @@ Anything uncertain is mended by the same road that opening takes: forget, reload
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Set
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from msgspec import Raw
 from millstream.clock import Clock, StoreTime
 from millstream.errors import CorruptionError
 from millstream.format import ids, keys
+from millstream.format.described import describe
 from millstream.format.encodings import U64, Reader
 from millstream.store import delta as deltas
 from millstream.store.engine import Snapshot
@@ -25,8 +26,6 @@ from millstream.store.entity import Entity, Kinds
 from millstream.store.overlay import Overlay
 from millstream.store.unfolded import Unfolded
 from millstream.store.views import Views
-
-REPLAY_ROWS = 1_024
 
 NO_END = 2**63
 """Past every offset: the end of what is needed from some offset on."""
@@ -77,6 +76,8 @@ class State:
         """What readers see, without a lock, of entities."""
         self.dirty = Unfolded()
         """Entities with changes that no record holds yet."""
+        self.damaged: set[bytes] = set()
+        """Of these, those whose record could not be read: what they were asked was refused."""
         self.settled: list[bytes] = []
         """Entities that the slice which is being written lets go of, once it is folded."""
         self.reloaded = False
@@ -104,7 +105,7 @@ class State:
         """
         copy = State(self._kinds, self.clock, self.pins, self.readers)
         copy.entities, copy.overlay = _Copies(self.entities), self.overlay.copied()
-        copy.dirty, copy.time = self.dirty, self.time
+        copy.dirty, copy.damaged, copy.time = self.dirty, set(self.damaged), self.time
         copy.seq, copy.folded = self.seq, self.folded
         copy.next_id, copy.next_log, copy.id_limit = self.next_id, self.next_log, self.id_limit
         return copy
@@ -130,6 +131,7 @@ class State:
         self.entities.clear()
         self.weight = self._weight_kept = 0
         self.dirty.clear(folded=0)
+        self.damaged.clear()
         self.followers.clear()
         self.settled.clear()
         self.tail_bytes.clear()
@@ -150,19 +152,41 @@ class State:
                 )
             self.load(snapshot)
             return True
-        for found, size in read_deltas(snapshot, self.seq, last):
+        for found, size in deltas.read(snapshot, self.seq, last):
             self._apply(found, size, snapshot)
         self.folded_through(first - 1)
         return True
 
     def entity(self, key: bytes, snapshot: Snapshot) -> Entity:
-        """The entity of a key, loaded if need be."""
+        """The entity of a key, loaded if need be; `CorruptionError` if its record is damaged."""
         found = self.entities.get(key)
         if found is None:
             kind = self._kinds[key[1]]
-            found = self.entities[key] = kind.load(key, snapshot)
+            try:
+                found = kind.load(key, snapshot)
+            except CorruptionError as error:
+                message = f"{describe(key)} cannot be read: {error.message}"
+                raise CorruptionError(message, **error.data) from error
+            self.entities[key] = found
             self.weight += kind.weight
+            if key in self.damaged:
+                found = self._caught_up(key, snapshot)
         return found
+
+    def _caught_up(self, key: bytes, snapshot: Snapshot) -> Entity:
+        """An entity whose record was read wrongly, once: with the changes that were passed over."""
+        self.damaged.remove(key)
+        try:
+            for found, _ in deltas.read(snapshot, snapshot.first_seq() - 1, self.seq):
+                for changed, raw in found.changes:
+                    if changed == key:
+                        self._change(key, raw, found.seq, snapshot)
+            return self.entities[key]
+        except BaseException:
+            del self.entities[key]
+            self.weight -= self._kinds[key[1]].weight
+            self.damaged.add(key)
+            raise
 
     def change(self, key: bytes, change: Any, snapshot: Snapshot) -> None:
         """Move an entity; None removes it."""
@@ -212,7 +236,7 @@ class State:
         for key in touched:
             if self.entities.pop(key, None) is not None:
                 self.weight -= self._kinds[key[1]].weight
-        for found, _ in read_deltas(snapshot, folded, self.seq):
+        for found, _ in deltas.read(snapshot, folded, self.seq):
             for key, raw in found.changes:
                 if key in touched:
                     self._change(key, raw, found.seq, snapshot)
@@ -251,6 +275,8 @@ class State:
         self.overlay.prune(seq)
         self._weight_kept = 0
         self.dirty.folded_through(seq)
+        if self.damaged:  # where no delta names one any more, its record alone says how it stands
+            self.damaged.intersection_update(self.dirty)
         self._let_go(self.settled)
         self.settled = []
         for gone in range(self.folded + 1, seq + 1):
@@ -301,7 +327,9 @@ class State:
                 what="delta",
                 where=seq,
             )
-        if seq > self.entity(key, snapshot).lsn:
+        if not self._can_change(key, snapshot):
+            return
+        if seq > self.entities[key].lsn:
             try:
                 change = kind.decode_change(raw)
             except msgspec.MsgspecError as error:
@@ -309,6 +337,18 @@ class State:
                     f"delta {seq}, record {key.hex()}: {error}", what="delta", where=seq
                 ) from error
             self.change(key, change, snapshot)
+
+    def _can_change(self, key: bytes, snapshot: Snapshot) -> bool:
+        """Load an entity that a delta changes; False if its record is damaged: others go on."""
+        if key in self.damaged:
+            return False
+        try:
+            self.entity(key, snapshot)
+        except CorruptionError:
+            self.damaged.add(key)
+            self.views.remove(key)
+            return False
+        return True
 
 
 class _Copies(dict[bytes, Entity]):
@@ -340,24 +380,3 @@ def _folded(snapshot: Snapshot) -> int:
     if snapshot.last_seq() == 0 and (folded or snapshot.get(keys.ID_BLOCK_KEY) is not None):
         raise CorruptionError("every delta is missing", what="delta", where=folded + 1)
     return folded
-
-
-def read_deltas(
-    snapshot: Snapshot, after: int, through: int
-) -> Iterator[tuple[deltas.StoredDelta, int]]:
-    """Every delta with after < seq <= through, in order; a missing one is damage."""
-    expected = after + 1
-    while expected <= through:
-        rows = snapshot.scan(keys.delta(expected), keys.delta(through + 1), limit=REPLAY_ROWS)
-        for key, value in rows:
-            seq = keys.number(key)
-            if seq != expected:
-                break
-            yield deltas.decode(seq, value), len(value)
-            expected += 1
-        else:
-            if rows:
-                continue
-        raise CorruptionError(
-            f"delta {expected} is missing though {through} exists", what="delta", where=expected
-        )

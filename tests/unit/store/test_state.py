@@ -21,6 +21,7 @@ from msgspec import Struct
 from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.limits import Limits
+from millstream.store import delta as deltas
 from millstream.store.engine import Engine
 from millstream.store.entity import Entity
 from millstream.store.memory import MemoryEngine
@@ -303,8 +304,9 @@ def test_ids_taken_by_several_processes_never_meet(start: Start) -> None:
     assert len(set(taken)) == len(taken)
 
 
-def test_a_look_that_fails_in_the_middle_is_taken_up_from_the_start() -> None:
-    """Half of a commit was applied when a read failed: it must not be applied twice."""
+@pytest.mark.parametrize("folds", [False, True])
+def test_a_record_that_is_read_wrongly_once_misses_no_change(folds: bool) -> None:
+    """What commits changed of it meanwhile is applied when it can be read: each change once."""
     faults = Faults()
     engine = MemoryEngine(shared=True, faults=faults)
     b = Process(engine)
@@ -316,13 +318,34 @@ def test_a_look_that_fails_in_the_middle_is_taken_up_from_the_start() -> None:
     b.add_to((ONE, 2), (TWO, 2))
 
     faults.on("get", CorruptionError("a bit was read wrongly", what="row", where=0))
+    a.store.refresh()
+    b.add_to((TWO, 3), (ONE, 3))
+    a.store.refresh()
+    if folds:
+        a.add(ONE, 4)
+        a.fold()
+    assert a.sees(ONE)[:3] == [1, 2, 3]
+    assert a.sees(TWO) == [1, 2, 3]
+    a.add(TWO, 4)
+    a.fold()
+    assert Process(engine).sees(TWO) == [1, 2, 3, 4]
+
+
+def test_a_look_that_fails_in_the_middle_is_taken_up_from_the_start() -> None:
+    """Some commits were applied when a read failed: they must not be applied twice."""
+    faults = Faults()
+    engine = MemoryEngine(shared=True, faults=faults)
+    b = Process(engine)
+    b.add(ONE, 1)
+    a = Process(engine)
+    assert a.sees(ONE) == [1]
+    for number in range(2, deltas.ROWS_PER_SCAN + 4):
+        b.add(ONE, number)
+
+    faults.on("scan", CorruptionError("a bit was read wrongly", what="row", where=0), nth=2)
     with pytest.raises(CorruptionError):
         a.store.refresh()
-    assert a.sees(ONE) == [1, 2]
-    assert a.sees(TWO) == [1, 2]
-    a.add(ONE, 3)
-    a.fold()
-    assert Process(engine).sees(ONE) == [1, 2, 3]
+    assert a.sees(ONE) == list(range(1, deltas.ROWS_PER_SCAN + 4))
 
 
 # At random.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from millstream.errors import InvalidInput
+from millstream.errors import CorruptionError, InvalidInput
 from millstream.limits import CONSUMER_BYTES_MAX
 from millstream.log.names import check_integer, check_text
 from millstream.queue import commands as c
@@ -19,6 +19,7 @@ from millstream.queue.model.slots import Slots
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.choosing import Chosen
 from millstream.queue.rules.endings import end_attempts, expire
+from millstream.queue.rules.finding import of_queue
 from millstream.queue.rules.index import QUIET, Rank
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.passing import take_passing
@@ -60,8 +61,13 @@ class Claiming:
         self.joins = (command.queue, command.lease_ms, command.consumer) if simple else None
 
     def __call__(self, tx: WriteTransaction) -> c.Granted:
-        """Claim for this consumer alone."""
-        return claim(tx, self.command)
+        """Claim for this consumer alone; an error about damage has the queue's name."""
+        try:
+            return claim(tx, self.command)
+        except CorruptionError as error:
+            if "queue" in error.data:
+                raise
+            raise of_queue(error, self.command.queue) from error
 
     def run_all(
         self, tx: WriteTransaction, operations: Sequence[Claiming]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from millstream.errors import CorruptionError
 from millstream.format import keys
+from millstream.format.described import describe
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.spec import no_queue
 from millstream.queue.model.state import QueueState
@@ -34,8 +36,17 @@ def all_queues(view: View) -> Iterator[QueueState]:
 
 
 def find_bucket(view: View, queue: QueueState, bucket_id: int) -> Bucket:
-    """One of a queue's buckets."""
-    return view.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
+    """One of a queue's buckets; an error about damage has the queue's name."""
+    try:
+        return view.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
+    except CorruptionError as error:
+        raise of_queue(error, queue.name) from error
+
+
+def of_queue(error: CorruptionError, name: str) -> CorruptionError:
+    """The error for damage of a row that a queue needs, with the queue's name."""
+    why = error.message.removeprefix(f"{describe(keys.queue(name))} cannot be read: ")
+    return CorruptionError(f"queue {name!r}: {why}", **error.data | {"queue": name})
 
 
 def all_rows(scan: Callable[..., list[Row]], start: bytes, stop: bytes) -> Iterator[Row]:

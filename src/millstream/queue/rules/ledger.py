@@ -6,12 +6,14 @@ has set free.
 
 from __future__ import annotations
 
+from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.counts import Counts
 from millstream.queue.model.queue_changes import Moved
 from millstream.queue.model.spec import no_queue
 from millstream.queue.model.state import QueueState
+from millstream.queue.rules.finding import of_queue
 from millstream.queue.rules.index import Index
 from millstream.store.transaction import WriteTransaction
 
@@ -46,11 +48,17 @@ class Ledger:
 
     def bucket(self, bucket_id: int) -> Bucket:
         """One of the queue's buckets."""
-        return self.tx.entity(keys.bucket(self.queue.queue_id, bucket_id), Bucket)
+        try:
+            return self.tx.entity(keys.bucket(self.queue.queue_id, bucket_id), Bucket)
+        except CorruptionError as error:
+            raise of_queue(error, self.queue.name) from error
 
     def change_bucket(self, bucket_id: int, change: object) -> None:
         """Move one of the queue's buckets."""
-        self.tx.change(keys.bucket(self.queue.queue_id, bucket_id), change)
+        try:
+            self.tx.change(keys.bucket(self.queue.queue_id, bucket_id), change)
+        except CorruptionError as error:
+            raise of_queue(error, self.queue.name) from error
 
     def in_flight(self) -> int:
         """How many messages are in flight by now."""

@@ -13,7 +13,7 @@ from millstream.queue.model import pace
 from millstream.queue.model.message import QueueInfo, Skipped
 from millstream.queue.model.slots import AVAILABLE
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules.finding import find_bucket, find_queue
+from millstream.queue.rules.finding import find_bucket, find_queue, of_queue
 from millstream.queue.rules.sources import Facts, QueueSource, facts_of
 from millstream.record import moment
 from millstream.store.rows import View
@@ -35,7 +35,9 @@ def describe_queue(store: Store, query: c.DescribeQueue) -> QueueInfo | None:
             if not isinstance(found, Facts):
                 return found
     except CorruptionError as error:
-        raise _of_queue(error, query.queue) from error
+        if "queue" in error.data:
+            raise
+        raise of_queue(error, query.queue) from error
 
 
 def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
@@ -53,14 +55,9 @@ def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
         key = bytes.fromhex(error.data["where"]) if error.data["what"] == "row" else b""
         if not key.startswith(keys.prefix(keys.QUEUE)):
             raise
-        raise _of_queue(error, key[2:].decode()) from error
+        raise of_queue(error, key[2:].decode()) from error
     found = [describe_queue(store, c.DescribeQueue(name)) for name in names]
     return [info for info in found if info is not None]
-
-
-def _of_queue(error: CorruptionError, name: str) -> CorruptionError:
-    """Damage of a row that is needed to describe a queue, with the queue's name."""
-    return CorruptionError(f"queue {name!r}: {error.message}", **error.data | {"queue": name})
 
 
 def change_in_s(view: View, name: str, *, unrouted: bool) -> float | None:
