@@ -29,6 +29,7 @@ from millstream.errors import (
     MillstreamError,
     OutcomeUnknown,
     Overloaded,
+    StoreGone,
     WriteFailed,
 )
 from millstream.limits import Limits
@@ -149,7 +150,7 @@ class SqliteEngine:
         if self.read_only:
             raise CannotOpen(f"{self.path} was opened to be read only", path=str(self.path))
         writer = self._writer or self._reopen_writer()
-        self._home.check_write()
+        self._home.check_write(writer.connection)
         writer.waits = waits
         return writer
 
@@ -260,6 +261,9 @@ class SqliteEngine:
 
     def _close_all(self) -> None:
         kept = self.read_only and self._wal_file_bytes() > 0
+        if self._writer is not None:
+            with suppress(StoreGone):
+                self._home.check_contents(self._writer.connection)
         self._drop_connections(checkpoint=not kept and self._home.may_checkpoint)
         _open_paths[self._real_path] -= 1
 
@@ -306,6 +310,7 @@ class SqliteEngine:
 
     def _make_writer(self, connection: apsw.Connection) -> SqliteWriter:
         self._home.forget_log()
+        self._home.check_contents(connection)
         sync_folder(self.path)  # SQLite has made the log by now, if there was none
         connection.set_wal_hook(self._on_wal)
         room = None if self.durability == "relaxed" else self._log_room
@@ -382,6 +387,7 @@ class SqliteEngine:
             with self._pool.lock:
                 if self._tender is None:
                     self._tender = self._connect()
+            self._home.check_contents(self._tender)  # else it would be mixed with what is there now
             return self._copy(self._tender, mode)
 
     def _copy(self, tender: apsw.Connection, mode: int) -> tuple[int, int] | None:
