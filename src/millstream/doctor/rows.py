@@ -7,6 +7,7 @@ on, the walk continues behind the damaged pages, as far as they can be passed fr
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -306,11 +307,29 @@ def _ways(path: Path) -> Iterator[str]:
     """How the file can be opened so that it stays as it is, the best way first."""
     address = path.absolute().as_uri()
     wal = Path(f"{path}-wal")
+    if not os.access(path, os.W_OK):
+        yield _way_of_others(path, address, wal)
+        return
     if not wal.exists() or wal.stat().st_size == 0:
         yield f"{address}?mode=rw"  # a reader could not remove the -wal and -shm that it makes
     yield f"{address}?mode=ro"
     if not wal.exists() or wal.stat().st_size == 0:
         yield f"{address}?mode=ro&immutable=1"
+
+
+def _way_of_others(path: Path, address: str, wal: Path) -> str:
+    """For a file that this user may not write: files made beside it would keep its owner out."""
+    is_open = Path(f"{path}-shm").exists()
+    if not wal.exists() or (wal.stat().st_size == 0 and not is_open):
+        return f"{address}?mode=ro&immutable=1"
+    if is_open:
+        return f"{address}?mode=ro"
+    raise CannotOpen(
+        f"{path} may not be written by this user, and a write-ahead log was left beside it: to read "
+        "both would leave a file that keeps the owner from writing; examine it as its owner, or "
+        "copy the store with its -wal file elsewhere and examine the copy",
+        path=str(path),
+    )
 
 
 def _connect_anyway(path: Path, address: str) -> apsw.Connection:
