@@ -132,6 +132,15 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     m.NoteWatermarks: instances.note_watermarks,
 }
 
+_MADE: dict[type[Operation[Any]], Callable[[Any], Callable[[WriteTransaction], Any]]] = {
+    c.Append: putting.Appending,
+    q.PutMessages: putting.Putting,
+    q.ClaimRouted: claims.Claiming,
+    m.SendToRoom: sending.Sending,
+    m.Broadcast: sending.Broadcasting,
+}
+"""Operations that say more of themselves than what they do, such as what they bring or take."""
+
 _PLAIN = frozenset(
     kind
     for kind in _OPERATIONS
@@ -287,19 +296,13 @@ def open_over(
 def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
     """The function that the transactor runs for an operation."""
     kind = type(command)
-    if kind is c.Append:
-        return putting.Appending(command)  # type: ignore[arg-type, return-value]
-    if kind is base.Transact:
-        return lambda tx: _transact(tx, command)  # type: ignore[arg-type, return-value]
-    if kind is q.PutMessages:
-        return putting.Putting(command)  # type: ignore[arg-type, return-value]
-    if kind is q.ClaimRouted:
-        return claims.Claiming(command)  # type: ignore[arg-type, return-value]
-    if kind is m.SendToRoom:
-        return sending.Sending(command)  # type: ignore[arg-type, return-value]
-    if kind is m.Broadcast:
-        return sending.Broadcasting(command)  # type: ignore[arg-type, return-value]
-    rule = _rule(kind)
+    made = _MADE.get(kind)
+    if made is not None:
+        return made(command)
+    return _ruled(_transact if kind is base.Transact else _rule(kind), command)
+
+
+def _ruled(rule: Callable[[WriteTransaction, Any], T], command: Any) -> Callable[..., T]:
     return lambda tx: rule(tx, command)
 
 
@@ -366,7 +369,7 @@ class EmbeddedSession:
 
     def execute(self, command: Command[T]) -> T:
         """Answer a command; what it writes is durable on return."""
-        if is_plain(command):
+        if type(command) in _PLAIN:
             return self.store.run(operation(command))  # type: ignore[arg-type]
         if isinstance(command, Operation):
             if queues := put_for_later(command):

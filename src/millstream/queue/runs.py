@@ -40,8 +40,8 @@ def runs_of(messages: Messages, queue: str | None = None) -> list[Run]:
     """Claims, all of one queue, as the fewest runs: adjacent claim ids of the same attempt."""
     try:
         chosen = [messages] if isinstance(messages, Message) else list(messages)
-        if len(chosen) == 1 and (one := chosen[0]).queue == queue:
-            return [(one.claim_id, 1, one.attempt)]
+        if len(chosen) == 1 and (label := chosen[0].label).queue == queue:
+            return [(label.claim_id + chosen[0].index, 1, label.attempt)]
         if not chosen:
             return []
         return _joined(chosen, queue)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from millstream.errors import MillstreamError, OutcomeUnknown
@@ -111,13 +112,13 @@ class Committing(Readable):
         except MillstreamError as error:
             self._fail(whole, error)
         except BaseException as error:
-            rescue = Rescue(lambda: self._complete(whole), error)
+            rescue = Rescue(partial(self._complete, whole), error)
             rescue.finish()
             if rescue.failure is not None:
                 self._fail(whole, rescue.failure)
             self.settled = group
             told = [rescue.failure, *(ticket.error for ticket in whole)]
-            again = any(type(one) is type(error) for one in told)
+            again = type(error) in map(type, told)
             if not (again and isinstance(error, Exception)):
                 raise  # it came from outside: what comes from an operation, comes again
         self.settled = group

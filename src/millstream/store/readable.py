@@ -160,9 +160,10 @@ class Readable:
     def seen(self, key: bytes) -> Any:
         """What readers see of an entity, as of the last `refresh` or commit."""
         found = self.views.get(key)
-        if found is None:
-            found = self.look(lambda state, snap: state.show(key, state.entity(key, snap)))
-        return found
+        return self._show(key) if found is None else found
+
+    def _show(self, key: bytes) -> Any:
+        return self.look(lambda state, snap: state.show(key, state.entity(key, snap)))
 
     def _reload(self) -> None:
         """Bring the state up to what is on disk, and let readers see it."""

@@ -108,11 +108,10 @@ class Watch:
         """Wake all that wait for one of these."""
         for tell in self.told:
             tell(keys)
-        self._wake(keys)
+        if self._waiters:
+            self._wake(keys)
 
     def _wake(self, keys: Collection[bytes]) -> None:
-        if not self._waiters:
-            return
         with self._lock:
             found = [
                 wake

@@ -319,6 +319,11 @@ class Bucket(Entity):
         spans = self.spans
         found: list[Stretch] = []
         before = max(0, bisect_right(spans, start, key=_slot_of) - 1) if len(spans) > 1 else 0
+        if spans:
+            span = spans[before]
+            skip = start - span.slot
+            if skip >= 0 and stop - span.slot <= span.count:  # one has all, as most claims find it
+                return [(start, stop - start, span.log_id, span.offset + skip)]
         slot = count = log_id = offset = 0
         for at in range(before, len(spans)):
             span = spans[at]

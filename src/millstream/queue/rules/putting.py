@@ -28,13 +28,16 @@ from millstream.queue.rules.sources import INBOX, LATER, LATER_ID, inbox_of, lat
 from millstream.store.group import Role
 from millstream.store.transaction import WriteTransaction
 
+_OWN = (INBOX, LATER)
+"""What the names of the logs begin with that belong to a queue."""
+
 
 def append(tx: WriteTransaction, command: Append) -> int:
     """Append to a log; to an inbox only while there is its queue, or no consumer would get it.
 
     An inbox that is written elsewhere is left to the rules of copies.
     """
-    if command.log.startswith((INBOX, LATER)):
+    if command.log.startswith(_OWN):
         name = command.log.partition(":")[2]
         if not tx.entity(keys.queue(name), QueueState).exists():
             found = logs.find_log(tx, command.log)
@@ -60,7 +63,7 @@ class Appending:
             and command.expect_end is None
             and command.producer is None
             and not command.token
-            and not command.log.startswith((INBOX, LATER))
+            and not command.log.startswith(_OWN)
         )
         self.joins = (Append, command.log) if plain else None
 
@@ -71,7 +74,7 @@ class Appending:
 
     def __call__(self, tx: WriteTransaction) -> int:
         """Append for this caller alone."""
-        return append(tx, self.command)
+        return append(tx, self.command) if self.joins is None else logs.append(tx, self.command)
 
     def run_all(self, tx: WriteTransaction, operations: Sequence[Appending]) -> list[int] | None:
         """Append for several callers."""

@@ -79,7 +79,9 @@ def stride(
             change = Caught(caught.spans, finished, taken[0], now_ms, until_ms, consumer)
         tx.change(bucket_key, change)
         if finished:
-            size = sum([stop - start for start, stop in finished])
+            size = 0
+            for start, stop in finished:
+                size += stop - start
             ends.append((bucket_id, size, bucket.any_are(IN_FLIGHT)))
     if caught is None:
         tx.change(key, Advanced(now_ms, ends, total, taken_in, until_ms))
@@ -90,10 +92,9 @@ def stride(
         stretches = [(first, total, caught.log_id, caught.spans[0].offset)]
     elif total:
         stretches = held[taken_in][1].stretches(first, last)
-    grants = [
-        c.Grant(taken_in + slot, count, FIRST, log_id, offset, until_ms)
-        for slot, count, log_id, offset in stretches
-    ]
+    grants = []
+    for slot, count, log_id, offset in stretches:
+        grants.append(c.Grant(taken_in + slot, count, FIRST, log_id, offset, until_ms))
     return c.Granted(grants, queue.counts.fresh, 0, queue.counts.fresh, is_level=is_level)
 
 
