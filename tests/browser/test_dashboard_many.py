@@ -54,6 +54,20 @@ def test_a_search_finds_what_no_page_shows_yet(page: Any, many: Serving, noun: s
     assert page.get_by_role("link", name=LAST).count() == 0
 
 
+def test_a_search_that_was_left_asks_for_no_more_pages(page: Any, many: Serving) -> None:
+    held: list[Any] = []
+    go(page, many, "queues")
+    page.route("**/queues?*", lambda route: held.append(route))  # Playwright asks it for its names
+    with page.expect_request("**/queues?*"):
+        page.fill("input[type=search]", "nowhere")
+    page.evaluate("location.hash = '#/rooms'")
+    page.get_by_role("heading", name="Rooms").wait_for()
+    with page.expect_response("**/queues?*"):
+        held[0].fulfill(json={"queues": [], "after": "first-0999"})
+    page.evaluate("fetch('/health').then((answer) => answer.text())")
+    assert len(held) == 1
+
+
 def test_the_overview_says_that_it_has_not_looked_at_all_queues(page: Any, many: Serving) -> None:
     go(page, many)
     page.get_by_text("Of the first 1,000 queues by name; there are more.").wait_for()

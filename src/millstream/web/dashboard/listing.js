@@ -7,14 +7,14 @@ import { query, session } from "./session.js";
 export const PAGE = 1_000;
 export const SEARCHED_MAX = 20_000; // names that a search looks at: bounds what it asks of a server
 
-/** The first of a listing: `{found, after}`; `after` is set if there are more. */
-export async function firstOf(address, name, limit) {
+/** The first of a listing: `{found, after}`; `after` is set if there are more, or it was not wanted any more. */
+export async function firstOf(address, name, limit, isWanted = () => true) {
   const all = { found: [], after: "" };
   do {
     const page = await session.ms.get(query(address, { limit: PAGE, after: all.after }));
     all.found.push(...page[name]);
     all.after = page.after;
-  } while (all.after && all.found.length < limit);
+  } while (all.after && all.found.length < limit && isWanted());
   return all;
 }
 
@@ -25,7 +25,7 @@ export function Listing({ noun, table: Table }) {
   const [shown, setShown] = useState(PAGE);
   const isSearch = wanted !== "";
   const limit = isSearch ? Math.max(shown, SEARCHED_MAX) : shown;
-  const answer = useAnswer(() => firstOf(`/${name}`, name, limit).then((all) => ({ ...all, limit })), [limit]);
+  const answer = useAnswer((isWanted) => firstOf(`/${name}`, name, limit, isWanted).then((all) => ({ ...all, limit })), [limit]);
   return html`
     <div class=row><h1>${name[0].toUpperCase()}${name.slice(1)}</h1><span class=spread></span>
       <${Search} label=${`Find a ${noun}`} value=${wanted} onInput=${setWanted} /></div>

@@ -90,7 +90,8 @@ export function onPulse(fn) {
 
 /**
  * What `ask` answers: `{data, error, reload}`, asked anew when `keys` change and when something has
- * happened in the store. An answer that was overtaken is dropped.
+ * happened in the store. An answer that was overtaken is dropped; `ask` is given a function that says
+ * whether it is still wanted, and one of many requests need not go on if it is not.
  */
 export function useAnswer(ask, keys = [], { live = true } = {}) {
   const [found, setFound] = useState({ data: null, error: null });
@@ -100,7 +101,7 @@ export function useAnswer(ask, keys = [], { live = true } = {}) {
     if (own.busy && !isNew) { own.again = true; return; }
     const mine = (own.latest += 1);
     own.busy = true;
-    const answer = await ask().then((data) => ({ data, error: null }), (error) => ({ error }));
+    const answer = await ask(() => mine === own.latest).then((data) => ({ data, error: null }), (error) => ({ error }));
     if (mine !== own.latest) return;
     own.busy = false;
     setFound((before) => (isNew || answer.data !== undefined ? { data: null, ...answer } : { ...before, ...answer }));

@@ -15,7 +15,7 @@ export function Tokens() {
   const [revoking, setRevoking] = useState(null);
   const may = session.access.may_manage_tokens;
   const limit = wanted ? Math.max(shown, SEARCHED_MAX) : shown;
-  const found = useAnswer(() => (may ? firstOf("/tokens", "tokens", limit) : Promise.resolve({ found: [] })), [limit], { live: false });
+  const found = useAnswer((isWanted) => (may ? firstOf("/tokens", "tokens", limit, isWanted) : Promise.resolve({ found: [] })), [limit], { live: false });
   const over = () => { setMaking(false); setRevoking(null); found.reload(); };
   return html`
     <div class=row><h1>Tokens</h1><span class=spread></span>
