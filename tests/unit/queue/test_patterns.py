@@ -96,7 +96,8 @@ def test_bytes_of_the_last_log_are_kept_and_let_go(ms: Millstream, clock: Any) -
 
 
 def asked_for(ms: Millstream, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The names and heads that are asked for from now on."""
+    """The names and heads that are asked for from now on, not by the background."""
+    Probe(ms).pause_keeper()
     found: list[bytes] = []
     entity, find = State.entity, State.find
 
