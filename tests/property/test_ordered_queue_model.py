@@ -44,6 +44,7 @@ from millstream.queue.rules import open_group, passing
 from millstream.record import wall_ms_of
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
+from tests.property.background import at_rest
 
 LOGS = ("l.a", "l.b")
 INBOX, LATER = "queue:q", "queue-later:q"
@@ -283,14 +284,11 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         self.unrouted.clear()
 
     def look(self, handle: int) -> list[Message]:
-        """Peek at everything that waits; that also routes, unless a commit is in flight meanwhile."""
+        """Peek at everything that waits; that also routes, if no commit is in flight meanwhile."""
         queue = self.settled(handle)
-        found = queue.peek(1_000)
-        for _ in range(100):
-            info = queue.info()
-            if info is None or not info.unrouted:
-                break
+        with at_rest(self.handles):
             found = queue.peek(1_000)
+            assert self.info(handle).unrouted == 0
         self.route()
         return found
 

@@ -110,9 +110,9 @@ def test_a_wrong_command_line_makes_and_alters_nothing(
     [
         (["--rate", "nan"], "rate is from"),
         (["--rate", "inf"], "rate is from"),
-        (["--priority-by", "p", "--priority-step", "0s"], "priority_step is from"),
-        (["--dedup-by", "d", "--dedup-window", "8d"], "dedup_window is from"),
-        (["--max-in-flight", "10000001"], "max_in_flight is from 0"),
+        (["--priority-by", "p", "--priority-step", "0s"], "--priority-step is from"),
+        (["--dedup-by", "d", "--dedup-window", "8d"], "--dedup-window is from"),
+        (["--max-in-flight", "10000001"], "--max-in-flight is from 0"),
     ],
 )
 def test_what_makes_no_sense_is_one_clear_line(cli: Any, arguments: list[str], told: str) -> None:
