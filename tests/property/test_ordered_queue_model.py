@@ -44,7 +44,7 @@ from millstream.queue.rules import open_group, passing
 from millstream.record import wall_ms_of
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
-from tests.property.background import at_rest
+from tests.property.background import at_rest, peek_and_route
 
 LOGS = ("l.a", "l.b")
 INBOX, LATER = "queue:q", "queue-later:q"
@@ -285,10 +285,9 @@ class OrderedQueueMachine(RuleBasedStateMachine):
 
     def look(self, handle: int) -> list[Message]:
         """Peek at everything that waits; that also routes, if no commit is in flight meanwhile."""
-        queue = self.settled(handle)
+        self.settled(handle)
         with at_rest(self.handles):
-            found = queue.peek(1_000)
-            assert self.info(handle).unrouted == 0
+            found = peek_and_route(self.handles[handle], "q", 1_000)
         self.route()
         return found
 

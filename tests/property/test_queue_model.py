@@ -41,7 +41,7 @@ from millstream.queue.rules.sources import LATER_ID, later_of
 from millstream.record import wall_ms_of
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
-from tests.property.background import at_rest
+from tests.property.background import at_rest, peek_and_route
 
 LOGS = ("l.a", "l.b")
 INBOX = "queue:q"
@@ -226,10 +226,7 @@ class QueueMachine(RuleBasedStateMachine):
             # Else the background routes sooner or later, and a delay counts from then. A peek routes
             # for its answer alone while a keeper, of either handle, has a commit in flight.
             with at_rest(self.handles):
-                self.queue(0).peek(0)
-                info = self.queue(0).info()
-            assert info is not None
-            assert info.unrouted == 0
+                peek_and_route(self.handles[0], "q", 0)
             for entry in self.in_state("unrouted"):
                 entry.state, entry.due_ms = "available", self.now_ms + self.delay_ms
 
@@ -503,7 +500,7 @@ class QueueMachine(RuleBasedStateMachine):
     def purge(self, handle: int) -> None:
         queue = self.settled(handle)
         with at_rest(self.handles):  # of what is not routed, nobody knows how much it takes
-            peeked = queue.peek(1_000)
+            peeked = peek_and_route(self.handles[handle], "q", 1_000)
             gone = [self.find_available(message) for message in peeked]
             assert queue.purge() == len(gone)
         for entry in gone:
