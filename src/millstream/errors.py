@@ -206,8 +206,8 @@ class StoreGone(WriteFailed):
     """The store's file, or its write-ahead log, was removed, renamed or replaced while it was open.
 
     Nothing was stored, since it would be lost. Reads go on unless another file has the name. Once
-    the file is back, the same handle takes writes again. One that was overwritten in place is
-    neither written nor read any more. Data: `path`.
+    the file is back, the same handle takes writes again. One that was seen to be
+    overwritten in place is neither written nor read any more. Data: `path`.
     """
 
     retry = False
