@@ -28,8 +28,8 @@ from millstream.store.sqlite_file import (
     is_half_made,
     refusal,
 )
+from millstream.store.sqlite_left import break_in_log
 from millstream.store.sqlite_pages import checksum_layer, fits, is_verified
-from millstream.store.sqlite_repair import break_in_log
 from millstream.store.sqlite_rows import NUMBERED, RECORD, TABLES, SqliteSnapshot
 from millstream.store.sqlite_wal import Break, find_break
 

@@ -43,6 +43,7 @@ from millstream.store.sqlite_file import (
     FILE_MODE,
     PAGE_BYTES,
     check_mode,
+    close_connection,
     connect,
     create,
     damaged,
@@ -53,10 +54,11 @@ from millstream.store.sqlite_file import (
     sync_folder,
 )
 from millstream.store.sqlite_home import Home, size_of
+from millstream.store.sqlite_left import break_beside_writers
 from millstream.store.sqlite_options import SqliteOptions, fitted
 from millstream.store.sqlite_pages import checksum_layer, is_verified
 from millstream.store.sqlite_pool import PooledSnapshot, ReaderPool
-from millstream.store.sqlite_repair import break_in_log, repair_log
+from millstream.store.sqlite_repair import repair_log
 from millstream.store.sqlite_room import LogRoom
 from millstream.store.sqlite_rows import SqliteReader, SqliteWriter
 
@@ -137,7 +139,7 @@ class SqliteEngine:
             if not read_only:
                 self._writer = self._make_writer(connection)
         except BaseException as error:
-            _close(connection, checkpoint=False)
+            close_connection(connection, checkpoint=False)
             if isinstance(error, apsw.Error):
                 raise self._damaged(error) from error
             raise
@@ -218,11 +220,11 @@ class SqliteEngine:
                 raise WriteFailed(f"{self.path}: {error}", path=str(self.path)) from error
             finally:
                 for connection in found:
-                    _close(connection, checkpoint=False)
+                    close_connection(connection, checkpoint=False)
             with self._pool.lock:
                 writer, self._writer = self._writer, None
             if writer is not None:
-                _close(writer.connection, checkpoint=False)
+                close_connection(writer.connection, checkpoint=False)
 
     def suspend(self) -> None:
         """Before a fork: close every connection, without a checkpoint, and hold back new ones."""
@@ -335,20 +337,13 @@ class SqliteEngine:
                 try:
                     self._writer = self._make_writer(connection)
                 except BaseException:
-                    _close(connection, checkpoint=False)
+                    close_connection(connection, checkpoint=False)
                     raise
             return self._writer
 
     def _check_log(self, connection: apsw.Connection, *, accept_loss: bool) -> None:
         """Refuse a log that a dead process has left if acknowledged commits in it are cut off."""
-        if break_in_log(self.path, connection, self._is_written) is None:
-            return
-        other = connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self.read_only)
-        try:
-            other.execute("BEGIN IMMEDIATE")  # another process may have been writing just now
-            found = break_in_log(self.path, connection)
-        finally:
-            _close(other, checkpoint=False)
+        found = break_beside_writers(self.path, connection, self._connect_beside)
         if found is None:
             return
         torn = self.durability == "relaxed" and found.may_be_torn
@@ -359,17 +354,8 @@ class SqliteEngine:
         if not self.read_only:  # or the next one to open it would find the same
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
-    def _is_written(self) -> bool:
-        """Whether a process has the turn to write: that ends with the process."""
-        other = connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self.read_only)
-        try:
-            other.set_busy_handler(None)
-            other.execute("BEGIN IMMEDIATE")
-        except apsw.BusyError:
-            return True
-        finally:
-            _close(other, checkpoint=False)
-        return False
+    def _connect_beside(self) -> apsw.Connection:
+        return connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self.read_only)
 
     def _make_reader(self) -> SqliteReader:
         reader = SqliteReader(self._connect())
@@ -409,7 +395,7 @@ class SqliteEngine:
         found += [self._tender] if self._tender else []
         self._tender = self._writer = None
         for connection in found:
-            _close(connection, checkpoint=checkpoint)
+            close_connection(connection, checkpoint=checkpoint)
 
     def _busy(self) -> Callable[[int], bool]:
         return patience(self._clock, self._options.busy_timeout_ms / 1000)
@@ -418,9 +404,3 @@ class SqliteEngine:
         if isinstance(error, apsw.BusyError | apsw.LockedError):
             return Overloaded(f"{self.path} is busy: {error}", path=str(self.path))
         return explained(error, self.path)
-
-
-def _close(connection: apsw.Connection, *, checkpoint: bool) -> None:
-    """Close a connection; the last one of all copies the log into the file, if it is to."""
-    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0 if checkpoint else 1)
-    connection.close()

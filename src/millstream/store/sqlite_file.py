@@ -280,6 +280,12 @@ def connect(
     return connection
 
 
+def close_connection(connection: apsw.Connection, *, checkpoint: bool) -> None:
+    """Close a connection; the last one of all copies the log into the file, if it is to."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0 if checkpoint else 1)
+    connection.close()
+
+
 def patience(clock: Clock, timeout_s: float) -> Callable[[int], bool]:
     """Wait in short, uneven steps: the lock is free again within a commit or a fold slice."""
     deadline = 0.0

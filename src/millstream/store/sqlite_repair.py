@@ -13,30 +13,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 
 from millstream.store.sqlite_file import damaged
-from millstream.store.sqlite_wal import HEADER_BYTES, STEP_BYTES, Break, count_sound, find_break
+from millstream.store.sqlite_wal import HEADER_BYTES, STEP_BYTES, count_sound
 
 CHUNK_BYTES = 1 << 20
-
-
-def break_in_log(
-    path: Path, connection: apsw.Connection, is_written: Callable[[], bool] = lambda: False
-) -> Break | None:
-    """Where the log of a file cuts off acknowledged commits; SQLite has looked at its first part.
-
-    `is_written` says whether a living process has the turn to write.
-    """
-    noop = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", None)
-
-    def count_known() -> int:
-        return 0 if noop is None else max(0, connection.wal_checkpoint(mode=noop)[0])
-
-    return find_break(Path(f"{path}-wal"), count_known, is_written)
 
 
 def repair_log(path: Path, *, turn: apsw.Connection, other: apsw.Connection) -> None:
