@@ -166,7 +166,13 @@ command(
     app, "worker mail --exec ./send.sh --concurrency 4", "worker mail --exec ./send.sh --drain"
 )(worker)
 command(app, "sync http://depot:8080 --push --logs 'device/*'", "sync backup.db --create")(sync)
-command(app, "copy orders.db s3://shop/orders", "copy s3://shop/orders back.db")(copy)
+command(
+    app,
+    "copy orders.db backup.db",
+    "copy orders.db backup.db --replace",
+    "copy orders.db s3://shop/orders",
+    "copy s3://shop/orders back.db",
+)(copy)
 command(
     app,
     "serve orders.db",

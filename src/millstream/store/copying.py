@@ -53,7 +53,7 @@ def copy_rows(source: Engine, target: Engine, heard: Heard | None = None) -> Cop
                 f"{source.place}: nothing was changed; copy to another place, or remove it",
                 path=target.place,
             )
-        return _verified(snapshot, target, written, hear)
+        return compare_rows(snapshot, target, hear)._replace(written=written)
 
 
 def _copy(snapshot: Snapshot, target: Engine, hear: Heard) -> int:
@@ -95,7 +95,8 @@ def _commit(target: Engine, rows: list[Row], gone: list[bytes]) -> int:
     return len(rows)
 
 
-def _verified(snapshot: Snapshot, target: Engine, written: int, hear: Heard) -> CopyReport:
+def compare_rows(snapshot: Snapshot, target: Engine, hear: Heard) -> CopyReport:
+    """Compare all rows of a copy with what was copied; `CorruptionError` if one differs."""
     rows = size = 0
     for kind in _kinds():
         for key, wanted, there in _pairs(snapshot, target, kind):
@@ -109,7 +110,7 @@ def _verified(snapshot: Snapshot, target: Engine, written: int, hear: Heard) -> 
             size += len(key) + len(wanted)
             if rows % 1_000 == 0:
                 hear("comparing", rows, 0)
-    return CopyReport(rows, size, written)
+    return CopyReport(rows, size, written=0)
 
 
 def _first_difference(snapshot: Snapshot, target: Engine, hear: Heard) -> bytes | None:

@@ -38,7 +38,7 @@ from millstream.store.engine import Ability, Durability, Shortage
 from millstream.store.polling import poll
 from millstream.store.sqlite_check import check_pages
 from millstream.store.sqlite_checkpoints import Checkpoints
-from millstream.store.sqlite_copy import copy_file, exchange_file
+from millstream.store.sqlite_copy import PagesCopied, copy_file, exchange_file
 from millstream.store.sqlite_file import (
     FILE_MODE,
     PAGE_BYTES,
@@ -234,11 +234,22 @@ class SqliteEngine:
         """After the fork: connections are opened again when they are needed."""
         self._pool.resume(in_child=in_child)
 
-    def copy_to(self, path: Path) -> None:
-        """Write a consistent copy of the whole file into a new one, beside running commits."""
+    def copy_to(
+        self,
+        path: Path,
+        *,
+        heard: PagesCopied | None = None,
+        check: Callable[[SqliteReader], None] | None = None,
+    ) -> None:
+        """Write a consistent copy of the whole file into a new one, beside running commits.
+
+        `check` is called with the snapshot that was copied, to compare it with the copy.
+        """
         with self.read() as snapshot:
             snapshot.last_seq()  # the transaction sees from now on what it saw at its first read
-            copy_file(snapshot.connection, path, vfs=self._vfs)
+            copy_file(snapshot.connection, path, vfs=self._vfs, heard=heard)
+            if check is not None:
+                check(snapshot)
 
     def verify(self, stop: Callable[[], bool]) -> bool:
         """Read every page, beside running commits; False if it was stopped.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,12 +16,20 @@ COPY_PAGES = 4096
 """Pages that are copied at a time, 16 MiB."""
 
 
-def copy_file(source: apsw.Connection, path: Path, *, vfs: str | None) -> None:
-    """Copy everything that a connection sees into a new file, and sync it.
+PagesCopied = Callable[[int, int], None]
+"""Told how many pages are copied, and of how many."""
+
+
+def copy_file(
+    source: apsw.Connection, path: Path, *, vfs: str | None, heard: PagesCopied | None = None
+) -> None:
+    """Copy everything that a connection sees into a new or empty file, and sync it.
 
     The connection has a transaction open, so that all pages are of one moment.
     """
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
+    if path.exists() and path.stat().st_size:
+        raise FileExistsError(f"{path} is not empty")
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, FILE_MODE))
     if is_verified(source):
         _begin(path, vfs)
     target = apsw.Connection(str(path), vfs=vfs)
@@ -31,6 +40,8 @@ def copy_file(source: apsw.Connection, path: Path, *, vfs: str | None) -> None:
         with target.backup("main", source, "main") as backup:
             while not backup.done:
                 backup.step(COPY_PAGES)
+                if heard is not None:
+                    heard(backup.page_count - backup.remaining, backup.page_count)
         target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
         target.close()

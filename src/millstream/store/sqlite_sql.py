@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -57,3 +57,33 @@ def run(
         return SqlResult(rows, changed)
     finally:
         connection.authorizer = None
+
+
+def application_tables(connection: apsw.Connection) -> list[str]:
+    """The names of the application's tables and views, in order."""
+    rows = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
+    )
+    return [name for (name,) in rows if not name.lower().startswith((PREFIX, "sqlite_"))]
+
+
+def stored_tables(connection: apsw.Connection) -> list[str]:
+    """The application's tables that have rows of their own: no views, no virtual tables.
+
+    A virtual table keeps its rows in tables beside it, which are among these.
+    """
+    rows = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 ORDER BY name"
+    )
+    return [name for (name,) in rows if not name.lower().startswith((PREFIX, "sqlite_stat"))]
+
+
+def table_rows(connection: apsw.Connection, table: str) -> Iterator[tuple[Any, ...]]:
+    """All rows of a table, in the order of its tree, without columns that are computed."""
+    named = connection.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
+    columns = ", ".join(_quoted(str(name)) for (name,) in named)
+    yield from connection.execute(f"SELECT {columns} FROM main.{_quoted(table)} NOT INDEXED")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
