@@ -4,6 +4,10 @@ An append names the last entry that this node has seen. If it succeeds, nothing 
 After an append whose outcome is unsure, nothing is appended but a barrier at the same place, until
 what stands there is known. If that takes too long, the node steps down: it finds out as every follower
 does, by reading.
+
+A commit waits while the servers of the shared log elect one of them to lead: nothing was sent, so the
+commit is tried again. Once the log was away for `settle_timeout_s`, commits are refused at once until
+an append succeeds: callers then wait in their clients, and not in a line in front of this node.
 """
 
 from __future__ import annotations
@@ -29,6 +33,9 @@ from millstream.errors import NoQuorum, NotLeader, OutcomeUnknown
 PAUSE_S = 0.05
 """Between two tries of a leader that cannot reach the shared log."""
 
+Pause = Callable[[float], object]
+"""Waits for so many seconds; answers True, at once, if the node is stopping."""
+
 
 class Appender:
     """A node's appends, one at a time; everything happens in the member's turn."""
@@ -40,7 +47,7 @@ class Appender:
         *,
         settings: NodeSettings,
         not_leader: Callable[[], NotLeader],
-        pause: Callable[[float], object],
+        pause: Pause,
     ) -> None:
         """`not_leader` makes what a caller is told once another node leads."""
         self.shared = shared
@@ -50,6 +57,8 @@ class Appender:
         """Appends by number: how many were begun, and the last that is known to be stored."""
         self._footing, self._clock, self._settings = footing, footing.clock, settings
         self._not_leader, self._pause = not_leader, pause
+        self._away_since_s: float | None = None
+        """Since when nothing could be sent to the shared log; None if the last append was stored."""
 
     def send_commit(self, body: bytes) -> Position:
         """Append a commit, in pieces if it is large; raises as `_send` does."""
@@ -72,10 +81,12 @@ class Appender:
         footing.chunks = []
         return position
 
-    def send_barrier(self) -> None:
+    def send_barrier(self, *, waits: bool = True) -> None:
         """Show the others, and oneself, that this node leads; raises as `_send` does."""
         began_s = self._clock.seconds()
-        position = self._send(entries.BARRIER, b"", secrets.token_bytes(entries.ID_BYTES))
+        position = self._send(
+            entries.BARRIER, b"", secrets.token_bytes(entries.ID_BYTES), waits=waits
+        )
         self.barrier_s = self._clock.seconds() - began_s
         if entries.is_noted(entries.BARRIER, position.sequence) and not self._footing.chunks:
             self._footing.write(position)
@@ -90,7 +101,7 @@ class Appender:
             after=self._footing.position.sequence,
             timeout_s=self._settings.append_timeout_s,
         )
-        self.proven = number
+        self.proven, self._away_since_s = number, None
         self._footing.leadership.sent(self._clock.seconds())
         return self._footing.advance(data, entry)
 
@@ -109,22 +120,32 @@ class Appender:
             body,
         )
 
-    def _send(self, kind: int, body: bytes, name: bytes) -> Position:
+    def _send(self, kind: int, body: bytes, name: bytes, *, waits: bool = True) -> Position:
         """Append an entry as the leader; returns once it is certain that it is stored.
 
-        Raises `NotLeader` and `NoQuorum`, if it is certain that it is not, and `OutcomeUnknown`.
+        With `waits` it waits for a shared log that takes nothing just now. Raises `NotLeader` and
+        `NoQuorum`, if it is certain that the entry is not stored, and `OutcomeUnknown`.
         """
-        deadline_s = self._clock.seconds() + self._settings.settle_timeout_s
         while True:
             entry = self.entry(kind, body, name=name)
             try:
                 return self.append(entry)
             except Unreachable as error:
-                raise refusal.no_quorum(self.shared.place, error) from error
+                if not (self._may_wait() and waits) or self._pause(PAUSE_S):
+                    raise refusal.no_quorum(self.shared.place, error) from error
+                continue
             except (Overtaken, Unsure) as error:
+                deadline_s = self._clock.seconds() + self._settings.settle_timeout_s
                 position = self._settle(entry, deadline_s, error)
             if position is not None:
                 return position
+
+    def _may_wait(self) -> bool:
+        """Whether the shared log, which took nothing just now, was away for a short time only."""
+        now_s = self._clock.seconds()
+        if self._away_since_s is None:
+            self._away_since_s = now_s
+        return now_s - self._away_since_s < self._settings.settle_timeout_s
 
     def _settle(self, entry: SharedEntry, deadline_s: float, cause: Exception) -> Position | None:
         """Find out what stands behind the position: the entry, or a barrier (None), or another's.
@@ -149,7 +170,8 @@ class Appender:
             except Overtaken:
                 may_fit = False
             except (Unsure, Unreachable):
-                self._pause(PAUSE_S)
+                if self._pause(PAUSE_S):
+                    break
             except Gone:  # trimmed while this node slept, or lost: the loop finds out which
                 break
             except Differs as error:

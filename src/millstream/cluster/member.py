@@ -8,11 +8,10 @@ appends goes through its appender, and what it reads through its applier.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from millstream.cluster import entry as entries
 from millstream.cluster import refusal
-from millstream.cluster.appending import Appender
+from millstream.cluster.appending import Appender, Pause
 from millstream.cluster.applying import Applier
 from millstream.cluster.batch import OneMore
 from millstream.cluster.entry import Differs, EpochBody, Position, TableChange, encode
@@ -45,7 +44,7 @@ class ClusterMember:
         clock: ClusterClock,
         settings: NodeSettings,
         leadership: Leadership,
-        pause: Callable[[float], object],
+        pause: Pause,
     ) -> None:
         self.name, self.address = name, address
         self.engine = engine
@@ -200,7 +199,7 @@ class ClusterMember:
             return False
         try:
             if self.leadership.leads:
-                self.appender.send_barrier()
+                self.appender.send_barrier(waits=False)  # the loop has reports to post meanwhile
         finally:
             self.turn.release()
         return True

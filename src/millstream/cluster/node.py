@@ -85,7 +85,7 @@ class Node:
             clock=self.clock,
             settings=self.settings,
             leadership=self._leadership,
-            pause=self._pause,
+            pause=self._pause_and_tell,
         )
         self.engine = ReplicatedEngine(self.member)
         self._inspection = Inspection(engine, clock=clock, wait_s=self.settings.inspection_s)
@@ -394,6 +394,15 @@ class Node:
         if self._leadership.leads:
             return "leader"
         return "follower" if self._joined and not self.member.damaged else "joining"
+
+    def _pause_and_tell(self, duration_s: float) -> object:
+        """Wait inside an append; the loop's own thread goes on reporting that this node is there.
+
+        Followers that hear nothing would campaign as soon as the shared log takes entries again.
+        """
+        if self._thread in (None, threading.current_thread()):
+            self._tell()
+        return self._pause(duration_s)
 
     def _tell(self) -> None:
         """Post a report now and then, and call back when something has changed."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ELECTION_S = 20.0
+"""How long callers are kept waiting while servers elect one of them. The servers of the shared log miss
+their leading one after 4 to 9 s, and need as long again if two of them stand for election at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
@@ -12,9 +16,9 @@ class NodeSettings:
     append_timeout_s: float = 2.0
     """How long one append is waited for, before its outcome is called unsure."""
 
-    settle_timeout_s: float = 8.0
-    """How long a leader tries to make an unsure append certain: an election inside the shared log
-    takes up to 9 s. After that the caller is told that the outcome is unknown."""
+    settle_timeout_s: float = ELECTION_S
+    """How long a leader waits for a shared log that takes nothing, and how long it tries to make an
+    unsure append certain. After that callers are told `NoQuorum`, or that the outcome is unknown."""
 
     beat_s: float = 0.5
     """An idle leader appends a barrier so often: followers see by it that it lives, and it sees that

@@ -8,7 +8,7 @@ from millstream.cluster import entry as entries
 from millstream.cluster.shared_log import Overtaken, Unreachable, Unsure
 from millstream.errors import NoQuorum, NotLeader, OutcomeUnknown, WriteFailed
 from millstream.store.faults import Torn
-from tests.unit.cluster.stepping import Group
+from tests.unit.cluster.stepping import SETTINGS, Group
 
 
 def kinds(group: Group) -> list[int]:
@@ -59,16 +59,99 @@ def test_an_append_that_arrives_while_a_barrier_is_tried_counts() -> None:
     assert a.numbers() == [1]
 
 
-def test_a_log_that_cannot_be_reached_before_anything_is_sent_means_no_quorum() -> None:
+def away(step: str) -> None:
+    """The servers of the log elect one of them: nothing can be sent."""
+    if step == "sending":
+        raise Unreachable("down")
+
+
+def test_a_commit_waits_while_the_servers_of_the_log_elect_one_of_them() -> None:
     group = Group()
     a = group.node("a").lead()
-    a.faults.on("sending", Unreachable("down"))
+    for nth in range(1, 10):
+        a.faults.on("sending", Unreachable("down"), nth=nth)
+    began_s = a.clock.seconds()
+
+    a.put(1)
+
+    assert 0.3 < a.clock.seconds() - began_s < SETTINGS.settle_timeout_s
+    assert a.numbers() == group.node("b").follow().numbers() == [1]
+
+
+def test_a_log_that_stays_away_before_anything_is_sent_means_no_quorum_and_then_at_once() -> None:
+    group = Group()
+    a = group.node("a").lead()
+    a.door.hook = away
+    began_s = a.clock.seconds()
 
     with pytest.raises(NoQuorum, match="nothing was stored"):
         a.put(1)
-    a.put(2)
+    waited_s = a.clock.seconds() - began_s
+    assert SETTINGS.settle_timeout_s <= waited_s < SETTINGS.settle_timeout_s + 0.2
 
-    assert a.numbers() == [2]
+    with pytest.raises(NoQuorum):
+        a.put(2)
+    assert a.clock.seconds() - began_s == waited_s  # callers do not stand in line one by one
+
+    a.door.hook = None
+    a.put(3)
+    a.door.hook = away
+    with pytest.raises(NoQuorum):
+        a.put(4)
+    assert a.clock.seconds() - began_s >= waited_s + SETTINGS.settle_timeout_s  # a loss of its own
+    assert a.numbers() == [3]
+
+
+def test_a_sign_of_life_does_not_wait_so_that_the_loop_goes_on_reporting() -> None:
+    group = Group()
+    a = group.node("a").lead()
+    a.door.hook = away
+    a.clock.advance(1)
+    began_s = a.clock.seconds()
+
+    with pytest.raises(NoQuorum):
+        a.node.step()
+
+    assert a.clock.seconds() == began_s
+
+
+def test_a_leader_whose_sign_of_life_is_unsure_reports_meanwhile_and_keeps_its_lead() -> None:
+    """Its followers would campaign as soon as the log is back, and callers would see a fail-over."""
+    group = Group()
+    a = group.node("a").lead()
+    ages_s: list[float] = []
+
+    def unsure(step: str) -> None:
+        report, age_s = group.bulletin.reports()["a"]
+        assert report.role == "leader"
+        ages_s.append(age_s)
+        group.clock.advance(0.05)
+        if step == "sent" and len(ages_s) < 5:
+            raise Unsure("no answer")
+        if step == "reading" and a.clock.seconds() < began_s + 0.9:
+            raise Unreachable("down")
+
+    a.clock.advance(1)
+    began_s = a.clock.seconds()
+    a.door.hook = unsure
+    a.node.step()
+
+    assert a.role == "leader"
+    assert len(ages_s) > 15
+    assert max(ages_s) < SETTINGS.silence_s / 2
+
+
+def test_a_node_that_stops_does_not_wait_for_the_log() -> None:
+    group = Group()
+    a = group.node("a").lead()
+    a.door.hook = away
+    a.node.member.appender._pause = lambda duration_s: True
+    began_s = a.clock.seconds()
+
+    with pytest.raises(NoQuorum):
+        a.put(1)
+
+    assert a.clock.seconds() == began_s
 
 
 def test_a_log_that_stays_away_after_an_append_leaves_the_outcome_unknown_and_bounds_the_time() -> (

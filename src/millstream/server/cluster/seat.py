@@ -15,17 +15,18 @@ from msgspec import Struct
 
 from millstream.cluster.bulletin import NodeReport
 from millstream.cluster.read_level import STRONG, ReadLevel
+from millstream.cluster.settings import ELECTION_S
 from millstream.cluster.standing import Standing
 from millstream.command import Command, waits
 from millstream.errors import MillstreamError, NotLeader
 
-BARRIER_S = 5.0
+BARRIER_S = ELECTION_S
 """How long a strong read waits for the proof that this node leads."""
 
-FORWARD_S = 5.0
+FORWARD_S = ELECTION_S
 """How long a request waits for a leading node, while there is none."""
 
-REACH_S = 5.0
+REACH_S = ELECTION_S
 """How long a node may take to apply what the leading one has."""
 
 AGAIN_S = 0.05
