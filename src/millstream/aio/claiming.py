@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from millstream.aio.claim_loop import ClientTurns, Loop, TakesLots
 from millstream.aio.returning import Returns
 from millstream.aio.standing import StandingClaims
+from millstream.errors import WriteFailed
 from millstream.queue.commands import ClaimMessages, ClaimRouted, Grant, Granted
 from millstream.queue.model.message import Lot
 from millstream.queue.service import consuming
@@ -44,7 +45,7 @@ class Claims:
         """
         until_s = self._until_s(command)
         found, _ = await self._claim_now(command, turns)
-        return found or await self.standing.wait(command, until_s, turns)
+        return found or await self._wait(command, until_s, turns)
 
     def begin(
         self,
@@ -103,7 +104,22 @@ class Claims:
     ) -> list[Lot]:
         """Go on with a claim that has got less than it wants, or nothing that is at hand."""
         found, _ = await self._claim_rest(command, got, found, turns)
-        return found or await self.standing.wait(command, until_s, turns, at_once)
+        return found or await self._wait(command, until_s, turns, at_once)
+
+    async def _wait(
+        self,
+        command: ClaimMessages,
+        until_s: float,
+        turns: ClientTurns | None,
+        at_once: TakesLots | None = None,
+    ) -> list[Lot]:
+        """Stand in line; what was acknowledged before that is done, and counts."""
+        try:
+            return await self.standing.wait(command, until_s, turns, at_once)
+        except WriteFailed:
+            if command.acked:
+                return []
+            raise
 
     def _until_s(self, command: ClaimMessages) -> float:
         """When it stops to wait; the clock is not asked for one that does not wait."""
@@ -156,6 +172,10 @@ class Claims:
         """What a claim got that could not be read at once, and what it has to look for yet."""
         try:
             return await self._look_further(command, got, found, turns)
+        except WriteFailed:
+            if command.acked:
+                return [], 0  # what was acknowledged is done, and counts
+            raise
         except asyncio.CancelledError:
             self.returns.give_back_grants(command, got[0].grants)
             raise

@@ -24,9 +24,10 @@ from millstream.queue.commands import ClaimMessages
 from millstream.remote.call import Call, return_of
 from millstream.remote.codec import Goodbye, LineLost
 from millstream.remote.dialing import OpenPlug, dial_plug_any, dial_plug_leading
-from millstream.remote.link import DELAY_S_MAX, FINISH_S, LANDING_S, Patience, delay_s
+from millstream.remote.link import FINISH_S, LANDING_S, Patience
 from millstream.remote.nodes import Nodes
 from millstream.remote.pipeline import Outcome, Pipeline
+from millstream.remote.repeats import DELAY_S_MAX, delay_s
 
 PARTING_S = 1.0
 """How long a server may take to hang up on a client whose claim was interrupted."""
@@ -100,6 +101,11 @@ class Exchange:
         """How long a request that waits may stay with the server."""
         with self._lock:
             return self._pipeline.wait_ms(self.hello)
+
+    @property
+    def retry_for_s(self) -> float:
+        """For how long a wait that is refused is asked again."""
+        return self._patience.retry_for_s
 
     def close(self) -> None:
         """Hear the answers to what was sent, for a while, and hang up. A second call waits too."""
@@ -237,8 +243,19 @@ class Exchange:
             self._await_landing(opened)
         elif opened is None:
             self._dial_again()
-        elif opened.plug.wait(opened.plug.ping_s if timeout_s is None else timeout_s):
+        else:
+            self._listen(opened, timeout_s)
+
+    def _listen(self, opened: OpenPlug, timeout_s: float | None) -> None:
+        """Read once, or send what is due by now; a server that was silent for long is asked."""
+        wait_s = opened.plug.ping_s if timeout_s is None else timeout_s
+        with self._lock:
+            pause_s = self._pipeline.pause_s()
+        is_short = pause_s is not None and pause_s < wait_s
+        if opened.plug.wait(pause_s if is_short and pause_s is not None else wait_s):
             self._receive(opened)
+        elif is_short:
+            self._flush()
         elif timeout_s is None:
             self._ask_whether_there(opened)
 

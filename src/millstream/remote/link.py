@@ -23,10 +23,7 @@ from millstream.remote.address import Address
 from millstream.remote.dialing import OpenConnection, dial_any, dial_leading
 from millstream.remote.nodes import Nodes
 from millstream.remote.pipeline import Asked, Pipeline
-
-DELAY_S_FIRST = 0.05
-DELAY_S_MAX = 5.0
-"""Between attempts to connect: exponential backoff, with jitter from half of it to all."""
+from millstream.remote.repeats import DELAY_S_MAX, delay_s
 
 FINISH_S = 5.0
 """How long a session that is closed waits for answers to what it has sent."""
@@ -42,7 +39,7 @@ class Patience:
     connect_timeout_s: float
     """For one attempt to connect, up to the greeting."""
     retry_for_s: float
-    """For a server that went away to come back."""
+    """For a server that went away to come back, and for a cluster to have a leader and a quorum."""
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -51,13 +48,6 @@ class Patience:
         ):
             if not value >= 0:
                 raise InvalidInput(f"{name} is a number of seconds, not {value!r}")
-
-
-def delay_s(attempt: int, chance: float) -> float:
-    """How long to wait before an attempt: not at all before the first."""
-    if attempt == 0:
-        return 0.0
-    return float(min(DELAY_S_MAX, DELAY_S_FIRST * 2 ** min(attempt, 20)) * (0.5 + chance / 2))
 
 
 class Link:
@@ -76,6 +66,8 @@ class Link:
         )
         self._leaving: asyncio.TimerHandle | None = None
         """When a node that does not lead is left."""
+        self._resuming: asyncio.TimerHandle | None = None
+        """When requests are sent that were put off for want of a quorum."""
         self._is_moved = False
         """Whether a node that does not lead has been left for the one to dial next."""
         self._is_flushing = False
@@ -120,6 +112,11 @@ class Link:
         return self._pipeline.wait_ms(self.hello)
 
     @property
+    def retry_for_s(self) -> float:
+        """For how long a wait that is refused is asked again."""
+        return self._patience.retry_for_s
+
+    @property
     def is_open(self) -> bool:
         """Whether it still takes requests."""
         return not self._closing
@@ -160,6 +157,8 @@ class Link:
                 line = await self._dial_again()
         finally:
             self._closing = True
+            if self._resuming is not None:
+                self._resuming.cancel()
             self._pipeline.give_up(self._closed())
             self._idle.set()
 
@@ -195,8 +194,19 @@ class Link:
         while line is not None and line.line.has_room:
             frame = self._pipeline.next_frame(line.hello)
             if frame is None:
+                self._await_quorum()
                 return
             line.line.send(frame)
+
+    def _await_quorum(self) -> None:
+        """Flush again when the requests are due that were put off."""
+        left_s = self._pipeline.pause_s()
+        if left_s is not None and self._resuming is None:
+            self._resuming = self._loop.call_later(left_s, self._resume)
+
+    def _resume(self) -> None:
+        self._resuming = None
+        self._flush()
 
     def _hear(self, frame: bytes) -> None:
         answers = wire.decode_answers(frame)

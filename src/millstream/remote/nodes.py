@@ -15,8 +15,8 @@ from millstream.remote.address import PING_S, Address, parse_address
 
 NODES_MAX = 16
 
-PING_SEVERAL_S = 5.0
-"""As `PING_S`, of a client that has another node to go to: one that stands still is left after 10 s."""
+PING_SEVERAL_S = 1.75
+"""As `PING_S`, of a client that has another node to go to: one that stands still is left after 3.5 s."""
 
 FIRST_ROUND_S = 2.0
 """For each of several nodes in the first round: one that is gone does not keep the client for long. One

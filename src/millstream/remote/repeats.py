@@ -1,9 +1,12 @@
-"""What becomes of a request whose connection was lost: rules, without I/O.
+"""What becomes of a request whose connection was lost, or that is refused for now: rules, without I/O.
 
 A request that writes nothing is asked again. So is one whose repeat is harmless, such as an append
 under a producer's sequence: the server knows it, and stores it once. The outcome of everything
 else is unknown, and the caller gets `OutcomeUnknown`, never a failure. Which is which, the command
 itself declares.
+
+A request that a server answers with `NotLeader` or `NoQuorum` was not carried out. So any request is
+asked again then, after a pause that grows.
 """
 
 from __future__ import annotations
@@ -15,6 +18,20 @@ from millstream.command import Command, is_repeatable, waits
 from millstream.errors import Closed, MillstreamError, OutcomeUnknown
 from millstream.log.commands import Append
 from millstream.queue.commands import ClaimMessages
+
+DELAY_S_FIRST = 0.05
+DELAY_S_MAX = 5.0
+"""Between attempts to connect: exponential backoff, with jitter from half of it to all."""
+
+QUORUM_DELAY_S_MAX = 2.0
+"""Between two tries at a cluster without a quorum, at most: it is back within seconds, mostly."""
+
+
+def delay_s(attempt: int, chance: float, *, most_s: float = DELAY_S_MAX) -> float:
+    """How long to wait before an attempt: not at all before the first."""
+    if attempt == 0:
+        return 0.0
+    return float(min(most_s, DELAY_S_FIRST * 2 ** min(attempt, 20)) * (0.5 + chance / 2))
 
 
 class RepeatFate(Enum):
@@ -29,7 +46,10 @@ class RepeatFate(Enum):
 
 
 class Interrupted(MillstreamError):
-    """A wait whose connection was lost; never seen by users."""
+    """A wait whose connection was lost, or that was refused for now; never seen by users.
+
+    Data: `refusal`, the error of the server, if there is one.
+    """
 
 
 def fate_of(command: Command[Any]) -> RepeatFate:

@@ -47,7 +47,7 @@ def _give_back(link: Link, command: ClaimMessages, answer: Raw) -> None:
 
 async def wait_for(link: Link, command: Command[T]) -> T:
     """The answer to a command that waits, after as many requests as it takes."""
-    pieces = pieces_of(command, link.wait_ms)
+    pieces = pieces_of(command, link.wait_ms, link.retry_for_s)
     step = next(pieces)
     try:
         while True:

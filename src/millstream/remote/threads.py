@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 def _wait(exchange: Exchange, command: Command[T]) -> T:
     """The answer to a command that waits, after as many requests as it takes."""
-    pieces = pieces_of(command, exchange.wait_ms)
+    pieces = pieces_of(command, exchange.wait_ms, exchange.retry_for_s)
     step = next(pieces)
     try:
         while True:

@@ -28,18 +28,19 @@ WaitStep = Command[Any] | float
 
 
 def pieces_of(
-    command: Command[T], wait_ms: Callable[[], int]
+    command: Command[T], wait_ms: Callable[[], int], retry_for_s: float
 ) -> Generator[WaitStep, Raw | None, T]:
     """The requests of a wait, one after the other, each told its answer; returns the last result.
 
     `wait_ms` says how long a request may wait now. `Interrupted` is thrown in if its connection was
-    lost.
+    lost, or if the cluster has no leader or no quorum: that is borne for `retry_for_s`.
     """
     clock = SystemClock()
     wait = command.traits.waits
     assert wait is not None
     wanted_ms = getattr(command, wait.field)
     deadline_s = math.inf if wanted_ms is None else clock.seconds() + wanted_ms / 1000
+    refused_since_s: float | None = None
     while True:
         asked_s, most_ms = clock.seconds(), wait_ms()
         left_ms = max(0.0, deadline_s - asked_s) * 1000
@@ -47,8 +48,14 @@ def pieces_of(
         piece: Command[T] = replace(command, **{wait.field: piece_ms})
         try:
             answer = yield piece
-        except Interrupted:
+        except Interrupted as error:
+            refusal = error.data.get("refusal")
+            if refusal is not None:
+                refused_since_s = asked_s if refused_since_s is None else refused_since_s
+                if clock.seconds() - refused_since_s >= retry_for_s:
+                    raise refusal from None
             continue
+        refused_since_s = None
         assert answer is not None
         found = result_of(piece, answer)
         if found or clock.seconds() >= deadline_s:

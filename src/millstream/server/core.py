@@ -12,7 +12,14 @@ from msgspec.structs import replace
 from millstream.cluster.read_level import STRONG, ReadLevel
 from millstream.command import Command, Operation, is_repeatable, waits
 from millstream.embedded import put_for_later
-from millstream.errors import CorruptionError, Denied, NotLeader, OutcomeUnknown
+from millstream.errors import (
+    CorruptionError,
+    Denied,
+    MillstreamError,
+    NoQuorum,
+    NotLeader,
+    OutcomeUnknown,
+)
 from millstream.log.commands import GetParent, ListLogs
 from millstream.queue.commands import ClaimMessages, ListQueues, ReturnClaims
 from millstream.queue.runs import lots_claimed
@@ -152,8 +159,8 @@ class Core:
             await self._check_seat(self.seat, command, level)
             try:
                 return await self._execute(principal, command, holdings, traceparent)
-            except NotLeader as error:
-                if isinstance(command, Operation) or is_repeatable(command):
+            except (NotLeader, NoQuorum) as error:
+                if not _is_half_done(command):
                     raise
                 raise _deposed(command, error) from error
         return await self._execute(principal, command, holdings, traceparent)
@@ -339,14 +346,20 @@ class Core:
         await self.session.close()
 
 
-def _deposed(command: Command[Any], error: NotLeader) -> NotLeader | OutcomeUnknown:
-    """What a command of several commits gets whose node lost its lead in between.
+def _is_half_done(command: Command[Any]) -> bool:
+    """Whether a part of a command may be done though it was refused: it makes several commits.
 
-    A claim holds nothing that does not end by itself; of other commands a part may be done.
+    A claim is refused only if none of its commits was made. Other commands may be asked again, or
+    make one commit.
     """
-    if isinstance(command, ClaimMessages) and not command.pop:
-        return error
+    is_certain = isinstance(command, Operation | ClaimMessages)
+    return not (is_certain or is_repeatable(command))
+
+
+def _deposed(command: Command[Any], error: MillstreamError) -> OutcomeUnknown:
+    """What a command of several commits gets whose node lost its lead, or its quorum, in between."""
     return OutcomeUnknown(
-        f"this node lost its lead while it carried out {type(command).__name__}: a part of it may "
-        "have been done. Look before you repeat it"
+        f"this node could not finish {type(command).__name__} ({error.message}): a part of it may "
+        "have been done. Look before you repeat it",
+        cause=str(error),
     )

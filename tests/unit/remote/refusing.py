@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from millstream.errors import NotLeader
+from millstream.errors import NoQuorum, NotLeader
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from millstream.store.engine import Engine, Writer
@@ -24,6 +24,10 @@ class RefusingEngine:
         self.leads = True
         self.leader: str | None = None
         self.refusals = 0
+        self.writes = 0
+        """How often it was asked to write."""
+        self.lacks_quorum: Callable[[int], bool] = lambda number: False
+        """Whether the write of a number finds no quorum, and nothing is stored."""
         self._inner = SqliteEngine(path, durability="relaxed")
 
     def __getattr__(self, name: str) -> Any:
@@ -31,10 +35,14 @@ class RefusingEngine:
 
     @contextmanager
     def write(self, *, waits: bool = True) -> Iterator[Writer]:
-        """The inner engine's, or `NotLeader`."""
+        """The inner engine's, or `NotLeader` or `NoQuorum`."""
+        self.writes += 1
         if not self.leads:
             self.refusals += 1
             raise NotLeader("this node does not lead", leader=self.leader, epoch=1)
+        if self.lacks_quorum(self.writes):
+            self.refusals += 1
+            raise NoQuorum("too few servers answer; nothing was stored")
         with self._inner.write(waits=waits) as writer:
             yield writer
 

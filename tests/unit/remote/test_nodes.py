@@ -60,7 +60,7 @@ def test_one_of_several_that_does_not_answer_is_given_little_time_in_the_first_r
 
 
 def test_a_client_of_several_notices_sooner_that_its_node_is_silent() -> None:
-    assert parse_nodes(THREE).current.ping_s == 5.0
+    assert parse_nodes(THREE).current.ping_s == 1.75
     assert parse_nodes("http://a:1").current.ping_s == 20.0
 
 

@@ -13,6 +13,7 @@ from millstream.errors import (
     CannotOpen,
     Closed,
     InvalidInput,
+    NoQuorum,
     NotLeader,
     OutcomeUnknown,
     Overloaded,
@@ -21,9 +22,9 @@ from millstream.errors import (
 from millstream.format.packing import Single
 from millstream.log.commands import Append, GetBounds, Truncate, WaitForOffset
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages
-from millstream.remote.link import delay_s
+from millstream.remote import pipeline as pipelines
 from millstream.remote.pipeline import CONTENDED_WAIT_MS, WAIT_MS, Asked, Pipeline
-from millstream.remote.repeats import Interrupted, RepeatFate, fate_of
+from millstream.remote.repeats import Interrupted, RepeatFate, delay_s, fate_of
 from millstream.replica.sync.following import WaitForChange
 
 RECORD = Single(b"x", None, b"", None)
@@ -92,6 +93,109 @@ def test_what_a_node_that_does_not_lead_refuses_goes_out_again_in_order(
     pipeline.lost("left")
     again = sent(pipeline, hello(requests=6))
     assert [command.producer.sequence for _, command in again] == [*range(6)]  # type: ignore[attr-defined]
+
+
+class Minutes:
+    """The pipeline's clock, set by a test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1_000.0
+        monkeypatch.setattr(pipelines, "_seconds", lambda: self.now_s)
+
+
+def refuse(pipeline: Pipeline, frame: list[tuple[int, Command[Any]]]) -> None:
+    pipeline.answered([(number, NoQuorum("too few")) for number, _ in frame])
+
+
+def test_what_finds_no_quorum_goes_out_again_in_order_after_a_pause_that_grows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Minutes(monkeypatch)
+    appends = [Append("a", RECORD, producer=Producer("p", n)) for n in range(3)]
+    pipeline, asked = pipeline_of(*appends)
+    pauses_s = []
+    for _ in range(8):
+        frame = sent(pipeline, hello())
+        assert [command for _, command in frame] == appends
+        refuse(pipeline, frame)
+        assert sent(pipeline, hello()) == []  # not at once
+        pause_s = pipeline.pause_s()
+        assert pause_s is not None
+        pauses_s.append(pause_s)
+        clock.now_s += pause_s - 0.001
+        assert sent(pipeline, hello()) == []
+        clock.now_s += 0.002
+    assert len(pipeline) == 3
+    for n, pause_s in enumerate(pauses_s):
+        most_s = min(2.0, 0.1 * 2**n)
+        assert most_s / 2 <= pause_s <= most_s
+    pipeline.answered([(number, Raw(b"\x01")) for number, _ in sent(pipeline, hello())])
+    assert [one.outcome for one in asked] == [Raw(b"\x01")] * 3
+    assert pipeline.pause_s() is None
+    pipeline.add(Noted(appends[0]))
+    refuse(pipeline, sent(pipeline, hello()))
+    sent(pipeline, hello())
+    assert (pipeline.pause_s() or 0) <= 0.1  # a loss of its own begins with a short pause
+
+
+def test_reads_go_on_while_writes_wait_for_a_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Minutes(monkeypatch)
+    write, read, wait = Append("a", RECORD), GetBounds("a"), WaitForOffset("a", 1, 1_000)
+    pipeline, _ = pipeline_of(write)
+    refuse(pipeline, sent(pipeline, hello()))
+    for command in (Append("b", RECORD), read, CLAIM, wait):
+        pipeline.add(Noted(command))
+    assert [command for _, command in sent(pipeline, hello(requests=9))] == [read, wait]
+    clock.now_s += 0.1
+    late = [command for _, command in sent(pipeline, hello(requests=9))]
+    assert late == [write, Append("b", RECORD), CLAIM]
+
+
+def test_without_a_quorum_for_too_long_the_caller_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since the request was first sent: what the server has waited counts, too."""
+    clock = Minutes(monkeypatch)
+    pipeline, asked = pipeline_of(Append("a", RECORD))
+    frame = sent(pipeline, hello())
+    clock.now_s += 29.9
+    refuse(pipeline, frame)
+    assert asked[0].outcome is None
+    clock.now_s += 0.2
+    refuse(pipeline, sent(pipeline, hello()))
+    assert isinstance(asked[0].outcome, NoQuorum)
+    assert len(pipeline) == 0
+
+
+def test_a_wait_that_finds_no_quorum_is_handed_back_and_then_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Minutes(monkeypatch)
+    waiting = ClaimMessages("q", 1, None, "", 1_000, [])
+    pipeline, asked = pipeline_of(waiting)
+    refuse(pipeline, sent(pipeline, hello()))
+    assert isinstance(asked[0].outcome, Interrupted)
+    assert isinstance(asked[0].outcome.refusal, NoQuorum)
+    pipeline.add(Noted(waiting))
+    assert sent(pipeline, hello()) == []
+    clock.now_s += 0.1
+    assert [command for _, command in sent(pipeline, hello())] == [waiting]
+
+
+def test_what_is_held_back_is_bounded_and_settled_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Minutes(monkeypatch)
+    pipeline, asked = pipeline_of(Append("a", RECORD))
+    refuse(pipeline, sent(pipeline, hello()))
+    more = [Noted(Append("a", RECORD)) for _ in range(100)]
+    for one in more:
+        pipeline.add(one)
+        sent(pipeline, hello())
+    assert isinstance(more[-1].outcome, Overloaded)
+    pipeline.lost("gone")
+    assert asked[0].outcome is None  # it was not carried out, so it is not in doubt
+    pipeline.give_up(CannotOpen("away", path="x"))
+    assert all(isinstance(one.outcome, CannotOpen) for one in [*asked, *more[:-1]])
+    assert len(pipeline) == 0
 
 
 def test_a_frame_is_no_larger_than_the_server_takes() -> None:

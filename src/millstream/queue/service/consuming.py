@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from millstream.errors import WriteFailed
 from millstream.format import keys
 from millstream.format.ids import bucket_of
 from millstream.log.head import Name
@@ -60,11 +61,35 @@ def claim_now(
 ) -> tuple[list[Lot], int]:
     """Route as far as is needed and claim what there is, without waiting; and how many are left.
 
-    `grants` are those that a claim of what was routed has got already; `query` asks for the rest.
+    `grants` are those that a claim of what was routed has got already; `query` asks for the rest. If
+    one of several commits fails, what those before it have done counts: so `WriteFailed` says that
+    nothing at all was done, and the caller may ask again, also for `acked` and with `pop`.
     """
+    claimed = _Claimed(read_grants(store, query.queue, grants) if grants else [], bool(grants))
+    try:
+        _claim_in_rounds(store, query, claimed)
+    except WriteFailed:
+        if not claimed.has_begun:
+            raise
+        claimed.left = 0
+    return claimed.found, claimed.left
+
+
+class _Claimed:
+    """What a claim of several commits has got so far."""
+
+    __slots__ = ("found", "has_begun", "left")
+
+    def __init__(self, found: list[Lot], has_begun: bool) -> None:
+        self.found, self.left = found, 0
+        self.has_begun = has_begun
+        """Whether one of its commits was made."""
+
+
+def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) -> None:
+    """Route and claim until there is enough, or nothing more; note what was got."""
     acked, count = query.acked, query.count
     until_s = passing_s = 0.0
-    found = read_grants(store, query.queue, grants) if grants else []
     overtaken = 0
     while True:
         routed = []
@@ -81,11 +106,13 @@ def claim_now(
         command = c.ClaimRouted(query.queue, count, query.lease_ms, query.consumer, routed, acked)
         if query.pop:
             granted, read = store.run(partial(pop_routed, command=command))
+            claimed.has_begun = True
         else:
             granted = store.run(Claiming(command))
+            claimed.has_begun = True
             read = read_granted(store, query.queue, granted)
         note_ahead(store, query.queue, granted)
-        found = found + read if found else read
+        claimed.found = claimed.found + read if claimed.found else read
         acked = []
         if granted.is_overtaken:
             overtaken += 1
@@ -106,9 +133,10 @@ def claim_now(
         if count > 0 and not at_once:
             moved = granted.expired or any(some.stop > some.start for some in routed)
             short = trusted and not granted.ahead  # others were faster: look further
-            if short or (moved and not found):
+            if short or (moved and not claimed.found):
                 continue
-        return found, granted.left
+        claimed.left = granted.left
+        return
 
 
 def without_acks(query: c.ClaimMessages) -> c.ClaimMessages:

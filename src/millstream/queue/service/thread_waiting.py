@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX
 from typing import Any
 
-from millstream.errors import MillstreamError
+from millstream.errors import MillstreamError, WriteFailed
 from millstream.format import keys
 from millstream.queue.commands import ClaimMessages, Granted, ReturnClaims
 from millstream.queue.model.line import Duty
@@ -155,7 +155,12 @@ def claim_messages(store: Store, query: ClaimMessages) -> list[Lot]:
     found, _ = consuming.claim_now(store, query)
     if found or not (wait_ms and query.count) or store.clock.seconds() >= until_s:
         return found
-    return _claim_in_line(store, consuming.without_acks(query), until_s)
+    try:
+        return _claim_in_line(store, consuming.without_acks(query), until_s)
+    except WriteFailed:
+        if query.acked:
+            return []  # what was acknowledged is done: the caller must not be told otherwise
+        raise
 
 
 def _claim_in_line(store: Store, query: ClaimMessages, until_s: float) -> list[Lot]:
