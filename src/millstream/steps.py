@@ -302,7 +302,8 @@ class Steps:
     def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Later:
         """Read or write the application's own tables, on SQLite, in the same commit.
 
-        The answer is a `SqlResult`: the rows, and how many were changed.
+        The answer is a `SqlResult`: the rows, and how many were changed. Only a program that has
+        opened the file can do so: neither a server nor a cluster offers it.
         """
         return self._add(Sql(statement, sql_parameters(parameters)))
 

@@ -120,7 +120,10 @@ def _check_offered(command: Command[Any]) -> None:
     for step in steps:
         if isinstance(step, base.Sql | base.QuerySql):
             verb = "tx.sql" if isinstance(step, base.Sql) else "ms.sql"
-            raise InvalidInput(f"{verb} needs the store's own file; a server does not offer it")
+            raise InvalidInput(
+                f"{verb} needs the store's own file; a server or a cluster does not offer it: keep "
+                "the application's tables in a database of its own"
+            )
 
 
 def decode_requests(data: bytes) -> list[tuple[int, Command[Any]]]:

@@ -72,7 +72,8 @@ async def open(
     `token`, or the one in MILLSTREAM_TOKEN; `ca` names a file with the certificates to trust. One
     attempt to connect may take `connect_timeout` seconds. A lost connection is made anew for up to
     `retry_for` seconds: reads, and appends under a `Producer`, are then asked again; of other
-    changes that were not answered the caller learns by `OutcomeUnknown`.
+    changes that were not answered the caller learns by `OutcomeUnknown`. So long, too, everything is
+    asked again that a cluster without a leader or a quorum has refused.
 
     Of a cluster several nodes are named, as a list or with commas between: the client asks the
     leading one, and goes to another if that one fails. `read_level` says how fresh reads must be:
@@ -195,7 +196,10 @@ class Millstream:
     async def sql(
         self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
     ) -> SqlResult:
-        """Read the application's own tables in the store's file; a transaction's `sql` writes them."""
+        """Read the application's own tables in the store's file; a transaction's `sql` writes them.
+
+        Only a program that has opened the file can: neither a server nor a cluster offers it.
+        """
         return await self._session.execute(QuerySql(statement, sql_parameters(parameters)))
 
     async def sync(
