@@ -8,18 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql import datasource as ds
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import millstream
 from millstream import Millstream
-from millstream.errors import NotFound
 from millstream.spark.archive import Archive
-from millstream.spark.bins import Range
 from millstream.spark.layout import schema_of
 from millstream.spark.options import read_options
 from millstream.spark.pipelines.archive import archive
-from millstream.spark.reader import PushingLogReader
 from millstream.spark.stream import LogStreamReader
 
 if TYPE_CHECKING:
@@ -76,35 +72,6 @@ def test_conditions_on_names_give_what_they_say(
 ) -> None:
     found = load(spark, store).where(condition)
     assert found.select("topic").distinct().count() == expected
-
-
-@pytest.mark.parametrize(
-    ("pushed", "expected"),
-    [
-        ([ds.EqualTo(("topic",), "tenant-00007")], 1),
-        ([ds.In(("topic",), ("tenant-00007", "x" * 300, "\n", "none"))], 1),
-        ([ds.StringStartsWith(("topic",), "tenant-000"), ds.StringEndsWith(("topic",), "9")], 10),
-        ([ds.StringContains(("topic",), "-0199")], 10),
-        ([ds.Not(ds.EqualTo(("topic",), "tenant-00007"))], LOGS),
-    ],
-)
-def test_conditions_on_names_are_applied_before_planning(
-    store: Millstream, pushed: list[ds.Filter], expected: int
-) -> None:
-    options = read_options({"path": path_of(store), "subscribePattern": "tenant-.*"})
-    reader = PushingLogReader(options, schema_of(options))
-    assert list(reader.pushFilters(pushed)) == pushed  # Spark looks again
-    planned = {one.log for some in reader.partitions() for one in some.value}
-    assert len(planned) == expected
-
-
-def test_a_log_that_a_condition_leaves_out_is_not_missed(store: Millstream) -> None:
-    options = read_options({"path": path_of(store), "subscribe": "tenant-00001,absent"})
-    reader = PushingLogReader(options, schema_of(options))
-    with pytest.raises(NotFound, match="there is no log 'absent'"):
-        reader.partitions()
-    reader.pushFilters([ds.EqualTo(("topic",), "tenant-00001")])
-    assert [one.value for one in reader.partitions()] == [(Range("tenant-00001", 0, EACH),)]
 
 
 def reader_of(store: Millstream, **options: str) -> LogStreamReader:

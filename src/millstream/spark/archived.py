@@ -31,7 +31,6 @@ from millstream.spark.folders import folder_of
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 from millstream.spark.planning import find_logs, lost, with_wholes
 from millstream.spark.rows import headers_of
-from millstream.spark.topics import ANY, Topics
 
 if TYPE_CHECKING:
     from millstream.command import Session
@@ -48,7 +47,7 @@ class Piece(Range, frozen=True):
 
 
 def plan_archived(
-    session: Session, options: ReadOptions, topics: Topics = ANY
+    session: Session, options: ReadOptions
 ) -> tuple[list[Piece], list[Range], dict[str, LogInfo]]:
     """What is read from files and what from logs, where the beginnings of logs are archived."""
     archive = Archive(options.archive)
@@ -59,14 +58,10 @@ def plan_archived(
                 f"option {side}Timestamp: does not go with the option archive; filter the column "
                 "appendTimestamp instead"
             )
-    infos = find_logs(session, options, topics)
+    infos = find_logs(session, options)
     planned: list[Range] = []
     wholes = with_wholes(infos) - set(infos)
-    names = [
-        name
-        for name in dict.fromkeys((*options.logs, *infos))
-        if name not in wholes and topics.keeps(options.shown(name)[0])
-    ]
+    names = [name for name in dict.fromkeys((*options.logs, *infos)) if name not in wholes]
     for name, segments in archive.segments_of(names).items():
         info = infos.get(name)
         if info is None and not segments and options.fail_on_data_loss:

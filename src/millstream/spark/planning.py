@@ -15,7 +15,6 @@ from millstream.spark.bins import Range
 from millstream.spark.listing import listed
 from millstream.spark.losses import Loss, TellLoss, warn
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
-from millstream.spark.topics import ANY, Topics
 
 if TYPE_CHECKING:
     from millstream.command import Session
@@ -24,26 +23,21 @@ NAMED_MAX = 100
 """Up to so many logs are asked for by name; of more, all are listed: that takes fewer questions."""
 
 
-def find_logs(
-    session: Session, options: ReadOptions, topics: Topics = ANY, tell: TellLoss = warn
-) -> dict[str, LogInfo]:
+def find_logs(session: Session, options: ReadOptions, tell: TellLoss = warn) -> dict[str, LogInfo]:
     """The logs that are asked for and exist, by name; a pattern takes none of our own books.
 
     A log whose own rows are damaged ends it; with failOnDataLoss=false it is left out, and told.
     """
     told = None if options.fail_on_data_loss else tell
     if not options.pattern:
-        kept = [name for name in options.logs if topics.keeps(options.shown(name)[0])]
-        return _named_logs(session, kept, told, first_only=options.assigned)
+        return _named_logs(session, list(options.logs), told, first_only=options.assigned)
     pattern = re.compile(options.pattern)
 
     def is_wanted(name: str) -> bool:
         is_own = name.startswith((INBOX, LATER, OWN))
         fits = any(map(pattern.fullmatch, (name, whole_of(name))))
-        return not is_own and topics.keeps(options.shown(name)[0]) and fits
+        return not is_own and fits
 
-    if topics.names is not None:
-        return _named_logs(session, list(filter(is_wanted, sorted(topics.names))), told)
     return {info.name: info for info in _all_logs(session, is_wanted, told)}
 
 
@@ -93,23 +87,19 @@ def _all_logs(
     return (info for info in found if is_wanted(info.name))
 
 
-def plan_batch(
-    session: Session, options: ReadOptions, topics: Topics = ANY
-) -> tuple[list[Range], dict[str, LogInfo]]:
+def plan_batch(session: Session, options: ReadOptions) -> tuple[list[Range], dict[str, LogInfo]]:
     """The ranges of a batch read, and what is known of their logs."""
-    infos = find_logs(session, options, topics)
+    infos = find_logs(session, options)
     known = with_wholes(infos)
-    missing = [
-        name for name in options.logs if name not in known and topics.keeps(options.shown(name)[0])
-    ]
+    missing = [name for name in options.logs if name not in known]
     if missing and options.fail_on_data_loss:
         raise NotFound(
             f"option subscribe: there is no log {missing[0]!r}; with failOnDataLoss=false it is "
             "taken for an empty one",
             name=missing[0],
         )
-    check_named(options.starting, infos, "startingOffsets", topics)
-    check_named(options.ending, infos, "endingOffsets", topics)
+    check_named(options.starting, infos, "startingOffsets")
+    check_named(options.ending, infos, "endingOffsets")
     ranges = []
     for name, info in infos.items():
         start = starting_offset(session, info, options)
@@ -119,15 +109,13 @@ def plan_batch(
     return ranges, infos
 
 
-def check_named(
-    positions: Positions, infos: Iterable[str], option: str, topics: Topics = ANY
-) -> None:
-    """Refuse offsets of a log that is not read; one that a condition left out is not looked at."""
+def check_named(positions: Positions, infos: Iterable[str], option: str) -> None:
+    """Refuse offsets of a log that is not read."""
     known = with_wholes(infos)
     for name in (*positions.offsets, *positions.times):
         part = partition_of(name)
         is_read = name in known or (part is not None and part[1] == 0 and part[0] in set(infos))
-        if not is_read and topics.keeps(whole_of(name)):
+        if not is_read:
             raise InvalidInput(
                 f"option {option}: names the log {name!r}, which is not read; expected some of "
                 f"{', '.join(sorted(known)[:10]) or 'none'}"

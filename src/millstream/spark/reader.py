@@ -1,11 +1,16 @@
-"""Batch reads of logs, as Spark asks for them."""
+"""Batch reads of logs, as Spark asks for them.
+
+A reader takes no filters from Spark. Spark keeps the reader of the last filtered query with its
+DataFrame and gives it to later queries without that filter, so records that one query leaves out
+would be missing from the next. Options choose what is read; Spark applies every condition itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from millstream.spark.archived import Piece, plan_archived, read_piece
 from millstream.spark.bins import Bin, BinSizes, Range
@@ -14,7 +19,6 @@ from millstream.spark.options import ReadOptions
 from millstream.spark.partitions import bins_by_partition
 from millstream.spark.place import reading
 from millstream.spark.planning import bytes_of, plan_batch
-from millstream.spark.pushdown import Pushed, push
 from millstream.spark.reading import read_ranges
 
 if TYPE_CHECKING:
@@ -29,25 +33,21 @@ class LogReader(DataSourceReader):
         check_schema(schema, options)
         self._options = options
         self._schema = schema
-        self._pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
         """The pieces that tasks read."""
-        options, pushed = self._options, self._pushed
+        options = self._options
         archived: list[Piece] = []
         with reading(options.place) as session:
             if options.archive:
-                archived, ranges, infos = plan_archived(session, options, pushed.topics)
+                archived, ranges, infos = plan_archived(session, options)
             else:
-                ranges, infos = plan_batch(session, options, pushed.topics)
+                ranges, infos = plan_batch(session, options)
 
         def size(one: Range) -> int:
             return one.bytes if isinstance(one, Piece) else bytes_of(one, infos[one.log])
 
-        wanted: list[Range] = [
-            *pushed.kept(archived, options.shown),
-            *pushed.kept(ranges, options.shown),
-        ]
+        wanted: list[Range] = [*archived, *ranges]
         sizes = BinSizes(least=options.min_partitions, records_max=options.max_records)
         # Spark takes no pieces at all for one that says nothing.
         return [InputPartition(one) for one in bins_by_partition(wanted, size, sizes) or [()]]
@@ -61,13 +61,4 @@ class LogReader(DataSourceReader):
                 yield from read_piece(one, schema, options)
         live = [one for one in wanted if not isinstance(one, Piece)]
         if live:
-            yield from read_ranges(options, live, schema, self._pushed.times)
-
-
-class PushingLogReader(LogReader):
-    """The same where Spark hands over filters; it refuses a source that takes them elsewhere."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Leave out what the filters let us leave out; Spark applies all of them again."""
-        self._pushed = push(filters)
-        return filters
+            yield from read_ranges(options, live, schema)

@@ -1,30 +1,27 @@
 """What a task does: reads some ranges of logs and gives them to Spark in record batches.
 
-Where records are chosen by their times or by a filter, their metadata is looked at first, and values
-are read only around what was chosen.
+Where records are chosen by a filter, their metadata is looked at first, and values are read only
+around what was chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millstream.errors import CorruptionError, MillstreamError, Truncated
-from millstream.format import block as stored
 from millstream.log import commands as c
 from millstream.log.block import RecordBlock
 from millstream.log.salvage import behind
 from millstream.spark.bins import Range
-from millstream.spark.columns import DecodedBlock, batch_of, batches, joined, times_of
+from millstream.spark.columns import DecodedBlock, batch_of, batches, joined
 from millstream.spark.losses import Loss, TellLoss, warn
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading
 from millstream.spark.planning import lost
-from millstream.spark.pushdown import Times
 
 if TYPE_CHECKING:
     from millstream.command import Session
@@ -35,15 +32,12 @@ CATCH_UP_MS = 60_000
 
 
 def read_ranges(
-    options: ReadOptions, wanted: Sequence[Range], schema: pa.Schema, times: Times | None = None
+    options: ReadOptions, wanted: Sequence[Range], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The records of ranges as record batches; the store is open until the last is taken.
-
-    They may be chosen by their times, in microseconds, beside the filter of the options.
-    """
+    """The records of ranges as record batches; the store is open until the last is taken."""
     with reading(options.place) as session:
-        if times or options.filter:
-            chosen = (_chosen(session, options, one, schema, times or {}) for one in wanted)
+        if options.filter:
+            chosen = (_chosen(session, options, one, schema) for one in wanted)
             yield from joined(chain.from_iterable(chosen), schema)
         else:
             values = options.values and "value" in schema.names
@@ -111,20 +105,14 @@ def _refused(error: Truncated | CorruptionError, start: int) -> MillstreamError:
 
 
 def _chosen(
-    session: Session, options: ReadOptions, wanted: Range, schema: pa.Schema, times: Times
+    session: Session, options: ReadOptions, wanted: Range, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     values = options.values and "value" in schema.names
-    condition: Filter | None = None
-    if options.filter:
-        from millstream.filters import parse  # only reads with a filter pay for its parser
+    from millstream.filters import parse  # only reads with a filter pay for its parser
 
-        condition = parse(options.filter)
+    condition = parse(options.filter)
     for block in blocks_of(session, options, wanted, values=False):
-        piece = DecodedBlock(block)
-        mask = _by_times(piece, times)
-        if condition is not None and any(mask):
-            matched = _by_filter(condition, piece)
-            mask = [a and b for a, b in zip(mask, matched, strict=True)]
+        mask = _by_filter(condition, DecodedBlock(block))
         if not any(mask):
             continue
         first = mask.index(True)
@@ -137,20 +125,7 @@ def _chosen(
             yield found if all(keep) else found.filter(pa.array(keep))
 
 
-def _by_times(piece: DecodedBlock, bounds: Times) -> list[bool]:
-    found: Any = None
-    for name, (low, high) in bounds.items():
-        column = stored.TIMESTAMP if name == "timestamp" else stored.APPENDED
-        numbers = times_of(piece, column)
-        fits = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
-        found = fits if found is None else pc.and_(found, fits)
-    if found is None:
-        return [True] * piece.block.count
-    mask: list[bool] = found.to_pylist()
-    return mask
-
-
-def _by_filter(condition: Filter, piece: DecodedBlock) -> Sequence[bool]:
+def _by_filter(condition: Filter, piece: DecodedBlock) -> list[bool]:
     block, metadata = piece.block, piece.metadata
     return [
         bool(matched)

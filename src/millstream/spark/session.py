@@ -36,8 +36,6 @@ DEFAULTS = {
     "spark.driver.bindAddress": LOOPBACK,
     # Between Java and Python, TCP makes every task wait for a delayed acknowledgement (40 ms).
     "spark.python.unix.domain.socket.enabled": "true",
-    # Without it Spark refuses a source that takes filters.
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
     from millstream.spark.assigning import Assigner
     from millstream.spark.writer import SparkWriter
-
-_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 _NO_OVERWRITE = (
     'a log or queue cannot be overwritten: write with .mode("append"); to forget old records '
@@ -59,13 +56,12 @@ class MillstreamSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
         from millstream.spark.queue_reader import QueueReader
-        from millstream.spark.reader import LogReader, PushingLogReader
+        from millstream.spark.reader import LogReader
 
         options = read_options(reading_of(self.options, schema), streaming=False)
         if options.queue:
             return QueueReader(options, schema)
-        kind = PushingLogReader if _takes_filters() else LogReader
-        return kind(options, schema)
+        return LogReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream."""
@@ -98,9 +94,3 @@ class MillstreamSource(DataSource):
         if options.assigns:
             return Assigner(options, schema)
         return SparkWriter(options, schema, streaming=streaming)
-
-
-def _takes_filters() -> bool:
-    """Whether Spark asks for a reader that takes filters: it does so in a worker of its own."""
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    return _PUSHDOWN_WORKER in sys.argv[1:2] or getattr(main, "name", "") == _PUSHDOWN_WORKER
