@@ -112,13 +112,13 @@ class SlateEngine:
         if not read_only:
             self._check_room(OPENING_BYTES)
             probe(self.objects)
-        self._check_stored(may_create=create and not read_only)
+        replayed = self._check_stored(may_create=create and not read_only)
         if read_only:
             self._follow()
         else:
             if before_fencing is not None:
                 before_fencing()
-            self._writing = self._begin_writing()
+            self._writing = self._begin_writing(replayed)
 
     @property
     def shared(self) -> bool:
@@ -250,21 +250,25 @@ class SlateEngine:
         if self._room is not None:
             self._room.check(size_bytes)
 
-    def _check_stored(self, *, may_create: bool) -> None:
-        """Refuse what is no store, or has lost commits; a store that is created gets its stamp."""
+    def _check_stored(self, *, may_create: bool) -> int:
+        """Refuse what is no store, or has lost commits; a store that is created gets its stamp.
+
+        Returns how many commits opening the store replays.
+        """
         is_marked = is_reached(self.objects)
         if self._manifest() is not None:
             check_stamp(self.objects)
-            check_commits(self.objects, self._manifest)
-        elif not may_create:
+            return check_commits(self.objects, self._manifest)
+        if not may_create:
             raise no_store(self.place, "" if self.read_only else "; create=True makes one")
-        elif not is_marked:
+        if not is_marked:
             put_stamp(self.objects)
+        return 0
 
     def _manifest(self) -> Any:
         return read_manifest(self._binding, self._objects, self._address.prefix, self.place)
 
-    def _begin_writing(self) -> Writing:
+    def _begin_writing(self, replayed: int) -> Writing:
         return Writing(
             self._binding,
             self._objects,
@@ -273,6 +277,7 @@ class SlateEngine:
             options=self._options,
             recorder=self._recorder,
             opener=Opener(self.objects),
+            replayed=replayed,
             repeats_max=None if self._room is None else FOLDER_REPEATS,
         )
 

@@ -2,13 +2,16 @@
 
 SlateDB looks for the last one by a few guesses, and may take a gap for the end. It would then go on
 there, and drop the commits behind it without a word. So a store with a gap is refused.
+
+Opening a store replays these commits, two requests for each. Their number is known before, so that a
+writer gathers them in one object when they are many.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.errors import CorruptionError
 from millstream.store.object_folder import ObjectFolder
@@ -16,23 +19,36 @@ from millstream.store.object_folder import ObjectFolder
 _NAME = re.compile(r"wal/([0-9]{20})\.sst")
 
 
-def missing_commits(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> list[str]:
-    """The names of objects that are missing between others.
+class Replayed(NamedTuple):
+    """The commits that the next writer replays."""
 
-    The manifest is read behind the listing: what is gathered meanwhile is not needed any more.
+    count: int
+    missing: list[str]
+    """The names of objects that are missing between others."""
+
+
+def find_replayed(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> Replayed:
+    """Look which commits are not gathered yet.
+
+    The manifest is read after the listing: commits that are gathered meanwhile are not needed any
+    more.
     """
     found = [_NAME.fullmatch(one.name) for one in objects.list("wal")]
     numbers = {int(name[1]) for name in found if name is not None}
     manifest = read_manifest() if numbers else None
     if manifest is None:
-        return []
-    needed = range(manifest.replay_after_wal_id + 1, max(numbers))
-    return [f"wal/{number:020}.sst" for number in needed if number not in numbers]
+        return Replayed(0, [])
+    needed = range(manifest.replay_after_wal_id + 1, max(numbers) + 1)
+    missing = [f"wal/{number:020}.sst" for number in needed if number not in numbers]
+    return Replayed(len(needed), missing)
 
 
-def check_commits(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> None:
-    """Refuse a store that has lost commits between others; `CorruptionError` names the first."""
-    missing = missing_commits(objects, read_manifest)
+def check_commits(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> int:
+    """Refuse a store that has lost commits between others; `CorruptionError` names the first.
+
+    Returns how many commits are not gathered yet.
+    """
+    count, missing = find_replayed(objects, read_manifest)
     if missing:
         place = objects.address.text
         raise CorruptionError(
@@ -42,3 +58,4 @@ def check_commits(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> No
             what="object",
             where=missing[0],
         )
+    return count

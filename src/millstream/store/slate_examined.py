@@ -10,7 +10,7 @@ from millstream.errors import CorruptionError
 from millstream.store.object_folder import STAGED, ListedObject, ObjectFolder
 from millstream.store.slate_address import open_objects, parse_address
 from millstream.store.slate_binding import bind
-from millstream.store.slate_commits import missing_commits
+from millstream.store.slate_commits import find_replayed
 from millstream.store.slate_following import Following, no_store, read_manifest
 from millstream.store.slate_options import SlateOptions
 from millstream.store.slate_rows import SlateImage, SlateSnapshot, reading, value_of
@@ -82,7 +82,7 @@ class ExaminedBucket:
         named = _named(self._manifest())
         there = {one.name for one in self._folder.list("compacted")}
         gone = (named & _named(self._manifest())) - there  # what was merged meanwhile may go
-        return [*sorted(gone), *missing_commits(self._folder, self._manifest)]
+        return [*sorted(gone), *find_replayed(self._folder, self._manifest).missing]
 
     def left_over(self, now_ms: int) -> list[str]:
         """What bulk writers staged longer than a day ago, and the writer has not adopted."""

@@ -14,7 +14,14 @@ import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
-from millstream.errors import Fenced, MillstreamError, OutcomeUnknown, StoreError, WriteFailed
+from millstream.errors import (
+    CannotOpen,
+    Fenced,
+    MillstreamError,
+    OutcomeUnknown,
+    StoreError,
+    WriteFailed,
+)
 from millstream.store.commit import Commit
 from millstream.store.slate_binding import Binding, run
 from millstream.store.slate_early import dropping_batch, early_batches, early_part
@@ -41,6 +48,14 @@ REPLAYED_MAX = 256
 """Commits after which they are gathered in one object: the next writer, and each reader, replays the
 rest one by one."""
 
+GATHERED_AT_OPENING = REPLAYED_MAX // 4
+"""A writer that replays so many commits gathers them before its store is open. A writer that is
+killed again and again before its own commits are enough would else leave more to each successor."""
+
+GATHERING_S = 10.0
+"""How long opening waits for that. SlateDB goes on gathering behind it: it may have to merge objects
+first."""
+
 
 class Writing:
     """An open database of SlateDB, and the image that readers see of it."""
@@ -55,19 +70,25 @@ class Writing:
         options: SlateOptions,
         recorder: Any,
         opener: Opener,
+        replayed: int = 0,
         repeats_max: int | None = None,
     ) -> None:
-        """`repeats_max`: how often SlateDB repeats a request that failed; None: it does so without end."""
+        """Open the store: `replayed` commits are not gathered yet.
+
+        `repeats_max`: how often SlateDB repeats a request that failed; None: it does so without end.
+        """
         self._binding, self._objects = binding, objects
         self._prefix, self._place, self._options = prefix, place, options
         self._module = binding.module
         self._errors = binding.module.Error
         self._recorder, self._opener, self._repeats_max = recorder, opener, repeats_max
         self.ending: Ending = "open"
-        self.behind = 0
+        self.behind = replayed
         """Commits that are not gathered yet."""
         self._interrupted = self._is_half_open = False
         self._open()
+        if self.behind >= GATHERED_AT_OPENING:
+            self.gather(min(GATHERING_S, options.commit_timeout_s))
 
     def check(self) -> None:
         """Refuse to begin a commit that could not end well; in the writer's turn."""
@@ -99,12 +120,17 @@ class Writing:
             self._interrupted = True
             raise
 
-    def gather(self) -> None:
-        """Have what was committed written as one object, beside running commits."""
+    def gather(self, most_s: float | None = None) -> None:
+        """Have what was committed written as one object, beside running commits.
+
+        None waits for it as long as for a commit.
+        """
         self.behind = 0
         wanted = self._module.FlushOptions(flush_type=self._module.FlushType.MEM_TABLE)
+        if most_s is None:
+            most_s = self._options.commit_timeout_s
         try:
-            run(self._database.flush_with_options(wanted), most_s=self._options.commit_timeout_s)
+            run(self._database.flush_with_options(wanted), most_s=most_s)
         except (TimeoutError, self._errors):
             pass  # it is tried again; what is committed is durable as it is
 
@@ -168,16 +194,20 @@ class Writing:
         builder.with_db_cache(self._module.DbCache.new_foyer_cache(cache), 1)
         self._opener.sign()
         self._is_half_open = True
+        epoch = 0
         try:
+            # Read before: of two writers that open at once, each would read the epoch of the second.
+            epoch = self._found_epoch() + 1
             self._database = run(builder.build(), most_s=OPEN_S_MAX)
-            self._epoch = self._found_epoch()
-            self._is_half_open = False
+            self._epoch, self._is_half_open = epoch, False
             snapshot = run(self._database.snapshot())
             self.image = SlateImage(self._binding, snapshot, place=self._place)
             self._deltas: Deltas = self.image.find_deltas()
             self._drop_early()
         except self._errors.Data as error:
             raise read_error(error, self._errors, self._place) from error
+        except self._errors.Closed as error:
+            raise self._overtaken(error, epoch) from error
         except (TimeoutError, self._errors) as error:
             raise cannot_open(error, self._place) from error
 
@@ -265,6 +295,29 @@ class Writing:
         if self._found_epoch() <= self._epoch:
             return False
         return not (self._is_half_open and self._opener.is_last())
+
+    def _overtaken(self, error: Any, epoch: int) -> MillstreamError:
+        """What is said if SlateDB ends while it opens: an epoch above ours is another writer's.
+
+        It also ends if the object store carried out a request of its own twice.
+        """
+        if error.reason is not self._module.CloseReason.FENCED:
+            return cannot_open(error, self._place)
+        newest = self._found_epoch()
+        if newest > epoch:
+            return Fenced(
+                f"another process opened {self._place} to write while this one was opening it, and "
+                "took over: this one changed nothing; write through the server of that process, "
+                'read with mode="r", or open the store again to take its turn',
+                epoch=newest,
+                path=self._place,
+            )
+        return CannotOpen(
+            f"{self._place} cannot be opened: the object store carried out a request twice "
+            f"({_said(error)}); nothing was changed, open it again",
+            path=self._place,
+            cause=_said(error),
+        )
 
     def _fenced(self) -> MillstreamError:
         return Fenced(
