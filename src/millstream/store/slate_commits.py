@@ -22,7 +22,7 @@ _NAME = re.compile(r"wal/([0-9]{20})\.sst")
 class Replayed(NamedTuple):
     """The commits that the next writer replays."""
 
-    count: int
+    commits: int
     missing: list[str]
     """The names of objects that are missing between others."""
 
@@ -48,7 +48,7 @@ def check_commits(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> in
 
     Returns how many commits are not gathered yet.
     """
-    count, missing = find_replayed(objects, read_manifest)
+    commits, missing = find_replayed(objects, read_manifest)
     if missing:
         place = objects.address.text
         raise CorruptionError(
@@ -58,4 +58,4 @@ def check_commits(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> in
             what="object",
             where=missing[0],
         )
-    return count
+    return commits
