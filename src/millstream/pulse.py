@@ -38,7 +38,8 @@ class Pulse(Struct, frozen=True, kw_only=True):
     depth: int
     """Messages of all queues that are neither done nor failed."""
     oldest_age_s: float
-    """Of the oldest message that waits; 0 if none does."""
+    """How long the message has waited that can be claimed for the longest time; 0 if none can be:
+    delayed ones are not counted until they are due."""
     commit_ms: CommitTimes = CommitTimes()
     """How long commits took."""
     logs: int
@@ -65,5 +66,6 @@ def flow_between(before: Totals, after: Totals, seconds: float) -> Flow:
 
 
 def age_s(totals: Totals, now_ms: int) -> float:
-    """The age of the oldest message that waits."""
-    return 0.0 if totals.oldest_ms is None else max(0.0, (now_ms - totals.oldest_ms) / 1000)
+    """How long the message has waited that can be claimed for the longest time; 0 if none can be."""
+    since_ms = totals.claimable_ms
+    return 0.0 if since_ms is None else max(0.0, (now_ms - since_ms) / 1000)

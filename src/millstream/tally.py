@@ -20,15 +20,12 @@ from millstream.log.names import ROOM
 from millstream.partitioning import partition_of
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.sources import INBOX, LATER, OWN, Facts, facts_of, named_logs
-from millstream.queue.service.info import oldest_ms
+from millstream.queue.service.info import claimable_ms
 from millstream.store.rows import View
 from millstream.store.store import Store
 
 LOOKED_AT_PER_STEP = 500
 """Logs that are looked at before the mutex is let go for a moment."""
-
-BUCKETS_LOOKED_AT = 16
-"""Buckets of a queue in which the oldest message is looked for, if it does not wait in its turn."""
 
 _WATCHED = (keys.HEAD, keys.NAME, keys.QUEUE)
 
@@ -43,8 +40,9 @@ class Totals(Struct, frozen=True):
     done: int = 0
     depth: int = 0
     """Messages of all queues that are neither done nor failed, records to be routed among them."""
-    oldest_ms: int | None = None
-    """When the oldest message that waits was appended; None if none waits."""
+    claimable_ms: int | None = None
+    """Since when the message that waits longest can be claimed, in wall time; a time to come if all
+    are delayed, None if none waits."""
     logs: int = 0
     """Logs that users have named; one with partitions is one."""
     queues: int = 0
@@ -63,7 +61,7 @@ class _SeenQueue(NamedTuple):
     claimed: int
     done: int
     depth: int
-    oldest_ms: int | None
+    claimable_ms: int | None
     sources: tuple[bytes, ...]
     """The keys of what else changes how many messages it has: logs that it names."""
 
@@ -113,13 +111,14 @@ class Tally:
                 self._changed.update(changed)
 
     def _totals(self) -> Totals:
-        waits = [one.oldest_ms for one in self._queues.values() if one.oldest_ms is not None]
+        seen = self._queues.values()
+        since_ms = [one.claimable_ms for one in seen if one.claimable_ms is not None]
         return Totals(
             published=self._published,
             claimed=self._claimed,
             done=self._done,
-            depth=sum(one.depth for one in self._queues.values()),
-            oldest_ms=min(waits, default=None),
+            depth=sum(one.depth for one in seen),
+            claimable_ms=min(since_ms, default=None),
             logs=self._named,
             queues=len(self._queues),
             rooms=self._rooms,
@@ -238,7 +237,7 @@ def _queue(view: View, name: str) -> _SeenQueue | Facts | None:
         claimed=counts.claimed,
         done=queue.done_ever,
         depth=counts.available + counts.in_flight + unrouted,
-        oldest_ms=oldest_ms(view, queue, facts.sources, buckets_max=BUCKETS_LOOKED_AT),
+        claimable_ms=claimable_ms(view, queue, facts.sources),
         sources=tuple(_sources(view, named_logs(name, queue.spec))),
     )
 

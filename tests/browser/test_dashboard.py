@@ -67,7 +67,7 @@ def test_figures_and_charts_move_as_messages_come(
     page.wait_for_selector(".badge.good:has-text('live')")
     assert page.locator(".charts canvas").count() == 4
     queue.put_many([b"x"] * 500)
-    figures = page.locator(".figure", has_text="waiting or in flight")
+    figures = page.locator(".figure", has_text="waiting, delayed or in flight")
     says(figures.locator("b"), "500")
     page.wait_for_selector("tr:has-text('moving') td[data-label=waiting]:has-text('500')")
     assert page.locator(".chart .legend b").first.inner_text().endswith("/s")

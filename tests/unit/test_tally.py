@@ -55,7 +55,7 @@ def test_records_and_messages_are_counted_as_they_move(
     clock.advance(5)
     found = tally.look()
     assert (found.published, found.claimed, found.done, found.depth) == (5, 0, 0, 3)
-    assert found.oldest_ms == born_ms
+    assert found.claimable_ms == born_ms
     first, second = mail.claim(2)
     assert (tally.look().claimed, tally.look().depth) == (2, 3)
     mail.ack(first)
@@ -93,7 +93,7 @@ def test_a_deleted_log_or_queue_takes_nothing_back(store: Store, ms: Millstream)
         before.claimed,
         before.done,
     )
-    assert (after.logs, after.queues, after.depth, after.oldest_ms) == (0, 0, 0, None)
+    assert (after.logs, after.queues, after.depth, after.claimable_ms) == (0, 0, 0, None)
     ms.log("orders").append(b"again")
     assert tally.look().published == before.published + 1
 

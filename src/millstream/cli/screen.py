@@ -81,12 +81,12 @@ def number(value: float | None) -> str:
 
 def longest(queues: Iterable[QueueInfo], most: int) -> list[QueueInfo]:
     """The queues in which most waits or happens, first; the others by name."""
-    busy = sorted(queues, key=lambda one: (-_waiting(one) - one.in_flight, -one.failed, one.name))
+    busy = sorted(queues, key=lambda one: (-_unfinished(one), -one.failed, one.name))
     return busy[:most]
 
 
-def _waiting(queue: QueueInfo) -> int:
-    return queue.available + queue.unrouted + queue.delayed
+def _unfinished(queue: QueueInfo) -> int:
+    return queue.available + queue.unrouted + queue.delayed + queue.in_flight
 
 
 def line_of(pulse: Pulse) -> list[str]:
@@ -162,14 +162,18 @@ def _queues(queues: Sequence[QueueInfo], most: int, *, with_rates: bool) -> Tabl
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("queue", no_wrap=True, overflow="ellipsis")
-    for title in (*("waiting", "in flight", "failed", "oldest"), *RATES[: 2 * with_rates]):
+    for title in (
+        *("waiting", "delayed", "in flight", "failed", "oldest"),
+        *RATES[: 2 * with_rates],
+    ):
         table.add_column(title, justify="right", no_wrap=True)
     for one in longest(queues, most):
         name = Text(safe(one.name), "dim" if one.paused else "")
         oldest = "-" if one.oldest_s is None else rough(one.oldest_s * 1000)
         table.add_row(
             name.append(" paused", "yellow") if one.paused else name,
-            number(_waiting(one)),
+            number(one.available + one.unrouted),
+            number(one.delayed),
             number(one.in_flight),
             Text(number(one.failed), "red" if one.failed else ""),
             oldest,

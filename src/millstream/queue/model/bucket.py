@@ -125,6 +125,8 @@ class Bucket(Entity):
                 self._receive(change.spans)
                 for slot, due_ms in change.dues.items():
                     self.until_ms[slot] = due_ms
+                for start, stop, due_ms in change.delays:
+                    self._fill(start, stop, AVAILABLE, due_ms)
             case Filled():
                 self._receive(change.spans)
             case Renewed():
@@ -372,6 +374,22 @@ class Bucket(Entity):
     def arrived_ms(self, slot: int) -> int:
         """When a message was appended."""
         return self.spans[bisect_right(self.spans, slot, key=_slot_of) - 1].at_ms
+
+    def claimable_ms(self, start: int, stop: int, epoch_ms: int) -> int | None:
+        """Since when, or from when on, the first message of a range can be claimed, in wall time.
+
+        That is when a message was appended, or when it is due if that is later. `epoch_ms` is the
+        wall time of store time 0. None if no message of the range is available.
+        """
+        earliest: int | None = None
+        for first, end in self.runs(AVAILABLE, start, stop):
+            for span in self.sources(first, end):
+                if earliest is not None and span.at_ms >= earliest:
+                    continue
+                due_ms = min(self.until_ms[span.slot : span.slot + span.count])
+                since_ms = max(span.at_ms, epoch_ms + due_ms) if due_ms else span.at_ms
+                earliest = since_ms if earliest is None else min(earliest, since_ms)
+        return earliest
 
     def copied(self) -> Self:
         """A copy that stays as it is while this one moves on; what never changes is shared."""

@@ -21,6 +21,9 @@ class Placed(Struct, array_like=True, frozen=True, tag=1):
     """Slots and the attempts before: of messages that had failed and are driven again."""
     dues: dict[int, int] = {}
     """Slots and when their messages are due, where these wait in a lane all the same."""
+    delays: list[tuple[int, int, int]] = []
+    """Ranges of slots and from when on their messages can be claimed, where that is not when they were
+    appended: (first slot, end, store time). The age of what waits counts from it."""
 
 
 class Claimed(Struct, array_like=True, frozen=True, tag=2):

@@ -264,6 +264,7 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     unrouted: int
     """In the logs, beyond where routing has come; some may not match the filter."""
     delayed: int
+    """Routed, and not due yet: put for later, or waiting for the next attempt."""
     in_flight: int
     done: int
     failed: int
@@ -281,7 +282,8 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     created: datetime
     """When it was made, in UTC."""
     oldest_s: float | None
-    """How long ago the oldest message that waits was appended."""
+    """For how many seconds the message that waits longest could have been claimed: since it was
+    appended or was due (a delay, a time, a backoff, a redrive); None if none waits but delayed ones."""
     in_per_second: float
     """Messages routed to it, and done, lately: over about a minute."""
     done_per_second: float

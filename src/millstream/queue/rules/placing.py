@@ -129,6 +129,7 @@ def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
             marks: dict[int, SlotMark] = {}
             past: dict[int, list[Trial]] = {}
             dues: dict[int, int] = {}
+            delays: list[tuple[int, int, int]] = []
             slot = first
             while slot < end:
                 assert left is not None
@@ -143,10 +144,12 @@ def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
                     marks.update(dict.fromkeys(range(slot, slot + some), (0, left.group)))
                     if left.due_ms > tx.store_ms:
                         _delay(ledger, bucket_id, slot, some, left.due_ms, dues)
+                if (due_ms := _store_due_ms(tx, left)) and slot not in dues:
+                    delays.append((slot, slot + some, due_ms))
                 slot += some
                 more = span.count - some
                 left = replace(left, span=span.cut(some, more)) if more else next(rest, None)
-            ledger.change_bucket(bucket_id, Placed(spans, lane, marks, past, dues))
+            ledger.change_bucket(bucket_id, Placed(spans, lane, marks, past, dues, delays))
     _filled(ledger, lane, allotted, count)
     return count
 
@@ -249,6 +252,16 @@ def _enter(
                 at_ms=arrival.span.at_ms,
                 due_ms=arrival.due_ms,
             )
+
+
+def _store_due_ms(tx: WriteTransaction, arrival: Arrival) -> int:
+    """The store time from which messages can be claimed; 0 if that is since they were appended.
+
+    A message that had failed can be claimed from when it is driven again, however old it is.
+    """
+    if arrival.wall_due_ms:
+        return tx.store_ms + arrival.wall_due_ms - tx.wall_ms
+    return arrival.due_ms or (tx.store_ms if arrival.past else 0)
 
 
 def _delay(

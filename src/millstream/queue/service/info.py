@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain, islice
 
 from millstream.errors import CorruptionError
 from millstream.format import entries, keys
+from millstream.format.ids import bucket_of, split_id
 from millstream.log.head import Head
 from millstream.log.reader import RowMoved, entries_of
 from millstream.queue import commands as c
 from millstream.queue.model import pace
 from millstream.queue.model.message import QueueInfo, Skipped
-from millstream.queue.model.slots import AVAILABLE
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.finding import find_bucket, find_queue, of_queue
+from millstream.queue.rules.index import NOISY, QUIET
 from millstream.queue.rules.sources import Facts, QueueSource, facts_of
 from millstream.record import moment
 from millstream.store.rows import View
@@ -25,6 +29,12 @@ DUE_COUNTED_MAX = 100_000
 
 LOGS_LOOKED_AT = 100
 """Logs in which the oldest record that is not routed is looked for."""
+
+BUCKETS_LOOKED_AT = 16
+"""Buckets in which the oldest message is looked for, if neither its turn nor its due time tells it."""
+
+ROWS_LOOKED_AT = 64
+"""Rows of messages that are ready in which the oldest one is looked for."""
 
 
 def describe_queue(store: Store, query: c.DescribeQueue) -> QueueInfo | None:
@@ -103,7 +113,8 @@ def _info(view: View, name: str) -> QueueInfo | Facts | None:
     due = _due(view, queue, now_ms)
     waiting = counts.waiting + counts.scheduled
     incoming, done = queue.rates.now(now_ms)
-    waits_since_ms = oldest_ms(view, queue, facts.sources)
+    wall_ms = view.state.clock.wall_ms()
+    since_ms = claimable_ms(view, queue, facts.sources)
     return QueueInfo(
         name=name,
         spec=queue.spec,
@@ -123,9 +134,7 @@ def _info(view: View, name: str) -> QueueInfo | Facts | None:
         letters=queue.letters,
         paused=queue.paused,
         created=moment(queue.created_ms),
-        oldest_s=None
-        if waits_since_ms is None
-        else max(0.0, (view.state.clock.wall_ms() - waits_since_ms) / 1000),
+        oldest_s=None if since_ms is None or since_ms > wall_ms else (wall_ms - since_ms) / 1000,
         in_per_second=round(incoming, 3),
         done_per_second=round(done, 3),
         set_back=queue.set_back,
@@ -148,28 +157,75 @@ def _due(view: View, queue: QueueState, now_ms: int) -> int:
     return found
 
 
-def oldest_ms(
-    view: View, queue: QueueState, unrouted: list[QueueSource], *, buckets_max: int | None = None
-) -> int | None:
-    """When the oldest message that waits was appended, or a record that is not routed.
+def claimable_ms(view: View, queue: QueueState, unrouted: list[QueueSource]) -> int | None:
+    """Since when the message that waits longest can be claimed, in wall time; None if none waits.
 
-    A message that waits behind more than `buckets_max` buckets of failed ones is not found.
+    It can be claimed from when it was appended or is due (a delay, a time, the backoff after an
+    attempt, a redrive), whichever is later, and not before the queue was made. A message that waits
+    for others of its group, or for a cap or a rate, waits all the same. If all are delayed, the answer
+    is a time to come: when the first of them is due.
+
+    The cost is bounded, however many messages wait or are delayed: rows list them by due time, and
+    lanes in their turn. Beyond `ROWS_LOOKED_AT` rows of retries that are due, and beyond
+    `BUCKETS_LOOKED_AT` buckets of groups or of delayed messages of ordered groups, the answer may be
+    that of another message.
     """
-    found: list[int] = []
-    for ranges in queue.lanes.values():
-        for bucket_id, (slot, _) in queue.pieces(*ranges[0]):
-            found.append(find_bucket(view, queue, bucket_id).arrived_ms(slot))
-            break
-    if queue.counts.available > queue.counts.fresh:
-        for bucket_id in sorted(queue.alive, key=lambda one: one & ((1 << 60) - 1))[:buckets_max]:
+    epoch_ms, queue_id = view.state.time.epoch_ms(), queue.queue_id
+    found: list[int | None] = [*_in_lanes(view, queue, epoch_ms), *_in_index(view, queue, epoch_ms)]
+    for count, kind, epoch in (
+        (queue.counts.waiting, keys.RETRY, epoch_ms),
+        (queue.counts.scheduled, keys.SCHEDULE, 0),
+    ):
+        rows = view.scan(*keys.of_queue(kind, queue_id), limit=1) if count else ()
+        found += [epoch + keys.due_claim(key)[0] for key, _ in rows]
+    if queue.spec.group_by and queue.counts.available > queue.counts.fresh:
+        buckets = heapq.nsmallest(BUCKETS_LOOKED_AT, queue.alive, key=lambda one: split_id(one)[1])
+        for bucket_id in buckets:
             bucket = find_bucket(view, queue, bucket_id)
-            waits = next(bucket.runs(AVAILABLE), None)
-            if waits is not None:
-                found.append(bucket.arrived_ms(waits[0]))
-                break
+            found.append(bucket.claimable_ms(0, len(bucket.states), epoch_ms))
     for source in unrouted[:LOGS_LOOKED_AT]:
         at = source.position
         with suppress(CorruptionError, RowMoved):  # what cannot be read is not counted
             for first, value in entries_of(view, source.log_id, start=at, stop=at + 1):
-                found.append(entries.decode_places(value).appended[at - first])
-    return min(found, default=None)
+                appended_ms = entries.decode_places(value).appended[at - first]
+                found.append(appended_ms + queue.spec.delay_ms)
+    earliest = min((since_ms for since_ms in found if since_ms is not None), default=None)
+    return None if earliest is None else max(earliest, queue.created_ms)
+
+
+def _in_lanes(view: View, queue: QueueState, epoch_ms: int) -> Iterator[int | None]:
+    """Since when the first messages of the lanes can be claimed.
+
+    In a lane the first one came first. Only in front of delayed messages of ordered groups, and of
+    what was driven again, more buckets are looked at.
+    """
+    for ranges in queue.lanes.values():
+        pieces = chain.from_iterable(queue.pieces(*one) for one in ranges)
+        for bucket_id, (start, stop) in islice(pieces, BUCKETS_LOOKED_AT):
+            bucket = find_bucket(view, queue, bucket_id)
+            if not bucket.until_ms[start]:
+                yield bucket.arrived_ms(start)
+                break
+            yield bucket.claimable_ms(start, stop, epoch_ms)
+
+
+def _in_index(view: View, queue: QueueState, epoch_ms: int) -> Iterator[int | None]:
+    """Since when messages can be claimed that rows list as ready: retries that are due, group heads.
+
+    Rows are in the order of ranks, and no message came before its rank.
+    """
+    for order in (QUIET, NOISY) if queue.counts.ready else ():
+        start = keys.ready(queue.queue_id, (order, 0), 0)
+        stop = keys.ready(queue.queue_id, (order + 1, 0), 0)
+        earliest: int | None = None
+        for key, value in view.scan(start, stop, limit=ROWS_LOOKED_AT):
+            (_, rank_ms), claim_id = keys.ready_claim(key)
+            if earliest is not None and rank_ms >= earliest:
+                break
+            bucket_id = bucket_of(claim_id)
+            slot, count = claim_id - bucket_id, keys.run_count(value[:4])
+            bucket = find_bucket(view, queue, bucket_id)
+            since_ms = bucket.claimable_ms(slot, slot + count, epoch_ms)
+            if since_ms is not None and (earliest is None or since_ms < earliest):
+                earliest = since_ms
+        yield earliest

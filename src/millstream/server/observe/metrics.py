@@ -283,7 +283,7 @@ def _of_queues(queues: list[QueueInfo], totals: dict[str, dict[str, int]]) -> It
     )
     oldest = GaugeMetricFamily(
         "millstream_queue_oldest_seconds",
-        f"Age of the oldest message that waits; 0 if none does. {_QUEUES}",
+        f"How long the message that waits longest could have been claimed; 0 if none. {_QUEUES}",
         labels=["queue"],
     )
     paused = GaugeMetricFamily(

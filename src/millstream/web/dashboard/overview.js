@@ -19,9 +19,9 @@ export function Overview() {
       <section class=charts aria-label="Live charts">
         <${LiveChart} title="Messages" series=${[{ label: "published", unit: "/s" }, { label: "claimed", unit: "/s" },
           { label: "acknowledged", unit: "/s" }]} of=${({ rates }) => [rates.published, rates.claimed, rates.acked]} />
-        <${LiveChart} title="Depth of all queues" series=${[{ label: "waiting or in flight", color: "var(--chart-4)" }]}
+        <${LiveChart} title="Depth of all queues" series=${[{ label: "waiting, delayed or in flight", color: "var(--chart-4)" }]}
           of=${(one) => [one.depth]} />
-        <${LiveChart} title="Oldest message that waits" series=${[{ label: "age", unit: "s", color: "var(--chart-3)" }]}
+        <${LiveChart} title="Oldest message that can be claimed" series=${[{ label: "age", unit: "s", color: "var(--chart-3)" }]}
           of=${(one) => [one.oldest_age_s]} />
         <${LiveChart} title="Commits" series=${[{ label: "median", unit: "ms" }, { label: "99th percentile", unit: "ms", color: "var(--chart-5)" }]}
           of=${({ commit_ms }) => [commit_ms.p50, commit_ms.p99]} />
@@ -47,7 +47,7 @@ function Totals({ of }) {
     ["published", format(of?.rates.published, "/s")],
     ["claimed", format(of?.rates.claimed, "/s")],
     ["acknowledged", format(of?.rates.acked, "/s")],
-    ["waiting or in flight", of ? count(of.depth) : "–"],
+    ["waiting, delayed or in flight", of ? count(of.depth) : "–"],
     ["oldest waits", of ? format(of.oldest_age_s, "s") : "–"],
     ["commit, p99", format(of?.commit_ms.p99, "ms")],
   ]} />`;
