@@ -267,7 +267,10 @@ class Queue:
         return await self._session.execute(c.PurgeQueue(self.name, state))
 
     async def failed(self, where: str | None = None) -> AsyncIterator[Message]:
-        """The failed messages, those that match a filter."""
+        """The failed messages, those that match a filter.
+
+        A message whose headers cannot be read matches none.
+        """
         condition = None
         if where:
             from millstream.filters import parse  # only users of filters pay for their parser
@@ -277,12 +280,15 @@ class Queue:
         while page := await self.peek(c.REDRIVE_PER_COMMIT, state="failed", after=after):
             after = page[-1].claim_id
             for message in page:
-                if condition is None or condition.matches(
-                    message.headers,
-                    message.key,
-                    message.timestamp,
-                    message.log,
-                    has_value=message.value is not None,
+                if condition is None or (
+                    message.damage != "record"
+                    and condition.matches(
+                        message.headers,
+                        message.key,
+                        message.timestamp,
+                        message.log,
+                        has_value=message.value is not None,
+                    )
                 ):
                     yield message
 

@@ -38,6 +38,9 @@ class Output:
             say(_record_line(one) if isinstance(one, Record) else _message_line(one))
         elif sys.stdout.isatty():
             say(_shown(one))
+        elif isinstance(one, Message) and one.damage:
+            where = f"message {one.claim_id}, offset {one.offset} of log {one.log}"
+            print(f"left out: {where}: {safe(one.reason)}", file=sys.stderr)
         else:
             sys.stdout.buffer.write((one.value or b"") + b"\n")
 
@@ -56,6 +59,7 @@ def as_json(one: Record | Message) -> dict[str, Any]:
             "attempt": one.attempt,
             "until": one.until,
             "reason": one.reason,
+            "damage": one.damage,
         }
     found |= {"log": one.log, "offset": one.offset, "timestamp": one.timestamp}
     if part := partition_of(one.log):
@@ -104,6 +108,8 @@ def _message_line(message: Message) -> str:
 
 
 def _shown(one: Record | Message) -> str:
+    if isinstance(one, Message) and one.damage:
+        return "(damaged)"
     return "(null)" if one.value is None else safe(one.value)
 
 

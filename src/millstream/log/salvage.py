@@ -51,15 +51,33 @@ def bare_records(
 
     `read` gives the blocks from an offset `start` on, read without values.
     """
-    found: list[Record] = []
+    return [
+        one for some in bare_stretches(read, log, start=start, stop=stop) for one in some.records
+    ]
+
+
+class BareRecords(NamedTuple):
+    """Neighbouring records without values."""
+
+    records: list[Record]
+    is_lost: bool
+    """Whether nothing is left of them but their place: no key, no headers, timestamp 0."""
+
+
+def bare_stretches(
+    read: Callable[..., list[RecordBlock]], log: str, *, start: int, stop: int
+) -> Iterator[BareRecords]:
+    """As `bare_records`, apart by whether their metadata can be read."""
     while start < stop:
         try:
-            found += [one for block in read(start=start) for one in block.bare_records()]
+            found = [one for block in read(start=start) for one in block.bare_records()]
+            is_lost = False
         except CorruptionError as error:
             lost = range(start, behind(error, start, stop))
-            found += [Record(log, offset, b"", 0, None, NO_HEADERS, 0) for offset in lost]
+            found = [Record(log, offset, b"", 0, None, NO_HEADERS, 0) for offset in lost]
+            is_lost = True
+        yield BareRecords(found, is_lost)
         start = found[-1].offset + 1
-    return found
 
 
 def behind(error: CorruptionError, start: int, stop: int) -> int:

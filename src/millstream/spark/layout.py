@@ -22,7 +22,7 @@ _LOG = (
 )
 _QUEUE = (
     "queue string, state string, claimId string, attempt integer, key binary, value binary, "
-    "topic string, offset long, timestamp timestamp, reason string"
+    "topic string, offset long, timestamp timestamp, reason string, damage string"
 )
 _ATTEMPTS = (
     "queue string, state string, claimId string, attempt integer, topic string, offset long, "

@@ -7,7 +7,7 @@ routed yet: such rows have no claim id.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress, islice
+from itertools import compress, count, islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from millstream.errors import NotFound
 from millstream.filters import parse
+from millstream.header import Headers
 from millstream.log import commands as c
 from millstream.queue.commands import DescribeQueue, PeekMessages
 from millstream.queue.model.message import Message, messages_of
@@ -78,7 +79,7 @@ def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
     for field in schema:
         found = [row[field.name] for row in rows]
         if field.name == "headers":
-            arrays.append(header_column([one.plain() for one in found], field.type))
+            arrays.append(_headers(found, field.type))
         elif pa.types.is_timestamp(field.type):
             numbers = [None if ms is None else ms * 1000 for ms in found]
             arrays.append(pa.array(numbers, pa.int64()).cast(field.type))
@@ -87,21 +88,33 @@ def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _headers(found: Sequence[Headers | None], kind: pa.DataType) -> pa.Array:
+    """The headers of messages; null where they cannot be read, which is not the same as none."""
+    column = header_column([one.plain() for one in found if one is not None], kind)
+    if None not in found:
+        return column
+    places = count()
+    return column.take(pa.array([None if one is None else next(places) for one in found]))
+
+
 def _row(one: Message | Record, queue: str, state: str) -> Row:
     """A message of the queue, or a record that it will find; the latter was not claimed yet."""
     claim = one if isinstance(one, Message) else None
+    damage = "" if claim is None else claim.damage
+    is_lost = damage == "record"
     return {
         "queue": queue,
         "state": state,
         "claimId": None if claim is None else str(claim.claim_id),
         "attempt": 0 if claim is None else claim.attempt,
         "key": one.key,
-        "value": one.value,
+        "value": None if damage else one.value,
         "topic": one.log,
         "offset": one.offset,
-        "timestamp": one.timestamp,
+        "timestamp": None if is_lost else one.timestamp,
         "reason": "" if claim is None else claim.reason,
-        "headers": one.headers,
+        "damage": damage,
+        "headers": None if is_lost else one.headers,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -230,6 +231,80 @@ def test_peek_shows_what_is_damaged_without_its_value(fragile: Fragile) -> None:
     assert (bare.value, bare.headers, bare.key) == (b"", {}, None)
 
 
+@pytest.mark.parametrize("state", ["available", "in_flight", "failed"])
+def test_every_state_says_what_is_damaged_before_the_old_reason(
+    fragile: Fragile, state: str
+) -> None:
+    batches(fragile)
+    queue = queue_on(fragile, backoff=0, max_attempts=3)
+    held = queue.claim(12)
+    if state == "failed":
+        queue.fail(held, reason="no address")
+    else:
+        queue.nack(held, reason="no address")
+        if state == "in_flight":
+            fragile.clock.advance(1)
+            queue.claim(12)
+    fragile.settle()
+    queue = fragile.reopen().queue("q")
+    fragile.spoil("x", 4)
+    fragile.spoil_entry("x", 7)
+
+    shown = {message.offset: message for message in queue.peek(100, state=state)}
+
+    damages = {offset: message.damage for offset, message in shown.items() if message.damage}
+    assert damages == dict.fromkeys([3, 4, 5], "value") | dict.fromkeys([6, 7, 8], "record")
+    for offset, message in shown.items():
+        if not message.damage:
+            assert (message.text, message.reason) == (str(offset), "no address")
+            continue
+        assert message.value == b""
+        assert message.reason.startswith("damaged: log 'x': ")
+        assert message.reason.endswith("; before that: no address")
+        assert f"damage={message.damage!r}" in repr(message)
+        assert pickle.loads(pickle.dumps(message)) == message
+    if state == "failed":
+        assert [one.damage for one in queue.failed()] == [one.damage for one in shown.values()]
+
+
+def test_a_redrive_does_not_take_what_is_damaged_for_empty(fragile: Fragile) -> None:
+    batches(fragile)
+    queue = queue_on(fragile)
+    queue.fail(queue.claim(12), reason="no address")
+    fragile.settle()
+    queue = fragile.reopen().queue("q")
+    fragile.spoil("x", 4)
+    fragile.spoil_entry("x", 7)
+
+    def chosen(where: str) -> list[int]:
+        offsets = [message.offset for message in queue.failed(where)]
+        assert queue.redrive(where, dry_run=True) == len(offsets)
+        return offsets
+
+    assert chosen("number IS NULL") == []
+    assert chosen("_key IS NULL AND NOT number > 100") == [0, 1, 2, 3, 4, 5, 9, 10, 11]
+    assert chosen("_timestamp < 1000") == []
+    assert chosen("_value IS NULL") == []
+    assert chosen("number BETWEEN 3 AND 8") == [3, 4, 5]
+    assert queue.redrive(dry_run=True) == 12
+    assert queue.redrive("number < 4") == 4
+    assert [message.text for message in queue.claim(12)] == ["0", "1", "2"]
+    again = {message.offset: message for message in queue.failed() if message.offset == 3}
+    assert again[3].reason.startswith("damaged: log 'x': ")
+    assert "before that" not in again[3].reason
+
+
+def test_done_messages_whose_payloads_are_gone_are_not_called_damaged(fragile: Fragile) -> None:
+    batches(fragile)
+    queue = queue_on(fragile)
+    queue.ack(queue.claim(12))
+    fragile.settle()
+    fragile.reopen()
+    fragile.spoil("x", 4)
+    shown = fragile.ms.queue("q").peek(100, state="done")
+    assert {message.damage for message in shown} == {""}
+
+
 def test_the_group_goes_on_behind_the_failed_one(fragile: Fragile) -> None:
     singles(fragile, 4)
     queue = queue_on(fragile, group_by="group")
@@ -390,6 +465,7 @@ def test_a_server_gives_the_rest(fragile: Fragile) -> None:
             page = (await rest.get("/queues/q/messages?state=failed&limit=10")).json()
             assert [one["offset"] for one in page["messages"]] == [0, 2]
             assert all("damaged" in one["reason"] for one in page["messages"])
+            assert [one["damage"] for one in page["messages"]] == ["value", "value"]
             info = (await rest.get("/queues/q")).json()
             assert (info["failed"], info["damaged"], info["skipped"]) == (2, 0, [])
 

@@ -21,6 +21,9 @@ from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Tri
 from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
 from millstream.record import Legible, Seconds, moment, to_ms, wall_ms_of
 
+Damage = Literal["", "value", "record"]
+"""What of a message cannot be read: nothing, its value, or its key and headers as well."""
+
 
 class Label(Struct, array_like=True, eq=False, dict=True):
     """What is known of the messages of a lot besides their values.
@@ -46,6 +49,7 @@ class Label(Struct, array_like=True, eq=False, dict=True):
     reason: str = ""
     epoch_ms: int = 0
     """The wall time of store time 0."""
+    damage: Damage = ""
 
     @cached_property
     def headers(self) -> list[Headers]:
@@ -120,8 +124,16 @@ class Message(Legible, Struct, frozen=True, eq=False, gc=False):
 
     @property
     def reason(self) -> str:
-        """Of a failed message: why."""
+        """Of a failed message: why. Of one that cannot be read: the damage first."""
         return self.label.reason
+
+    @property
+    def damage(self) -> Damage:
+        """What a peek could not read: "value", or "record" for key and headers as well; else "".
+
+        The value of a damaged message is empty, whatever it was.
+        """
+        return self.label.damage
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and _facts(self) == _facts(other)
@@ -138,7 +150,7 @@ class Message(Legible, Struct, frozen=True, eq=False, gc=False):
 
 _FACTS = (
     *("queue", "claim_id", "attempt", "value", "key", "headers", "timestamp", "log", "offset"),
-    *("until", "reason"),
+    *("until", "reason", "damage"),
 )
 _facts = attrgetter(*_FACTS)
 
@@ -177,6 +189,7 @@ def _restore(facts: dict[str, Any]) -> Message:
         pack_headers([headers]),
         0 if until is None else wall_ms_of(until),
         facts["reason"],
+        damage=facts.get("damage", ""),
     )
     return Message(label, 0, facts["value"])
 

@@ -32,7 +32,12 @@ from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.partitions import with_partitions
 from millstream.queue.rules.placing import Arrival, admit
 from millstream.queue.rules.sources import find_sources, later_of, own_logs
-from millstream.queue.rules.starting import check_start, first_offset
+from millstream.queue.rules.starting import (
+    check_sources,
+    check_start,
+    check_time,
+    first_offset,
+)
 from millstream.store.rows import View
 from millstream.store.transaction import WriteTransaction
 
@@ -180,7 +185,11 @@ def _start(
     Of a queue that is altered, some are `known`. Its `start` was said of these, not of others.
     """
     positions = []
-    for log_id in find_sources(tx.view, queue.name, queue.spec):
+    found = find_sources(tx.view, queue.name, queue.spec)
+    if known is None:
+        check_time(queue.spec, tx.wall_ms)
+        check_sources(queue.spec, [tx.entity(keys.head(one), Head).name for one in found])
+    for log_id in found:
         if known is not None and log_id in known:
             continue
         head = tx.entity(keys.head(log_id), Head)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from millstream.errors import CorruptionError, OutOfRange
+from msgspec.structs import replace
+
+from millstream.errors import CorruptionError, InvalidInput, OutOfRange
 from millstream.format.entries import decode_places
 from millstream.log.damage import next_entry
 from millstream.log.head import Head
 from millstream.log.reader import RowMoved, entries_of
 from millstream.queue.model.spec import QueueSpec
 from millstream.store.transaction import WriteTransaction
+
+AHEAD_MS_MAX = 60_000
+"""By how much the clock of a caller may be ahead: "from now on" is not taken for a time to come."""
 
 
 def first_offset(tx: WriteTransaction, log_id: int, head: Head, spec: QueueSpec) -> int:
@@ -33,6 +38,35 @@ def check_start(head: Head, spec: QueueSpec) -> None:
             f"{head.end}; start at an offset up to {head.end}, or at 'latest'",
             position=spec.start,
             end=head.end,
+        )
+
+
+def check_sources(spec: QueueSpec, logs: Collection[str]) -> None:
+    """Refuse to begin at an offset where a source names no log yet: the offset would be ignored.
+
+    A log that is made later is taken from its first record. What says the same of such a log is
+    fine: 'latest', 'earliest', 0, or a time that has passed.
+    """
+    if spec.start_ms is not None or not isinstance(spec.start, int) or not spec.start:
+        return
+    for source in spec.sources:
+        alone = replace(spec, sources=(source,))
+        if source not in logs and not any(alone.takes_from(log) for log in logs):
+            raise OutOfRange(
+                f"a queue cannot start at offset {spec.start} of source {source!r}: there is no such "
+                "log yet, and a log that is made later is taken from its first record; make the log "
+                "first, or start at 'earliest' or 'latest'",
+                position=spec.start,
+                end=0,
+            )
+
+
+def check_time(spec: QueueSpec, wall_ms: int) -> None:
+    """Refuse to begin at a time to come: what is appended until then would be taken all the same."""
+    if spec.start_ms is not None and spec.start_ms > wall_ms + AHEAD_MS_MAX:
+        raise InvalidInput(
+            f"a queue cannot start at a time to come: start_ms is {spec.start_ms}, and it is "
+            f"{wall_ms} now; start at 'latest', or make the queue at that time"
         )
 
 

@@ -28,13 +28,16 @@ from millstream.log.recent import (
     recent_rows,
     recent_scattered,
 )
-from millstream.log.salvage import bare_records, behind, salvage
+from millstream.log.salvage import bare_stretches, behind, salvage
 from millstream.queue import commands as c
-from millstream.queue.model.message import Label, Lot
+from millstream.queue.model.message import Damage, Label, Lot
 from millstream.queue.rules.endings import finish
 from millstream.record import Record
 from millstream.store.store import Store
 from millstream.store.transaction import WriteTransaction
+
+DAMAGED = "damaged: "
+"""How the reason of a message begins that cannot be read."""
 
 
 def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
@@ -188,7 +191,7 @@ def _part(grant: c.Grant, start: int, stop: int) -> c.Grant:
 
 def told(error: CorruptionError) -> str:
     """Why a damaged message has failed."""
-    return f"damaged: {error.message}"
+    return f"{DAMAGED}{error.message}"
 
 
 def _lot(
@@ -222,24 +225,43 @@ def _lot(
 def peek_grant(store: Store, queue: str, grant: c.Grant, reason: str, *, done: bool) -> list[Lot]:
     """Messages as a peek shows them; where payloads are gone or damaged, with empty values.
 
-    What is done may be gone: only of others is it said that they are damaged.
+    What is done may be gone: only of others is it said that they are damaged, before the reason that
+    they have.
     """
     found: list[Lot] = []
     for some in _read(store, queue, grant, reason):
         if isinstance(some, Lot):
             found.append(some)
+        elif done:
+            found += _without_values(store, queue, some.grant, reason, is_damaged=False)
         else:
-            why = reason or ("" if done else some.reason)
-            found += _without_values(store, queue, some.grant, why)
+            why = _with_damage(reason, some.reason)
+            found += _without_values(store, queue, some.grant, why, is_damaged=True)
     return found
 
 
-def _without_values(store: Store, queue: str, grant: c.Grant, reason: str) -> list[Lot]:
+def _with_damage(reason: str, damage: str) -> str:
+    """Why a message cannot be read, and why its last attempt ended if that was for another cause."""
+    is_known = not reason or reason.startswith(DAMAGED)
+    return damage if is_known else f"{damage}; before that: {reason}"
+
+
+def _without_values(
+    store: Store, queue: str, grant: c.Grant, reason: str, *, is_damaged: bool
+) -> list[Lot]:
     """Messages whose payloads cannot be read, with what else is known of them."""
     log, start, stop = log_name(store, grant.log_id), grant.offset, grant.offset + grant.count
     read = partial(fetch_blocks, store, grant.log_id, log, stop=stop, values=False)
-    records = bare_records(read, log, start=start, stop=stop)
-    return [_lot_of(queue, grant, records, store.state.time.epoch_ms(), reason)]
+    epoch_ms = store.state.time.epoch_ms()
+    found: list[Lot] = []
+    for records, is_lost in bare_stretches(read, log, start=start, stop=stop):
+        part = _part(grant, records[0].offset, records[-1].offset + 1)
+        lot = _lot_of(queue, part, records, epoch_ms, reason)
+        if is_damaged:
+            damage: Damage = "record" if is_lost else "value"
+            lot.label.damage = damage
+        found.append(lot)
+    return found
 
 
 def _lot_of(

@@ -21,7 +21,7 @@ from millstream.format.header_cells import CONTENT_TYPE
 from millstream.format.json_text import check_json_text, is_json_text
 from millstream.format.packing import JSON, TEXT, TIMESTAMP_MS_MAX
 from millstream.header import Headers, HeadersLike, HeaderValue, as_plain
-from millstream.queue.model.message import Message, Try
+from millstream.queue.model.message import Damage, Message, Try
 from millstream.record import Item, Record
 
 Position = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -95,6 +95,8 @@ class ReadMessage(_Read, kw_only=True, omit_defaults=True):
     until: datetime | None = None
     """When the lease ends; in a peek, when the message is due, or ended."""
     reason: str = ""
+    damage: Damage = ""
+    """In a peek: what cannot be read, the "value", or the whole "record" with key and headers."""
     attempts: list[Try] = []
     """In a peek that asks for them: how its attempts went, in order."""
 
@@ -221,6 +223,7 @@ def show_message(message: Message) -> ReadMessage:
         log=message.log,
         until=message.until,
         reason=message.reason,
+        damage=message.damage,
         **_shown(message),
     )
 

@@ -99,6 +99,12 @@ function RetryAll({ queue, need, onClose }) {
 
 function Edit({ queue, message, need, onClose }) {
   const { bytes, exact } = useStored(message);
+  if (message.damage) {
+    return html`<${Dialog} title="Edit and retry" onClose=${onClose}>
+      <p>The value is damaged and cannot be read, so that it cannot be edited here. Replace the message with
+        <code>millstream queue replace</code> if you know its value.</p>
+      <div class=actions><button type=button onClick=${onClose}>Close</button></div><//>`;
+  }
   if (bytes === null) return null;
   const text = decoded(bytes);
   if (text === null) {

@@ -36,6 +36,7 @@ export function bytesOf(record) {
 
 /** A value in one line, cut. */
 export function preview(record) {
+  if (record.damage) return "(damaged)";
   if (record.base64 === null) return "(null)";
   if (record.base64 !== undefined) {
     const text = decoded(bytesOf(record));
