@@ -121,6 +121,8 @@ TABLE: list[tuple[Any, str]] = [
     (copies.AdoptState("orders", 1), "replica:write:orders"),
     (copies.SetAside("orders", 0, 0), "replica:write:orders"),
     (AdoptParcel("orders", Parcel(0, b""), 0, 0), "replica:write:orders"),
+    (rooms.ListInstances(), "store:read"),
+    (rooms.RemoveInstance("one"), "store:admin"),
     (Stats(), "store:read"),
     (Fold(), "store:admin"),
 ]
