@@ -271,7 +271,7 @@ def get_presence(store: Store, query: c.GetPresence) -> PresenceList:
 
     offset, rows = store.view(look)
     if rows:
-        store.start_keeper()  # whoever looks sees to it that users who are gone leave
+        store.start_keeper()  # from now on users who are gone leave
     return PresenceList(offset=offset, users=present_of(rows))
 
 

@@ -93,8 +93,8 @@ class Attendance:
     def reclaim(self) -> None:
         """Take over in the background what an earlier process of this name has left.
 
-        Its connections end then, rather than when its lease does; and it is not missed for ever by
-        the other servers if no client enters a room here.
+        Its connections end then, rather than when its lease does, and the other servers do not miss
+        it any more, also if no client enters a room here.
         """
         self._reclaiming = asyncio.create_task(self._reclaim())
 
