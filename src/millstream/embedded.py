@@ -65,6 +65,7 @@ from millstream.store.rows import View
 from millstream.store.sleep import Waiting, wait
 from millstream.store.store import Store
 from millstream.store.transaction import WriteTransaction
+from millstream.unsynced import list_unsynced
 
 T = TypeVar("T")
 
@@ -174,6 +175,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     c.ReadBlocks: queries.read_blocks,
     publishing.FindPublished: publishing.find_published,
     r.GetStoreId: copying.get_store_id,
+    r.ListUnsynced: list_unsynced,
     r.SummarizeLogs: copying.summarize_logs,
     r.SummarizeLog: copying.summarize_log,
     r.GetChain: copying.get_chain,

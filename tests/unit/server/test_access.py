@@ -112,6 +112,7 @@ TABLE: list[tuple[Any, str]] = [
     (logs.GetOwner("orders"), "log:read:orders"),
     (logs.GetParent("orders"), "log:read:orders"),
     (copies.SummarizeLog("orders"), "replica:read:orders"),
+    (copies.ListUnsynced(), "store:read"),
     (copies.GetChain("orders", 0), "replica:read:orders"),
     (copies.DigestRange("orders", 0, 1), "replica:read:orders"),
     (copies.GetStampedMetadata("orders"), "replica:read:orders"),
