@@ -21,6 +21,7 @@ from millstream.command import AsyncSession, Fold, QuerySql, Stats, sql_paramete
 from millstream.errors import InvalidInput
 from millstream.limits import Limits
 from millstream.log import commands as c
+from millstream.numbers import checked, checked_numbers
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.spec import QueueSettings, spec_of, takes_settings
@@ -40,6 +41,7 @@ ENTRIES_PER_PAGE = 1_000
 
 
 @opening
+@checked
 async def open(
     path: str | os.PathLike[str] | Sequence[str],
     *,
@@ -101,6 +103,7 @@ async def open(
     )
 
 
+@checked_numbers
 class Millstream:
     """One open store, for the coroutines of one event loop; close it, or use `async with`."""
 

@@ -18,6 +18,7 @@ from millstream.log import commands as c
 from millstream.log.block import RecordBlock
 from millstream.log.names import check_name
 from millstream.log.progress import SECTION
+from millstream.numbers import checked_numbers
 from millstream.record import (
     CursorInfo,
     Extent,
@@ -30,6 +31,7 @@ from millstream.record import (
 )
 
 
+@checked_numbers
 class Log(AnyLog):
     """Records at stable offsets: append at the end, read anywhere, forget from the front.
 

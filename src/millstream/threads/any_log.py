@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from millstream.command import Session
 from millstream.log import commands as c
+from millstream.numbers import checked_numbers
 from millstream.record import LogInfo, Retention, Seconds, retention_of
 
 
+@checked_numbers
 class AnyLog:
     """A name and a session; what is asked of a log with partitions is asked of each of them."""
 

@@ -15,6 +15,7 @@ from millstream.command import Fold, QuerySql, Session, Stats, sql_parameters
 from millstream.errors import InvalidInput
 from millstream.limits import Limits
 from millstream.log import commands as c
+from millstream.numbers import checked, checked_numbers
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.spec import QueueSettings, spec_of, takes_settings
@@ -42,6 +43,7 @@ ENTRIES_PER_PAGE = 1_000
 
 
 @opening
+@checked
 def open(
     path: str | os.PathLike[str] | Sequence[str],
     *,
@@ -103,6 +105,7 @@ def open(
     )
 
 
+@checked_numbers
 class Millstream:
     """One open store, for any thread; close it, or use `with`."""
 
