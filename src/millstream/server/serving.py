@@ -207,6 +207,8 @@ class Serving:
             server = OpenPort(self._config(core, hub), core, self._stopping, on_ready, self._tls)
             await server.serve(sockets=[self._socket])
         finally:
+            if self.node is not None:
+                self.node.hurry()
             await hub.close()
             await core.close()
 
