@@ -183,6 +183,11 @@ class Log(AnyLog):
         start, end = await self._bounds()
         return end - start
 
+    async def is_empty(self) -> bool:
+        """Whether no record is there: none was appended yet, or all were forgotten."""
+        start, end = await self._bounds()
+        return start == end
+
     async def truncate(self, *, before: int, past_end: bool = False) -> int:
         """Forget the records before an offset and return how many went.
 

@@ -201,6 +201,10 @@ class PartitionedLog(AnyLog):
         """How many records are there."""
         return sum(one.end_offset - one.start_offset for one in await self.parts())
 
+    async def is_empty(self) -> bool:
+        """Whether no record is there, in any partition."""
+        return all(one.end_offset == one.start_offset for one in await self.parts())
+
     @property
     def metadata(self) -> Metadata:
         """A small map of JSON values kept with the log, which must exist."""

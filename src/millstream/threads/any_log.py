@@ -19,6 +19,10 @@ class AnyLog:
         self._session = session
 
     def __bool__(self) -> bool:
+        """Always True, also of an empty log: `log or other` asks whether there is a handle.
+
+        Without it `__len__` would decide, by a question to the store. `is_empty` asks for records.
+        """
         return True
 
     def info(self) -> LogInfo | None:

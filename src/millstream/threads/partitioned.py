@@ -202,6 +202,10 @@ class PartitionedLog(AnyLog):
         """How many records are there."""
         return sum(one.end_offset - one.start_offset for one in self.parts())
 
+    def is_empty(self) -> bool:
+        """Whether no record is there, in any partition."""
+        return all(one.end_offset == one.start_offset for one in self.parts())
+
     @property
     def metadata(self) -> Metadata:
         """A small map of JSON values kept with the log, which must exist."""
