@@ -163,18 +163,27 @@ class Attendance:
         renewed_s = loop.time()
         while True:
             await asyncio.sleep(min(WATERMARKS_S, renew_s))
-            taken = self._taken
-            try:
-                if loop.time() - renewed_s >= renew_s:
-                    await self._session.execute(
-                        RenewInstance(taken.name, taken.generation, self._lease_ms)
-                    )
-                    renewed_s = loop.time()
-                await self._note_watermarks(taken)
-            except Fenced:
-                await self._try_again(taken)
-            except MillstreamError as error:
-                _logger.warning("instance_not_renewed", extra={"error": type(error).__name__})
+            is_due = loop.time() - renewed_s >= renew_s
+            if await self.keep_up(renews=is_due) and is_due:
+                renewed_s = loop.time()
+
+    async def keep_up(self, *, renews: bool) -> bool:
+        """Note watermarks, and renew the lease if that is due; False if the store did not take it."""
+        taken = self._taken
+        if taken is None:
+            return False
+        try:
+            if renews:
+                await self._session.execute(
+                    RenewInstance(taken.name, taken.generation, self._lease_ms)
+                )
+            await self._note_watermarks(taken)
+            return True
+        except Fenced:
+            await self._try_again(taken)
+        except MillstreamError as error:
+            _logger.warning("instance_not_renewed", extra={"error": type(error).__name__})
+        return False
 
     async def _note_watermarks(self, taken: InstanceTaken) -> None:
         """Have the store know where this instance is: in rooms where a listener hears or reads."""
@@ -207,7 +216,7 @@ class Attendance:
             self._noted = {}
             _logger.warning("instance_taken_again", extra={"instance": self.name})
             for listener in [one for room in self._rooms() for one in room.listeners]:
-                if listener.user:
+                if listener.user and not listener.is_gone:  # it may have left meanwhile
                     await self._session.execute(_joining(listener, self._taken))
 
     def _note_left_in(self, seconds: float) -> None:
