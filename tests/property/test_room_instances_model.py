@@ -44,10 +44,11 @@ SERVERS = ("one", "two", "three")
 TTL_S, LEASE_S, GRACE_S, TURN_S = 10, 30, 5, 5
 PATIENCE_S = 60.0
 
-WALKS, STEPS = 4, 40
+WALKS, STEPS = 4, 50
 WEIGHTS = {
     "enter": 25,
-    "leave": 10,
+    "leave": 8,
+    "empty": 5,
     "send": 20,
     "start": 14,
     "stop": 6,
@@ -150,6 +151,16 @@ class World:
             server = found[1]
             listener = server.listeners.pop(self.chance.randrange(len(server.listeners)))
             server.hub.leave(listener)
+
+    async def empty(self) -> None:
+        """All listeners of a server leave, after it has noted how far it is; it lives on."""
+        if (found := self.choose()) is not None and found[1].listeners:
+            server = found[1]
+            await server.hub.attendance.keep_up(renews=True)
+            while server.listeners:
+                server.hub.leave(server.listeners.pop())
+            self.seen["emptied"] += 1
+            await self.send()
 
     async def send(self) -> None:
         if (found := self.choose()) is not None:
@@ -354,5 +365,6 @@ def test_servers_that_come_and_go_neither_delay_nor_alarm_each_other() -> None:
         "stopped with listeners",
         "died with listeners",
         "hung with listeners",
+        "emptied",
         "expired",
     }
