@@ -20,15 +20,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-import apsw
 import hypothesis
 import pytest
-
-from millstream.store.sqlite_pages import checksum_layer
-
-if (_layer := checksum_layer()) is not None:
-    # Tests change rows behind a store's back: so that its pages stay right, and its rows do not.
-    apsw.set_default_vfs(_layer)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background, where Ctrl-C is ignored: the tests and their children rely on it.

@@ -20,10 +20,8 @@ from millstream.log.progress import (
     CursorProgress,
     check_section,
     check_within,
-    listed,
     ranges_of,
 )
-from millstream.numbers import checked_numbers
 from millstream.record import CursorInfo, Extent, Record, Seconds
 
 
@@ -66,7 +64,6 @@ async def open_cursor(
     return Cursor(session, source, name, durable=durable, progress=CursorProgress(info, section))
 
 
-@checked_numbers
 class Cursor:
     """How far one named reader has come; coroutines that share one take different records."""
 
@@ -103,7 +100,7 @@ class Cursor:
 
         `Conflict` if they were set aside since they were taken: other records are there now.
         """
-        named = listed(records)
+        named = [records] if isinstance(records, Record | int) else list(records)
         await self._ack(ranges_of(named), named)
 
     async def ack_up_to(self, offset: int) -> None:

@@ -24,6 +24,7 @@ from millstream.cli.demo import demo
 from millstream.cli.display import PrintedLine, silence
 from millstream.cli.doctor import doctor
 from millstream.cli.log import log
+from millstream.cli.migrate import migrate
 from millstream.cli.place import CA, STORE, TOKEN
 from millstream.cli.promote import promote
 from millstream.cli.put import put
@@ -173,6 +174,7 @@ command(
     "copy orders.db s3://shop/orders",
     "copy s3://shop/orders back.db",
 )(copy)
+command(app, "migrate orders.db", "migrate --store orders.db --json")(migrate)
 command(
     app,
     "serve orders.db",

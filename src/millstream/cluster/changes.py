@@ -19,8 +19,8 @@ from millstream.cluster.entry import Differs, TableChange
 from millstream.errors import InvalidInput
 from millstream.record import SqlResult
 from millstream.store.engine import SqlWriter, Writer
-from millstream.store.sqlite_file import PREFIX
 from millstream.store.sqlite_rows import SqliteWriter
+from millstream.store.sqlite_schema import PREFIX
 from millstream.store.sqlite_sql import may_write
 
 _SCHEMA = re.compile(

@@ -14,7 +14,7 @@ from millstream.doctor.findings import Findings
 from millstream.errors import MillstreamError
 from millstream.format import keys
 from millstream.store.slate_examined import ExaminedBucket
-from millstream.store.sqlite_file import FORMAT
+from millstream.store.sqlite_schema import FORMAT
 
 _UNRECORDED = {keys.PAYLOAD: "payload", keys.PAYLOAD_BLOCK: "payload_block", keys.DELTA: "delta"}
 """What is no record: types that are walked by their numbers."""

@@ -21,16 +21,16 @@ from millstream.store.checksum import row_checksum
 from millstream.store.sqlite import is_open_here
 from millstream.store.sqlite_file import (
     PAGE_BYTES,
-    PREFIX,
     cut,
-    format_of,
     is_damage,
     is_half_made,
     refusal,
 )
 from millstream.store.sqlite_left import break_in_log
-from millstream.store.sqlite_pages import checksum_layer, fits, is_verified
-from millstream.store.sqlite_rows import NUMBERED, RECORD, TABLES, SqliteSnapshot
+from millstream.store.sqlite_pages import checksum_layer, fits, is_verified, plain_layer
+from millstream.store.sqlite_rows import NUMBERED, TABLES, SqliteSnapshot
+from millstream.store.sqlite_schema import FORMAT, PREFIX, RECORD, read_schema
+from millstream.store.sqlite_settling import wants_layer
 from millstream.store.sqlite_wal import Break, find_break
 
 BUSY_MS = 10_000
@@ -52,6 +52,7 @@ class FileRows(SqliteSnapshot):
     """One snapshot of a file; close it when done."""
 
     keeper = "SQLite"
+    is_twofold = False  # `integrity` compares both indexes of the records with their table
 
     def __init__(self, path: Path, findings: Findings, progress: Progress) -> None:
         self._connection, problem = _open(path)
@@ -67,8 +68,7 @@ class FileRows(SqliteSnapshot):
         try:
             self.page_checksums = is_verified(self._connection)
             self._connection.execute("BEGIN")
-            self.format = format_of(self._sum("PRAGMA user_version"))
-            self._missing_tables()
+            self.format = self._find_format()
         except apsw.Error as error:
             self._connection.close()
             raise _lost(path, error) from error
@@ -248,12 +248,19 @@ class FileRows(SqliteSnapshot):
     def _sum(self, query: str) -> int:
         return sum(int(row[0]) for row in self._execute(query))
 
-    def _missing_tables(self) -> None:
+    def _find_format(self) -> int:
+        """The format that the file says; what is wrong with its schema is a finding."""
         names = self._execute("SELECT CAST(name AS BLOB) FROM sqlite_schema")
         present = {row[0] for row in names}
         for table in TABLES:
             if table.encode() not in present:
                 raise apsw.CorruptError(f"table {table} is missing")
+        try:
+            row = read_schema(self._connection).row
+        except (CorruptionError, UnicodeDecodeError) as error:
+            self._findings.add("file", f"its schema is not what was written: {error}")
+            return FORMAT
+        return FORMAT if row is None else row.format
 
 
 def _open(path: Path) -> tuple[apsw.Connection, str]:
@@ -296,8 +303,8 @@ def _inspect(path: Path) -> str:
         raise problem
     if is_half_made(path):
         raise CannotOpen(
-            f"{path} was being created when its process ended: nothing is stored in it yet; "
-            "open it once, which begins anew",
+            f"{path} has a rollback journal beside it: the store was being created, or another SQLite "
+            "tool was writing, when its process ended; open the store once, which undoes that",
             path=str(path),
         )
     return cut(path, page) or ""
@@ -352,9 +359,18 @@ def _lost(path: Path, error: apsw.Error) -> CannotOpen | CorruptionError:
 
 
 def _connect(address: str, *, lenient: bool = False) -> apsw.Connection:
+    """A connection that only reads; through the checksum layer if pages have checksums that count."""
+    connection = _connect_by(plain_layer(), address, lenient=lenient)
+    if checksum_layer() is None or not wants_layer(connection):
+        return connection
+    connection.close()
+    return _connect_by(checksum_layer(), address, lenient=lenient)
+
+
+def _connect_by(vfs: str | None, address: str, *, lenient: bool) -> apsw.Connection:
     writable = address.endswith("=rw")
     mode = apsw.SQLITE_OPEN_READWRITE if writable else apsw.SQLITE_OPEN_READONLY
-    connection = apsw.Connection(address, flags=mode | apsw.SQLITE_OPEN_URI, vfs=checksum_layer())
+    connection = apsw.Connection(address, flags=mode | apsw.SQLITE_OPEN_URI, vfs=vfs)
     try:
         connection.set_busy_timeout(BUSY_MS)
         connection.execute("PRAGMA query_only = 1")

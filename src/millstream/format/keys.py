@@ -227,8 +227,8 @@ def log_names(after_name: str) -> tuple[bytes, bytes]:
 
 
 def name_of_log(key: bytes) -> str:
-    """The name in the key under which a log's name is listed."""
-    return key[len(_NAME_PREFIX) :].decode()
+    """The name in the key under which a log's name is listed; of a damaged key, a name for people."""
+    return key[len(_NAME_PREFIX) :].decode(errors="backslashreplace")
 
 
 def cursor(log_id: int, name: str) -> bytes:

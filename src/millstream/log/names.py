@@ -6,7 +6,8 @@ import unicodedata
 
 from millstream.errors import InvalidInput, InvalidName
 from millstream.limits import NAME_CHARS_MAX, QUEUE_NAME_CHARS_MAX
-from millstream.numbers import NUMBER_MAX as NUMBER_MAX
+
+NUMBER_MAX = 2**63 - 1
 
 ROOM = "room:"
 """What the names of the logs of rooms begin with."""

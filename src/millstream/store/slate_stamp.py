@@ -13,7 +13,7 @@ import msgspec
 
 from millstream.errors import CannotOpen
 from millstream.store.object_folder import ObjectFolder
-from millstream.store.sqlite_file import FORMAT
+from millstream.store.sqlite_schema import FORMAT
 
 NAME = "format"
 

@@ -1,9 +1,10 @@
 """The SQLite engine: one file, many threads, many processes.
 
-Records lie in one table with an index by key: in a table that is itself sorted by key, large values
+Records lie in one table with two indexes by key: in a table that is itself sorted by key, large values
 would stand between the keys, and a search would read many more pages. What is keyed by one number
 (payloads, payload blocks, deltas) lies in tables by that number. Beside each row stands the CRC32C of
-its key and value, checked whenever the row is read; SQLite's checksum layer does so with each page.
+its key and value, checked whenever the row is read; the second index tells of rows that the first one
+has lost (`sqlite_schema`).
 
 Writers take turns by `BEGIN IMMEDIATE`; readers never wait. Checkpoints run on a connection of
 their own. "Database is locked" is waited for, and becomes `Overloaded` in the end.
@@ -38,6 +39,7 @@ from millstream.store.engine import Ability, Durability, Shortage
 from millstream.store.polling import poll
 from millstream.store.sqlite_check import check_pages
 from millstream.store.sqlite_checkpoints import Checkpoints
+from millstream.store.sqlite_convert import convert_file, was_touched
 from millstream.store.sqlite_copy import PagesCopied, copy_file, exchange_file
 from millstream.store.sqlite_file import (
     FILE_MODE,
@@ -55,13 +57,15 @@ from millstream.store.sqlite_file import (
 )
 from millstream.store.sqlite_home import Home, size_of
 from millstream.store.sqlite_left import break_beside_writers
-from millstream.store.sqlite_lock import still_locked
 from millstream.store.sqlite_options import SqliteOptions, fitted
 from millstream.store.sqlite_pages import checksum_layer, is_verified
 from millstream.store.sqlite_pool import PooledSnapshot, ReaderPool
 from millstream.store.sqlite_repair import repair_log
 from millstream.store.sqlite_room import LogRoom
 from millstream.store.sqlite_rows import SqliteReader, SqliteWriter
+from millstream.store.sqlite_schema import read_schema
+from millstream.store.sqlite_settling import layer_for, settle_file
+from millstream.store.sqlite_wal import step_bytes
 
 _open_paths: Counter[str] = Counter()
 """How many engines of this process have a file open."""
@@ -110,7 +114,9 @@ class SqliteEngine:
         self.durability: Durability = durability
         self.commits = 0
         self._clock = clock or SystemClock()
-        self._vfs = vfs or checksum_layer()
+        self._vfs = vfs
+        self._is_twofold = True
+        self._page_bytes = PAGE_BYTES
         self._page_checksums = False
         self._pool = ReaderPool(self.path, make=self._make_reader, explain=self._damaged)
         self._writer: SqliteWriter | None = None
@@ -125,27 +131,41 @@ class SqliteEngine:
         log_was_left = False
         if not is_open_here(self.path):
             inspect(self.path)
+            if not (read_only or vfs or self._options.page_checksums) and was_touched(self.path):
+                convert_file(self.path)
+        if vfs is None:
+            wanted = self._options.page_checksums and not size_of(self.path)
+            self._vfs = checksum_layer() if wanted else layer_for(self.path)
+        if not is_open_here(self.path):
             log_was_left = self._wal_file_bytes() > 0
         if not read_only:
             mode = FILE_MODE if file_mode is None else check_mode(file_mode)
-            create(self.path, busy=self._busy(), vfs=self._vfs, file_mode=mode)
+            create(
+                self.path,
+                busy=self._busy(),
+                vfs=self._vfs,
+                file_mode=mode,
+                page_checksums=self._options.page_checksums,
+            )
         elif not self.path.exists() or not self.path.stat().st_size:
             raise CannotOpen(f"{self.path}: there is no store", path=str(self.path))
         self._home = Home(self._real_path, self._clock, shown=self.place)
         connection = self._connect()
         try:
             self._page_checksums = is_verified(connection)
+            self._page_bytes = connection.pragma("page_size")
             if log_was_left:
                 self._check_log(connection, accept_loss=accept_loss)
+            self._check_file(connection)
             if not read_only:
                 self._writer = self._make_writer(connection)
         except BaseException as error:
-            close_connection(connection, checkpoint=False)
+            close_connection(connection, checkpoint=not log_was_left)  # leaves no empty log behind
             if isinstance(error, apsw.Error):
                 raise self._damaged(error) from error
             raise
         if read_only:
-            self._pool.keep(SqliteReader(connection))
+            self._pool.keep(self._reader_on(connection))
         _open_paths[self._real_path] += 1
 
     def write(self, *, waits: bool = True) -> SqliteWriter:
@@ -200,8 +220,8 @@ class SqliteEngine:
         with suppress(MillstreamError, apsw.Error, OSError), self.read() as snapshot:
             ((pages,),) = snapshot.connection.execute("PRAGMA page_count")
             ((free_pages,),) = snapshot.connection.execute("PRAGMA freelist_count")
-            owed_bytes = pages * PAGE_BYTES - os.stat(self._real_path).st_size
-            return FileSpace(free_pages * PAGE_BYTES, max(0, owed_bytes))
+            owed_bytes = pages * self._page_bytes - os.stat(self._real_path).st_size
+            return FileSpace(free_pages * self._page_bytes, max(0, owed_bytes))
         return FileSpace(0, self._checkpoints.wal_bytes)
 
     def folder(self) -> Path | None:
@@ -296,7 +316,11 @@ class SqliteEngine:
     def _refused(self, error: apsw.Error) -> MillstreamError:
         """Why a transaction to write could not be begun."""
         if isinstance(error, apsw.BusyError):
-            return still_locked(self.path, self._options.busy_timeout_ms)
+            return Overloaded(
+                f"{self.path}: other processes kept the write lock for "
+                f"{self._options.busy_timeout_ms / 1000:g} s",
+                path=str(self.path),
+            )
         if isinstance(error, apsw.FullError):
             return full(os.path.dirname(self._real_path), str(error))
         failed = isinstance(error, apsw.IOError | apsw.ReadOnlyError)
@@ -310,7 +334,7 @@ class SqliteEngine:
     def _connect(self) -> apsw.Connection:
         self._home.check_connecting()
         path = Path(self._real_path)  # wherever links lead by now
-        connection = connect(path, busy=self._busy(), vfs=self._vfs, read_only=self.read_only)
+        connection = connect(path, busy=self._busy(), vfs=self._vfs)
         level = "FULL" if self.durability == "full" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {level}")
         if self.read_only:
@@ -326,13 +350,14 @@ class SqliteEngine:
         room = None if self.durability == "relaxed" else self._log_room
         writer = SqliteWriter(connection, busy=self._busy(), refused=self._refused, room=room)
         writer.on_damage = self._tell_damage
+        writer.is_twofold = self._is_twofold
         return writer
 
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self.commits += 1
         if self._log_room is not None:
-            self._log_room.note(pages)
-        due = self._checkpoints.committed(pages * PAGE_BYTES)
+            self._log_room.note(pages, step_bytes(self._page_bytes))
+        due = self._checkpoints.committed(pages * self._page_bytes)
         if due and self.on_upkeep_due is not None:
             self.on_upkeep_due()
         return apsw.SQLITE_OK
@@ -363,10 +388,21 @@ class SqliteEngine:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def _connect_beside(self) -> apsw.Connection:
-        return connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self.read_only)
+        return connect(self.path, busy=self._busy(), vfs=self._vfs)
+
+    def _check_file(self, connection: apsw.Connection) -> None:
+        """Compare the file with what it says of itself, and bring that up to date."""
+        if is_open_here(self.path):
+            self._is_twofold = read_schema(connection).is_twofold
+        else:
+            self._is_twofold = settle_file(connection, self.path, read_only=self.read_only)
 
     def _make_reader(self) -> SqliteReader:
-        reader = SqliteReader(self._connect())
+        return self._reader_on(self._connect())
+
+    def _reader_on(self, connection: apsw.Connection) -> SqliteReader:
+        reader = SqliteReader(connection)
+        reader.is_twofold = self._is_twofold
         reader.on_damage = self._tell_damage
         return reader
 
@@ -387,7 +423,7 @@ class SqliteEngine:
     def _copy(self, tender: apsw.Connection, mode: int) -> tuple[int, int] | None:
         try:
             pages, copied_pages = tender.wal_checkpoint(mode=mode)
-            return pages * PAGE_BYTES, copied_pages * PAGE_BYTES
+            return pages * self._page_bytes, copied_pages * self._page_bytes
         except apsw.BusyError:
             return None  # another process reads or writes just now; the next commit asks again
         except apsw.Error as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import apsw
 
 from millstream.errors import CorruptionError
+from millstream.store.sqlite_settling import check_rows
 
 STEPS_PER_LOOK = 10_000
 """Of SQLite's machine, between two looks whether to stop."""
@@ -15,12 +16,13 @@ STEPS_PER_LOOK = 10_000
 def check_pages(connection: apsw.Connection, stop: Callable[[], bool], *, place: str) -> bool:
     """Read all tables and indexes, the application's own too; False if it was stopped.
 
-    A page whose checksum does not fit is an error of SQLite; what else is wrong with the trees
-    raises `CorruptionError`.
+    A page whose checksum does not fit is an error of SQLite; what else is wrong with the trees, and
+    a row whose checksum does not fit, raises `CorruptionError`.
     """
     connection.set_progress_handler(stop, STEPS_PER_LOOK)
     try:
-        found = connection.execute("PRAGMA quick_check(1)").fetchall()
+        found = connection.execute("PRAGMA integrity_check(1)").fetchall()
+        check_rows(connection)
     except apsw.InterruptError:
         return False
     finally:

@@ -5,12 +5,14 @@ it goes on with the index of its write-ahead log, and mixes the pages of two fil
 mode only checkpoints change the file. So it is looked at only when its time stamp is another one:
 
     what is seen                                   why SQLite never does so
-    the header is not that of a store              it writes the same marks each time
+    the header is not that of an SQLite file       it writes the same marks each time
     its change counter is lower than before        it only counts up
     it is larger than before and the database      a checkpoint writes pages of the database alone
     it is smaller than before and the database     the database does not shrink
 
-A file of just the right size with a higher counter passes.
+The database does shrink where another tool runs `VACUUM`, which counts the version of the schema up, or
+has set `auto_vacuum`. The size is not compared then. A file of just the right size with a higher
+counter passes.
 """
 
 from __future__ import annotations
@@ -19,22 +21,20 @@ import os
 
 import apsw
 
-from millstream.store.sqlite_file import APPLICATION_ID, HEADER_BYTES, PAGE_BYTES
+from millstream.store.sqlite_header import HEADER_BYTES, MAGIC
 
 TRIES = 3
 """How often the file is looked at before it is taken for another: its header may be written just now."""
-
-MAGIC = b"SQLite format 3\x00"
 
 
 class Contents:
     """The file as it was when it was looked at last."""
 
-    __slots__ = ("_bytes", "_counter", "_stamp", "is_foreign")
+    __slots__ = ("_bytes", "_counter", "_schema", "_stamp", "is_foreign")
 
     def __init__(self) -> None:
         self._stamp = (0, 0)
-        self._bytes = self._counter = 0
+        self._bytes = self._counter = self._schema = 0
         self.is_foreign = False
         """Whether another file was found to have been copied over it: that stays so."""
 
@@ -51,17 +51,19 @@ class Contents:
     def _fits(self, size: int, connection: apsw.Connection) -> bool:
         try:
             _, header = connection.read("main", 0, 0, HEADER_BYTES)
-            ((pages,),) = connection.execute("PRAGMA page_count")
+            pages, page_bytes, schema, shrinks = (
+                connection.pragma(name)
+                for name in ("page_count", "page_size", "schema_version", "auto_vacuum")
+            )
         except apsw.Error:
             return True  # the transaction itself will tell
-        if header[:16] != MAGIC or int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-            return False
         counter = int.from_bytes(header[24:28], "big")
-        if counter < self._counter:
+        if header[:16] != MAGIC or counter < self._counter:
             return False
-        if self._bytes and not self._may_become(size, pages * PAGE_BYTES):
+        may_shrink = shrinks or schema > self._schema
+        if self._bytes and not may_shrink and not self._may_become(size, pages * page_bytes):
             return False
-        self._counter = counter
+        self._counter, self._schema = counter, schema
         return True
 
     def _may_become(self, size: int, database_bytes: int) -> bool:

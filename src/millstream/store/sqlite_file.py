@@ -4,8 +4,8 @@ A file that is not ours, or that a newer version wrote, is refused by its header
 not open it. Creation is one transaction in rollback mode, so a kill in the middle leaves an empty
 file, which is as good as none.
 
-Where SQLite's checksum layer is there, a new file gets a checksum in each page. Two places of the
-header say so, the reserved bytes and the user version: damage to one of them cannot switch it off.
+A new file has no checksums in its pages, so that every SQLite tool may write to it (`sqlite_schema`
+says how damage is noticed without them). An option gives it some, by SQLite's checksum layer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import errno
 import os
 import random
 from collections.abc import Callable
+from io import BufferedReader
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -22,35 +23,31 @@ import apsw
 
 from millstream.clock import Clock
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput, MillstreamError
-from millstream.store.sqlite_pages import RESERVED_BYTES, fits, is_layered, is_verified
+from millstream.store.sqlite_header import (
+    HEADER_BYTES,
+    MAGIC,
+    header_problem,
+    page_bytes_of,
+    page_count_of,
+)
+from millstream.store.sqlite_pages import RESERVED_BYTES, is_layered
+from millstream.store.sqlite_schema import FORMAT, create_schema, has_tables
 
-PREFIX = "millstream_"
 APPLICATION_ID = 0x4D494C4C
 """'MILL', where SQLite keeps a file's owner."""
-
-FORMAT = 1
-"""The version of the bytes on disk; a file with a higher one is left alone."""
 
 PAGE_CHECKSUMS = 0x10000
 """Beside the format in the user version: every page has a checksum."""
 
 PAGE_BYTES = 4096
-"""Measured: of 4, 8 and 16 KiB the best for single commits and no worse for blocks."""
-
-HEADER_BYTES = 100
+"""Of a new file. Measured: of 4, 8 and 16 KiB the best for single commits and no worse for blocks."""
 
 FILE_MODE = 0o600
 """Of a new store: it holds what it was given, and the secrets of its server."""
 
-_MAGIC = b"SQLite format 3\x00"
 _CREATION_TRIES = 200
-
-_SCHEMA = f"""
-CREATE TABLE {PREFIX}record (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL);
-CREATE TABLE {PREFIX}payload (id INTEGER PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL);
-CREATE TABLE {PREFIX}block (id INTEGER PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL);
-CREATE TABLE {PREFIX}delta (id INTEGER PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL);
-"""
+_HEADER_TRIES = 3
+_NAMED = b"CREATE TABLE millstream_record"
 
 
 def inspect(path: Path) -> None:
@@ -87,88 +84,74 @@ def _problem(path: Path) -> MillstreamError | None:
     try:
         with path.open("rb") as file:
             page = file.read(PAGE_BYTES)
+            if not page:
+                return None
+            return refusal(path, page) or _damaged_header(path, file, page)
     except FileNotFoundError:
         return None
     except OSError as error:
         return CannotOpen(f"{path} cannot be read: {error.strerror}", path=str(path))
-    if not page:
-        return None
-    problem = refusal(path, page)
-    if problem is None and (missing := cut(path, page)):
+
+
+def _damaged_header(path: Path, file: BufferedReader, page: bytes) -> MillstreamError | None:
+    if is_half_made(path):
+        return None  # SQLite undoes what was interrupted
+    missing = cut(path, page)
+    if missing:
         return damaged(path, missing)
-    return problem
+    for _ in range(_HEADER_TRIES):
+        problem = header_problem(file, path.stat().st_size, has_log=_has(path, "-wal"))
+        if problem is None:
+            return None
+        sleep(0.01)  # another process may be writing it just now
+    assert problem is not None
+    return damaged(path, problem)
 
 
 def refusal(path: Path, page: bytes) -> MillstreamError | None:
-    """Why a file is no store that can be opened, by its first page; None if it is one."""
-    strange = _stranger(page)
-    if strange is None:
-        return None
-    if _is_damaged_header(page):
+    """Why a file is no store that can be opened, by its first page; None if it may be one."""
+    if page[:16] == MAGIC and len(page) >= HEADER_BYTES:
+        if _is_marked(page) or not _is_whole(page):
+            return None  # `connect` looks for the tables, wherever they are
+        strange = "is an SQLite file, but not a Millstream store"
+    elif _NAMED in page:
         return damaged(path, "its header is not what was written")
+    else:
+        strange = "is not a Millstream store: it is no SQLite file"
     return CannotOpen(f"{path} {strange}", path=str(path))
 
 
-def _stranger(page: bytes) -> str | None:
-    if page[:16] != _MAGIC or len(page) < HEADER_BYTES:
-        return "is not a Millstream store: it is no SQLite file"
-    if int.from_bytes(page[68:72], "big") != APPLICATION_ID:
-        return "is an SQLite file, but not a Millstream store"
-    version = int.from_bytes(page[60:64], "big")
-    if format_of(version) > FORMAT:
-        return newer(version)
-    if format_of(version) < 1:
-        return "says that it has format 0, which never was"
-    if bool(version & PAGE_CHECKSUMS) != (page[20] == RESERVED_BYTES):
-        return "says in two places whether its pages have checksums, and they differ"
-    return None
+def _is_marked(page: bytes) -> bool:
+    """Whether the header or the schema in the first page names a store."""
+    return int.from_bytes(page[68:72], "big") == APPLICATION_ID or _NAMED in page
 
 
-def _is_damaged_header(page: bytes) -> bool:
-    """Whether a first page that is not right was once that of a store.
-
-    A file of a newer version is whole: its checksum fits.
-    """
-    if b"CREATE TABLE millstream_record" not in page:
-        return False
-    checksummed = page[20] == RESERVED_BYTES or page[61] & 1
-    return not (checksummed and fits(page))
+def _is_whole(page: bytes) -> bool:
+    """Whether the whole schema is in the first page: the page is a leaf."""
+    return page[HEADER_BYTES : HEADER_BYTES + 1] == b"\x0d"
 
 
 def cut(path: Path, page: bytes) -> str | None:
     """How much is missing at the end of a file; None if nothing, or if SQLite's files have the rest."""
-    pages = int.from_bytes(page[28:32], "big")
-    if page[24:28] != page[92:96]:
+    pages, page_bytes = page_count_of(page), page_bytes_of(page)
+    if not (pages and page_bytes):
         return None  # the count of pages is not kept up to date
     if is_half_made(path) or _has(path, "-wal"):
         return None  # a creation or a checkpoint was interrupted: SQLite undoes or ends it
     there = path.stat().st_size
-    if there >= pages * PAGE_BYTES:
+    if there >= pages * page_bytes:
         return None
-    return f"the file was cut: it ends in page {there // PAGE_BYTES + 1:,} of {pages:,}"
+    return f"the file was cut: it ends in page {there // page_bytes + 1:,} of {pages:,}"
 
 
 def is_half_made(path: Path) -> bool:
-    """Whether a creation was interrupted, or goes on: only then has a store a rollback journal."""
+    """Whether a creation was interrupted, or goes on, or a write of a tool that keeps such a journal."""
     return _has(path, "-journal")
 
 
 def _has(path: Path, suffix: str) -> bool:
     other = Path(f"{path}{suffix}")
     return other.exists() and other.stat().st_size > 0
-
-
-def format_of(version: int) -> int:
-    """The format in a user version; one with flags that nobody knows counts as newer."""
-    return version & ~PAGE_CHECKSUMS
-
-
-def newer(version: int) -> str:
-    """What is said of a file of a later version."""
-    return (
-        f"has format {format_of(version)}, and this Millstream knows formats up to {FORMAT}; "
-        "upgrade Millstream to open it"
-    )
 
 
 def damaged(path: Path | str, found: str) -> CorruptionError:
@@ -191,14 +174,23 @@ def is_damage(error: apsw.Error) -> bool:
 def explained(error: apsw.Error, path: Path | str) -> MillstreamError:
     """What an error of SQLite means to the caller."""
     if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
-        return damaged(path, "the checksum of a page does not fit")
+        return damaged(
+            path,
+            "the checksum of a page does not fit; if another SQLite tool has written to the file, "
+            f"`millstream migrate {path}` checks every row, and converts it",
+        )
     if is_damage(error):
         return damaged(path, f"SQLite says: {error}")
     return CannotOpen(f"{path}: {error}", path=str(path))
 
 
 def create(
-    path: Path, *, busy: Callable[[int], bool], vfs: str | None, file_mode: int = FILE_MODE
+    path: Path,
+    *,
+    busy: Callable[[int], bool],
+    vfs: str | None,
+    file_mode: int = FILE_MODE,
+    page_checksums: bool = False,
 ) -> None:
     """Make the file and its tables if they are missing; several processes may try at once."""
     connection = None
@@ -207,17 +199,20 @@ def create(
         connection = _open(path, busy=busy, vfs=vfs)
         # A log that was left must not vanish before it was looked at.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        if _is_ours(connection):
+        if has_tables(connection):
             return
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA synchronous = FULL")
         version = FORMAT
-        if is_layered(connection):
+        if page_checksums:
+            if not is_layered(connection):
+                raise no_layer(path)
             connection.reserve_bytes(reserve=RESERVED_BYTES)
             version |= PAGE_CHECKSUMS
         connection.execute("BEGIN EXCLUSIVE")
-        if not _is_ours(connection):
-            connection.execute(_SCHEMA)
+        if not has_tables(connection):
+            _refuse_other_tables(connection, path)
+            create_schema(connection, page_checksums=page_checksums)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {version}")
         connection.execute("COMMIT")
@@ -256,16 +251,13 @@ def _make(path: Path, file_mode: int) -> None:
         os.close(descriptor)
 
 
-def connect(
-    path: Path, *, busy: Callable[[int], bool], vfs: str | None, read_only: bool = False
-) -> apsw.Connection:
+def connect(path: Path, *, busy: Callable[[int], bool], vfs: str | None) -> apsw.Connection:
     """A connection to a file that exists, in write-ahead mode."""
     try:
         connection = _open(path, busy=busy, vfs=vfs)
     except apsw.Error as error:
         raise explained(error, path) from error
     try:
-        _check_version(connection, path, read_only=read_only)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute("PRAGMA cache_size = -8192")
@@ -302,33 +294,26 @@ def patience(clock: Clock, timeout_s: float) -> Callable[[int], bool]:
     return wait
 
 
-def _check_version(connection: apsw.Connection, path: Path, *, read_only: bool) -> None:
-    """Refuse what a newer version wrote, and pages whose checksums would not be kept."""
-    version = int(connection.pragma("user_version"))
-    if format_of(version) > FORMAT:
-        raise CannotOpen(f"{path} {newer(version)}", path=str(path))
-    checksummed = bool(version & PAGE_CHECKSUMS)
-    if checksummed and not is_layered(connection):
-        if not read_only:
-            raise CannotOpen(
-                f"{path} has checksums in its pages, and this apsw ({apsw.apsw_version()}) came "
-                "without SQLite's checksum layer, so it would spoil them: install a wheel of apsw "
-                "3.51 or newer (`pip install -U apsw`)",
-                path=str(path),
-            )
-    elif checksummed != is_verified(connection):
-        raise damaged(path, "its header is not what was written")
+def no_layer(path: Path) -> CannotOpen:
+    """What is said of a file whose page checksums could not be kept."""
+    return CannotOpen(
+        f"{path}: pages with checksums are wanted, and this apsw ({apsw.apsw_version()}) came without "
+        "SQLite's checksum layer, so it would spoil them: install a wheel of apsw 3.51 or newer "
+        f"(`pip install -U apsw`), or have them go by `millstream migrate {path}`",
+        path=str(path),
+    )
+
+
+def _refuse_other_tables(connection: apsw.Connection, path: Path) -> None:
+    """Refuse to make a store among the tables of others; a file that was left empty is as good as none."""
+    if connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None:
+        raise CannotOpen(f"{path} is an SQLite file, but not a Millstream store", path=str(path))
 
 
 def _open(path: Path, *, busy: Callable[[int], bool], vfs: str | None) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
     connection.set_busy_handler(busy)
     return connection
-
-
-def _is_ours(connection: apsw.Connection) -> bool:
-    found = connection.execute("PRAGMA application_id").fetchone()
-    return found is not None and found[0] == APPLICATION_ID
 
 
 def sync_folder(path: Path) -> None:

@@ -28,6 +28,12 @@ class SqliteOptions:
     wal_bytes_reset: int = 64 * MiB
     """Size at which the write-ahead log is started anew even if much is left."""
 
+    page_checksums: bool = False
+    """Whether a new file gets a checksum in each page; one that is there stays as it was made.
+
+    For stores that Millstream alone opens: any other SQLite tool that writes to the file spoils them.
+    """
+
 
 def fitted(options: SqliteOptions, folder: str | os.PathLike[str]) -> SqliteOptions:
     """The same for the disk of a folder: on a small one the write-ahead log leaves the file its room."""

@@ -53,6 +53,11 @@ def _load() -> str | None:
     return _LAYER
 
 
+def plain_layer() -> str:
+    """The name of the layer below that of the checksums, which takes pages as they are."""
+    return next(name for name in apsw.vfs_names() if name != checksum_layer())
+
+
 def is_layered(connection: apsw.Connection) -> bool:
     """Whether pages go through the checksum layer; whether the file has checksums is another matter."""
     return connection.pragma("checksum_verification") is not None

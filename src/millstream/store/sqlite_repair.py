@@ -18,7 +18,7 @@ from pathlib import Path
 import apsw
 
 from millstream.store.sqlite_file import damaged
-from millstream.store.sqlite_wal import HEADER_BYTES, STEP_BYTES, count_sound
+from millstream.store.sqlite_wal import HEADER_BYTES, count_sound, step_bytes
 
 CHUNK_BYTES = 1 << 20
 
@@ -37,7 +37,8 @@ def repair_log(path: Path, *, turn: apsw.Connection, other: apsw.Connection) -> 
         raise damaged(
             path, f"only {sound:,} of {frames:,} frames of the write-ahead log are as written"
         )
-    _write_again(log, HEADER_BYTES + frames * STEP_BYTES if frames else 0)
+    step = step_bytes(turn.pragma("page_size"))
+    _write_again(log, HEADER_BYTES + frames * step if frames else 0)
 
 
 def _write_again(log: Path, kept_bytes: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 
-from millstream.store.sqlite_wal import HEADER_BYTES, STEP_BYTES
+from millstream.store.sqlite_wal import HEADER_BYTES
 
 START_BYTES = 64 * 1024
 """A shorter log is left alone: most stores that are opened write little."""
@@ -39,9 +39,9 @@ class LogRoom:
         self._end = self._grown = 0
         self._size = START_BYTES
 
-    def note(self, pages: int) -> None:
-        """A commit has left the log with so many pages."""
-        end = HEADER_BYTES + pages * STEP_BYTES
+    def note(self, pages: int, step_bytes: int) -> None:
+        """A commit has left the log with so many pages; a frame has so many bytes with its page."""
+        end = HEADER_BYTES + pages * step_bytes
         if end < self._end:
             self._size = 0  # it was started anew: its file may have been cut
         self._grown = end - self._end

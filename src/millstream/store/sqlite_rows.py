@@ -1,7 +1,10 @@
 """Rows in SQLite's tables: how a key finds its table, and what a transaction does with rows.
 
 What is keyed by one number lies in a table of its own, by that number; everything else in one table
-with an index by key. Statements are few and fixed, so that SQLite compiles each only once.
+with two indexes by key. Statements are few and fixed, so that SQLite compiles each only once.
+
+A record is looked for by the first index. Where that misses a key, and behind every range, the second
+one is asked: a key that only one of them has is damage (`sqlite_schema`).
 """
 
 from __future__ import annotations
@@ -28,15 +31,15 @@ from millstream.store.checksum import checked, row_checksum
 from millstream.store.commit import Commit, Row
 from millstream.store.disk import full
 from millstream.store.engine import WouldWait
-from millstream.store.sqlite_file import PREFIX, explained, is_damage
+from millstream.store.sqlite_file import explained, is_damage
 from millstream.store.sqlite_room import LogRoom
+from millstream.store.sqlite_schema import DELTA, FIRST_INDEX, PREFIX, RECORD, SECOND_INDEX
 from millstream.store.sqlite_sql import NOT_SQL, Authorizer, Parameters, may_read, may_write, run
 
-RECORD = f"{PREFIX}record"
 NUMBERED = {
     keys.PAYLOAD: f"{PREFIX}payload",
     keys.PAYLOAD_BLOCK: f"{PREFIX}block",
-    keys.DELTA: f"{PREFIX}delta",
+    keys.DELTA: DELTA,
 }
 TABLES = (RECORD, *NUMBERED.values())
 
@@ -54,7 +57,21 @@ _PUT_NUMBERED = {
 Bindings = tuple[bytes | int, bytes, int]
 """A row as its table has it: the key or its number, the value, the checksum."""
 
-_DELETE_RECORD = f"DELETE FROM {RECORD} WHERE key = ?"
+_GET_RECORD = f"SELECT value, crc FROM {RECORD} INDEXED BY {FIRST_INDEX} WHERE key = ?"
+_GET_NUMBERED = {
+    kind: f"SELECT value, crc FROM {table} WHERE id = ?" for kind, table in NUMBERED.items()
+}
+_HAS_RECORD = f"SELECT 1 FROM {RECORD} INDEXED BY {SECOND_INDEX} WHERE key = ?"
+_SCAN_RECORDS = (
+    f"SELECT key, value, crc FROM {RECORD} INDEXED BY {FIRST_INDEX} "
+    "WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
+)
+_COUNT_RECORDS = (
+    f"SELECT count(*), max(key) FROM (SELECT key FROM {RECORD} INDEXED BY {SECOND_INDEX} "
+    "WHERE key >= ? AND key < ? ORDER BY key LIMIT ?)"
+)
+_DELETE_RECORD = f"DELETE FROM {RECORD} INDEXED BY {FIRST_INDEX} WHERE key = ?"
+_DELETE_RECORDS = f"DELETE FROM {RECORD} INDEXED BY {FIRST_INDEX} WHERE key >= ? AND key < ?"
 _DELETE_NUMBERED = {kind: f"DELETE FROM {table} WHERE id = ?" for kind, table in NUMBERED.items()}
 _LAST = f"SELECT max(id) FROM {NUMBERED[keys.DELTA]}"
 _FIRST = f"SELECT min(id) FROM {NUMBERED[keys.DELTA]}"
@@ -66,20 +83,23 @@ class SqliteSnapshot:
     on_damage: Callable[[CorruptionError], None] | None = None
     """Told of every damaged row or page that is met, before the caller is."""
 
+    is_twofold = False
+    """Whether the keys of records lie in two indexes, so that one that vanishes is noticed."""
+
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
         self._execute = connection.execute
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""
-        table = NUMBERED.get(key[1])
+        numbered = _GET_NUMBERED.get(key[1])
         try:
-            if table is None:
-                query = f"SELECT value, crc FROM {RECORD} WHERE key = ?"
-                found = self._execute(query, (key,)).fetchone()
+            if numbered is not None:
+                found = self._execute(numbered, (keys.number(key),)).fetchone()
             else:
-                query = f"SELECT value, crc FROM {table} WHERE id = ?"
-                found = self._execute(query, (keys.number(key),)).fetchone()
+                found = self._execute(_GET_RECORD, (key,)).fetchone()
+                if found is None and self.is_twofold:
+                    self._confirm_absence(key)
             return None if found is None else checked(key, found[0], found[1])
         except apsw.Error as error:
             raise self._met(self.failed(error)) from error
@@ -94,23 +114,25 @@ class SqliteSnapshot:
         table = NUMBERED.get(start[1])
         try:
             if table is None:
-                rows = self._execute(
-                    f"SELECT key, value, crc FROM {RECORD} WHERE key >= ? AND key < ? "
-                    "ORDER BY key LIMIT ?",
-                    (start, stop, limit),
-                )
-                return [(key, checked(key, value, crc)) for key, value, crc in rows]
+                found = self._execute(_SCAN_RECORDS, (start, stop, limit))
+                records = [(key, checked(key, value, crc)) for key, value, crc in found]
+                _check_order(records, start)
+                if self.is_twofold:
+                    self._confirm_range(start, stop, limit, records)
+                return records
             condition, bounds = _number_range(start, stop)
             rows = self._execute(
                 f"SELECT id, value, crc FROM {table} WHERE {condition} ORDER BY id LIMIT ?",
                 (*bounds, limit),
             )
             prefix = start[:2]
-            return [
+            records = [
                 (key, checked(key, value, crc))
                 for number, value, crc in rows
                 for key in (prefix + number.to_bytes(8, "big"),)
             ]
+            _check_order(records, start)
+            return records
         except apsw.Error as error:
             raise self._met(self.failed(error)) from error
         except _NOT_BYTES as error:
@@ -118,6 +140,22 @@ class SqliteSnapshot:
         except CorruptionError as error:
             self._met(error)
             raise
+
+    def _confirm_absence(self, key: bytes) -> None:
+        """Raise `CorruptionError` if the second index has a key that the first one misses."""
+        if self._execute(_HAS_RECORD, (key,)).fetchone() is not None:
+            raise _one_index(key)
+
+    def _confirm_range(self, start: bytes, stop: bytes, limit: int, records: list[Row]) -> None:
+        """Raise `CorruptionError` unless both indexes have the same keys in a range.
+
+        The last key tells as well as all of them, since their number is compared too: a key that one
+        index misses makes it end later, or with fewer.
+        """
+        last = records[-1][0] if records else None
+        ((count, found),) = self._execute(_COUNT_RECORDS, (start, stop, limit))
+        if count != len(records) or found != last:
+            raise _one_index(start)
 
     def last_seq(self) -> int:
         """The sequence of the newest delta."""
@@ -317,7 +355,7 @@ class SqliteWriter(SqliteReader):
     def _delete_range(self, start: bytes, stop: bytes) -> None:
         table = NUMBERED.get(start[1])
         if table is None:
-            self._execute(f"DELETE FROM {RECORD} WHERE key >= ? AND key < ?", (start, stop))
+            self._execute(_DELETE_RECORDS, (start, stop))
         else:
             condition, bounds = _number_range(start, stop)
             self._execute(f"DELETE FROM {table} WHERE {condition}", bounds)
@@ -383,13 +421,35 @@ def _bound(key: bytes, value: bytes) -> tuple[str, Bindings]:
     return statement, (keys.number(key), value, row_checksum(key, value))
 
 
-_NOT_BYTES = (TypeError, UnicodeDecodeError)
+_NOT_BYTES = (TypeError, UnicodeDecodeError, OverflowError)
 
 
 def _not_bytes(key: bytes, error: Exception) -> CorruptionError:
     return CorruptionError(
         f"a row at or after {key.hex()} does not hold bytes: {error}", what="row", where=key.hex()
     )
+
+
+def _one_index(key: bytes) -> CorruptionError:
+    return CorruptionError(
+        f"a row at or after {key.hex()} is damaged: one index of the records has it, and the other "
+        "has not",
+        what="index",
+        where=key.hex(),
+    )
+
+
+def _check_order(records: list[Row], start: bytes) -> None:
+    """Raise `CorruptionError` unless keys ascend from `start` on: SQLite seeks, and does not compare."""
+    before = None
+    for key, _ in records:
+        if key < start if before is None else key <= before:
+            raise CorruptionError(
+                f"rows from {start.hex()} on are damaged: they are out of order",
+                what="index",
+                where=start.hex(),
+            )
+        before = key
 
 
 def _number_range(start: bytes, stop: bytes) -> tuple[str, tuple[int, ...]]:

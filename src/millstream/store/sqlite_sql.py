@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 
 from millstream.record import SqlResult
-from millstream.store.sqlite_file import PREFIX
+from millstream.store.sqlite_schema import PREFIX
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 Authorizer = Callable[[int, str | None, str | None, str | None, str | None], int]

@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from millstream.store.sqlite_file import PAGE_BYTES
+from millstream.store.sqlite_header import is_page_size
 from millstream.store.sqlite_pages import is_one_bit, sums
 
 HEADER_BYTES = 32
 FRAME_BYTES = 24
-STEP_BYTES = FRAME_BYTES + PAGE_BYTES
 TRIES = 3
 """A log that is started anew while it is read is looked at again."""
 
@@ -81,6 +81,11 @@ class _Frame(NamedTuple):
         return cls(page, commit, (first, second), (stored[0], stored[1]), head[:8])
 
 
+def step_bytes(page_bytes: int) -> int:
+    """The bytes of a frame with its page."""
+    return FRAME_BYTES + page_bytes
+
+
 def find_break(
     path: Path,
     count_known: Callable[[], int] = lambda: 0,
@@ -122,8 +127,10 @@ class _Log:
 
     def __init__(self, file: FileIO, header: bytes, size: int) -> None:
         self._file = file
-        self.frames = (size - HEADER_BYTES) // STEP_BYTES
-        magic, _, _, _, first, second, *stored = _HEADER.unpack(header)
+        magic, _, page_bytes, _, first, second, *stored = _HEADER.unpack(header)
+        self.page_bytes = page_bytes if is_page_size(page_bytes) else PAGE_BYTES
+        self._step_bytes = step_bytes(self.page_bytes)
+        self.frames = (size - HEADER_BYTES) // self._step_bytes
         self._swap = (magic & 1 == 1) != (sys.byteorder == "big")
         self._seeds = (stored[0], stored[1])
         self.salts: Salts = (first, second)
@@ -195,7 +202,7 @@ class _Log:
         off = _distance(frame.salts, self.salts)
         if off:
             return off == 1 and computed == frame.stored
-        return is_one_bit(computed, frame.stored, len(frame.summed) + PAGE_BYTES)
+        return is_one_bit(computed, frame.stored, len(frame.summed) + self.page_bytes)
 
     def _has_successor(self, ours: list[tuple[int, _Frame]]) -> bool:
         """Whether a commit among these was followed by a frame that knew of it."""
@@ -220,11 +227,11 @@ class _Log:
         return _Frame.decode(self._read(self._place(number), FRAME_BYTES))
 
     def _summed(self, number: int, chain: tuple[int, int]) -> tuple[int, int]:
-        data = self._read(self._place(number), STEP_BYTES)
+        data = self._read(self._place(number), self._step_bytes)
         return sums(data[:8] + data[FRAME_BYTES:], chain, swap=self._swap)
 
     def _place(self, number: int) -> int:
-        return HEADER_BYTES + (number - 1) * STEP_BYTES
+        return HEADER_BYTES + (number - 1) * self._step_bytes
 
     def _read(self, place: int, size: int) -> bytes:
         self._file.seek(place)

@@ -29,8 +29,8 @@ from millstream.store.engines import open_engine
 from millstream.store.place import IN_MEMORY, check_file, is_bucket
 from millstream.store.sqlite import SqliteEngine, is_open_here
 from millstream.store.sqlite_file import explained, inspect, patience, sync_folder
-from millstream.store.sqlite_pages import checksum_layer
 from millstream.store.sqlite_rows import SqliteReader
+from millstream.store.sqlite_settling import layer_for
 from millstream.store.sqlite_sql import application_tables, stored_tables, table_rows
 
 PARTIAL = ".copying"
@@ -245,7 +245,7 @@ def _replace(partial: Path, place: Path, shown: Path) -> None:
     )
     if is_open_here(place):
         raise in_use
-    old = apsw.Connection(str(place), flags=apsw.SQLITE_OPEN_READWRITE, vfs=checksum_layer())
+    old = apsw.Connection(str(place), flags=apsw.SQLITE_OPEN_READWRITE, vfs=layer_for(place))
     try:
         old.set_busy_handler(patience(SystemClock(), IN_USE_S))
         if old.pragma("journal_mode", "DELETE") != "delete":

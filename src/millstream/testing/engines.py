@@ -11,7 +11,8 @@ from millstream.format import keys
 from millstream.store.engine import Engine
 from millstream.store.memory import MemoryEngine
 from millstream.store.slate import SlateEngine
-from millstream.store.sqlite_rows import NUMBERED, RECORD
+from millstream.store.sqlite_rows import NUMBERED
+from millstream.store.sqlite_schema import RECORD
 
 
 def corrupt(engine: Engine, key: bytes) -> None:

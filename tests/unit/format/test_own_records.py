@@ -19,7 +19,6 @@ import msgspec
 import pytest
 
 from millstream import Producer
-from millstream.command import Transact
 from millstream.embedded import KINDS, EmbeddedSession, open_store
 from millstream.errors import CorruptionError
 from millstream.format import keys
@@ -39,9 +38,9 @@ from millstream.store import delta as deltas
 from millstream.store.engine import Engine
 from millstream.store.entity import Entity
 from millstream.store.sqlite import SqliteEngine
-from millstream.store.sqlite_file import APPLICATION_ID, FORMAT, PAGE_BYTES, PAGE_CHECKSUMS
-from millstream.store.sqlite_pages import RESERVED_BYTES
-from millstream.store.sqlite_rows import NUMBERED, RECORD
+from millstream.store.sqlite_file import APPLICATION_ID, PAGE_BYTES
+from millstream.store.sqlite_rows import NUMBERED
+from millstream.store.sqlite_schema import FORMAT, RECORD, SECOND_INDEX
 from millstream.store.store import Store
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
 from millstream.threads.database import Millstream
@@ -325,7 +324,7 @@ def with_room() -> Stored:
     with Millstream(EmbeddedSession(store)) as ms:
         ask = ms.session.execute
         first = ask(rooms.TakeInstance("i", "h")).generation
-        ask(Transact([rooms.RenewInstance("i", first), rooms.FreeInstance("i", first)]))
+        ask(rooms.FreeInstance("i", first))
         clock.advance(1)
         second = ask(rooms.TakeInstance("i", "h")).generation
         ask(rooms.SpecifyRoom("r", RoomSettings(ttl=9.0, retained=("t",))))
@@ -457,8 +456,8 @@ def test_the_sqlite_file_is_as_the_document_says(tmp_path: Path) -> None:
         other.fold()
     file = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     assert file.pragma("application_id") == APPLICATION_ID
-    assert file.pragma("user_version") == FORMAT | PAGE_CHECKSUMS
-    assert file.reserve_bytes() == RESERVED_BYTES
+    assert file.pragma("user_version") == FORMAT
+    assert file.reserve_bytes() == 0
     assert file.pragma("page_size") == PAGE_BYTES
     assert file.pragma("journal_mode") == "wal"
     rows = [(key, value, crc) for key, value, crc in file.execute(f"SELECT * FROM {RECORD}")]
@@ -474,9 +473,10 @@ def test_the_sqlite_file_is_as_the_document_says(tmp_path: Path) -> None:
 
     text = section()
     assert f"`{APPLICATION_ID.to_bytes(4, 'big').hex(' ')}`" in text
-    assert f"| user version | {FORMAT | PAGE_CHECKSUMS:,}:" in text
+    assert f"| user version | {FORMAT:,}:" in text
     assert f"| page size | {PAGE_BYTES:,} bytes |" in text
     for table in (RECORD, *NUMBERED.values()):
         assert f"| `{table}` |" in text
+    assert f"`{SECOND_INDEX}`" in text
     key, value, crc = next(row for row in rows if row[0] == keys.FOLD_KEY)
     assert f"| key `{key.hex(' ')}`, value `{value.hex(' ')}` | `{crc}` |" in text

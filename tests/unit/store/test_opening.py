@@ -21,7 +21,9 @@ from millstream.errors import (
     TooLarge,
 )
 from millstream.format import keys
-from millstream.store.sqlite_file import APPLICATION_ID, FORMAT
+from millstream.store.checksum import row_checksum
+from millstream.store.sqlite_file import APPLICATION_ID
+from millstream.store.sqlite_schema import FORMAT
 
 MiB = 1024 * 1024
 
@@ -80,7 +82,17 @@ def another_database_in_wal_mode(path: Path) -> None:
 
 def a_newer_store(path: Path) -> None:
     make_store(path)
-    edit(path, f"PRAGMA user_version = {FORMAT + 1}")
+    connection = apsw.Connection(str(path))
+    become_newer(connection)
+    connection.close()
+
+
+def become_newer(connection: apsw.Connection) -> None:
+    """Say a format in the row of the file that nobody knows yet."""
+    value = connection.execute("SELECT value FROM millstream_file").get
+    value = value.replace(b'"format":%d' % FORMAT, b'"format":%d' % (FORMAT + 1))
+    crc = row_checksum(b"millstream_file", value)
+    connection.execute("UPDATE millstream_file SET value = ?, crc = ?", (value, crc))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +124,7 @@ def test_a_newer_format_that_is_still_in_the_write_ahead_log_is_refused(tmp_path
     path = tmp_path / "file.db"
     make_store(path)
     newer = apsw.Connection(str(path))
-    newer.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    become_newer(newer)
     assert Path(f"{path}-wal").stat().st_size
     before = path.read_bytes()
     with pytest.raises(CannotOpen, match=f"format {FORMAT + 1}"):

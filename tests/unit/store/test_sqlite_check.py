@@ -7,16 +7,20 @@ from pathlib import Path
 import pytest
 
 import millstream
+from millstream import SqliteOptions
 from millstream.errors import CorruptionError
 from millstream.store.sqlite import SqliteEngine
 
 PAGE_BYTES = 4096
 
 
+CHECKED = SqliteOptions(page_checksums=True)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     found = tmp_path / "s.db"
-    with millstream.open(found) as ms:
+    with millstream.open(found, options=CHECKED) as ms:
         ms.log("orders").append_many([b"x" * 3000] * 50)
         ms.log("large").append(b"y" * 100_000)  # pages that only follow others
         with ms.transaction() as tx:
@@ -26,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def verify(path: Path) -> bool:
-    engine = SqliteEngine(path)
+    engine = SqliteEngine(path, options=CHECKED)
     try:
         return engine.verify(lambda: False)
     finally:
@@ -48,3 +52,14 @@ def test_a_flipped_bit_is_found_on_every_page(path: Path) -> None:
             verify(path)
     path.write_bytes(data)
     assert verify(path)
+
+
+def test_a_flipped_bit_of_a_row_is_found_without_checksums_of_pages(tmp_path: Path) -> None:
+    path = tmp_path / "plain.db"
+    with millstream.open(path) as ms:
+        ms.log("orders").append_many([b"x" * 3000] * 50)
+    data = path.read_bytes()
+    place = data.rindex(b"x" * 100)
+    path.write_bytes(data[:place] + b"y" + data[place + 1 :])
+    with pytest.raises(CorruptionError):
+        verify(path)

@@ -16,10 +16,12 @@ from millstream.store.sqlite_room import (
     START_BYTES,
     LogRoom,
 )
-from millstream.store.sqlite_wal import HEADER_BYTES, STEP_BYTES, count_sound, find_break
+from millstream.store.sqlite_wal import FRAME_BYTES, HEADER_BYTES, count_sound, find_break
 
 VALUE = bytes(1_000)
 MANY = 60
+
+STEP_BYTES = FRAME_BYTES + 4096
 
 
 def wal_of(path: Path) -> Path:
@@ -104,6 +106,6 @@ def test_a_file_that_cannot_be_made_longer_is_no_error(tmp_path: Path, wrong: st
         (tmp_path / "a.db-wal").mkdir()
     room = LogRoom(str(tmp_path / "a.db"))
     for pages in range(100, 105):
-        room.note(pages)
+        room.note(pages, STEP_BYTES)
         room.ensure()
     assert not wal_of(tmp_path / "a.db").is_file()

@@ -65,7 +65,7 @@ def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
         key = bytes.fromhex(error.data["where"]) if error.data["what"] == "row" else b""
         if not key.startswith(keys.prefix(keys.QUEUE)):
             raise
-        raise of_queue(error, key[2:].decode()) from error
+        raise of_queue(error, key[2:].decode(errors="backslashreplace")) from error
     found = [describe_queue(store, c.DescribeQueue(name)) for name in names]
     return [info for info in found if info is not None]
 

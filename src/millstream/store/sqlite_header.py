@@ -1,0 +1,108 @@
+"""The first 100 bytes of a SQLite file, and its list of free pages: what SQLite takes on trust.
+
+A flipped bit there can make SQLite ignore a write-ahead log, hand out a page that is in use, or write
+a map of pointers over one. So these fields are compared with each other before SQLite opens the file.
+
+    at   field                          must be
+    16   bytes of a page                a power of two
+    18   versions to write and to read  both 1 (rollback journal) or both 2 (write-ahead log)
+    28   pages                          as many as the file has; more only as zeros, kept ahead
+    32   free pages: the first, number  a list of pages of the file, each once
+    44   format of the schema           1 to 4
+    52   largest root page              0, unless a tool has set `auto_vacuum`
+    56   encoding                       1, UTF-8
+
+Where a write-ahead log was left, the first page may lie there; only what SQLite reads before it is
+compared then.
+"""
+
+from __future__ import annotations
+
+from io import BufferedReader
+
+HEADER_BYTES = 100
+MAGIC = b"SQLite format 3\x00"
+
+_VERSIONS = (b"\x01\x01", b"\x02\x02")
+_PAGE_BYTES_MIN, _PAGE_BYTES_MAX = 512, 65_536
+_FRACTIONS = bytes((64, 32, 32))
+
+
+def page_bytes_of(header: bytes) -> int:
+    """The bytes of a page, as the header says; 0 if it says nothing possible."""
+    found = int.from_bytes(header[16:18], "big")
+    found = _PAGE_BYTES_MAX if found == 1 else found
+    return found if is_page_size(found) else 0
+
+
+def is_page_size(found: int) -> bool:
+    """Whether a number of bytes is one that SQLite knows for pages."""
+    return _PAGE_BYTES_MIN <= found <= _PAGE_BYTES_MAX and found & (found - 1) == 0
+
+
+def page_count_of(header: bytes) -> int:
+    """The number of pages that the header says, if it is kept up to date; else 0."""
+    return int.from_bytes(header[28:32], "big") if header[24:28] == header[92:96] else 0
+
+
+def header_problem(file: BufferedReader, size: int, *, has_log: bool) -> str | None:
+    """What is damaged in the header of an open file of this size, or in its list of free pages."""
+    file.seek(0)
+    header = file.read(HEADER_BYTES)
+    page_bytes = page_bytes_of(header)
+    if not page_bytes or header[21:24] != _FRACTIONS:
+        return "its header is not what was written: the size of a page is none that SQLite knows"
+    if header[18:20] not in _VERSIONS:
+        return "its header is not what was written: it names no kind of journal that SQLite knows"
+    if has_log:
+        is_log = header[18:20] == _VERSIONS[1]
+        return (
+            None if is_log else "its header is not what was written: it denies the -wal beside it"
+        )
+    if int.from_bytes(header[44:48], "big") not in (1, 2, 3, 4):
+        return "its header is not what was written: the format of the schema is unknown"
+    if int.from_bytes(header[56:60], "big") != 1:
+        return "its header is not what was written: text is not said to be UTF-8"
+    pages = page_count_of(header)
+    if pages and size > pages * page_bytes and _has_content(file, pages * page_bytes):
+        return (
+            f"its header is not what was written: it says {pages:,} pages, and the file has "
+            f"{size // page_bytes:,}"
+        )
+    return _free_list_problem(file, header, page_bytes, size // page_bytes)
+
+
+def _has_content(file: BufferedReader, start: int) -> bool:
+    file.seek(start)
+    while piece := file.read(1 << 16):
+        if piece.count(0) != len(piece):
+            return True
+    return False
+
+
+def _free_list_problem(
+    file: BufferedReader, header: bytes, page_bytes: int, pages: int
+) -> str | None:
+    """What is wrong with the free pages: a chain of pages, each with the numbers of others."""
+    trunk, count = int.from_bytes(header[32:36], "big"), int.from_bytes(header[36:40], "big")
+    usable = page_bytes - header[20]
+    found: set[int] = set()
+    seen = 0
+    while trunk:
+        if not 1 < trunk <= pages or trunk in found:
+            return f"its list of free pages leads to page {trunk:,}"
+        file.seek((trunk - 1) * page_bytes)
+        page = file.read(page_bytes)
+        leaves = int.from_bytes(page[4:8], "big")
+        if leaves > usable // 4 - 2:
+            return f"page {trunk:,} is no list of free pages"
+        numbers = {int.from_bytes(page[at : at + 4], "big") for at in range(8, 8 + 4 * leaves, 4)}
+        seen += 1 + leaves
+        found |= numbers
+        found.add(trunk)
+        if len(found) != seen or not all(1 < number <= pages for number in numbers):
+            return f"the list of free pages in page {trunk:,} is not what was written"
+        trunk = int.from_bytes(page[:4], "big")
+    if seen != count:
+        return f"its header says {count:,} free pages, and the list has {seen:,}"
+    return None
