@@ -31,7 +31,7 @@ from millstream.record import (
     SqlResult,
 )
 from millstream.rooms.events import RoomEvent
-from millstream.rooms.model import RoomInfo, RoomMessage
+from millstream.rooms.model import InstanceInfo, RoomInfo, RoomMessage
 from millstream.rooms.settings import RoomSettings
 from millstream.steps import Later
 from millstream.store.engine import Durability
@@ -70,6 +70,7 @@ __all__ = [
     "Durability",
     "Fate",
     "Headers",
+    "InstanceInfo",
     "Item",
     "Later",
     "Limits",

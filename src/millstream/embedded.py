@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from millstream import command as base
 from millstream.clock import Clock
 from millstream.command import Command, Operation, Procedure, Read, tidies
-from millstream.errors import InvalidInput
+from millstream.errors import InvalidInput, MillstreamError
 from millstream.format import keys
 from millstream.limits import Limits
 from millstream.log import ancestry, publishing, queries
@@ -54,6 +54,7 @@ from millstream.rooms import commands as m
 from millstream.rooms import instances, presence, resuming, retaining, sending, sweeping, tickets
 from millstream.rooms import operations as rooms
 from millstream.rooms.instance_state import InstanceState
+from millstream.rooms.instances import has_instances
 from millstream.rooms.state import RoomState
 from millstream.rooms.sweeping import RoomUpkeep
 from millstream.store import forking
@@ -64,6 +65,7 @@ from millstream.store.rows import View
 from millstream.store.sleep import Waiting, wait
 from millstream.store.store import Store
 from millstream.store.transaction import WriteTransaction
+from millstream.unsynced import list_unsynced
 
 T = TypeVar("T")
 
@@ -129,6 +131,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     m.SettlePresence: presence.settle,
     m.RenewInstance: instances.renew_instance,
     m.FreeInstance: instances.free_instance,
+    m.RemoveInstance: instances.remove_instance,
     m.NoteWatermarks: instances.note_watermarks,
 }
 
@@ -172,6 +175,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     c.ReadBlocks: queries.read_blocks,
     publishing.FindPublished: publishing.find_published,
     r.GetStoreId: copying.get_store_id,
+    r.ListUnsynced: list_unsynced,
     r.SummarizeLogs: copying.summarize_logs,
     r.SummarizeLog: copying.summarize_log,
     r.GetChain: copying.get_chain,
@@ -251,7 +255,7 @@ def open_store(
     engine: Engine, *, limits: Limits | None = None, clock: Clock | None = None
 ) -> Store:
     """A store with every part that there is."""
-    return Store(
+    store = Store(
         engine,
         KINDS,
         limits=limits,
@@ -260,6 +264,22 @@ def open_store(
         pins=(pin, ancestry.pin, marks.pin),
         readers=(cursors_passed, queues_passed),
     )
+    if _may_have_ghosts(store):
+        store.start_keeper()
+    return store
+
+
+def _may_have_ghosts(store: Store) -> bool:
+    """Whether users of a server that was killed may have to leave, though nothing is written.
+
+    A look at a bucket costs requests: there, a writer or a listener starts the keeper.
+    """
+    if "paced" in store.engine.abilities:
+        return False
+    try:
+        return store.view(has_instances)
+    except MillstreamError:
+        return True  # what is damaged is told by the upkeep
 
 
 def open_file(

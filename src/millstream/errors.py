@@ -41,6 +41,8 @@ repeat the call under a producer sequence, which makes the repeat exactly once.
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Any, ClassVar
 
 
@@ -223,3 +225,36 @@ class NoQuorum(WriteFailed):
 
 class OutcomeUnknown(StoreError):
     """The write may or may not have become durable: look, or repeat it under a producer sequence."""
+
+
+STORE = "STORE"
+"""What a client reads in place of a path of the server."""
+
+_PATH = re.compile(r"(?<![\w:/.~])(?:/[^\s/:;,'\"`()]+){2,}/?")
+"""A path of at least two names; addresses of servers, and of what these serve, are none."""
+
+
+def told_elsewhere(error: MillstreamError) -> tuple[str, dict[str, Any]]:
+    """The message and the data of an error, for a client on another machine.
+
+    Where the server keeps its files is nothing that a client may know, or could use.
+    """
+    if not isinstance(error, StoreError | CorruptionError | Overloaded | Denied):
+        return error.message, error.data
+    found = (error.data.get(key) for key in ("path", "where"))
+    places = {str(place) for place in found if _is_path(place)}
+    places |= {os.path.dirname(place) for place in places} - {"", "/"}
+    message, data = error.message, dict(error.data)
+    for place in sorted(places, key=len, reverse=True):
+        message = message.replace(place, STORE)
+    message = _PATH.sub(STORE, message)
+    for key, value in data.items():
+        if _is_path(value):
+            data[key] = STORE
+        elif isinstance(value, str):
+            data[key] = _PATH.sub(STORE, value)
+    return message, data
+
+
+def _is_path(found: Any) -> bool:
+    return isinstance(found, os.PathLike) or (isinstance(found, str) and os.path.isabs(found))

@@ -106,6 +106,9 @@ class Limits:
     stage_lease_ms: int = 30_000
     """How long an idle staging handle keeps others from appending, should its process have died."""
 
+    room_sweep_ms: int = 30_000
+    """How often expired messages of rooms are removed: a room may hold them for so long more."""
+
     disk_free_bytes_min: int = 16 * MiB
     """Free room on the disk below which nothing is published, and below a quarter of which nothing
     is written; of a small disk at most a sixteenth of it. 0: write until the disk is full."""

@@ -163,6 +163,11 @@ class LogInfo(Struct, frozen=True, kw_only=True):
     retention: Retention = Retention()
     partitions: int = 0
     """How many it has, of which all else is the sum; 0 for a log without partitions."""
+    id: int = 0
+    """Of this log in its store, for good: a log of the same name that is made later has another.
+
+    0: it is not known, or a partition does not exist yet. Of a log with partitions, the first one's.
+    """
 
     def __len__(self) -> int:
         """Records present."""
@@ -180,6 +185,7 @@ def joined_info(log: str, parts: Sequence[LogInfo]) -> LogInfo:
         timestamp=max(one.timestamp for one in parts),
         retention=parts[0].retention,
         partitions=len(parts),
+        id=parts[0].id,
     )
 
 

@@ -15,14 +15,15 @@ from millstream.header import HeadersLike
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.names import check_name
-from millstream.log.progress import Acknowledged, CursorProgress, ranges_of
+from millstream.log.progress import Acknowledged, CursorProgress, listed, ranges_of
 from millstream.log.spreading import Spreader
+from millstream.numbers import checked_numbers
 from millstream.queue.commands import FinishClaims, RenewClaims
 from millstream.queue.model.message import LeaseEnd
 from millstream.queue.model.spec import Named, lease_ms_of
 from millstream.queue.putting import put_batch, put_one
 from millstream.queue.runs import Messages, claims_of
-from millstream.record import PartitionOffset, Producer, Record, Seconds, optional_ms
+from millstream.record import PartitionOffset, Producer, Seconds, optional_ms
 from millstream.rooms.commands import SendToRoom
 from millstream.rooms.model import RoomMessage
 from millstream.rooms.packing import data_of
@@ -68,6 +69,7 @@ class Later:
         return self._result
 
 
+@checked_numbers
 class Steps:
     """Gathers operations; none happens before the transaction that they belong to is committed."""
 
@@ -262,10 +264,10 @@ class Steps:
             return self._finish(named, "ack")
         if (divide := getattr(named, "by_partition", None)) is not None:
             return [self._nothing(), *(self.ack(*one) for one in divide(records))][-1]
-        listed = [records] if isinstance(records, Record | int) else list(records)
-        cursor, ranges = _durable(named), ranges_of(listed)
+        taken = listed(records)
+        cursor, ranges = _durable(named), ranges_of(taken)
         log, setbacks = cursor.log_name, cursor.progress.setbacks
-        cursor.progress.check(log, listed)
+        cursor.progress.check(log, taken)
         step = c.Acknowledge(log, cursor.name, ranges, setbacks)
         return self._add(step, lambda: cursor.progress.acked(ranges, setbacks))
 

@@ -24,7 +24,7 @@ from millstream import command as base
 from millstream import errors
 from millstream.command import Command
 from millstream.embedded import COMMANDS
-from millstream.errors import InvalidInput, MillstreamError
+from millstream.errors import InvalidInput, MillstreamError, told_elsewhere
 from millstream.limits import Limits
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ def encode_answers(answers: list[tuple[int, Any]]) -> bytes:
     """A frame of answers: results, or errors."""
     return _encode(
         [
-            (number, 1, _Failure(type(found).__name__, found.message, found.data))
+            (number, 1, _Failure(type(found).__name__, *told_elsewhere(found)))
             if isinstance(found, MillstreamError)
             else (number, 0, found)
             for number, found in answers

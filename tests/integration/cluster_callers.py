@@ -21,8 +21,8 @@ from millstream import Producer, aio
 from millstream.errors import MillstreamError, OutcomeUnknown
 
 RETRY_FOR_S = 30.0
-PAUSE_S = 0.02
-"""Between two calls of one caller: the load is steady, and the machine has other work."""
+BUSY_S, QUIET_S = 0.02, 0.4
+"""Between two calls of one caller: a fault comes while an append is on its way, or while none is."""
 
 
 @dataclass
@@ -59,11 +59,11 @@ class Seen:
 class Callers:
     """All callers of a run; each has a thread."""
 
-    def __init__(self, urls: list[str]) -> None:
+    def __init__(self, urls: list[str], *, pause_s: float = BUSY_S) -> None:
         self.seen: dict[str, Seen] = {}
         self.taken: Counter[bytes] = Counter()
         """How often each message was claimed and its acknowledgement answered."""
-        self._urls = urls
+        self._urls, self._pause_s = urls, pause_s
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -71,8 +71,16 @@ class Callers:
         """Make the queue, and let every caller begin."""
         with self._open(0) as ms:
             ms.create_queue("work", lease=60)
+            ms.log("plain").append(b"plain")
         for number, run in enumerate(
-            (self._append, self._append_once, self._put, self._consume, self._append_async)
+            (
+                self._append,
+                self._append_once,
+                self._put,
+                self._consume,
+                self._append_async,
+                self._read,
+            )
         ):
             thread = threading.Thread(target=self._guarded, args=(run, number))
             self._threads.append(thread)
@@ -83,11 +91,6 @@ class Callers:
         self._stop.set()
         for thread in self._threads:
             thread.join()
-
-    @property
-    def acknowledged(self) -> int:
-        """How many calls have succeeded."""
-        return sum(len(one.acknowledged) for one in list(self.seen.values()))
 
     def counts(self) -> dict[str, int]:
         """By caller: how many of its calls have succeeded."""
@@ -109,7 +112,7 @@ class Callers:
 
     def _values(self, prefix: bytes) -> Iterator[bytes]:
         number = 0
-        while not self._stop.wait(PAUSE_S):
+        while not self._stop.wait(self._pause_s):
             yield b"%s-%d" % (prefix, number)
             number += 1
 
@@ -157,7 +160,14 @@ class Callers:
                 with seen.call(value):
                     await ms.log("async").append(value, producer=Producer("a", sequence))
                 sequence += 1
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(self._pause_s)
+
+    def _read(self, seen: Seen, first: int) -> None:
+        """Strong reads: each needs a proof that the node which answers still leads."""
+        with self._open(first) as ms:
+            for value in self._values(b"read"):
+                with seen.call(value):
+                    ms.log("plain").info()
 
     # The verdict.
 
@@ -191,7 +201,7 @@ class Callers:
     def _compared(seen: Seen, stored: Counter[bytes]) -> list[str]:
         lost = [value for value in seen.acknowledged if not stored[value]]
         twice = [value for value, count in stored.items() if count > 1]
-        ghosts = set(stored) - set(seen.acknowledged) - set(seen.unknown)
+        ghosts = set(stored) - set(seen.acknowledged) - set(seen.unknown) - {b"plain"}
         found = [f"{seen.name}: lost {value!r}" for value in lost]
         found += [f"{seen.name}: {value!r} is stored twice" for value in twice]
         return found + [f"{seen.name}: {value!r} was refused and stored" for value in ghosts]

@@ -15,7 +15,7 @@ import pytest
 
 from millstream.cluster.visiting import Visit
 from tests.conformance.nats_kit import until
-from tests.integration.cluster_callers import Callers
+from tests.integration.cluster_callers import BUSY_S, QUIET_S, Callers
 from tests.integration.cluster_run import Run, running
 
 pytestmark = [
@@ -70,7 +70,7 @@ def test_losing_a_node_of_any_role_is_a_pause_for_callers_and_no_error(
         try:
             for _ in range(ROUNDS):
                 for role in run.chance.sample(ROLES, len(ROLES)):
-                    until(lambda: len(callers.seen) == 5, "every caller has begun")
+                    until(lambda: len(callers.seen) == 6, "every caller has begun")
                     go_on(callers)
                     name = roles_of(run, visit)[role]
                     run.account.faults[f"{fault} {role}"] += 1
@@ -92,17 +92,19 @@ def test_losing_a_node_of_any_role_is_a_pause_for_callers_and_no_error(
         assert callers.complaints(urls, may_be_unknown=True) == []
 
 
+@pytest.mark.parametrize("pause_s", [QUIET_S, BUSY_S], ids=["quiet", "busy"])
 def test_losing_the_follower_whose_server_leads_the_stream_leaves_no_outcome_unknown(
-    tmp_path: Path,
+    tmp_path: Path, pause_s: float
 ) -> None:
     """No node that carries out a call is lost, so every call is answered: also those that repeat nothing."""
     with running(tmp_path, SEED) as run, Visit(run.plan) as visit:
         leader = run.leader()
-        callers = Callers([one.address for one in run.trial.peers if one.name == leader])
+        at = [one.address for one in run.trial.peers if one.name == leader]
+        callers = Callers(at, pause_s=pause_s)
         callers.start()
         try:
             for _ in range(ROUNDS):
-                until(lambda: len(callers.seen) == 5, "every caller has begun")
+                until(lambda: len(callers.seen) == 6, "every caller has begun")
                 go_on(callers)
                 found = roles_of(run, visit)
                 run.account.faults["kill stream"] += 1

@@ -72,6 +72,33 @@ def signal_server(servers: Servers, number: int, what: signal.Signals) -> None:
     os.kill(process_id, what)
 
 
+def test_a_reader_whose_nearest_server_has_not_caught_up_asks_the_leading_one(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NATS may take half a minute for a server that was restarted; its node need not stand still."""
+    from millstream.cluster import jetstream
+
+    class Lagging(jetstream.JetStreamLog):
+        async def _fetch(self, after: int, bytes_max: int) -> list[Stored]:
+            return []  # as a server answers that has nothing of it yet
+
+    monkeypatch.setattr(jetstream, "CERTAIN_S", 0.2)
+    log = Lagging(servers.line(), f"c{next(_names)}")
+    try:
+        log.found(timeout_s=WITHIN_S)
+        sent = [b"%d" % n for n in range(jetstream.LED_MESSAGES_MAX + 10)]
+        for after, data in enumerate(sent):
+            append_at_last(log, data, after=after)
+        found: list[Stored] = []
+        while len(found) < len(sent):
+            found += read_at_last(log, len(found))
+        assert [one.data for one in found] == sent
+        assert [one.sequence for one in found] == [*range(1, len(sent) + 1)]
+        assert log.read(len(sent), bytes_max=MANY, timeout_s=0.5) == []
+    finally:
+        log.close()
+
+
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_server_that_was_killed_is_started_again_and_nothing_is_lost(
     servers: Servers, log: JetStreamLog, which: int

@@ -19,7 +19,7 @@ import pytest
 
 from millstream.cluster import entry as entries
 from millstream.format import keys
-from tests.simulation.world import World
+from tests.simulation.world import ELECTION_S, World
 
 SEEDS = int(os.environ.get("MILLSTREAM_SIM_SEEDS", "200"))
 FIRST = int(os.environ.get("MILLSTREAM_SIM_FIRST", "0"))
@@ -55,11 +55,26 @@ def is_commit(data: bytes) -> bool:
 
 def test_without_faults_every_write_is_acknowledged_or_refused(tmp_path: Path) -> None:
     world = World(0, tmp_path)
-    world.run(STEPS, faulty=False)
+    world.run(STEPS, faulty=False, election_s_max=0)
     world.heal()
     print("healthy", outcome_of(world))
     assert not world.outcome.unknown
     assert not world.outcome.faults
+    assert len(world.outcome.acknowledged) > 20
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_election_of_the_log_refuses_no_write_and_costs_no_leader_its_lead(
+    seed: int, tmp_path: Path
+) -> None:
+    """If it is no longer than leaders wait; clocks differ by 5 % here."""
+    world = World(seed, tmp_path)
+    world.run(3 * STEPS, faulty=False, election_s_max=0.9 * ELECTION_S)
+    world.heal()
+    print("seed", seed, outcome_of(world))
+    assert world.outcome.faults["election"] > 2
+    assert not world.outcome.unknown
+    assert not world.outcome.without_quorum
     assert len(world.outcome.acknowledged) > 20
 
 

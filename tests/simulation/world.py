@@ -8,6 +8,7 @@ so a node can be held up at every step for seconds. What else happens, at random
     late         an append arrives after its writer has given up waiting, once or twice
     ack lost     an append is stored, and the answer is lost
     unreachable  a call fails at once
+    election     the log takes no entries for a while: its servers elect one of them
     unseen       the newest entries are not seen yet
     crash        a node ends at a step of its own, with or without the commit that was on its way
     disk         a local commit fails, or its outcome is unknown
@@ -47,6 +48,8 @@ from tests.conformance.kits import all_rows
 SETTINGS = NodeSettings(
     append_timeout_s=0.5, settle_timeout_s=2.0, beat_s=0.5, silence_s=2.0, look_again_s_max=2.0
 )
+ELECTION_S = SETTINGS.settle_timeout_s
+"""How long an election of the log may take at most for its leader to wait until it is over."""
 COUNT_KEY = keys.delta(0)[:2].replace(b"\x0e", b"\x10")
 """The row that counts writes: that of the store's own record, which no test needs here."""
 
@@ -120,6 +123,8 @@ class Outcome:
     refused: set[int] = field(default_factory=set)
     """Writes of which the caller was told that nothing was stored."""
     unknown: set[int] = field(default_factory=set)
+    without_quorum: int = 0
+    """How many of the refused were refused for want of a quorum."""
     strong_reads: int = 0
     stale: int = 0
     snapshots: int = 0
@@ -198,7 +203,8 @@ class Machine:
         except OutcomeUnknown:
             self.node.engine.recover()
             raise
-        except (NotLeader, NoQuorum, WriteFailed):
+        except (NotLeader, NoQuorum, WriteFailed) as error:
+            outcome.without_quorum += isinstance(error, NoQuorum)
             outcome.unknown.discard(number)
             outcome.refused.add(number)
             raise
@@ -272,6 +278,8 @@ class Machine:
 
     def _on_log(self, step: str) -> None:
         world = self.world
+        if step == "sending" and world.now_s < world.elects_until_s:
+            raise Unreachable("simulated: its servers elect one of them")
         if not world.is_faulty:
             return
         world.interrupt(self)
@@ -316,18 +324,25 @@ class World:
         self.bulletin = BulletinBoard(lambda: self.now_s)
         self.outcome = Outcome()
         self.is_faulty = False
+        self.election_s_max = 0.0
+        """How long elections of the log take at most, if there are any."""
+        self.elects_until_s = 0.0
         self.drop_next = False
         self._depth = 0
         self.machines = [Machine(self, name) for name in names]
 
-    def run(self, steps: int, *, faulty: bool = True) -> None:
-        self.is_faulty = faulty
+    def run(
+        self, steps: int, *, faulty: bool = True, election_s_max: float = 2 * ELECTION_S
+    ) -> None:
+        """Take steps, with faults or without; without elections if these may take no time."""
+        self.is_faulty, self.election_s_max = faulty, election_s_max
         for _ in range(steps):
             self._step()
-        self.is_faulty = False
+        self.is_faulty, self.election_s_max = False, 0.0
 
     def heal(self) -> None:
         """No more faults: everything on its way arrives, and every node is up again."""
+        self.elects_until_s = 0.0
         self._show()
         self.log.deliver()
         for machine in self.machines:
@@ -396,6 +411,9 @@ class World:
             for _ in range(self.chance.randint(1, 2)):
                 self.log.store(*arrived)
         self._hide_or_show()
+        is_over = self.now_s > self.elects_until_s + 1  # so that something is written in between
+        if self.election_s_max and is_over and self.happens("election", 0.02):
+            self.elects_until_s = self.now_s + self.chance.uniform(0.1, self.election_s_max)
         idle = [machine for machine in self.machines if not machine.busy]
         if not idle:
             return

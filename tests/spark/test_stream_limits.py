@@ -19,6 +19,7 @@ from millstream import Millstream
 from millstream.errors import InvalidInput
 from millstream.spark.layout import schema_of
 from millstream.spark.options import read_options, write_options
+from millstream.spark.positions import unpacked
 from millstream.spark.stream import LogStreamReader
 
 
@@ -36,7 +37,7 @@ def reader_of(store: Millstream, **options: str) -> LogStreamReader:
 
 def plan(reader: LogStreamReader, start: Any, limit: Any = None) -> Any:
     end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
-    return json.loads(json.dumps(end))
+    return unpacked(json.loads(json.dumps(end)))
 
 
 def test_progress_says_how_far_behind_a_stream_is(store: Millstream) -> None:

@@ -190,7 +190,6 @@ def test_what_is_internal_is_refused_to_everybody() -> None:
         "RenewInstance",
         "ResumeInRoom",
         "FreeInstance",
-        "ListInstances",
         "NoteWatermarks",
         "SweepRooms",
     }

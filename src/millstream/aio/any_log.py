@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from millstream.command import AsyncSession
 from millstream.log import commands as c
+from millstream.numbers import checked_numbers
 from millstream.record import LogInfo, Retention, Seconds, retention_of
 
 
+@checked_numbers
 class AnyLog:
     """A name and a session; what is asked of a log with partitions is asked of each of them."""
 
@@ -15,6 +17,10 @@ class AnyLog:
         self._session = session
 
     def __bool__(self) -> bool:
+        """Always True, also of an empty log: `log or other` asks whether there is a handle.
+
+        Without it `__len__` would decide, by a question to the store. `is_empty` asks for records.
+        """
         return True
 
     async def info(self) -> LogInfo | None:

@@ -20,8 +20,10 @@ from millstream.log.progress import (
     CursorProgress,
     check_section,
     check_within,
+    listed,
     ranges_of,
 )
+from millstream.numbers import checked_numbers
 from millstream.record import CursorInfo, Extent, Record, Seconds
 
 
@@ -64,6 +66,7 @@ async def open_cursor(
     return Cursor(session, source, name, durable=durable, progress=CursorProgress(info, section))
 
 
+@checked_numbers
 class Cursor:
     """How far one named reader has come; coroutines that share one take different records."""
 
@@ -100,7 +103,7 @@ class Cursor:
 
         `Conflict` if they were set aside since they were taken: other records are there now.
         """
-        named = [records] if isinstance(records, Record | int) else list(records)
+        named = listed(records)
         await self._ack(ranges_of(named), named)
 
     async def ack_up_to(self, offset: int) -> None:

@@ -21,6 +21,7 @@ from millstream.command import AsyncSession, Fold, QuerySql, Stats, sql_paramete
 from millstream.errors import InvalidInput
 from millstream.limits import Limits
 from millstream.log import commands as c
+from millstream.numbers import checked, checked_numbers
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.spec import QueueSettings, spec_of, takes_settings
@@ -28,8 +29,8 @@ from millstream.record import LogInfo, SqlResult
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
-from millstream.rooms.commands import ListRooms
-from millstream.rooms.model import RoomInfo
+from millstream.rooms.commands import ListInstances, ListRooms, RemoveInstance
+from millstream.rooms.model import InstanceInfo, RoomInfo
 from millstream.store.engine import Durability, Mode
 from millstream.store.place import is_address
 from millstream.store.slate_options import SlateOptions
@@ -40,6 +41,7 @@ ENTRIES_PER_PAGE = 1_000
 
 
 @opening
+@checked
 async def open(
     path: str | os.PathLike[str] | Sequence[str],
     *,
@@ -101,6 +103,7 @@ async def open(
     )
 
 
+@checked_numbers
 class Millstream:
     """One open store, for the coroutines of one event loop; close it, or use `async with`."""
 
@@ -188,6 +191,17 @@ class Millstream:
             for info in page:
                 yield info
             after = page[-1].name
+
+    async def instances(self) -> list[InstanceInfo]:
+        """The servers that serve the rooms of this store, or did within a day, by name."""
+        return await self._session.execute(ListInstances())
+
+    async def remove_instance(self, name: str) -> bool:
+        """Forget a server that is gone without having stopped; False if there is none to forget.
+
+        Raises `Locked` if it is alive.
+        """
+        return await self._session.execute(RemoveInstance(name))
 
     def transaction(self) -> Transaction:
         """Several operations in one commit: they are gathered, and happen when the block ends."""

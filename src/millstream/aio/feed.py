@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from millstream.aio.fetching import (
+    FETCH_RECORDS_MAX,
     Delivery,
     Missing,
     Recent,
@@ -104,12 +105,17 @@ class Feed:
         """Shared by the feeds of a session."""
         self.gather_s = 0.0
         """How long news gathers before it is fetched: larger pieces, later."""
+        self.fetch_records_max = FETCH_RECORDS_MAX
+        """Records of one fetch."""
         self._source = source
         self._forget = forget
         self._order: InOrder[Record] = InOrder()
         self._listeners: tuple[Listener, ...] = ()
-        self._behind: dict[int, int] = {}
-        """How far readers have come that are not at the feed's position yet, by a number of each."""
+        self._behind: dict[int, int | None] = {}
+        """How far readers have come that are not at the feed's position yet, by a number of each.
+
+        None: a reader whose client takes nothing now. It reads on where the log then begins.
+        """
         self._recent = Recent()
         self._waits = OffsetWaits(source.clock, self._look_soon)
         self._news = asyncio.Event()
@@ -137,9 +143,17 @@ class Feed:
         return len(self._waits) + len(self._listeners)
 
     @property
-    def lowest(self) -> int:
-        """The first offset that some listener may still want to read."""
-        return min([self.position, *self._behind.values()])
+    def is_heard(self) -> bool:
+        """Whether a listener is at the feed's position, and waits for what the feed delivers."""
+        return bool(self._listeners)
+
+    @property
+    def lowest(self) -> int | None:
+        """The first offset that some listener is about to hear or read; None if there is none."""
+        wanted = [one for one in self._behind.values() if one is not None]
+        if self._listeners:
+            wanted.append(self.position)
+        return min(wanted, default=None)
 
     # Waiting for an offset.
 
@@ -157,15 +171,14 @@ class Feed:
 
     # Listening.
 
-    def attach(self, listener: Listener, start: int | None = None) -> bool:
-        """Let a listener hear what comes, from its position on.
+    def attach(self, listener: Listener) -> bool:
+        """Let a listener hear what comes, from its position on; with the first one the feed begins.
 
         False if the feed is past that already: the listener reads up to `position` first, and tries
-        again without waiting in between. With the first listener the feed begins, at `start` if that
-        is lower.
+        again without waiting in between.
         """
         if not self._listeners:
-            self._restart(listener.position if start is None else min(start, listener.position))
+            self._restart(listener.position)
         elif listener.position < self.position:
             return False
         self._listeners = (*self._listeners, listener)
@@ -201,6 +214,10 @@ class Feed:
         self._behind[number] = position
         return position
 
+    def rest(self, number: int) -> None:
+        """Note that a listener reads nothing now: no record waits for it, until it moves."""
+        self._behind[number] = None
+
     async def read(self, start: int, stop: int) -> Delivery | Missing:
         """Some of the records in [start, stop), at least one: remembered ones, or fetched."""
         found = self._recent.find(start, stop)
@@ -209,6 +226,7 @@ class Feed:
     async def _find(self, start: int, stop: int) -> Delivery | Missing:
         """Some of the records: from memory, which needs no thread, or fetched."""
         store = self._source.store
+        stop = min(stop, start + self.fetch_records_max)
         found = recall(store, self.log, start, stop)
         if found is not None:
             return found

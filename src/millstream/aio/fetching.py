@@ -24,7 +24,7 @@ from millstream.store.store import Store
 Why = Literal["expired", "damaged"]
 
 FETCH_RECORDS_MAX = 100
-"""Records of one fetch: a long backlog of one log does not hold up the others."""
+"""Records of one fetch, unless a feed says otherwise: a long backlog does not hold up other logs."""
 
 FETCH_BYTES_MAX = 1024 * 1024
 RECALL_BYTES_MAX = 64 * 1024
@@ -119,14 +119,12 @@ def look_at(store: Store, log: str, known: int) -> Seen:
 
 def recall(store: Store, log: str, start: int, stop: int) -> Delivery | None:
     """Some of the records in [start, stop), if they are in memory; needs no thread."""
-    stop = min(stop, start + FETCH_RECORDS_MAX)
     found = held_records(store, log, start=start, stop=stop, bytes_max=RECALL_BYTES_MAX)
     return Delivery(start, found) if found else None
 
 
 def fetch(store: Store, log: str, start: int, stop: int) -> Delivery | Missing:
     """Some of the records in [start, stop), or why the first of them cannot be had."""
-    stop = min(stop, start + FETCH_RECORDS_MAX)
     try:
         blocks = reader.read_blocks(store, log, start=start, stop=stop, bytes_max=FETCH_BYTES_MAX)
     except Truncated as error:

@@ -18,6 +18,7 @@ from millstream.log import commands as c
 from millstream.log.block import RecordBlock
 from millstream.log.names import check_name
 from millstream.log.progress import SECTION
+from millstream.numbers import checked_numbers
 from millstream.record import (
     CursorInfo,
     Extent,
@@ -30,6 +31,7 @@ from millstream.record import (
 )
 
 
+@checked_numbers
 class Log(AnyLog):
     """Records at stable offsets: append at the end, read anywhere, forget from the front.
 
@@ -180,6 +182,11 @@ class Log(AnyLog):
         """How many records are there."""
         start, end = await self._bounds()
         return end - start
+
+    async def is_empty(self) -> bool:
+        """Whether no record is there: none was appended yet, or all were forgotten."""
+        start, end = await self._bounds()
+        return start == end
 
     async def truncate(self, *, before: int, past_end: bool = False) -> int:
         """Forget the records before an offset and return how many went.

@@ -15,6 +15,7 @@ from millstream.header import HeadersLike
 from millstream.log import commands as c
 from millstream.log.progress import SECTION
 from millstream.log.spreading import Spreader
+from millstream.numbers import checked_numbers
 from millstream.partitioning import partition_name
 from millstream.record import (
     LogInfo,
@@ -38,6 +39,7 @@ async def open_partitioned(session: AsyncSession, name: str) -> PartitionedLog:
     return PartitionedLog(session, name, len(parts), follows=True)
 
 
+@checked_numbers
 class PartitionedLog(AnyLog):
     """Records spread over several logs by their keys; those of one key stay in their order.
 
@@ -198,6 +200,10 @@ class PartitionedLog(AnyLog):
     async def len(self) -> int:
         """How many records are there."""
         return sum(one.end_offset - one.start_offset for one in await self.parts())
+
+    async def is_empty(self) -> bool:
+        """Whether no record is there, in any partition."""
+        return all(one.end_offset == one.start_offset for one in await self.parts())
 
     @property
     def metadata(self) -> Metadata:

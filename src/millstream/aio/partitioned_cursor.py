@@ -16,6 +16,7 @@ from millstream.errors import InvalidInput
 from millstream.log import commands as c
 from millstream.log.names import check_name
 from millstream.log.progress import CursorProgress, check_section
+from millstream.numbers import checked_numbers
 from millstream.partitioning import partition_name
 from millstream.record import CursorInfo, LogInfo, PartitionOffset, Record, Seconds
 
@@ -57,6 +58,7 @@ async def open_partitioned_cursor(
     return cursor
 
 
+@checked_numbers
 class PartitionedCursor:
     """How far one named reader of a log with partitions has come, in each of them.
 

@@ -14,6 +14,7 @@ from millstream.format.packing import pack_single
 from millstream.format.rfc import RfcRecord
 from millstream.header import HeadersLike
 from millstream.log.names import check_name
+from millstream.numbers import checked_numbers
 from millstream.queue import commands as c
 from millstream.queue.model.message import Fate, Message, QueueInfo, Try, messages_of
 from millstream.queue.model.spec import (
@@ -31,6 +32,7 @@ from millstream.worker.options import WorkerOptions
 from millstream.worker.stats import WorkerStats
 
 
+@checked_numbers
 class Queue:
     """Messages to be worked on, each by one consumer at a time."""
 

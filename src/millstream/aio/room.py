@@ -11,6 +11,7 @@ from millstream.command import AsyncSession
 from millstream.errors import Conflict, CorruptionError, Truncated
 from millstream.log.commands import GetExtent, ReadBlocks, WaitForOffset
 from millstream.log.names import check_integer
+from millstream.numbers import checked_numbers
 from millstream.record import Extent, Seconds, optional_ms, to_ms
 from millstream.rooms import commands as c
 from millstream.rooms.events import Listening, RoomEvent
@@ -26,6 +27,7 @@ RECORDS_PER_READ = 1_000
 TRIES = 8
 
 
+@checked_numbers
 class Room:
     """Messages to all who listen now, with a short memory; its log is a log like any other.
 

@@ -21,6 +21,7 @@ from millstream.header import HeadersLike
 from millstream.log import commands as c
 from millstream.log.progress import check_section
 from millstream.log.staged import Staged, staged_record
+from millstream.numbers import checked_numbers
 from millstream.record import Extent, Record, Seconds
 
 
@@ -32,6 +33,7 @@ async def open_stage(session: AsyncSession, log: Source, *, section: int) -> Sta
     return Stage(session, log, section=section, token=token, end=end)
 
 
+@checked_numbers
 class Stage:
     """Records that are readable here, and durable at the next commit."""
 

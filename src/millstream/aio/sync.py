@@ -61,13 +61,19 @@ async def synced(
 
 
 async def sync_round(
-    own: AsyncSession, peer: AsyncSession, options: Options, tell: Tell | None = None
+    own: AsyncSession,
+    peer: AsyncSession,
+    options: Options,
+    tell: Tell | None = None,
+    *,
+    look_behind: bool = True,
 ) -> tuple[Outcome, list[MillstreamError]]:
     """The same, with the errors of logs beside the outcome."""
     options.check()
     meter = TrafficMeter()
     began_s = own.clock.seconds()
-    outcome, errors = await drive(sync_steps(options, tell), own, peer, meter)
+    steps = sync_steps(options, tell, look_behind=look_behind)
+    outcome, errors = await drive(steps, own, peer, meter)
     outcome.bytes = meter.bytes
     outcome.seconds = own.clock.seconds() - began_s
     return outcome, errors
@@ -89,11 +95,13 @@ async def follow(
     sessions: dict[Side, AsyncSession] = {"own": own, "peer": peer}
     watched = watched_sides(options)
     pace = Pace()
+    first = True
     waits: dict[Side, Future[int]] = {}
     async with Beside(stop) as beside:
         seen = {side: await sessions[side].execute(WaitForChange(0, 0)) for side in watched}
         while not stop.is_set():
-            outcome, _ = await sync_round(own, peer, options, tell)
+            outcome, _ = await sync_round(own, peer, options, tell, look_behind=first)
+            first = False
             if pace.tells(outcome):
                 yield outcome
             await beside.pause(pace.seconds)

@@ -18,6 +18,7 @@ from typing import Protocol, Self
 from millstream.aio.working import Bell, SideCall, make_crew, work_through
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput, MillstreamError, OutcomeUnknown
+from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Message, QueueInfo
 from millstream.queue.model.spec import no_queue
 from millstream.record import Seconds, to_ms
@@ -63,6 +64,7 @@ class Supply(Protocol):
         """Prolong leases; until when."""
 
 
+@checked_numbers
 class Worker:
     """Runs a handler on the messages of a queue, until it is stopped. It is started once."""
 

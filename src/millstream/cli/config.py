@@ -1,7 +1,8 @@
 """Where commands get their settings from: flags, then MILLSTREAM_* variables, then millstream.toml.
 
 A key of the file is the long name of an option, without its dashes: `store`, `token` and `ca` at the
-top count for every command, a section such as `[append]` or `[log.tail]` for one.
+top count for every command, a section such as `[append]` or `[log.tail]` for one. The section
+`[rooms]` has the options of `serve` that begin with `--rooms-`, without that.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from millstream.store.place import is_address, is_bucket
 FILE = "millstream.toml"
 SHARED = {"store": "store", "token": "secret", "ca": "ca"}
 """What may stand at the top, and the parameters of these options."""
+ROOMS = "rooms"
+"""The section with what a server does about rooms."""
 
 
 def use_file(context: typer.Context, path: Path | None) -> Path | None:
@@ -40,7 +43,16 @@ def _read(command: Any, place: Path) -> dict[str, Any]:
     store = shared.get("store", "")
     if store and not is_address(store) and not is_bucket(store):
         shared["store"] = os.path.join(place.parent, store)
-    return _defaults(command, content, shared, place, "")
+    rooms = content.pop(ROOMS, {})
+    if not isinstance(rooms, dict):
+        raise typer.BadParameter(f"{place}: {ROOMS} is a section, not {rooms!r}")
+    found = _defaults(command, content, shared, place, "")
+    serve = command.commands["serve"]
+    found["serve"] = {
+        **_options(serve, rooms, place, ROOMS, prefix=f"{ROOMS}-"),
+        **found["serve"],
+    }
+    return found
 
 
 def _defaults(
@@ -55,7 +67,7 @@ def _defaults(
             kinds = ", ".join(SHARED) if not prefix else "commands"
             raise typer.BadParameter(
                 f"{place}: unknown key {prefix + name!r}; there are {kinds} and sections for "
-                f"{', '.join(sorted(known))}"
+                f"{', '.join(sorted([*known, *([] if prefix else [ROOMS])]))}"
             )
     found: dict[str, Any] = {}
     for name, child in known.items():
@@ -67,11 +79,13 @@ def _defaults(
     return found
 
 
-def _options(command: Any, section: dict[str, Any], place: Path, name: str) -> dict[str, Any]:
+def _options(
+    command: Any, section: dict[str, Any], place: Path, name: str, *, prefix: str = ""
+) -> dict[str, Any]:
     names = {option: p.name for p in command.params for option in p.opts if option[:2] == "--"}
     found = {}
     for key, value in section.items():
-        option = f"--{key.replace('_', '-')}"
+        option = f"--{prefix}{key.replace('_', '-')}"
         if option not in names:
             raise typer.BadParameter(f"{place}: [{name}] has no option {key!r}")
         found[names[option]] = value

@@ -12,7 +12,7 @@ import msgspec
 import typer
 from msgspec.structs import asdict
 
-from millstream import Millstream, Room, RoomEvent, RoomInfo, RoomSettings
+from millstream import InstanceInfo, Millstream, Room, RoomEvent, RoomInfo, RoomSettings
 from millstream.cli.arguments import duration, parse_position
 from millstream.cli.command import Consent, command
 from millstream.cli.declared import Declared, Fields
@@ -235,6 +235,38 @@ def list_rooms(
 def room_json(info: RoomInfo) -> dict[str, Any]:
     """A room's facts as one JSON object, its settings included."""
     return {**asdict(info), "settings": asdict(info.settings)}
+
+
+@command(room, "room instances", "room instances --json")
+def instances(ms: Millstream) -> Printed:
+    """List the servers that serve rooms, or did within a day.
+
+    A silent one hangs, or is gone without having stopped.
+    """
+    found = ms.instances()
+    rows = [(one.name, _standing(one), when(one.seen)) for one in found]
+    return Printed(
+        [{**asdict(one), "state": _standing(one)} for one in found],
+        Table(("instance", "state", "last sign of life"), rows, none="no server serves rooms"),
+    )
+
+
+def _standing(one: InstanceInfo) -> str:
+    return "alive" if one.is_alive else "silent" if one.is_silent else "stopped"
+
+
+@command(room, "room remove-instance 10.0.0.7:8080")
+def remove_instance(
+    ms: Millstream,
+    name: Annotated[str, typer.Argument(metavar="INSTANCE", help="Its name.")],
+) -> Printed:
+    """Forget a server that is gone for good, though it has not stopped.
+
+    Then no message waits for it, and no other server warns of it.
+    """
+    gone = ms.remove_instance(name)
+    text = "removed" if gone else "is not known, or has stopped"
+    return Printed({"instance": name, "removed": gone}, f"instance {safe(name)} {text}")
 
 
 @command(room, "room delete hall --yes")

@@ -44,6 +44,9 @@ _HELPS = {
     "instance_lease_s": "how long it counts as alive after its last sign of life.",
     "rooms_profile": "NAME: how rooms push: balanced, low-latency or high-throughput.",
     "rooms_across": "listeners hear what other processes send.",
+    "rooms_sweep_s": "how often expired messages of rooms are removed.",
+    "rooms_poll_s": "how long messages of a room gather before they are fetched; 0: as the profile.",
+    "rooms_batch": "the maximum number of messages of a room that are fetched at once.",
     "stop_s": "once told to stop, be gone by then.",
 }
 

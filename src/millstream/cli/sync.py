@@ -25,7 +25,7 @@ from millstream.cli.display import (
 )
 from millstream.cli.place import StorePlace
 from millstream.errors import CannotOpen, MillstreamError
-from millstream.replica.sync.outcome import Outcome, Progress, SetBack
+from millstream.replica.sync.outcome import LeftBehind, Outcome, Progress, SetBack
 from millstream.store.place import is_bucket
 from millstream.worker.stopping import stopped_by_signals
 
@@ -67,7 +67,9 @@ def sync(
 ) -> None:
     """Exchange with another store what one has and the other lacks.
 
-    That is records, truncations, metadata and owners. A server is shown --token, or what is in MILLSTREAM_TOKEN. What is the same on both sides is not
+    That is records, truncations, metadata and owners of logs. Queues, cursors, rooms, tokens and
+    tables of the application are not carried, and the result names them: `copy` makes a backup. A
+    server is shown --token, or what is in MILLSTREAM_TOKEN. What is the same on both sides is not
     sent.
     """
     if push and pull:
@@ -150,6 +152,31 @@ def _set_back(one: SetBack) -> str:
     return f"{one.kind} {one.name} from {one.passed:,} to {one.offset:,}{gone}"
 
 
+def _left_behind(outcome: Outcome) -> list[str]:
+    """What the stores hold that was not carried, in a line for each store."""
+    by_store: dict[str, list[str]] = {}
+    for one in outcome.left_behind:
+        by_store.setdefault(one.store, []).append(_things(one))
+    return [
+        f"not carried, in store {safe(store)}: {'; '.join(things)}. `millstream copy` copies all of a "
+        "store"
+        for store, things in by_store.items()
+    ]
+
+
+def _things(one: LeftBehind) -> str:
+    if one.kind == "unknown":
+        return "queues, cursors, rooms, tokens and tables, if it has any (it does not tell them)"
+    counted = plural(one.count, one.kind)
+    if one.kind == "queue":
+        counted += f" with {plural(one.messages, 'message')}"
+    if one.kind == "table":
+        counted += " of the application"
+    names = ", ".join(map(safe, one.names))
+    more = ", …" if one.count > len(one.names) else ""
+    return f"{counted} ({names}{more})" if names else counted
+
+
 def _answer(outcome: Outcome, *, code: int = 1) -> Printed:
     rows = [
         (
@@ -175,5 +202,6 @@ def _answer(outcome: Outcome, *, code: int = 1) -> Printed:
         outcome,
         Table(columns, rows, spare=columns[3:], styles={"error": "red"}),
         PrintedLine(summary, note=True),
+        *(PrintedLine(text, note=True) for text in _left_behind(outcome)),
         code=code if outcome.failed else 0,
     )

@@ -3,7 +3,7 @@
 | what is asked | what JetStream is asked |
 |---|---|
 | append | publish, with the header Nats-Expected-Last-Sequence |
-| read | a direct get of many messages, from any server that holds the stream |
+| read | a direct get of many messages, from any server that holds the stream; one by one from the server that leads it, if the nearest one has not caught up |
 | held | the stream's state, from the server that leads it |
 | trim | a purge below a sequence |
 | hand over | that the server which leads the stream steps down, for another one |
@@ -60,6 +60,8 @@ CERTAIN_S = 3.0
 A server that has just begun to lead may not know the stream's end for a moment.
 """
 MESSAGES_MAX = 10_000
+LED_MESSAGES_MAX = 50
+"""How many entries one read asks the leading server for: each takes a request of its own."""
 BEHIND = "millstream-behind"
 """In a stream's metadata: the hash that its first entry follows, if it was begun behind stores."""
 
@@ -106,7 +108,9 @@ class JetStreamLog:
         self._last = 0
         """The newest entry that was heard of."""
         self._news = asyncio.Event()
-        self._missing, self._short = _Doubt(), _Doubt()
+        self._missing, self._short, self._lags = _Doubt(), _Doubt(), _Doubt()
+        self._led_last = 0
+        """The newest entry that the leading server has, as it last said."""
         self._checked_at = float("-inf")
         line.subscribe(self._grown, self._hear)
 
@@ -327,11 +331,16 @@ class JetStreamLog:
                 found = []
                 trouble.append(str(error))
             if found:
+                self._lags.is_certain(False)
                 return found
             try:
                 await self._check(after)
+                if self._lags.is_certain(self._led_last > after):
+                    found = await self._fetch_led(after, bytes_max)
             except (Lost, Unreachable) as error:
                 trouble.append(str(error))
+            if found:
+                return found
             is_due = self._last > after and tries < len(SOON_S)
             try:
                 async with asyncio.timeout(SOON_S[tries] if is_due else LOOK_S):
@@ -360,6 +369,25 @@ class JetStreamLog:
                 raise Unreachable("no server answers for JetStream") from None
         return found
 
+    async def _fetch_led(self, after: int, bytes_max: int) -> list[Stored]:
+        """Entries as the leading server has them.
+
+        A server that was restarted may need 15 s and more until it has caught up: NATS gives each try
+        5 s, three times, and begins anew. A node whose own server it is would stand still meanwhile.
+        """
+        found: list[Stored] = []
+        size = 0
+        last = min(self._led_last, after + LED_MESSAGES_MAX)
+        for sequence in range(after + 1, last + 1):
+            answer = await self._once("STREAM.MSG.GET", msgspec.json.encode({"seq": sequence}))
+            if answer.message is None:
+                break
+            size += len(answer.message.data)
+            if found and size > bytes_max:
+                break
+            found.append(Stored(sequence, answer.message.data))
+        return found
+
     async def _check(self, after: int) -> None:
         """Whether an entry that is not there can still come; asked once in a while."""
         if (now := _now()) < self._checked_at + CHECK_S:
@@ -372,6 +400,7 @@ class JetStreamLog:
             raise Unreachable(answer.error.description)
         assert answer.state is not None, "JetStream's answer about a stream has its state"
         first, last = answer.state.held
+        self._led_last = last
         if first > after + 1:
             raise Gone(f"{self.place} begins at {first:,}: the entry {after + 1:,} is gone")
         if self._short.is_certain(last < after):

@@ -69,6 +69,8 @@ class Node:
         self._stream_lead = stream_lead
         self._version = version
         self._stop = threading.Event()
+        self._hurries = False
+        """Whether a commit no longer waits for the shared log."""
         self._pause = pause or self._stop.wait
         self._leadership = Leadership(
             name,
@@ -113,6 +115,10 @@ class Node:
             self._inspection.start()
         self._thread = threading.Thread(target=self._run, name="millstream-node", daemon=True)
         self._thread.start()
+
+    def hurry(self) -> None:
+        """Have commits that wait for the shared log fail at once: the store is about to be closed."""
+        self._hurries = True
 
     def stop(self) -> None:
         """End the thread, and close the shared log and the rows; close the store first."""
@@ -402,7 +408,7 @@ class Node:
         """
         if self._thread in (None, threading.current_thread()):
             self._tell()
-        return self._pause(duration_s)
+        return self._hurries or self._pause(duration_s)
 
     def _tell(self) -> None:
         """Post a report now and then, and call back when something has changed."""

@@ -45,6 +45,8 @@ def getter(value: Value) -> Getter:
         case tree.Signed(sign=sign, operand=operand):
             return _signed(sign, getter(operand))
         case tree.Arithmetic(operator=operator, left=left, right=right):
+            if isinstance(left, tree.Arithmetic):
+                return _chain(value)
             return _computed(operator, getter(left), getter(right))
 
 
@@ -69,6 +71,35 @@ def _computed(operator: ArithmeticOperator, left: Getter, right: Getter) -> Gett
             return _within(compute(first, second))
         except OverflowError:  # an integer that no header may hold, as a float
             return None
+
+    return computed
+
+
+def _chain(value: tree.Arithmetic) -> Getter:
+    """Arithmetic from left to right in a loop: a chain of hundreds takes no stack."""
+    steps: list[tuple[Callable[[Any, Any], Number | None], Getter]] = []
+    first: Value = value
+    while isinstance(first, tree.Arithmetic):
+        steps.append((_COMPUTE[first.operator], getter(first.right)))
+        first = first.left
+    steps.reverse()
+    begin = getter(first)
+
+    def computed(row: Row) -> Number | None:
+        result = begin(row)
+        if type(result) not in NUMBERS:
+            return None
+        for compute, get in steps:
+            operand = get(row)
+            if type(operand) not in NUMBERS:
+                return None
+            try:
+                result = _within(compute(result, operand))
+            except OverflowError:  # an integer that no header may hold, as a float
+                return None
+            if result is None:
+                return None
+        return result  # type: ignore[no-any-return]
 
     return computed
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
+from unicodedata import category
 
 from lark import Token
 
@@ -15,7 +16,24 @@ KEYWORDS: Final = frozenset(
     {"AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"}
 )
 
-GRAMMAR: Final = r"""
+_DIGITS: Final = r"[0-9](?:_*[0-9])*"
+_HEX_DIGITS: Final = r"[0-9a-fA-F](?:_*[0-9a-fA-F])*"
+_END: Final = r"(?![\w$])"
+"""A suffix ends its number: `1LIKE 'x'` is the number 1, not 1L."""
+_LONG: Final = rf"(?:[lL]{_END})?"
+_EXPONENT: Final = rf"[eE][+-]?{_DIGITS}"
+_FLOATING: Final = "|".join(
+    (
+        rf"0[xX](?:{_HEX_DIGITS}\.?|(?:{_HEX_DIGITS})?\.{_HEX_DIGITS})[pP][+-]?{_DIGITS}(?:[fFdD]{_END})?",
+        rf"(?:{_DIGITS}\.(?:{_DIGITS})?|\.{_DIGITS})(?:{_EXPONENT})?(?:[fFdD]{_END})?",
+        rf"{_DIGITS}{_EXPONENT}(?:[fFdD]{_END})?",
+        rf"{_DIGITS}[fFdD]{_END}",
+    )
+)
+"""Numbers are written as in Java (JLS 3.10.1 and 3.10.2), as Jakarta Messaging has it."""
+
+GRAMMAR: Final = (
+    r"""
 ?start: condition
 
 ?condition: conjunction
@@ -53,14 +71,12 @@ GRAMMAR: Final = r"""
           | FALSE                                   -> boolean
 ?number: FLOAT                                      -> floating
           | HEXADECIMAL                             -> hexadecimal
+          | BINARY                                  -> binary
           | INTEGER                                 -> integer
 
-NAME: /[^\W\d][\w$]*|\$[\w$]*/
+NAME: /(?:[^\W\d]|\$|[^\x00-\x7f\w\s])(?:[\w$]|[^\x00-\x7f\w\s])*/
 QUOTED: /"(?:[^"]|"")+"/
 STRING: /'(?:[^']|'')*'/
-FLOAT.2: /(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+/
-HEXADECIMAL.2: /0[xX][0-9a-fA-F]*/
-INTEGER: /[0-9]+/
 COMPARISON: /<=|>=|<>|<|>|=/
 SIGN: /[+-]/
 SCALE: /[*\/]/
@@ -71,6 +87,13 @@ _COMMA: ","
 %declare _AND _OR _NOT _BETWEEN _IN _LIKE _ESCAPE _IS _NULL TRUE FALSE
 %ignore /\s+/
 """
+    + rf"""
+FLOAT.3: /{_FLOATING}/
+HEXADECIMAL.2: /0[xX](?:{_HEX_DIGITS})?{_LONG}/
+BINARY.2: /0[bB][01](?:_*[01])*{_LONG}/
+INTEGER: /{_DIGITS}{_LONG}/
+"""
+)
 
 _WORDS: Final = {
     "NAME": "a name",
@@ -78,6 +101,7 @@ _WORDS: Final = {
     "STRING": "a string",
     "INTEGER": "a number",
     "HEXADECIMAL": "a number",
+    "BINARY": "a number",
     "FLOAT": "a number",
     "COMPARISON": "a comparison",
     "SIGN": "a sign",
@@ -86,18 +110,45 @@ _WORDS: Final = {
     "_COMMA": ",",
     "$END": "the end",
 }
-NUMBERS: Final = frozenset({"INTEGER", "HEXADECIMAL", "FLOAT"})
+NUMBERS: Final = frozenset({"INTEGER", "HEXADECIMAL", "BINARY", "FLOAT"})
 _VALUE: Final = NUMBERS | {"NAME", "QUOTED", "STRING", "TRUE", "FALSE", "SIGN", "_OPEN"}
 _ARITHMETIC: Final = frozenset({"SIGN", "SCALE"})
 
 
+class NoNameCharacter(Exception):
+    """A character in a name that cannot be in one."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(at)
+        self.at = at
+
+
+_BEGINS_NAMES: Final = frozenset({"Sc", "Pc", "Nl"})
+"""Categories of characters that may begin a name in Java, beside letters: currencies, connectors."""
+_IN_NAMES: Final = _BEGINS_NAMES | {"Mn", "Mc"}
+"""Those that may follow: combining marks as well."""
+_JOINERS: Final = "\u200c\u200d"
+"""Characters without a width that spell words in some scripts; others of their kind are refused."""
+
+
 def retag(token: Token) -> Token:
-    """A name, or the keyword that it is."""
+    """A name, or the keyword that it is; `NoNameCharacter` if a character cannot be in a name."""
+    if not token.isascii():
+        _check_name(token)
     word = token.upper()
     if not token.isascii() or word not in KEYWORDS:
         return token
     kind = word if word in ("TRUE", "FALSE") else f"_{word}"
     return Token.new_borrow_pos(kind, str(token), token)
+
+
+def _check_name(token: Token) -> None:
+    for index, character in enumerate(token):
+        if character.isalnum() or character in "_$":
+            continue
+        allowed = _IN_NAMES if index else _BEGINS_NAMES
+        if category(character) not in allowed and not (index and character in _JOINERS):
+            raise NoNameCharacter((token.start_pos or 0) + index)
 
 
 def words(terminals: Iterable[str]) -> tuple[str, ...]:

@@ -7,21 +7,24 @@ expected there. Both count from 1; a column is a character, not a byte.
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from functools import lru_cache
+from math import inf, isfinite, isinf
+from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
 
 from millstream.errors import InvalidFilter, TooLarge
 from millstream.filters import tree
-from millstream.filters.grammar import GRAMMAR, NUMBERS, retag, words
+from millstream.filters.grammar import GRAMMAR, NUMBERS, NoNameCharacter, retag, words
 from millstream.filters.like import parse_pattern
 
 if TYPE_CHECKING:
     from millstream.filters.tree import AnyNode, Condition, Constant, Value
 
 _A_NUMBER: Final = "a number such as 12, 12.5, 1e3 or 0x1F"
-_DIGITS_MAX: Final = 40
+_DIGITS_MAX: Final = 70
 """More of them are beyond 64 bits in any base; Python refuses to read thousands."""
 
 _WORD: Final = re.compile(r"[\w$.]+")
@@ -44,6 +47,11 @@ def parse_tree(text: str) -> Condition:
         _refuse_token(text, error)
     except UnexpectedCharacters as error:
         _refuse_character(text, cast("int", error.pos_in_stream))
+    except NoNameCharacter as error:
+        try:
+            _refuse_character(text, error.at)
+        except UnexpectedToken as earlier:  # the name that it stands in is out of place already
+            _refuse_token(text, earlier)
     except _Misplaced as error:
         _refuse(text, error.at, error.found, (error.expected,))
     tree.check_size(condition)
@@ -80,7 +88,7 @@ def _check_range(text: str, node: Constant) -> None:
     if isinstance(value, int) and not tree.INT64_MIN <= value <= tree.INT64_MAX:
         _refuse(text, node.at, "an integer beyond 64 bits", ("a 64-bit integer",))
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        _refuse(text, node.at, "a number beyond float64", ("a finite number",))
+        _refuse(text, node.at, "a number that is too large", ("a finite number",))
 
 
 def _refuse_token(text: str, error: UnexpectedToken) -> NoReturn:
@@ -92,7 +100,7 @@ def _refuse_token(text: str, error: UnexpectedToken) -> NoReturn:
 
 
 def _refuse_number(text: str, at: int) -> None:
-    """Refuse `12L`, `0b1`, `1_000` or `1.2.3` as one number, not as a number and a word."""
+    """Refuse `12x`, `0b2`, `1_` or `1.2.3` as one number, not as a number and a word."""
     for token in _parser().lex(text[:at]):
         if token.type in NUMBERS and token.end_pos == at:
             whole = str(_WORD.findall(text, _start(token))[0])
@@ -257,16 +265,61 @@ class _Builder(Transformer[Token, Any]):
         return tree.Constant(_start(token), token.type == "TRUE")
 
     def floating(self, token: Token) -> Constant:
-        return tree.Constant(_start(token), float(token))
+        return tree.Constant(_start(token), _floating(str(token)))
 
     def integer(self, token: Token) -> Constant:
-        if token[0] == "0" and len(token) > 1:
-            found = f"{token[:_DIGITS_MAX]!r}, which is octal to some and decimal to others"
-            raise _Misplaced(_start(token), found, "a decimal number without a zero before it")
-        return tree.Constant(_start(token), int(token[:_DIGITS_MAX]))
+        digits = _digits(token)
+        if digits[0] != "0" or len(digits) == 1:
+            return tree.Constant(_start(token), int(digits[:_DIGITS_MAX]))
+        if "8" in digits or "9" in digits:
+            found = f"{str(token)[:40]!r}, which the zero before it makes octal"
+            raise _Misplaced(_start(token), found, "digits from 0 to 7, or no zero before them")
+        return tree.Constant(_start(token), _in_base(digits, 8))
 
     def hexadecimal(self, token: Token) -> Constant:
-        digits = token[2:].lstrip("0") or token[2:3]
+        digits = _digits(token)[2:]
         if not digits:
             raise _Misplaced(_start(token), f"{token!s} without digits", "a hexadecimal digit")
-        return tree.Constant(_start(token), int(digits[:_DIGITS_MAX], 16))
+        return tree.Constant(_start(token), _in_base(digits, 16))
+
+    def binary(self, token: Token) -> Constant:
+        return tree.Constant(_start(token), _in_base(_digits(token)[2:], 2))
+
+
+def _digits(token: Token) -> str:
+    """An integer without the signs that only readers look at: underscores, and L."""
+    return token.rstrip("lL").replace("_", "")
+
+
+def _in_base(digits: str, base: int) -> int:
+    return int((digits.lstrip("0") or "0")[:_DIGITS_MAX], base)
+
+
+def _floating(text: str) -> float:
+    """The float64 of a literal; with the suffix f, the nearest float32."""
+    plain = text.replace("_", "").lower()
+    is_hexadecimal = plain.startswith("0x")
+    single = plain.endswith("f")
+    plain = plain.rstrip("fd") if not is_hexadecimal else _without_suffix(plain)
+    try:
+        number = float.fromhex(plain) if is_hexadecimal else float(plain)
+        if not single or not number or isinf(number):
+            return number
+        return _nearest_single(number, Fraction(number) if is_hexadecimal else Fraction(plain))
+    except OverflowError:
+        return inf
+
+
+def _without_suffix(plain: str) -> str:
+    """A hexadecimal float without its suffix: behind the exponent, f and d are no digits."""
+    mantissa, _, exponent = plain.partition("p")
+    return f"{mantissa}p{exponent.rstrip('fd')}"
+
+
+def _nearest_single(number: float, exact: Fraction) -> float:
+    """The float32 that is nearest to a number: `number`, a float64, is already rounded once."""
+    (bits,) = unpack("<I", pack("<f", abs(number)))
+    near = [unpack("<f", pack("<I", max(0, bits + step)))[0] for step in (-1, 0, 1)]
+    finite = [(one, step) for one, step in zip(near, (-1, 0, 1), strict=True) if isfinite(one)]
+    best, _ = min(finite, key=lambda one: (abs(Fraction(one[0]) - exact), (bits + one[1]) & 1))
+    return float(best)

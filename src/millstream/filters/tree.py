@@ -34,7 +34,8 @@ NODES_MAX: Final = 2_000
 """Bounds the work per message, and the size of the Spark expression."""
 
 DEPTH_MAX: Final = 100
-"""Of the tree, and of nested parentheses: both compilers recurse, and so does Spark's."""
+"""Of the tree, and of nested parentheses: both compilers recurse, and so does Spark's. A chain of
+`AND`, of `OR` or of arithmetic is one level, however long."""
 
 FIELD_KINDS: Final[dict[str, Kind]] = {
     "_key": "string",
@@ -205,13 +206,22 @@ def walk(root: AnyNode) -> Iterator[tuple[AnyNode, int]]:
 def check_size(root: AnyNode) -> None:
     """Refuse a tree over the caps with `TooLarge`."""
     nodes = depth_max = 0
-    for _, depth in walk(root):
+    waiting = [(root, 1)]
+    while waiting:
+        node, depth = waiting.pop()
         nodes += 1
         depth_max = max(depth_max, depth)
+        for child in children(node):
+            waiting.append((child, depth if _goes_on(node, child) else depth + 1))
     if nodes > NODES_MAX:
         message = f"the filter has {nodes} parts; at most {NODES_MAX} are allowed"
         raise TooLarge(message, limit=NODES_MAX, size=nodes)
     check_depth(depth_max)
+
+
+def _goes_on(node: AnyNode, child: AnyNode) -> bool:
+    """Whether a chain of arithmetic goes on: `a + b - c` is one level deep, and is read in a loop."""
+    return isinstance(node, Arithmetic) and isinstance(child, Arithmetic) and child is node.left
 
 
 def check_depth(depth: int) -> None:

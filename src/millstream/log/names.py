@@ -6,8 +6,7 @@ import unicodedata
 
 from millstream.errors import InvalidInput, InvalidName
 from millstream.limits import NAME_CHARS_MAX, QUEUE_NAME_CHARS_MAX
-
-NUMBER_MAX = 2**63 - 1
+from millstream.numbers import NUMBER_MAX as NUMBER_MAX
 
 ROOM = "room:"
 """What the names of the logs of rooms begin with."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from millstream.errors import Conflict, InvalidInput, OutOfRange
 from millstream.log.marks import Marks, Range, joined
+from millstream.numbers import check_whole
 from millstream.record import CursorInfo, Extent, Record
 
 Acknowledged = Record | int | Iterable["Record | int"]
@@ -133,6 +134,15 @@ def set_aside(log: str, at: int) -> Conflict:
     )
 
 
+def listed(records: Acknowledged) -> list[Record | int]:
+    """What an acknowledgement names: a record, an offset, or several of them."""
+    if isinstance(records, Record):
+        return [records]
+    if isinstance(records, Iterable) and not isinstance(records, str | bytes):
+        return [one if isinstance(one, Record) else _offset(one) for one in records]
+    return [_offset(records)]
+
+
 def ranges_of(records: Acknowledged) -> list[Range]:
     """What is to be acknowledged, as ranges: a record, an offset, or several."""
     if isinstance(records, Record | int):
@@ -156,6 +166,13 @@ def check_within(ranges: Iterable[Range], end: int) -> None:
 
 
 def _offset(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise InvalidInput(f"an acknowledgement names records or offsets, not {value!r}")
-    return value
+    """The offset that an acknowledgement names."""
+    try:
+        number = check_whole("offset", value)
+    except InvalidInput:
+        number = -1
+    if number < 0:
+        raise InvalidInput(
+            f"an acknowledgement names records, or offsets from 0 on, not {value!r:.100}"
+        )
+    return number

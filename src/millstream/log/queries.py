@@ -140,7 +140,7 @@ def describe_log(view: View, query: c.DescribeLog) -> LogInfo | None:
     """What is known of a log; of one with partitions, of all of them together."""
     found = find_log(view, query.log)
     if found is not None:
-        return log_info(found[1])
+        return log_info(*found)
     parts = describe_partitions(view, c.DescribePartitions(query.log))
     return joined_info(query.log, parts) if parts else None
 
@@ -150,7 +150,7 @@ def describe_partitions(view: View, query: c.DescribePartitions) -> list[LogInfo
     found = []
     for name in partitions_of(view, query.log):
         known = find_log(view, name)
-        found.append(log_info(Head(name=name) if known is None else known[1]))
+        found.append(log_info(*(known or (0, Head(name=name)))))
     return found
 
 
@@ -192,7 +192,8 @@ def _listed(view: View, key: bytes) -> LogInfo | None:
 
 def _named_info(view: View, key: bytes) -> LogInfo:
     try:
-        return log_info(view.entity(keys.head(view.entity(key, Name).log_id), Head))
+        log_id = view.entity(key, Name).log_id
+        return log_info(log_id, view.entity(keys.head(log_id), Head))
     except CorruptionError as error:
         raise of_log(error, keys.name_of_log(key)) from error
 
@@ -237,7 +238,7 @@ def _forget_now(store: Store, log_id: int) -> int:
     return gone
 
 
-def log_info(head: Head) -> LogInfo:
+def log_info(log_id: int, head: Head) -> LogInfo:
     """What the head of a log says of it."""
     return LogInfo(
         name=head.name,
@@ -247,4 +248,5 @@ def log_info(head: Head) -> LogInfo:
         created=moment(head.created_ms),
         timestamp=head.timestamp_ms,
         retention=head.retention,
+        id=log_id,
     )

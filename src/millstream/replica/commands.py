@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from millstream.command import Operation, Procedure, Read, Traits, on_copy
+from millstream.command import Operation, Procedure, Read, Traits, on_copy, on_store
 from millstream.errors import InvalidInput
 from millstream.format.packing import check_timestamp
 from millstream.log.block import RecordBlock
@@ -54,6 +54,24 @@ class GetStoreId(Read[str], frozen=True):
     """The id of the store."""
 
     traits = Traits(needs="nothing")
+
+
+class Unsynced(Struct, frozen=True, array_like=True):
+    """Things of one kind that a store holds and no sync carries."""
+
+    kind: str
+    """`queue`, `cursor`, `room`, `token` or `table`, of the application."""
+    count: int
+    names: list[str]
+    """The first of them; none of tokens."""
+    messages: int = 0
+    """Of all queues: those that wait, are in flight, or have failed."""
+
+
+class ListUnsynced(Read[list[Unsynced]], frozen=True):
+    """What the store holds that no sync carries."""
+
+    traits = Traits(needs=(on_store("read"),))
 
 
 class SummarizeLogs(Read[list[Summary]], frozen=True):

@@ -1,13 +1,14 @@
-"""Backlogs: what living instances have not passed yet of the messages of rooms.
+"""Backlogs: what one server has not delivered yet of the messages of its rooms.
 
-A message that every living instance has passed is delivered, however long the room remembers it: so
-a long time to live is no backlog. How far an instance has come is stored about once per second;
-what is younger than that counts as passed, unless the instance itself says how far it is.
+Each server looks after its own delivery, by the place in memory that it has come to: another server
+that hangs, was started again or is gone is no reason to call this one ill. A message that was
+delivered is no backlog, however long the room remembers it; a message that expired before it was
+delivered still is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -16,19 +17,14 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from millstream.errors import CorruptionError
-from millstream.format import entries, keys
-from millstream.log.cursor_state import CursorState
+from millstream.format import entries
 from millstream.log.reader import RowMoved, entries_of
 from millstream.record import Status
 from millstream.rooms.finding import FoundRoom
-from millstream.rooms.instances import all_instances
-from millstream.rooms.names import room_of, watermark_of
+from millstream.rooms.names import room_of
 from millstream.rooms.operations import all_rooms
 from millstream.store.rows import View
 from millstream.store.store import Store
-
-NOTED_S = 2.5
-"""Within so long an instance that keeps up has stored how far it has come."""
 
 MESSAGES_WARNING, MESSAGES_CRITICAL = 1_000, 5_000
 AGE_S_WARNING, AGE_S_CRITICAL = 10.0, 30.0
@@ -46,9 +42,9 @@ class RoomBacklog(Struct, frozen=True, kw_only=True):
     sent: int = 0
     """Messages that were ever sent."""
     unpassed: int = 0
-    """Messages that the slowest living instance has not passed."""
+    """Messages that this server has yet to deliver to listeners of its own."""
     oldest_s: float = 0.0
-    """The age of the oldest of them; 0 if there are none."""
+    """The age of the oldest of them, and at least as long as the delivery stands still."""
     users: int = 0
     connections: int = 0
     retained: int = 0
@@ -60,7 +56,7 @@ class RoomBacklog(Struct, frozen=True, kw_only=True):
 
 
 class OwnPlace(NamedTuple):
-    """How far the instance that asks has come itself."""
+    """How far a server has come in the rooms in which it has listeners."""
 
     instance: str = ""
     positions: Mapping[str, int] = {}
@@ -92,51 +88,36 @@ def find_backlogs(store: Store, own: OwnPlace = NOWHERE) -> list[RoomBacklog]:
 
 
 def _page(view: View, after: str, own: OwnPlace) -> list[RoomBacklog]:
-    _, now_ms = view.state.time.now()
-    others = [
-        name for name, one in all_instances(view) if one.until_ms > now_ms and name != own.instance
-    ]
     rooms = islice(all_rooms(view, after=after), ROOMS_PER_LOOK)
-    return [_backlog(view, room, others, own) for room in rooms]
+    return [_backlog(view, room, own) for room in rooms]
 
 
-def _backlog(view: View, room: FoundRoom, others: list[str], own: OwnPlace) -> RoomBacklog:
+def _backlog(view: View, room: FoundRoom, own: OwnPlace) -> RoomBacklog:
     head, name = room.head, room_of(room.head.name)
-    behind = [place for place in _behind(view, room, others) if place[1] >= NOTED_S]
-    if (position := own.positions.get(name)) is not None and position < head.end:
-        behind += _places(view, room, position)
-    first, oldest_s = min(behind, default=(head.end, 0.0))
+    position = min(own.positions.get(name, head.end), head.end)
+    unpassed = head.count(position, head.end)
     return RoomBacklog(
         room=name,
         messages=head.end - head.start,
         sent=head.end,
-        unpassed=head.count(first, head.end),
-        oldest_s=oldest_s,
+        unpassed=unpassed,
+        oldest_s=_age_s(view, room, position) if unpassed else 0.0,
         users=room.state.users,
         connections=room.state.connections,
         retained=room.state.retained,
     )
 
 
-def _behind(view: View, room: FoundRoom, instances: list[str]) -> Iterator[tuple[int, float]]:
-    """Where the slowest of some instances goes on, and how old that message is."""
-    floors = [
-        state.marks.floor
-        for name in instances
-        if (state := view.entity(keys.cursor(room.log_id, watermark_of(name)), CursorState)).present
-    ]
-    lowest = min(floors, default=room.head.end)
-    return iter(_places(view, room, lowest))
+def _age_s(view: View, room: FoundRoom, offset: int) -> float:
+    """The age of the first message from an offset on that can still be read.
 
-
-def _places(view: View, room: FoundRoom, offset: int) -> list[tuple[int, float]]:
-    """The first message from an offset on that can still be read, and its age; none at the end."""
-    head = room.head
+    If none can, the last change of the log: the message is no younger.
+    """
+    head, now_ms = room.head, view.state.clock.wall_ms()
+    sent_ms = head.timestamp_ms
     at = head.next_at(max(offset, head.start))
-    if at >= head.end:
-        return []
-    appended_ms = view.state.clock.wall_ms()  # what cannot be read has no age
-    with suppress(CorruptionError, RowMoved):
-        for first, value in entries_of(view, room.log_id, start=at, stop=at + 1):
-            appended_ms = entries.decode_places(value).appended[at - first]
-    return [(at, max(0.0, (view.state.clock.wall_ms() - appended_ms) / 1000))]
+    if at < head.end:
+        with suppress(CorruptionError, RowMoved):
+            for first, value in entries_of(view, room.log_id, start=at, stop=at + 1):
+                sent_ms = entries.decode_places(value).appended[at - first]
+    return max(0.0, (now_ms - sent_ms) / 1000)

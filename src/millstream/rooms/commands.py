@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import field
 
-from millstream.command import Operation, Procedure, Read, Right, Traits, on_room
+from millstream.command import Operation, Procedure, Read, Right, Traits, on_room, on_store
 from millstream.rooms.model import (
     InstanceInfo,
     InstanceTaken,
@@ -210,20 +210,33 @@ class FreeInstance(Operation[None], frozen=True):
     generation: int
 
 
+class RemoveInstance(Operation[bool], frozen=True):
+    """Forget an instance that is silent; `Locked` if it is alive, False if there is none."""
+
+    traits = Traits(needs=(on_store("admin"),), names=("name",))
+
+    name: str
+
+
 class ListInstances(Read[list[InstanceInfo]], frozen=True):
     """All instances that are remembered, in the order of their names."""
 
-    traits = Traits(needs="internal")
+    traits = Traits(needs=(on_store("read"),))
 
 
 class NoteWatermarks(Operation[None], frozen=True):
-    """Note how far an instance has come in several rooms; it never goes back."""
+    """Note how far an instance has come in several rooms, and in which nobody listens any more.
+
+    A watermark never goes back.
+    """
 
     traits = Traits(needs="internal", repeat="harmless")
 
     instance: str
     generation: int
     marks: list[Watermark] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    """Rooms without listeners at this instance: their messages do not wait for it."""
 
 
 class SweepRooms(Procedure[int], frozen=True):

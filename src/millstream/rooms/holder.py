@@ -14,6 +14,9 @@ from pathlib import Path
 
 from millstream.clock import Clock
 
+HIDDEN = "?"
+"""When a process was started that exists, and of which nothing else can be read."""
+
 STARTED_FIELD = 19
 """Of `/proc/PID/stat`, counted behind the name: when the process was started."""
 
@@ -29,7 +32,7 @@ def is_dead(holder: str, clock: Clock) -> bool:
     parts = holder.split("/")
     if len(parts) != 5 or parts[:2] != [clock.boot_id(), _namespace()] or not parts[2].isdigit():
         return False
-    return _started(int(parts[2])) != parts[3]
+    return _started(int(parts[2])) not in (parts[3], HIDDEN)
 
 
 def _namespace() -> str:
@@ -40,7 +43,7 @@ def _namespace() -> str:
 
 
 def _started(process: int) -> str:
-    """When a process was started, as a text; empty if there is none."""
+    """When a process was started, as a text; empty if there is none, `HIDDEN` if it is hidden."""
     try:
         told = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         return told.rpartition(")")[2].split()[STARTED_FIELD]
@@ -52,4 +55,4 @@ def _started(process: int) -> str:
         return ""
     except PermissionError:
         pass
-    return "?"
+    return HIDDEN

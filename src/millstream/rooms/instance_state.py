@@ -13,7 +13,10 @@ ENDED_KEPT = 8
 
 
 class InstanceHeld(Struct, array_like=True, frozen=True, tag=1):
-    """A process has taken the name; the generation before it ended at `ended_ms`."""
+    """A process has taken the name; the generation before it ended at `ended_ms`.
+
+    Without a holder, the generation itself has ended then, and nobody has the name.
+    """
 
     holder: str
     generation: int
@@ -36,6 +39,7 @@ class InstanceState(Entity, array_like=True):
     """One instance."""
 
     holder: str = ""
+    """The process that holds the name; empty once it stopped, or was found to be dead."""
     generation: int = 0
     until_ms: int = 0
     seen_ms: int = 0
@@ -57,6 +61,10 @@ class InstanceState(Entity, array_like=True):
     def exists(self) -> bool:
         """Whether a process has ever held it."""
         return self.generation != 0
+
+    def is_silent(self, *, store_ms: int) -> bool:
+        """Whether its lease has ended though its process has not stopped, as far as is known."""
+        return bool(self.holder) and self.until_ms <= store_ms
 
     def end_of(self, generation: int, *, store_ms: int) -> int | None:
         """When a generation ended, in store time; None if it has not."""

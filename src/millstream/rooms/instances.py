@@ -1,4 +1,9 @@
-"""Instances: processes that serve rooms, each under a name that it holds alone by a lease."""
+"""Instances: processes that serve rooms, each under a name that it holds alone by a lease.
+
+alive    its lease holds
+silent   its lease has ended, and nothing is known of its process: it hangs, or its machine is gone
+free     it has stopped, its process was found to be dead, or an operator has removed it
+"""
 
 from __future__ import annotations
 
@@ -93,10 +98,54 @@ def renew_instance(tx: WriteTransaction, command: c.RenewInstance) -> None:
 
 
 def free_instance(tx: WriteTransaction, command: c.FreeInstance) -> None:
-    """End a lease now."""
+    """End a generation now, unless another process has taken its place."""
     state = tx.entity(room_keys.instance(command.name), InstanceState)
-    if state.end_of(command.generation, store_ms=tx.store_ms) is None:
-        tx.change(room_keys.instance(command.name), InstanceProlonged(tx.store_ms, tx.wall_ms))
+    if state.generation == command.generation and state.holder:
+        _free(tx, command.name, state)
+
+
+def _free(tx: WriteTransaction, name: str, state: InstanceState) -> None:
+    """Let nobody hold a name; a lease that has ended already ended when it did."""
+    ended_ms = min(state.until_ms, tx.store_ms)
+    freed = InstanceHeld("", state.generation, ended_ms, tx.wall_ms, ended_ms)
+    tx.change(room_keys.instance(name), freed)
+
+
+def free_dead_instances(store: Store) -> int:
+    """Free the instances whose processes are known to have ended; answers how many.
+
+    The processes are looked for outside the write lock.
+    """
+    found = [command for holder, command in store.view(_held) if is_dead(holder, store.clock)]
+    for command in found:
+        store.run(partial(free_instance, command=command))
+    return len(found)
+
+
+def _held(view: View) -> list[tuple[str, c.FreeInstance]]:
+    """The instances that have a holder, with the commands that would free them."""
+    return [
+        (one.holder, c.FreeInstance(name, one.generation))
+        for name, one in all_instances(view)
+        if one.holder
+    ]
+
+
+def remove_instance(tx: WriteTransaction, command: c.RemoveInstance) -> bool:
+    """Free an instance that is silent; False if there is none, or if it is free already."""
+    state = tx.entity(room_keys.instance(command.name), InstanceState)
+    if not state.holder:
+        return False
+    if not state.is_silent(store_ms=tx.store_ms):
+        raise Locked(
+            f"instance {command.name!r} is alive: its lease ends in "
+            f"{(state.until_ms - tx.store_ms) / 1000:.0f} s unless it is renewed; stop its process "
+            f"({state.holder}) first",
+            instance=command.name,
+            holder=state.holder,
+        )
+    _free(tx, command.name, state)
+    return True
 
 
 def all_instances(view: View) -> Iterator[tuple[str, InstanceState]]:
@@ -104,6 +153,11 @@ def all_instances(view: View) -> Iterator[tuple[str, InstanceState]]:
     prefix = room_keys.instance("")
     for key in view.find_all(*keys.range_of(prefix)):
         yield key[len(prefix) :].decode(), view.entity(key, InstanceState)
+
+
+def has_instances(view: View) -> bool:
+    """Whether any instance is remembered."""
+    return bool(view.find(*keys.range_of(room_keys.instance("")), limit=1))
 
 
 def list_instances(view: View, query: c.ListInstances) -> list[InstanceInfo]:
@@ -115,6 +169,7 @@ def list_instances(view: View, query: c.ListInstances) -> list[InstanceInfo]:
             holder=state.holder,
             generation=state.generation,
             is_alive=state.until_ms > now_ms,
+            is_silent=state.is_silent(store_ms=now_ms),
             seen=state.seen_ms,
         )
         for name, state in all_instances(view)
@@ -122,9 +177,16 @@ def list_instances(view: View, query: c.ListInstances) -> list[InstanceInfo]:
 
 
 def note_watermarks(tx: WriteTransaction, command: c.NoteWatermarks) -> None:
-    """Move an instance's cursors forwards; a room that is not there any more is passed over."""
+    """Move an instance's cursors forwards, and delete those of rooms without listeners.
+
+    A room that is not there any more is passed over.
+    """
     need_instance(tx, command.instance, command.generation)
-    name = watermark_of(command.instance)
+    name = watermark_of(command.instance, command.generation)
+    for room_name in command.ended:
+        room = find_room(tx, room_name)
+        if room is not None and tx.entity(keys.cursor(room.log_id, name), CursorState).present:
+            tx.change(keys.cursor(room.log_id, name), None)
     for mark in command.marks:
         room = find_room(tx, mark.room)
         if room is None:

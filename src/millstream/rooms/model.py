@@ -156,10 +156,13 @@ class InstanceInfo(Struct, frozen=True, kw_only=True):
 
     name: str
     holder: str
+    """The process that holds the name; empty if none does."""
     generation: int
     is_alive: bool
     seen: int
     """When it was taken, renewed or freed last: milliseconds since the epoch."""
+    is_silent: bool = False
+    """Whether its lease has ended though it did not stop: it hangs, or its machine is gone."""
 
 
 class RoomTicket(Struct, frozen=True, kw_only=True):

@@ -37,9 +37,15 @@ def room_of(log: str) -> str:
     return log.removeprefix(ROOM)
 
 
-def watermark_of(instance: str) -> str:
-    """The cursor by which an instance notes how far it has come in a room."""
-    return f"{WATERMARK}{instance}"
+def watermark_of(instance: str, generation: int) -> str:
+    """Name the cursor by which one generation of an instance notes its progress in a room."""
+    return f"{WATERMARK}{instance}#{generation}"
+
+
+def watermark_parts(cursor: str) -> tuple[str, int]:
+    """Return the instance and the generation of a watermark; generation 0 if it names none."""
+    instance, _, generation = cursor.removeprefix(WATERMARK).rpartition("#")
+    return (instance, int(generation)) if generation.isdecimal() else (cursor, 0)
 
 
 def check_type(kind: str) -> str:

@@ -270,6 +270,8 @@ def get_presence(store: Store, query: c.GetPresence) -> PresenceList:
         return (0, []) if room is None else (room.head.end, presence_rows(view, room))
 
     offset, rows = store.view(look)
+    if rows:
+        store.start_keeper()  # from now on users who are gone leave
     return PresenceList(offset=offset, users=present_of(rows))
 
 

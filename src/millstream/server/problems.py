@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from millstream import errors
-from millstream.errors import Denied, MillstreamError, Unauthenticated
+from millstream.errors import Denied, MillstreamError, Unauthenticated, told_elsewhere
 from millstream.server.journal import note_failure
 
 MEDIA_TYPE = "application/problem+json"
@@ -98,12 +98,13 @@ def status_of(error: MillstreamError) -> int:
 def problem_of(error: MillstreamError) -> Problem:
     """An error as a document."""
     name = type(error).__name__
+    message, data = told_elsewhere(error)
     return Problem(
         type=f"/docs#error-{name}",
         title=name,
         status=status_of(error),
-        detail=_clean(error.message),
-        data=_plain(error.data),
+        detail=_clean(message),
+        data=_plain(data),
         retry=error.retry,
         outcome="unknown" if isinstance(error, errors.OutcomeUnknown) else UNSET,
     )

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import uvloop
@@ -22,6 +23,7 @@ from millstream.clock import Clock
 from millstream.embedded import EmbeddedSession, open_file, open_over
 from millstream.errors import Fenced, InvalidInput, MillstreamError, NoQuorum
 from millstream.limits import Limits
+from millstream.record import to_ms
 from millstream.server.app import make_app
 from millstream.server.auth.register import Registrar
 from millstream.server.cluster.pairing import Pairing
@@ -74,7 +76,9 @@ class Serving:
         self.settings.check()
         self.core: Core | None = None
         self._path = path
-        self._options: dict[str, Any] = {"limits": limits, "clock": clock, "file_mode": file_mode}
+        sweep_ms = to_ms(self.settings.rooms_sweep_s)
+        self._limits = replace(limits or Limits(), room_sweep_ms=sweep_ms)
+        self._options: dict[str, Any] = {"clock": clock, "file_mode": file_mode}
         self._durability: Durability = durability
         self._make_engine = make_engine
         self._pairing = pairing
@@ -195,11 +199,16 @@ class Serving:
             name = self.settings.instance or node.name
         hub = Hub(core, name)
         try:
+            core.store.start_keeper()  # presence of other servers' users is settled here as well
             if self.settings.instance:
                 await hub.attendance.take()  # else once a client enters a room
+            else:
+                hub.attendance.reclaim()
             server = OpenPort(self._config(core, hub), core, self._stopping, on_ready, self._tls)
             await server.serve(sockets=[self._socket])
         finally:
+            if self.node is not None:
+                self.node.hurry()
             await hub.close()
             await core.close()
 
@@ -226,11 +235,13 @@ class Serving:
     def _open_store(self) -> Store:
         if (node := self.node) is not None:
             engine: Engine = node.engine
-            return open_over(lambda: engine, limits=self._options["limits"], clock=node.clock)
+            return open_over(lambda: engine, limits=self._limits, clock=node.clock)
         if self._make_engine is not None:
-            limits, clock = self._options["limits"], self._options["clock"]
-            return open_over(self._make_engine, limits=limits, clock=clock)
-        return open_file(self._path, durability=self._durability, **self._options)
+            clock = self._options["clock"]
+            return open_over(self._make_engine, limits=self._limits, clock=clock)
+        return open_file(
+            self._path, durability=self._durability, limits=self._limits, **self._options
+        )
 
     def _check_tokens(self, store: Store) -> None:
         """A server that needs tokens must have one, else no client could use it.

@@ -81,6 +81,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     rooms_across: bool = True
     """Whether listeners hear what other processes send; without, only what comes in here."""
 
+    rooms_sweep_s: float = 30.0
+    """How often expired messages of rooms are removed."""
+
+    rooms_poll_s: float = 0.0
+    """How long messages of a room gather before they are fetched; 0: as the profile says."""
+
+    rooms_batch: int = 100
+    """Messages of a room that are fetched at once: a long backlog does not hold up other rooms."""
+
     queue_age_s_max: float = 0.0
     """A message that waits for longer makes the server's health a warning; 0 is any time."""
 
@@ -94,6 +103,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise InvalidInput(
                 f"instance_lease_s is from 0.1 to 3,600 seconds, not {self.instance_lease_s:g}"
             )
+        if not 0.1 <= self.rooms_sweep_s <= 3_600:
+            raise InvalidInput(
+                f"rooms_sweep_s is from 0.1 to 3,600 seconds, not {self.rooms_sweep_s:g}"
+            )
+        if not 0 <= self.rooms_poll_s <= 60:
+            raise InvalidInput(f"rooms_poll_s is from 0 to 60 seconds, not {self.rooms_poll_s:g}")
+        if not 1 <= self.rooms_batch <= 10_000:
+            raise InvalidInput(f"rooms_batch is from 1 to 10,000 messages, not {self.rooms_batch}")
         if self.auth == "off" and not self.is_loopback():
             raise InvalidInput(
                 f"a server that others can reach at {self.host} needs tokens: leave auth on, and "

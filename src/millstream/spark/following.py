@@ -40,6 +40,11 @@ class StreamCursors:
         )
         self._floors |= dict.fromkeys(new, -1)
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Let go of logs that were deleted: their cursors went with them."""
+        for name in names:
+            self._floors.pop(name, None)
+
     def move(self, session: Session, positions: Position) -> None:
         """Everything before these was processed: move the cursors there, only ever forward."""
         moved = {name: at for name, at in positions.items() if self._floors.get(name) != at}

@@ -6,7 +6,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from millstream.errors import CorruptionError, InvalidInput, NotFound, OutOfRange, Truncated
+from millstream.errors import (
+    Conflict,
+    CorruptionError,
+    InvalidInput,
+    NotFound,
+    OutOfRange,
+    Truncated,
+)
 from millstream.log import commands as c
 from millstream.partitioning import partition_of, whole_of
 from millstream.queue.rules.sources import INBOX, LATER, OWN
@@ -157,6 +164,16 @@ def checked_start(info: LogInfo, offset: int, options: ReadOptions, what: str) -
     if options.fail_on_data_loss:
         raise lost(info.name, offset, info.start_offset, info.end_offset, what)
     return min(max(offset, info.start_offset), info.end_offset)
+
+
+def made_anew(info: LogInfo, log_id: int, offset: int, what: str) -> Conflict:
+    """A position is of a log that was deleted; another one has its name now."""
+    return Conflict(
+        f"{what} is of another log {info.name!r}: it was deleted at or after offset {offset} and made "
+        f"anew (its id was {log_id}, and is {info.id}), or this is another store. Begin a new "
+        "checkpoint; or set failOnDataLoss=false to read the new log from its beginning",
+        name=info.name,
+    )
 
 
 def lost(log: str, offset: int, start: int, end: int, what: str) -> Truncated | OutOfRange:

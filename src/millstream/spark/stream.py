@@ -3,6 +3,9 @@
 Logs that appear later, by a pattern or because they were only named, are read from their beginning.
 A cursor that follows a stream is a watermark: what lies before it was processed. It moves when the
 next batch is planned.
+
+A position has the id of each log beside its offset. A log of the same name with another id was made
+anew: it ends the stream, or is read from its beginning with failOnDataLoss=false.
 """
 
 from __future__ import annotations
@@ -35,9 +38,10 @@ from millstream.spark.planning import (
     checked_start,
     find_logs,
     lost,
+    made_anew,
     starting_offset,
 )
-from millstream.spark.positions import Position, packed, reported, unpacked
+from millstream.spark.positions import LogIds, Position, ids_in, packed, reported, unpacked
 from millstream.spark.reading import read_ranges
 
 if TYPE_CHECKING:
@@ -80,7 +84,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_named(options.starting, {*infos, *options.logs}, "startingOffsets")
         found = {name: starting_offset(session, info, options) for name, info in infos.items()}
         self._follower.make(session, found)
-        return packed(found)
+        return packed(found, _ids(infos))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """How much a batch takes; Spark knows one bound at a time, and we all of them."""
@@ -97,10 +101,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         point("planning")
         infos = self._look()
         self.commit(start)  # Spark plans a batch once the one before it is done
-        began = unpacked(start)
+        began, known = unpacked(start), ids_in(start)
         ends = self._ends(infos)
-        starts = {name: self._start(began, infos[name]) for name in ends}
-        self._follower.make(self._open(), {n: at for n, at in starts.items() if n not in began})
+        starts = {name: self._start(began, known, infos[name]) for name in ends}
+        new = {n: at for n, at in starts.items() if n not in began or _is_new(known, infos[n])}
+        self._follower.forget(set(new) & set(began))
+        self._follower.make(self._open(), new)
         backlog = {name: max(0, end - starts[name]) for name, end in ends.items()}
         is_bounded = not isinstance(limit, ReadAllAvailable)
         if is_bounded and self._waits(sum(backlog.values())):
@@ -108,7 +114,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         taken = shares(backlog, self._most(limit, backlog, infos) if is_bounded else None)
         # A log that is gone stays where it was: it may come back.
         self._planned = {**began, **{name: starts[name] + taken[name] for name in ends}}
-        return packed(self._planned)
+        if self._planned == began and not any(_is_new(known, infos[name]) for name in ends):
+            return start  # also one without ids, of an older version: there is nothing to do
+        return packed(self._planned, {**known, **_ids(infos)})
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix where a query that only takes what is there ends."""
@@ -121,18 +129,22 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Stored, end: Stored) -> Sequence[InputPartition]:
         """The bins of one batch."""
-        options, began = self._options, unpacked(start)
+        options, began, known = self._options, unpacked(start), ids_in(start)
         infos = self._infos or self._look()
-        ranges = []
+        ranges, planned = [], ids_in(end)
         for name, stop in unpacked(end).items():
-            if stop == began.get(name):
+            if stop == began.get(name) and planned.get(name) == known.get(name, planned.get(name)):
                 continue
             info = infos.get(name)
             if info is None:
                 if options.fail_on_data_loss:
                     raise lost(name, stop, 0, 0, "the checkpoint")
                 continue
-            first = self._start(began, info)
+            if _is_new(planned, info):
+                if options.fail_on_data_loss:
+                    raise made_anew(info, planned[name], stop, "the checkpoint")
+                continue  # what was planned is gone; the next batch begins with the new log
+            first = self._start(began, known, info)
             if stop > info.end_offset and options.fail_on_data_loss:
                 raise lost(name, stop, info.start_offset, info.end_offset, "the checkpoint")
             if first < min(stop, info.end_offset):
@@ -147,11 +159,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Everything before was processed: move the cursors there."""
         if not self._options.cursor:
             return
-        infos = self._infos or self._look()
+        infos, known = self._infos or self._look(), ids_in(end)
         there = {
             name: floor
             for name, floor in unpacked(end).items()
-            if name in infos and floor <= infos[name].end_offset  # else it was made anew
+            if name in infos and not _is_new(known, infos[name]) and floor <= infos[name].end_offset
         }
         self._follower.move(self._open(), there)
 
@@ -209,14 +221,28 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {name: info.end_offset for name, info in infos.items()}
         return {name: end for name, end in self._target.items() if name in infos}
 
-    def _start(self, start: Position, info: LogInfo) -> int:
+    def _start(self, start: Position, known: LogIds, info: LogInfo) -> int:
         """Where a batch begins in a log: where the last one ended, if that is still there."""
         at = start.get(info.name)
         if at is None:
             return info.start_offset
+        if _is_new(known, info):
+            if self._options.fail_on_data_loss:
+                raise made_anew(info, known[info.name], at, "the checkpoint")
+            return info.start_offset
         if at > info.end_offset and not self._options.fail_on_data_loss:
             return info.start_offset  # another log of the same name
         return checked_start(info, at, self._options, "the checkpoint")
+
+
+def _ids(infos: dict[str, LogInfo]) -> LogIds:
+    """The ids of logs, as far as they are known: a server of an older version tells none."""
+    return {name: info.id for name, info in infos.items() if info.id}
+
+
+def _is_new(known: LogIds, info: LogInfo) -> bool:
+    """Whether a log is another one than a position was of; False if one of their ids is not known."""
+    return bool(info.id) and known.get(info.name, info.id) != info.id
 
 
 def shares(backlog: dict[str, int], most: int | None) -> dict[str, int]:

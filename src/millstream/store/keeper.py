@@ -1,6 +1,6 @@
 """The keeper: one background thread that folds, checkpoints and does the upkeep of the parts.
 
-It starts when there is first something to do. Whatever it does is an ordinary, bounded commit; if
+It starts when there is first something to do, or a caller that waits for others. Whatever it does is an ordinary, bounded commit; if
 it dies, or never runs, nothing is lost: the tail is only longer to read.
 """
 
@@ -30,6 +30,8 @@ class Keeper:
         self._working = threading.RLock()
         self._pauses = 0
         self._stopping = False
+        self._is_started = False
+        """Whether it was to start, perhaps while it was paused."""
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
@@ -37,7 +39,7 @@ class Keeper:
         if not self._wake.is_set():
             self._wake.set()
         if self._thread is None:
-            self._start()
+            self.start()
 
     @property
     def is_paused(self) -> bool:
@@ -58,6 +60,8 @@ class Keeper:
             self._pauses -= 1
         if self._thread is not None or self._wake.is_set():
             self.wake()
+        elif self._is_started:
+            self.start()
 
     def stop(self) -> None:
         """End the thread after the slice that it is at."""
@@ -68,8 +72,10 @@ class Keeper:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Look at the work every second from now on, without being woken."""
         with self._lock:
+            self._is_started = True
             if self._thread is None and not self._stopping and not self._pauses:
                 self._thread = threading.Thread(
                     target=self._run, name="millstream-keeper", daemon=True

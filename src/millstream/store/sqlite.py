@@ -57,6 +57,7 @@ from millstream.store.sqlite_file import (
 )
 from millstream.store.sqlite_home import Home, size_of
 from millstream.store.sqlite_left import break_beside_writers
+from millstream.store.sqlite_lock import still_locked
 from millstream.store.sqlite_options import SqliteOptions, fitted
 from millstream.store.sqlite_pages import checksum_layer, is_verified
 from millstream.store.sqlite_pool import PooledSnapshot, ReaderPool
@@ -316,11 +317,7 @@ class SqliteEngine:
     def _refused(self, error: apsw.Error) -> MillstreamError:
         """Why a transaction to write could not be begun."""
         if isinstance(error, apsw.BusyError):
-            return Overloaded(
-                f"{self.path}: other processes kept the write lock for "
-                f"{self._options.busy_timeout_ms / 1000:g} s",
-                path=str(self.path),
-            )
+            return still_locked(self.path, self._options.busy_timeout_ms)
         if isinstance(error, apsw.FullError):
             return full(os.path.dirname(self._real_path), str(error))
         failed = isinstance(error, apsw.IOError | apsw.ReadOnlyError)

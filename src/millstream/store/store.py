@@ -135,6 +135,10 @@ class Store(Committing):
             raise fresh(self.recovery.reason)
         return self._fold_for(None)
 
+    def start_keeper(self) -> None:
+        """Have the upkeep of the parts done every second from now on, also if nothing is written."""
+        self._keeper.start()
+
     def tend_soon(self) -> None:
         """Have the upkeep of the parts done now rather than within a second."""
         self._upkeep_due = 0.0
@@ -332,7 +336,9 @@ class Store(Committing):
         self._keeper: Keeper = Keeper(self._keep, on_failure=self._keeper_failed)
         self.recovery: Recovery = Recovery(self._recover, self.clock)
         self.engine.on_upkeep_due = self._keeper.wake
-        self.watch: Watch = Watch(self._await_others if self.engine.shared else None)
+        self.watch: Watch = Watch(
+            self._await_others if self.engine.shared else None, on_wait=self._keeper.start
+        )
 
     def _initialise(self) -> None:
         with self.engine.read() as snapshot:

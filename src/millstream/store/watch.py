@@ -33,8 +33,10 @@ Tell = Callable[[Collection[bytes] | None], None]
 class Watch:
     """Waiters by the key of the entity that they wait for, or by the two bytes of a type."""
 
-    def __init__(self, look: Look | None) -> None:
+    def __init__(self, look: Look | None, *, on_wait: Wake = lambda: None) -> None:
+        """`on_wait` is called whenever a waiter comes; it must be quick."""
         self._look = look
+        self._on_wait = on_wait
         self._lock = threading.Lock()
         self._waiters: dict[bytes, list[Wake]] = {}
         self.told: tuple[Tell, ...] = ()
@@ -55,6 +57,7 @@ class Watch:
                     target=self._watch, name="millstream-watch", daemon=True
                 )
                 self._thread.start()
+        self._on_wait()
         self.stir()
 
     def remove(self, key: bytes, wake: Wake) -> None:

@@ -21,8 +21,10 @@ from millstream.log.progress import (
     CursorProgress,
     check_section,
     check_within,
+    listed,
     ranges_of,
 )
+from millstream.numbers import checked_numbers
 from millstream.record import CursorInfo, Extent, Record, Seconds
 from millstream.threads.surface import Lock
 
@@ -66,6 +68,7 @@ def open_cursor(
     return Cursor(session, source, name, durable=durable, progress=CursorProgress(info, section))
 
 
+@checked_numbers
 class Cursor:
     """How far one named reader has come; threads that share one take different records."""
 
@@ -102,7 +105,7 @@ class Cursor:
 
         `Conflict` if they were set aside since they were taken: other records are there now.
         """
-        named = [records] if isinstance(records, Record | int) else list(records)
+        named = listed(records)
         self._ack(ranges_of(named), named)
 
     def ack_up_to(self, offset: int) -> None:

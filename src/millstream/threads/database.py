@@ -15,6 +15,7 @@ from millstream.command import Fold, QuerySql, Session, Stats, sql_parameters
 from millstream.errors import InvalidInput
 from millstream.limits import Limits
 from millstream.log import commands as c
+from millstream.numbers import checked, checked_numbers
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.spec import QueueSettings, spec_of, takes_settings
@@ -22,8 +23,8 @@ from millstream.record import LogInfo, SqlResult
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
-from millstream.rooms.commands import ListRooms
-from millstream.rooms.model import RoomInfo
+from millstream.rooms.commands import ListInstances, ListRooms, RemoveInstance
+from millstream.rooms.model import InstanceInfo, RoomInfo
 from millstream.store.engine import Durability, Mode
 from millstream.store.place import is_address
 from millstream.store.slate_options import SlateOptions
@@ -42,6 +43,7 @@ ENTRIES_PER_PAGE = 1_000
 
 
 @opening
+@checked
 def open(
     path: str | os.PathLike[str] | Sequence[str],
     *,
@@ -103,6 +105,7 @@ def open(
     )
 
 
+@checked_numbers
 class Millstream:
     """One open store, for any thread; close it, or use `with`."""
 
@@ -187,6 +190,17 @@ class Millstream:
         while page := self._session.execute(ListRooms(after, ENTRIES_PER_PAGE)):
             yield from page
             after = page[-1].name
+
+    def instances(self) -> list[InstanceInfo]:
+        """The servers that serve the rooms of this store, or did within a day, by name."""
+        return self._session.execute(ListInstances())
+
+    def remove_instance(self, name: str) -> bool:
+        """Forget a server that is gone without having stopped; False if there is none to forget.
+
+        Raises `Locked` if it is alive.
+        """
+        return self._session.execute(RemoveInstance(name))
 
     def transaction(self) -> Transaction:
         """Several operations in one commit: they are gathered, and happen when the block ends."""

@@ -16,6 +16,7 @@ from millstream.log import commands as c
 from millstream.log.block import RecordBlock
 from millstream.log.names import check_name
 from millstream.log.progress import SECTION
+from millstream.numbers import checked_numbers
 from millstream.record import (
     CursorInfo,
     Extent,
@@ -32,6 +33,7 @@ from millstream.threads.stage import Stage, open_stage
 from millstream.threads.surface import Entries
 
 
+@checked_numbers
 class Log(AnyLog):
     """Records at stable offsets: append at the end, read anywhere, forget from the front.
 
@@ -177,6 +179,11 @@ class Log(AnyLog):
         """How many records are there."""
         start, end = self._bounds()
         return end - start
+
+    def is_empty(self) -> bool:
+        """Whether no record is there: none was appended yet, or all were forgotten."""
+        start, end = self._bounds()
+        return start == end
 
     def truncate(self, *, before: int, past_end: bool = False) -> int:
         """Forget the records before an offset and return how many went.

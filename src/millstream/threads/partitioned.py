@@ -14,6 +14,7 @@ from millstream.header import HeadersLike
 from millstream.log import commands as c
 from millstream.log.progress import SECTION
 from millstream.log.spreading import Spreader
+from millstream.numbers import checked_numbers
 from millstream.partitioning import partition_name
 from millstream.record import (
     LogInfo,
@@ -40,6 +41,7 @@ def open_partitioned(session: Session, name: str) -> PartitionedLog:
     return PartitionedLog(session, name, len(parts), follows=True)
 
 
+@checked_numbers
 class PartitionedLog(AnyLog):
     """Records spread over several logs by their keys; those of one key stay in their order.
 
@@ -199,6 +201,10 @@ class PartitionedLog(AnyLog):
     def __len__(self) -> int:
         """How many records are there."""
         return sum(one.end_offset - one.start_offset for one in self.parts())
+
+    def is_empty(self) -> bool:
+        """Whether no record is there, in any partition."""
+        return all(one.end_offset == one.start_offset for one in self.parts())
 
     @property
     def metadata(self) -> Metadata:

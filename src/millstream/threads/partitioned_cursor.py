@@ -14,6 +14,7 @@ from millstream.errors import InvalidInput
 from millstream.log import commands as c
 from millstream.log.names import check_name
 from millstream.log.progress import CursorProgress, check_section
+from millstream.numbers import checked_numbers
 from millstream.partitioning import partition_name
 from millstream.record import CursorInfo, LogInfo, PartitionOffset, Record, Seconds
 from millstream.threads.cursor import Cursor
@@ -59,6 +60,7 @@ def open_partitioned_cursor(
     return cursor
 
 
+@checked_numbers
 class PartitionedCursor:
     """How far one named reader of a log with partitions has come, in each of them.
 

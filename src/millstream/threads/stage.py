@@ -21,6 +21,7 @@ from millstream.header import HeadersLike
 from millstream.log import commands as c
 from millstream.log.progress import check_section
 from millstream.log.staged import Staged, staged_record
+from millstream.numbers import checked_numbers
 from millstream.record import Extent, Record, Seconds
 from millstream.threads.cursor import Cursor, Source, open_cursor
 from millstream.threads.surface import Lock, Unbroken
@@ -34,6 +35,7 @@ def open_stage(session: Session, log: Source, *, section: int) -> Stage:
     return Stage(session, log, section=section, token=token, end=end)
 
 
+@checked_numbers
 class Stage:
     """Records that are readable here, and durable at the next commit."""
 

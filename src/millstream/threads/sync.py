@@ -61,13 +61,19 @@ def synced(own: Session, peer: Session, options: Options, tell: Tell | None = No
 
 
 def sync_round(
-    own: Session, peer: Session, options: Options, tell: Tell | None = None
+    own: Session,
+    peer: Session,
+    options: Options,
+    tell: Tell | None = None,
+    *,
+    look_behind: bool = True,
 ) -> tuple[Outcome, list[MillstreamError]]:
     """The same, with the errors of logs beside the outcome."""
     options.check()
     meter = TrafficMeter()
     began_s = own.clock.seconds()
-    outcome, errors = drive(sync_steps(options, tell), own, peer, meter)
+    steps = sync_steps(options, tell, look_behind=look_behind)
+    outcome, errors = drive(steps, own, peer, meter)
     outcome.bytes = meter.bytes
     outcome.seconds = own.clock.seconds() - began_s
     return outcome, errors
@@ -89,11 +95,13 @@ def follow(
     sessions: dict[Side, Session] = {"own": own, "peer": peer}
     watched = watched_sides(options)
     pace = Pace()
+    first = True
     waits: dict[Side, Future[int]] = {}
     with Beside(stop) as beside:
         seen = {side: sessions[side].execute(WaitForChange(0, 0)) for side in watched}
         while not stop.is_set():
-            outcome, _ = sync_round(own, peer, options, tell)
+            outcome, _ = sync_round(own, peer, options, tell, look_behind=first)
+            first = False
             if pace.tells(outcome):
                 yield outcome
             beside.pause(pace.seconds)

@@ -19,6 +19,7 @@ from typing import Protocol, Self
 
 from millstream.command import Session
 from millstream.errors import InvalidInput, MillstreamError, OutcomeUnknown
+from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Message, QueueInfo
 from millstream.queue.model.spec import no_queue
 from millstream.record import Seconds, to_ms
@@ -65,6 +66,7 @@ class Supply(Protocol):
         """Prolong leases; until when."""
 
 
+@checked_numbers
 class Worker:
     """Runs a handler on the messages of a queue, until it is stopped. It is started once."""
 

@@ -72,7 +72,7 @@ def test_a_name_has_its_twin_with_the_same_parameters(sync: type, twin: type, na
 
 @EACH_NAME
 def test_what_asks_the_store_is_awaited_or_iterated(sync: type, twin: type, name: str) -> None:
-    other = getattr(twin, name)
+    other = inspect.unwrap(getattr(twin, name))
     waits = inspect.iscoroutinefunction(other) or inspect.isasyncgenfunction(other)
     assert waits == (twin is not aio.Transaction and (twin, name) not in NOT_AWAITED)
 

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import millstream
 from millstream import errors
+from millstream.cli import app
 from millstream.cli.advice import exit_code, explain
+from millstream.server.settings import Settings
 
 
 def names(cli: Any, *arguments: str) -> list[str]:
@@ -53,6 +56,27 @@ def test_a_section_of_the_file_sets_the_options_of_a_command(
     assert cli("append", "a", "--batch", "1", input=b"1\n2\n") == "6\n7\n"
 
 
+def test_the_section_of_rooms_sets_what_a_server_does_about_them(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Settings] = []
+
+    class Refused(Exception):
+        pass
+
+    def refuse(_: Any, settings: Settings, **__: Any) -> None:
+        asked.append(settings)
+        raise Refused
+
+    monkeypatch.setattr("millstream.server.serving.Serving", refuse)
+    text = '[rooms]\nsweep = "10s"\nbatch = 7\nacross = false\n[serve]\nrooms-batch = 8\n'
+    Path("millstream.toml").write_text(text, encoding="utf-8")
+    for more in ([], ["--rooms-sweep", "2s", "--rooms-poll", "50ms", "--rooms-across"]):
+        CliRunner().invoke(app, ["serve", *more])
+    found = [(s.rooms_sweep_s, s.rooms_poll_s, s.rooms_batch, s.rooms_across) for s in asked]
+    assert found == [(10.0, 0.0, 8, False), (2.0, 0.05, 8, True)]
+
+
 def test_the_store_of_a_named_file_lies_beside_it(cli: Any) -> None:
     Path("sub").mkdir()
     Path("sub/my.toml").write_text('store = "x.db"\n', encoding="utf-8")
@@ -68,6 +92,8 @@ def test_the_store_of_a_named_file_lies_beside_it(cli: Any) -> None:
         ("[log.nothing]\nx = 1", "log.nothing"),
         ("store = 1", "store is a text"),
         ("store = ", "millstream.toml"),
+        ("rooms = 1", "rooms is a section"),
+        ("[rooms]\nsweeep = 1", "[rooms] has no option 'sweeep'"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(cli: Any, text: str, told: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import millstream
 from millstream.format.ticket import PREFIX
+from millstream.rooms.commands import TakeInstance
 
 
 @pytest.fixture
@@ -86,3 +87,15 @@ def test_a_ticket_is_printed(hall: Any) -> None:
     assert (found["room"], found["user"], found["can"]) == ("hall", "ada", "read")
     hall("room", "ticket", "hall", "ada", "--can", "all", code=2)
     assert "read or write" in hall.stderr
+
+
+def test_instances_are_listed_and_one_that_is_gone_is_removed(cli: Any) -> None:
+    cli("room", "send", "hall", "chat", "hello")
+    assert cli("room", "instances") == ""
+    with millstream.open("millstream.db") as ms:
+        ms.session.execute(TakeInstance("10.0.0.7:8080", "another machine", 0))
+    (found,) = cli.json("room", "instances")
+    assert (found["name"], found["state"]) == ("10.0.0.7:8080", "silent")
+    assert cli.json("room", "remove-instance", "10.0.0.7:8080")["removed"]
+    assert cli.json("room", "instances")[0]["state"] == "stopped"
+    assert not cli.json("room", "remove-instance", "10.0.0.7:8080")["removed"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 import millstream
+from millstream.server.auth.register import Registrar
+from millstream.server.auth.tokens import create_token
 from tests.unit.cli.conftest import Cli
 
 
@@ -91,3 +93,34 @@ def test_what_contradicts_itself_is_refused(cli: Cli, stores: None) -> None:
 def test_a_server_that_is_not_there_is_told(cli: Cli, stores: None) -> None:
     line = cli.error("sync", "http://127.0.0.1:9", "--store", "a.db", code=2)
     assert "cannot reach" in line
+
+
+def test_what_is_not_carried_is_named_for_the_stores_that_give(cli: Cli, stores: None) -> None:
+    with millstream.open("a.db") as ms:
+        jobs = ms.create_queue("jobs")
+        jobs.put_many([b"1", b"2", b"3"])
+        jobs.ack(jobs.claim(1))
+        jobs.claim(1, lease=3600)
+        reader = ms.log("x").cursor("reader")
+        reader.ack(reader.take(1))
+        ms.room("hall").send("chat", "hello")
+        create_token(ms, "gone", ["log:read:*"])
+        create_token(ms, "someone", ["log:read:*"])
+        Registrar(ms).revoke("gone")
+        with ms.transaction() as tx:
+            tx.sql("CREATE TABLE mine (a)")
+    pushed = cli.json("sync", "b.db", "--store", "a.db", "--push")["left_behind"]
+    assert [(one["kind"], one["count"], one["names"], one["messages"]) for one in pushed] == [
+        ("queue", 1, ["jobs"], 2),
+        ("cursor", 1, ["x/reader"], 0),
+        ("room", 1, ["hall"], 0),
+        ("token", 1, [], 0),
+        ("table", 1, ["mine"], 0),
+    ]
+    assert cli.json("sync", "b.db", "--store", "a.db", "--pull")["left_behind"] == []
+    cli("sync", "b.db", "--store", "a.db")
+    assert (
+        "1 queue with 2 messages (jobs); 1 cursor (x/reader); 1 room (hall); 1 token; "
+        "1 table of the application (mine). `millstream copy`" in cli.stderr
+    )
+    assert cli.json("sync", "a.db", "--store", "b.db", "--pull")["left_behind"] == pushed

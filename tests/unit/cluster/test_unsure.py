@@ -145,11 +145,17 @@ def test_a_node_that_stops_does_not_wait_for_the_log() -> None:
     group = Group()
     a = group.node("a").lead()
     a.door.hook = away
-    a.node.member.appender._pause = lambda duration_s: True
+    a.node.hurry()
     began_s = a.clock.seconds()
 
     with pytest.raises(NoQuorum):
         a.put(1)
+    a.door.hook = None
+    a.faults.on("sent", Unsure("no answer"))
+    a.faults.on("reading", Unreachable("down"))
+    a.door.hook = a.faults
+    with pytest.raises(OutcomeUnknown):
+        a.put(2)
 
     assert a.clock.seconds() == began_s
 

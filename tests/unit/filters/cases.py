@@ -57,6 +57,8 @@ AT_THE_CAPS = {
     "sum": "a" + " + a" * 98 + " = 1",
     "quotient": "a" + " / b" * 98 + " = 1",
     "differences": "a - (" * 98 + "b" + ")" * 98 + " = 1",
+    "long sum": "a" + " + a" * 998 + " = 1",
+    "long sum of products": "a" + " + a * 2 - b / 3" * 249 + " <> b",
     "signs": "-" * 98 + "a = 1",
     "constants": "a" + " + 1" * 98 + " <= b",
     "floats": "1.5 * a" + " + 1.5 * a" * 97 + " > b",
@@ -219,10 +221,18 @@ def _literal(value: Any, random: Random) -> str:
             return "'" + value.replace("'", "''") + "'"
         case bool():
             return str(value).upper()
-        case int() if random.random() < 0.2:
-            return random.choice([hex, lambda number: f"{number:#X}"])(value)
+        case int() if random.random() < 0.4:
+            return _integer(value, random)
         case _:
             return repr(value)
+
+
+def _integer(value: int, random: Random) -> str:
+    """An integer in one of the forms that Java has for it."""
+    sign, number = "-" * (value < 0), abs(value)
+    grouped = f"{number:_}"
+    forms = [hex(number), f"{number:#X}", bin(number), f"0{number:o}", grouped, str(number)]
+    return sign + random.choice(forms) + random.choice(["", "", "L", "l"])
 
 
 # Meaning

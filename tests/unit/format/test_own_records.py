@@ -19,6 +19,7 @@ import msgspec
 import pytest
 
 from millstream import Producer
+from millstream.command import Transact
 from millstream.embedded import KINDS, EmbeddedSession, open_store
 from millstream.errors import CorruptionError
 from millstream.format import keys
@@ -324,7 +325,7 @@ def with_room() -> Stored:
     with Millstream(EmbeddedSession(store)) as ms:
         ask = ms.session.execute
         first = ask(rooms.TakeInstance("i", "h")).generation
-        ask(rooms.FreeInstance("i", first))
+        ask(Transact([rooms.RenewInstance("i", first), rooms.FreeInstance("i", first)]))
         clock.advance(1)
         second = ask(rooms.TakeInstance("i", "h")).generation
         ask(rooms.SpecifyRoom("r", RoomSettings(ttl=9.0, retained=("t",))))

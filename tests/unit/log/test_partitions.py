@@ -93,7 +93,7 @@ def test_another_number_is_refused(ms: Millstream, orders: PartitionedLog) -> No
 
 @pytest.mark.parametrize("number", [0, -1, 1_025, True, 2.0, "4"])
 def test_a_number_that_makes_no_sense_is_refused(ms: Millstream, number: int) -> None:
-    with pytest.raises(InvalidInput, match="1 to 1,024 partitions"):
+    with pytest.raises(InvalidInput, match=r"1 to 1,024 partitions|partitions is a whole number"):
         ms.log("orders", partitions=number)
 
 

@@ -212,3 +212,15 @@ def test_a_log_is_described(ms: Millstream) -> None:
     assert 0 < first.bytes < info.bytes
     assert wall_ms_of(info.created) == info.timestamp
     assert info.created == first.created
+
+
+def test_a_log_is_empty_until_it_has_a_record_and_when_all_are_forgotten(ms: Millstream) -> None:
+    for log in (ms.log("none"), ms.log("parts", partitions=3)):
+        assert log.is_empty()
+        log.append(b"x")
+        assert not log.is_empty()
+        assert bool(log)
+    plain = ms.log("none")
+    plain.truncate(before=1)
+    assert plain.is_empty()
+    assert bool(plain), "a handle is true, whatever its log holds"

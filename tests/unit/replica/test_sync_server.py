@@ -166,3 +166,20 @@ def test_a_real_server_process_is_followed_and_outlived(tmp_path: Path) -> None:
             assert values(there, "x") == [b"0", b"1"]
         follower.send_signal(signal.SIGINT)
         assert follower.wait(30) == 0
+
+
+def test_a_server_says_what_it_does_not_give_to_a_token_that_may_know(
+    own: Millstream, tmp_path: Path
+) -> None:
+    with millstream.open(tmp_path / "server.db") as ms:
+        ms.log("x").append(b"1")
+        ms.create_queue("jobs").put(b"2")
+        _, few = create_token(ms, "few", ["replica:read:*"])
+        _, more = create_token(ms, "more", ["replica:read:*", "store:read"])
+    with running(tmp_path / "server.db", GUARDED) as server:
+        kinds = []
+        for token in (few, more):
+            with millstream.open(server.url, token=token) as there:
+                outcome = own.sync(there, direction="pull")
+                kinds.append([(one.kind, one.count) for one in outcome.left_behind])
+    assert kinds == [[("unknown", 0)], [("queue", 1), ("token", 2)]]

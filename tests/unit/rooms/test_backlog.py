@@ -1,4 +1,4 @@
-"""Backlogs of rooms: what living instances have not passed, and how bad that is."""
+"""Backlogs of rooms: what a server has not delivered, and how bad that is."""
 
 from __future__ import annotations
 
@@ -34,67 +34,58 @@ def backlog(served: Served, own: OwnPlace = NOWHERE) -> RoomBacklog:
     return found
 
 
-def test_what_all_have_passed_is_no_backlog_however_long_it_is_remembered(served: Served) -> None:
-    at = "one", served.take("one")
+def test_what_was_delivered_is_no_backlog_however_long_it_is_remembered(served: Served) -> None:
     served.specify("hall", ttl=3_600)
     served.send("hall", *[message("chat") for _ in range(6)])
-    served.ask(c.NoteWatermarks(*at, [Watermark("hall", 6)]))
     served.clock.advance(20)
-    found = backlog(served)
+    found = backlog(served, OwnPlace("one", {"hall": 6}))
     assert (found.messages, found.sent, found.unpassed, found.oldest_s) == (6, 6, 0, 0.0)
 
 
-def test_a_room_that_no_instance_serves_has_no_backlog(served: Served) -> None:
+def test_a_room_without_listeners_here_has_no_backlog(served: Served) -> None:
     served.send("hall", message("chat"))
     served.clock.advance(100)
     assert backlog(served).status == "healthy"
+    assert backlog(served, OwnPlace("one", {"yard": 0})).status == "healthy"
 
 
-def test_the_slowest_living_instance_counts(served: Served) -> None:
-    one, two = ("one", served.take("one")), ("two", served.take("two"))
+def test_what_was_not_delivered_counts_from_the_oldest(served: Served) -> None:
     served.send("hall", *[message("chat") for _ in range(4)])
     served.clock.advance(5)
     served.send("hall", *[message("chat") for _ in range(2)])
-    served.ask(c.NoteWatermarks(*one, [Watermark("hall", 5)]))
-    served.ask(c.NoteWatermarks(*two, [Watermark("hall", 3)]))
     served.clock.advance(10)
-    found = backlog(served)
+    found = backlog(served, OwnPlace("one", {"hall": 3}))
     assert (found.unpassed, found.oldest_s, found.status) == (3, 15.0, "warning")
-    served.clock.advance(10)
-    served.ask(c.RenewInstance(*one))
-    served.clock.advance(6)  # the other one is dead now
-    found = backlog(served)
-    assert (found.unpassed, found.oldest_s) == (1, 26.0)
+    found = backlog(served, OwnPlace("one", {"hall": 5}))
+    assert (found.unpassed, found.oldest_s) == (1, 10.0)
 
 
-def test_what_an_instance_may_not_have_noted_yet_counts_as_passed(served: Served) -> None:
-    at = "one", served.take("one")
-    served.send("hall", message("chat"))
+@pytest.mark.parametrize("life", ["alive", "silent", "started again", "freed", "forgotten"])
+def test_another_instance_is_no_backlog_of_this_one(served: Served, life: str) -> None:
+    at = "other", served.take("other", "elsewhere")
+    served.send("hall", *[message("chat") for _ in range(6_000)])
     served.ask(c.NoteWatermarks(*at, [Watermark("hall", 0)]))
-    served.clock.advance(2)
-    assert backlog(served).unpassed == 0
-    served.clock.advance(1)
-    assert backlog(served).unpassed == 1
+    served.clock.advance({"alive": 20, "forgotten": 90_000}.get(life, 40))
+    if life == "started again":
+        served.take("other")
+    if life == "freed":
+        served.ask(c.FreeInstance(*at))
+    found = backlog(served, OwnPlace("one", {"hall": 6_000}))
+    assert (found.unpassed, found.status) == (0, "healthy")
 
 
-def test_an_instance_knows_best_how_far_it_has_come_itself(served: Served) -> None:
-    at = "one", served.take("one")
+def test_what_expired_before_it_was_delivered_is_still_a_backlog(served: Served) -> None:
     served.send("hall", *[message("chat") for _ in range(3)])
-    served.ask(c.NoteWatermarks(*at, [Watermark("hall", 0)]))
-    served.clock.advance(20)
-    assert backlog(served, OwnPlace("one", {"hall": 3})).unpassed == 0
-    assert backlog(served, OwnPlace("one", {"hall": 2})).unpassed == 1
-    assert backlog(served, OwnPlace("one", {})).unpassed == 0
-
-
-def test_expired_messages_are_not_counted(served: Served) -> None:
-    at = "one", served.take("one")
-    served.send("hall", *[message("chat") for _ in range(3)])
-    served.ask(c.NoteWatermarks(*at, [Watermark("hall", 0)]))
     served.ms.log("room:hall").truncate(before=2)
     served.clock.advance(20)
-    found = backlog(served)
-    assert (found.messages, found.unpassed) == (1, 1)
+    found = backlog(served, OwnPlace("one", {"hall": 0}))
+    assert (found.messages, found.unpassed, found.oldest_s) == (1, 3, 20.0)
+    served.ms.log("room:hall").truncate(before=3)
+    served.clock.advance(20)
+    found = backlog(served, OwnPlace("one", {"hall": 0}))
+    assert (found.messages, found.unpassed) == (0, 3)
+    assert found.oldest_s >= 20.0
+    assert found.status != "healthy"
 
 
 def test_more_rooms_than_one_look_takes_are_all_found(

@@ -12,7 +12,7 @@ from millstream.errors import Fenced, InvalidName, Locked
 from millstream.rooms import commands as c
 from millstream.rooms.holder import is_dead, make_holder
 from millstream.rooms.model import Watermark
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from tests.unit.rooms.serving import Served, message
 
 
@@ -83,6 +83,90 @@ def test_a_process_is_known_by_its_start_not_by_its_number_alone() -> None:
     assert not is_dead("a text of somebody else", clock)
 
 
+def test_a_process_that_is_hidden_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimulatedClock()
+    holder = make_holder(clock)
+
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr("pathlib.Path.read_text", refuse)
+    assert not is_dead(holder, clock)
+
+
+# Instances that are gone.
+
+
+def dead_holder(served: Served) -> str:
+    """The holder of a process that has ended."""
+    boot, space, _, _, number = make_holder(served.clock).split("/")
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        pass
+    return "/".join([boot, space, str(child.pid), "1", number])
+
+
+def states(served: Served) -> dict[str, str]:
+    return {
+        one.name: "alive" if one.is_alive else "silent" if one.is_silent else "free"
+        for one in served.ms.instances()
+    }
+
+
+def test_an_instance_whose_lease_ran_out_is_silent_until_it_comes_back(served: Served) -> None:
+    first = served.take("one")
+    assert states(served) == {"one": "alive"}
+    served.clock.advance(30)
+    assert states(served) == {"one": "silent"}
+    served.clock.advance(23 * 3600)
+    assert states(served) == {"one": "silent"}
+    second = served.take("one")
+    assert states(served) == {"one": "alive"}
+    served.ask(c.FreeInstance("one", first))
+    assert states(served) == {"one": "alive"}
+    served.ask(c.FreeInstance("one", second))
+    assert states(served) == {"one": "free"}
+
+
+def test_the_background_frees_an_instance_whose_process_is_dead(served: Served) -> None:
+    served.take("dead", dead_holder(served))
+    served.take("own")
+    served.take("elsewhere", "other boot/1/1/1/x")
+    Probe(served.ms).upkeep()
+    assert states(served) == {"dead": "free", "own": "alive", "elsewhere": "alive"}
+
+
+def test_users_of_a_process_that_died_leave_after_five_seconds(served: Served) -> None:
+    at = "dead", served.take("dead", dead_holder(served))
+    served.join("hall", "ann", at)
+    Probe(served.ms).upkeep()
+    served.clock.advance(4.999)
+    Probe(served.ms).upkeep()
+    assert served.users("hall") == {"ann": 0}
+    served.clock.advance(0.001)
+    Probe(served.ms).upkeep()
+    assert served.users("hall") == {}
+    assert served.told("hall") == [("joined", "ann"), ("left", "ann")]
+
+
+def test_an_operator_removes_an_instance_that_is_silent(served: Served) -> None:
+    at = "one", served.take("one")
+    served.send("hall", message("chat"))
+    served.ask(c.NoteWatermarks(*at, [Watermark("hall", 0)]))
+    with pytest.raises(Locked, match="is alive"):
+        served.ms.remove_instance("one")
+    served.clock.advance(61)
+    assert served.ask(c.SweepRooms()) == 0
+    assert served.ms.remove_instance("one")
+    assert not served.ms.remove_instance("one")
+    assert not served.ms.remove_instance("nobody")
+    assert states(served) == {"one": "free"}
+    assert served.ask(c.SweepRooms()) == 1
+    assert served.ms.log("room:hall").cursors() == []
+
+
+# Watermarks.
+
+
 def test_the_name_of_an_instance_is_checked(served: Served) -> None:
     for name in ("", "x" * 129, "a\nb"):
         with pytest.raises(InvalidName):
@@ -92,10 +176,9 @@ def test_the_name_of_an_instance_is_checked(served: Served) -> None:
 def test_watermarks_only_move_forwards_and_never_past_the_end(served: Served) -> None:
     at = "one", served.take("one")
     served.send("hall", *[message("chat", n) for n in range(5)])
-    cursor = served.ms.log("room:hall").cursor("instance:one")
     for offset, floor in ((2, 2), (1, 2), (9, 5)):
         served.ask(c.NoteWatermarks(*at, [Watermark("hall", offset), Watermark("nowhere", 1)]))
         (info,) = served.ms.log("room:hall").cursors()
-        assert (info.name, info.floor) == (cursor.name, floor)
+        assert (info.name, info.floor) == (f"instance:one#{at[1]}", floor)
     with pytest.raises(Fenced):
         served.ask(c.NoteWatermarks("one", at[1] - 1, [Watermark("hall", 5)]))

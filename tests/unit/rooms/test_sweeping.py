@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from millstream import Limits
 from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.rooms import commands as c
 from millstream.rooms.model import Watermark
-from millstream.testing import Probe
+from millstream.rooms.sweeping import SweepCounts
+from millstream.testing import MemoryEngine, Probe, SimulatedClock, memory_store
 from tests.unit.rooms.serving import Served, message
 
 
@@ -65,13 +67,54 @@ def test_the_lowest_watermark_of_instances_that_were_seen_guards(served: Served)
     assert served.ask(c.SweepRooms()) == 2
     assert served.ask(c.SweepRooms()) == 0
     assert bounds(served) == (2, 6)
+    served.clock.advance(99)
     third = "one", served.take("one")
-    served.clock.advance(201)
+    served.ask(c.NoteWatermarks(*third, [Watermark("hall", 4)]))
+    served.clock.advance(102)
     assert served.ask(c.SweepRooms()) == 2
     assert bounds(served) == (4, 6)
     served.ask(c.FreeInstance(*third))
-    served.clock.advance(301)
     assert served.ask(c.SweepRooms()) == 2
+
+
+def test_an_instance_that_was_started_again_guards_nothing_without_listeners(
+    served: Served,
+) -> None:
+    one, two = ("one", served.take("one")), ("two", served.take("two", "elsewhere"))
+    served.send("hall", *[message("chat") for _ in range(6)])
+    for at in (one, two):
+        served.ask(c.NoteWatermarks(*at, [Watermark("hall", 2)]))
+    served.clock.advance(61)
+    assert served.ask(c.SweepRooms()) == 2
+    served.take("two")
+    assert served.ask(c.SweepRooms()) == 0
+    served.ask(c.FreeInstance(*one))
+    assert served.ask(c.SweepRooms()) == 4
+    assert served.ms.log("room:hall").cursors() == []
+
+
+def test_a_room_without_listeners_at_an_instance_does_not_wait_for_it(served: Served) -> None:
+    at = "one", served.take("one")
+    for room in ("hall", "yard"):
+        served.send(room, message("chat"))
+    served.ask(c.NoteWatermarks(*at, [Watermark("hall", 0), Watermark("yard", 0)]))
+    served.ask(c.NoteWatermarks(*at, [], ["hall", "yard", "nowhere"]))
+    served.ask(c.NoteWatermarks(*at, [Watermark("yard", 0)]))
+    served.clock.advance(61)
+    assert served.ask(c.SweepRooms()) == 1
+    assert (bounds(served), bounds(served, "yard")) == ((1, 1), (0, 1))
+
+
+def test_watermarks_of_an_earlier_release_guard_nothing_and_go(served: Served) -> None:
+    at = "one", served.take("one")
+    served.send("hall", message("chat"))
+    served.ms.log("room:hall").cursor("instance:one", start=0)
+    served.ms.log("room:hall").cursor("reader", start=0)
+    served.ask(c.NoteWatermarks(*at, [Watermark("hall", 1)]))
+    served.clock.advance(61)
+    assert served.ask(c.SweepRooms()) == 1
+    names = [one.name for one in served.ms.log("room:hall").cursors()]
+    assert names == [f"instance:one#{at[1]}", "reader"]
 
 
 def test_instances_that_were_not_seen_for_a_day_are_forgotten(served: Served) -> None:
@@ -109,6 +152,39 @@ def test_the_background_sweeps_and_gives_bytes_back(served: Served) -> None:
     assert info is not None
     assert info.bytes == 0
     assert len(Probe(served.ms).rows(keys.ENTRY)) == 0
+
+
+def test_the_background_counts_and_logs_what_it_removes(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts = Probe(served.ms).store.caches.of(SweepCounts)
+    served.send("hall", message("chat"), message("chat"))
+    served.send("yard", message("chat"))
+    with caplog.at_level("INFO", "millstream.rooms"):
+        Probe(served.ms).upkeep()
+        served.clock.advance(61)
+        Probe(served.ms).upkeep()
+        served.clock.advance(31)
+        Probe(served.ms).upkeep()
+    found = [(one.message, vars(one)["messages"]) for one in caplog.records]
+    assert found == [("rooms_swept", 3)]
+    assert (counts.messages, counts.sweeps) == (3, 2)
+
+
+def test_how_often_rooms_are_swept_can_be_set() -> None:
+    clock = SimulatedClock()
+    with memory_store(MemoryEngine(), clock=clock, limits=Limits(room_sweep_ms=500)) as ms:
+        probe = Probe(ms)
+        probe.pause_keeper()
+        probe.upkeep()
+        counts = probe.store.caches.of(SweepCounts)
+        for sweeps in (0, 1):
+            clock.advance(0.499)
+            probe.upkeep()
+            assert counts.sweeps == sweeps
+            clock.advance(0.001)
+            probe.upkeep()
+            assert counts.sweeps == sweeps + 1
 
 
 def test_a_room_that_is_damaged_does_not_keep_others_from_being_swept(served: Served) -> None:

@@ -112,6 +112,7 @@ TABLE: list[tuple[Any, str]] = [
     (logs.GetOwner("orders"), "log:read:orders"),
     (logs.GetParent("orders"), "log:read:orders"),
     (copies.SummarizeLog("orders"), "replica:read:orders"),
+    (copies.ListUnsynced(), "store:read"),
     (copies.GetChain("orders", 0), "replica:read:orders"),
     (copies.DigestRange("orders", 0, 1), "replica:read:orders"),
     (copies.GetStampedMetadata("orders"), "replica:read:orders"),
@@ -121,6 +122,8 @@ TABLE: list[tuple[Any, str]] = [
     (copies.AdoptState("orders", 1), "replica:write:orders"),
     (copies.SetAside("orders", 0, 0), "replica:write:orders"),
     (AdoptParcel("orders", Parcel(0, b""), 0, 0), "replica:write:orders"),
+    (rooms.ListInstances(), "store:read"),
+    (rooms.RemoveInstance("one"), "store:admin"),
     (Stats(), "store:read"),
     (Fold(), "store:admin"),
 ]

@@ -9,8 +9,9 @@ import pytest
 
 from millstream.limits import Limits, MiB
 from millstream.rooms import commands as c
-from millstream.rooms.holder import make_holder
+from millstream.rooms.backlog import OwnPlace
 from millstream.rooms.model import RoomMessage, Watermark
+from millstream.rooms.settings import RoomSettings
 from millstream.server.observe.health import (
     ADVICE,
     Check,
@@ -48,7 +49,7 @@ def test_without_a_token_only_the_status_is_told() -> None:
 
 
 def test_every_check_has_advice() -> None:
-    names = {"store", "upkeep", "fold", "disk", "event_loop", "queues", "rooms"}
+    names = {"store", "upkeep", "fold", "disk", "event_loop", "queues", "rooms", "instances"}
     assert {*ADVICE} >= names
     assert advised(Check("disk", "warning")).advice == ADVICE["disk"]
     assert advised(Check("disk", "healthy")).advice == ""
@@ -186,24 +187,84 @@ def test_a_loop_that_is_late_is_told(lag_s: float, status: str) -> None:
 # Rooms.
 
 
-def test_a_room_that_an_instance_does_not_keep_up_with_is_told() -> None:
+def room_check(found: Health) -> Check:
+    (check,) = (one for one in found.checks if one.name == "rooms")
+    return check
+
+
+def test_a_room_that_this_server_does_not_keep_up_with_is_told() -> None:
     async def test() -> None:
         clock = SimulatedClock()
         async with guarded(Settings(), clock=clock) as at:
-            ask = at.ms.session.execute
-            taken = ask(c.TakeInstance("other", make_holder(clock)))
-            ask(c.SendToRoom("hall", [RoomMessage("chat")] * 2))
-            ask(c.NoteWatermarks("other", taken.generation, [Watermark("hall", 0)]))
+            places = {"hall": 0}
+            at.core.checkup.own_place = lambda: OwnPlace("own", places)
+            at.ms.session.execute(c.SendToRoom("hall", [RoomMessage("chat")] * 2))
             clock.advance(2)
             assert statuses(await at.core.checkup.health())["rooms"] == "healthy"
             clock.advance(10)
             found = await at.core.checkup.health()
-            (check,) = (one for one in found.checks if one.name == "rooms")
+            check = room_check(found)
             assert (found.status, check.status) == ("warning", "warning")
             assert "'hall'" in check.detail
             assert "2 messages" in check.detail
-            ask(c.NoteWatermarks("other", taken.generation, [Watermark("hall", 2)]))
+            places["hall"] = 2
             clock.advance(10)
             assert statuses(await at.core.checkup.health())["rooms"] == "healthy"
+
+    in_loop(test)
+
+
+def test_a_poller_that_is_stuck_stays_critical_until_it_goes_on_or_has_no_listener() -> None:
+    async def test() -> None:
+        clock = SimulatedClock()
+        async with guarded(Settings(), clock=clock) as at:
+            ask, checkup = at.ms.session.execute, at.core.checkup
+            places = {"hall": 0, "yard": 0}
+            checkup.own_place = lambda: OwnPlace("own", places)
+            for room in places:
+                ask(c.SpecifyRoom(room, RoomSettings(ttl=5.0)))
+                ask(c.SendToRoom(room, [RoomMessage("chat")]))
+            for _ in range(120):  # messages come, and expire
+                clock.advance(10)
+                ask(c.SendToRoom("hall", [RoomMessage("chat")]))
+                ask(c.SweepRooms())
+                found = await checkup.health()
+            assert room_check(found).status == "critical"
+            assert "and 1 more" in room_check(found).detail
+            del places["yard"]
+            clock.advance(1)
+            assert "more" not in room_check(await checkup.health()).detail
+            places["hall"] = 121
+            clock.advance(1)
+            assert room_check(await checkup.health()).status == "healthy"
+
+    in_loop(test)
+
+
+def test_another_server_that_is_stuck_is_a_warning_until_it_comes_back_or_is_removed() -> None:
+    async def test() -> None:
+        clock = SimulatedClock()
+        async with guarded(Settings(), clock=clock) as at:
+            ask = at.ms.session.execute
+            taken = ask(c.TakeInstance("other", "elsewhere"))
+            ask(c.SendToRoom("hall", [RoomMessage("chat")] * 6_000))
+            ask(c.NoteWatermarks("other", taken.generation, [Watermark("hall", 0)]))
+            clock.advance(29)
+            assert (await at.core.checkup.health()).status == "healthy"
+            for seconds in (1, 600, 3_600):
+                clock.advance(seconds)
+                found = await at.core.checkup.health()
+                (check,) = (one for one in found.checks if one.name == "instances")
+                assert (found.status, check.status) == ("warning", "warning")
+                assert "'other' has given no sign of life" in check.detail
+                assert "millstream room remove-instance" in check.advice
+            taken = ask(c.TakeInstance("other", "elsewhere"))
+            clock.advance(1)
+            assert (await at.core.checkup.health()).status == "healthy"
+            clock.advance(30)
+            assert (await at.core.checkup.health()).status == "warning"
+            assert ask(c.RemoveInstance("other"))
+            clock.advance(1)
+            assert (await at.core.checkup.health()).status == "healthy"
 
     in_loop(test)

@@ -15,9 +15,10 @@ from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append, GetBounds
 from millstream.queue.commands import ClaimMessages
-from millstream.rooms.commands import JoinRoom, NoteWatermarks, SendToRoom, TakeInstance
+from millstream.rooms.backlog import OwnPlace
+from millstream.rooms.commands import JoinRoom, SendToRoom, SweepRooms, TakeInstance
 from millstream.rooms.holder import make_holder
-from millstream.rooms.model import RoomMessage, Watermark
+from millstream.rooms.model import RoomMessage
 from millstream.server.auth.access import ANYONE_HERE, NOBODY
 from millstream.server.settings import Settings
 from millstream.testing import Probe, SimulatedClock
@@ -45,7 +46,7 @@ def test_a_scrape_says_how_rooms_stand() -> None:
             ask = at.ms.session.execute
             taken = ask(TakeInstance("other", make_holder(clock)))
             ask(SendToRoom("hall", [RoomMessage("chat")] * 3))
-            ask(NoteWatermarks("other", taken.generation, [Watermark("hall", 1)]))
+            at.core.checkup.own_place = lambda: OwnPlace("own", {"hall": 1})
             ask(JoinRoom("hall", "other", taken.generation, "1", "client", "ada"))
             clock.advance(12)
             found = await scrape(at)
@@ -56,6 +57,13 @@ def test_a_scrape_says_how_rooms_stand() -> None:
             assert found["millstream_room_users", "hall"] == 1
             assert found["millstream_room_connections", "hall"] == 1
             assert found["millstream_room_health", "hall"] == 1
+            ask(SweepRooms())
+            assert (await scrape(at))["millstream_room_expired_messages_total",] == 0
+            clock.advance(49)
+            ask(SweepRooms())
+            found = await scrape(at)
+            assert found["millstream_room_expired_messages_total",] == 4
+            assert found["millstream_room_sweeps_total",] == 2
 
     in_loop(test)
 

@@ -264,3 +264,21 @@ def test_a_server_leaves_no_threads(tmp_path: Path) -> None:
         talk.ask(logs.Append("a", single("x")))
     left = [one.name for one in threading.enumerate() if one not in before]
     assert not left
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rooms_sweep_s": 0.0},
+        {"rooms_sweep_s": 3_601.0},
+        {"rooms_poll_s": -0.1},
+        {"rooms_poll_s": 61.0},
+        {"rooms_batch": 0},
+        {"rooms_batch": 10_001},
+    ],
+    ids=str,
+)
+def test_settings_of_rooms_that_cannot_be_are_refused(given: dict[str, Any]) -> None:
+    (name,) = given
+    with pytest.raises(InvalidInput, match=f"{name} is from"):
+        Settings(**given).check()

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from millstream.errors import InvalidInput, NotFound
 from millstream.format.ids import CAPACITY_EXPONENT_MAX
 from millstream.log.names import NUMBER_MAX, ROOM, check_name, check_text
+from millstream.numbers import check_duration
 from millstream.queue.model.backoff import Backoff
 from millstream.record import Seconds, to_ms
 
@@ -317,7 +318,7 @@ def _name_of(log: Any) -> Any:
 
 
 def _seconds(name: str, value: Any) -> float:
-    to_ms(value, name)  # or it says what is wrong
+    check_duration(name, value)
     return float(value.total_seconds() if isinstance(value, timedelta) else value)
 
 

@@ -72,6 +72,20 @@ class LogOutcome(Struct, kw_only=True):
         return self != LogOutcome(log=self.log)
 
 
+class LeftBehind(Struct, frozen=True, kw_only=True):
+    """Things of one kind that a store holds and that a sync has not carried."""
+
+    store: str
+    """The id of the store that has them."""
+    kind: str
+    """`queue`, `cursor`, `room`, `token` or `table`, of the application; `unknown`: it does not say."""
+    count: int = 0
+    names: list[str] = []
+    """The first of them; none of tokens."""
+    messages: int = 0
+    """Of all queues: those that wait, are in flight, or have failed."""
+
+
 class Outcome(Struct, kw_only=True):
     """What a sync did."""
 
@@ -86,6 +100,8 @@ class Outcome(Struct, kw_only=True):
     bytes: int = 0
     """What went over the wire, both ways; or would have, between two machines."""
     seconds: float = 0.0
+    left_behind: list[LeftBehind] = []
+    """What the stores that gave hold and no sync carries; of a sync that follows, in its first round."""
 
     @property
     def failed(self) -> list[LogOutcome]:

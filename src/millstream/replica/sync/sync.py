@@ -18,11 +18,11 @@ from millstream.errors import (
     StoreError,
     Truncated,
 )
-from millstream.replica.commands import GetStoreId, SummarizeLog, Summary
+from millstream.replica.commands import GetStoreId, ListUnsynced, SummarizeLog, Summary
 from millstream.replica.sync.converge import Convergence
 from millstream.replica.sync.listing import Listing
-from millstream.replica.sync.outcome import Options, Outcome, Tell
-from millstream.replica.sync.steps import Question, Side, Steps
+from millstream.replica.sync.outcome import Direction, LeftBehind, Options, Outcome, Tell
+from millstream.replica.sync.steps import Question, Side, Steps, ask
 
 TRIES = 5
 """Others may append, truncate or sync while we do: then the log is looked at again."""
@@ -30,12 +30,24 @@ TRIES = 5
 STOPS = (StoreError, Overloaded)
 """After these there is no point in going on with the next log."""
 
+GIVERS: dict[Direction, tuple[Side, ...]] = {
+    "push": ("own",),
+    "pull": ("peer",),
+    "both": ("own", "peer"),
+}
+"""The sides that give, by direction."""
+
 MOVED = (EndMoved, Truncated, OutOfRange, Fenced, NotOwner)
 """Errors that may mean that the log changed meanwhile; if they come again, they are real."""
 
 
-def sync_steps(options: Options, tell: Tell | None) -> Steps[tuple[Outcome, list[MillstreamError]]]:
-    """The steps of a sync of all logs that the options name."""
+def sync_steps(
+    options: Options, tell: Tell | None, *, look_behind: bool = True
+) -> Steps[tuple[Outcome, list[MillstreamError]]]:
+    """The steps of a sync of all logs that the options name.
+
+    With `look_behind` the outcome says what the stores hold that a sync does not carry.
+    """
     own_id, peer_id = yield [Question("own", GetStoreId()), Question("peer", GetStoreId())]
     if own_id == peer_id:
         raise InvalidInput(
@@ -56,7 +68,26 @@ def sync_steps(options: Options, tell: Tell | None) -> Steps[tuple[Outcome, list
             outcome.logs.append(work.outcome)
         if error is not None:
             errors.append(error)
+    if look_behind:
+        for side in GIVERS[options.direction]:
+            outcome.left_behind += yield from _left_behind(side, stores[side])
     return outcome, errors
+
+
+def _left_behind(side: Side, store: str) -> Steps[list[LeftBehind]]:
+    """What a store holds that no sync carries; a peer may not tell, or be too old to know."""
+    try:
+        found = yield from ask(side, ListUnsynced())
+    except STOPS:
+        raise
+    except MillstreamError:
+        return [LeftBehind(store=store, kind="unknown")]
+    return [
+        LeftBehind(
+            store=store, kind=one.kind, count=one.count, names=one.names, messages=one.messages
+        )
+        for one in found
+    ]
 
 
 def _converge(

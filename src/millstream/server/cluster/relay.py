@@ -79,8 +79,8 @@ class Relay:
                 exchange = await self._open(address)
                 if exchange is not None:
                     seat.handed_on += 1
-                    await self._carry(_Passage(address, exchange, scope, receive, send))
-                    return True
+                    if await self._carry(_Passage(address, exchange, scope, receive, send)):
+                        return True
                 if loop.time() >= until_s:
                     await _refuse(seat.not_leader(), scope, receive, send)
                     return True
@@ -94,18 +94,25 @@ class Relay:
         except Broken:
             return None
 
-    async def _carry(self, passage: _Passage) -> None:
-        """Stream a request and its answer; what broke before its answer is told apart."""
+    async def _carry(self, passage: _Passage) -> bool:
+        """Stream a request and its answer; what broke before its answer is told apart.
+
+        False if another node leads by now, and the request may be asked again there.
+        """
         try:
             try:
-                await passage.run()
+                await self._run(passage)
+            except _Replaced:
+                if passage.method in SAFE:
+                    return False
+                raise
             except Broken as error:
                 if not error.was_sent or (passage.method in SAFE and not passage.is_answered):
                     passage.exchange.cut()
                     passage.exchange = await self._upstream.open(
                         passage.address, timeout_s=CONNECT_S, fresh=True
                     )
-                    await passage.run()
+                    await self._run(passage)
                 else:
                     raise
         except Broken as error:
@@ -122,10 +129,32 @@ class Relay:
                 passage.exchange.cut()
             else:
                 self._upstream.give_back(passage.address, passage.exchange)
+        return True
+
+    async def _run(self, passage: _Passage) -> None:
+        """Run a passage; a leader that was replaced before it answered may never answer."""
+        seat = self._seat
+        running = asyncio.ensure_future(passage.run())
+        try:
+            while not running.done():
+                change = asyncio.ensure_future(seat.changed(FORWARD_S))
+                await asyncio.wait([running, change], return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
+                is_replaced = seat.leads or seat.leader_address not in ("", passage.address.shown)
+                if is_replaced and not (running.done() or passage.is_answered):
+                    raise _Replaced("another node leads now", was_sent=True)
+            await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
     def close(self) -> None:
         """Let go of all connections."""
         self._upstream.close()
+
+
+class _Replaced(Broken):
+    """Another node has begun to lead before the asked one has answered."""
 
 
 class _Passage:

@@ -74,6 +74,9 @@ class ServedNode(SeatNode, Protocol):
     def wait_readable(self, timeout_s: float) -> None:
         """Return once a store can be opened; `NoQuorum` if that takes too long."""
 
+    def hurry(self) -> None:
+        """Have commits that wait for a quorum fail at once: the store is about to be closed."""
+
     def stop(self) -> None:
         """Leave the cluster; the store was closed. A second call does nothing."""
 

@@ -24,6 +24,8 @@ from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.record import Status
 from millstream.rooms.backlog import NOWHERE, OwnPlace, RoomBacklog, find_backlogs
+from millstream.rooms.commands import ListInstances
+from millstream.rooms.model import InstanceInfo
 from millstream.server.auth.need import RESERVED
 from millstream.server.settings import Settings
 from millstream.store.store import Store
@@ -72,8 +74,10 @@ ADVICE: dict[str, str] = {
     "processors.",
     "queues": "Start more workers, or look why those that run fail: the queue's page shows its "
     "attempts.",
-    "rooms": "An instance is behind or gone: look whether every server process runs, and restart "
-    "the one that is behind.",
+    "rooms": "This server does not deliver what is stored. Its log says what fails; if it says "
+    "nothing, restart the server: its clients go on where they were.",
+    "instances": "Look whether that process hangs, and end it or let it go on. If it is gone for good: "
+    "millstream room remove-instance NAME.",
     "cluster": "Look at GET /cluster/status of every node: one must lead, and a majority must run. A node "
     "that has halted says why; `millstream cluster repair` rebuilds a shared log that was lost.",
 }
@@ -113,7 +117,9 @@ class Checkup:
         self._queue_age_s_max = settings.queue_age_s_max
         self._disk_free = disk_free
         self.own_place: Callable[[], OwnPlace] = lambda: NOWHERE
-        """How far this server has come in its rooms; the stored watermarks are a second behind."""
+        """How far this server has come in its rooms."""
+        self._stuck: dict[str, tuple[int, float]] = {}
+        """Rooms with a backlog: the place that was found, and when it was found there first."""
         self.check_cluster: Callable[[], Awaitable[Check]] | None = None
         """How a node of a cluster finds out whether it can do its part."""
         self._found: Health | None = None
@@ -131,8 +137,25 @@ class Checkup:
             return self._found
 
     async def backlogs(self) -> list[RoomBacklog]:
-        """How rooms stand, with what this server itself has come to."""
-        return await asyncio.to_thread(find_backlogs, self._session.store, self.own_place())
+        """How rooms stand, with what this server has yet to deliver."""
+        own = self.own_place()
+        found = await asyncio.to_thread(find_backlogs, self._session.store, own)
+        return self._with_ages(found, own)
+
+    def _with_ages(self, found: list[RoomBacklog], own: OwnPlace) -> list[RoomBacklog]:
+        """Let a backlog be at least as old as its place: what is stuck stays so if messages expire."""
+        now_s, stuck = self._session.clock.seconds(), {}
+        aged = []
+        for one in found:
+            if one.unpassed:
+                position = own.positions[one.room]
+                known = self._stuck.get(one.room)
+                since_s = known[1] if known is not None and known[0] == position else now_s
+                stuck[one.room] = position, since_s
+                one = replace(one, oldest_s=max(one.oldest_s, now_s - since_s))
+            aged.append(one)
+        self._stuck = stuck
+        return aged
 
     async def _look(self) -> list[Check]:
         session, store = self._session, self._session.store
@@ -147,6 +170,8 @@ class Checkup:
                     checks.append(check_ages(queues, self._queue_age_s_max))
                 if backlogs := await self.backlogs():
                     checks.append(check_rooms(backlogs, session.feeds.counts.skipped))
+                if instances := await session.execute(ListInstances()):
+                    checks.append(check_instances(instances, session.clock.wall_ms()))
         except (MillstreamError, OSError) as error:
             text = getattr(error, "message", "") or str(error)
             return [*checks, Check("store", "critical", text)]
@@ -214,18 +239,35 @@ def _graded(found: float, warning: float, critical: float) -> Status:
 
 
 def check_rooms(backlogs: list[RoomBacklog], skipped: int = 0) -> Check:
-    """Whether an instance is behind in a room: by how many messages, and since when."""
+    """Whether this server is behind in a room: by how many messages, and since when."""
     late = [one for one in backlogs if one.status != "healthy"]
     if not late:
         passed = f"{skipped:,} records could not be read, and were passed over" if skipped else ""
         return Check("rooms", "healthy", passed)
     worst = max(late, key=lambda one: (RANK[one.status], one.unpassed))
     detail = (
-        f"in {worst.room!r} an instance has yet to deliver {worst.unpassed:,} messages, the oldest "
+        f"in {worst.room!r} this server has yet to deliver {worst.unpassed:,} messages, the oldest "
         f"for {worst.oldest_s:.0f} s"
     )
     more = f", and {len(late) - 1} more rooms" if len(late) > 1 else ""
     return Check("rooms", worst.status, detail + more)
+
+
+def check_instances(instances: list[InstanceInfo], now_ms: int) -> Check:
+    """Whether a server that shares the store hangs, or vanished without having stopped.
+
+    That is no more than a warning: this one does its work.
+    """
+    silent = [one for one in instances if one.is_silent]
+    if not silent:
+        return Check("instances", "healthy")
+    longest = min(silent, key=lambda one: one.seen)
+    detail = (
+        f"instance {longest.name!r} has given no sign of life for "
+        f"{max(0, now_ms - longest.seen) / 1000:.0f} s, and has not stopped"
+    )
+    more = f", and {len(silent) - 1} more instances" if len(silent) > 1 else ""
+    return Check("instances", "warning", detail + more)
 
 
 def check_ages(queues: list[QueueInfo], age_s_max: float) -> Check:

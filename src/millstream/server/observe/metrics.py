@@ -29,6 +29,7 @@ from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.state import QueueState
 from millstream.record import LogInfo
 from millstream.rooms.backlog import RoomBacklog
+from millstream.rooms.sweeping import SweepCounts
 from millstream.server.core import Core
 from millstream.server.observe.health import RANK, loop_lag_s
 from millstream.store.rows import View
@@ -185,7 +186,7 @@ def _of_rooms(backlogs: list[RoomBacklog]) -> Iterator[Metric]:
         (
             GaugeMetricFamily,
             "unpassed_messages",
-            "Messages that the slowest living instance has yet to deliver.",
+            "Messages that this server has yet to deliver to its listeners.",
             attrgetter("unpassed"),
         ),
         (
@@ -217,6 +218,7 @@ def _of_rooms(backlogs: list[RoomBacklog]) -> Iterator[Metric]:
 
 def _of_feeds(core: Core) -> Iterator[Metric]:
     feeds, here = core.session.feeds, core.room_counts()
+    swept = core.store.caches.of(SweepCounts)
     yield GaugeMetricFamily(
         "millstream_feeds", "Logs that this process follows for listeners and waits.", len(feeds)
     )
@@ -239,6 +241,12 @@ def _of_feeds(core: Core) -> Iterator[Metric]:
             "Times that messages for a listener here were dropped, because it was slow.",
             here.get("gaps", 0),
         ),
+        (
+            "room_expired_messages",
+            "Messages of rooms that this process removed because they had expired.",
+            swept.messages,
+        ),
+        ("room_sweeps", "Times that this process looked for expired messages.", swept.sweeps),
     ):
         yield CounterMetricFamily(f"millstream_{name}", text, count)
     yield GaugeMetricFamily(

@@ -1,8 +1,9 @@
 """Attendance: this process as an instance, and the presence of its connections.
 
 The instance's name is held by a lease that one commit prolongs, and with it the presence of all
-connections. Connections that end are noted together. How far the instance has come in each room is
-noted once per second, in one commit for all rooms, if it has changed.
+connections. Connections that end are noted together. How far the instance has come in each room with
+listeners is noted once per second, in one commit for all rooms, if it has changed: what the store
+knows is compared with what is so, so a commit that failed is made up for by the next.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any
 from millstream.aio.session import AsyncEmbeddedSession
 from millstream.command import Operation
 from millstream.errors import Fenced, MillstreamError
-from millstream.log.commands import DeleteCursor, DescribeCursor
 from millstream.rooms.commands import (
     PRESENCE_PER_COMMIT,
     FreeInstance,
     JoinRoom,
     LeaveRooms,
+    ListInstances,
     NoteWatermarks,
     RenewInstance,
     ResumeInRoom,
@@ -28,7 +29,7 @@ from millstream.rooms.commands import (
 )
 from millstream.rooms.holder import make_holder
 from millstream.rooms.model import InstanceTaken, Joined, Leaving, Watermark
-from millstream.rooms.names import check_instance, watermark_of
+from millstream.rooms.names import check_instance
 from millstream.server.rooms.listener import RoomListener
 from millstream.server.rooms.live import LiveRoom
 
@@ -40,6 +41,9 @@ AGAIN_S = 1.0
 
 WATERMARKS_S = 1.0
 """How often watermarks are noted, if they have changed."""
+
+RECLAIM_S = 1.0
+"""How often a server that was started again tries to take over what it was before."""
 
 NO_GENERATION = 0
 """Of no instance: the first one of each name is 1."""
@@ -66,6 +70,9 @@ class Attendance:
         self._taken: InstanceTaken | None = None
         self._taking = asyncio.Lock()
         self._keeping: asyncio.Task[None] | None = None
+        self._reclaiming: asyncio.Task[None] | None = None
+        self._noted: dict[str, int] = {}
+        """The watermarks of this generation that the store has, by room."""
         self._left: list[Leaving] = []
         self._leaving: asyncio.TimerHandle | None = None
         self._notes: set[asyncio.Task[None]] = set()
@@ -81,8 +88,15 @@ class Attendance:
             if self._taken is None:
                 self._taken = await self._session.execute(self._taking_over())
                 self._keeping = asyncio.create_task(self._keep())
-                self._session.store.tend_soon()  # from then on upkeep settles presence every second
             return self._taken
+
+    def reclaim(self) -> None:
+        """Take over in the background what an earlier process of this name has left.
+
+        Its connections end then, rather than when its lease does, and the other servers do not miss
+        it any more, also if no client enters a room here.
+        """
+        self._reclaiming = asyncio.create_task(self._reclaim())
 
     async def join(self, listener: RoomListener) -> Joined:
         """Note a connection in its room."""
@@ -114,31 +128,14 @@ class Attendance:
         self._left.append(Leaving(listener.room.name, listener.user, listener.connection))
         self._note_left_in(LEAVE_S)
 
-    async def watermark(self, room: LiveRoom) -> int | None:
-        """How far this instance had come in a room when it was last there."""
-        found = await self._session.execute(DescribeCursor(room.log, watermark_of(self.name)))
-        return None if found is None else found.floor
-
-    def forget(self, room: LiveRoom) -> None:
-        """Nobody listens there any more: no message waits for this instance."""
-        if room.noted >= 0:
-            self._begin(DeleteCursor(room.log, watermark_of(self.name)))
-
-    async def note(self) -> None:
-        """Note now how far this instance has come."""
-        if self._taken is not None:
-            try:
-                await self._note_watermarks(self._taken)
-            except MillstreamError:
-                pass  # older watermarks only keep messages for longer
-
     async def close(self) -> None:
         """Stop being the instance: its connections count as left from now on."""
         if self._leaving is not None:
             self._leaving.cancel()
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, *self._notes, return_exceptions=True)
+        tasks = [one for one in (self._reclaiming, self._keeping) if one is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, *self._notes, return_exceptions=True)
         taken, self._taken = self._taken, None
         if taken is not None:
             try:
@@ -148,6 +145,16 @@ class Attendance:
 
     # In the background.
 
+    async def _reclaim(self) -> None:
+        while self._taken is None:
+            try:
+                found = await self._session.execute(ListInstances())
+                if not any(one.holder and one.name == self.name for one in found):
+                    return
+                await self.take()
+            except MillstreamError:  # its lease holds, or the store does not answer now
+                await asyncio.sleep(RECLAIM_S)
+
     async def _keep(self) -> None:
         """Renew the lease, and note watermarks."""
         assert self._taken is not None
@@ -156,28 +163,42 @@ class Attendance:
         renewed_s = loop.time()
         while True:
             await asyncio.sleep(min(WATERMARKS_S, renew_s))
-            taken = self._taken
-            try:
-                if loop.time() - renewed_s >= renew_s:
-                    await self._session.execute(
-                        RenewInstance(taken.name, taken.generation, self._lease_ms)
-                    )
-                    renewed_s = loop.time()
-                await self._note_watermarks(taken)
-            except Fenced:
-                await self._try_again(taken)
-            except MillstreamError as error:
-                _logger.warning("instance_not_renewed", extra={"error": type(error).__name__})
+            is_due = loop.time() - renewed_s >= renew_s
+            if await self.keep_up(renews=is_due) and is_due:
+                renewed_s = loop.time()
+
+    async def keep_up(self, *, renews: bool) -> bool:
+        """Note watermarks, and renew the lease if that is due; False if the store did not take it."""
+        taken = self._taken
+        if taken is None:
+            return False
+        try:
+            if renews:
+                await self._session.execute(
+                    RenewInstance(taken.name, taken.generation, self._lease_ms)
+                )
+            await self._note_watermarks(taken)
+            return True
+        except Fenced:
+            await self._try_again(taken)
+        except MillstreamError as error:
+            _logger.warning("instance_not_renewed", extra={"error": type(error).__name__})
+        return False
 
     async def _note_watermarks(self, taken: InstanceTaken) -> None:
-        rooms = [(room, room.feed.lowest) for room in self._rooms() if room.listeners]
-        changed = [(room, offset) for room, offset in rooms if offset != room.noted]
-        if not changed:
-            return
-        marks = [Watermark(room.name, offset) for room, offset in changed]
-        await self._session.execute(NoteWatermarks(taken.name, taken.generation, marks))
-        for room, offset in changed:
-            room.noted = offset
+        """Have the store know where this instance is: in rooms where a listener hears or reads."""
+        wanted = {
+            room.name: offset for room in self._rooms() if (offset := room.feed.lowest) is not None
+        }
+        marks = [
+            Watermark(room, offset)
+            for room, offset in wanted.items()
+            if offset != self._noted.get(room)
+        ]
+        ended = [room for room in self._noted if room not in wanted]
+        if marks or ended:
+            await self._session.execute(NoteWatermarks(taken.name, taken.generation, marks, ended))
+            self._noted = wanted
 
     async def _try_again(self, lost: InstanceTaken) -> None:
         try:
@@ -192,9 +213,10 @@ class Attendance:
             if self._taken is None or self._taken.generation != lost.generation:
                 return
             self._taken = await self._session.execute(self._taking_over())
+            self._noted = {}
             _logger.warning("instance_taken_again", extra={"instance": self.name})
             for listener in [one for room in self._rooms() for one in room.listeners]:
-                if listener.user:
+                if listener.user and not listener.is_gone:  # it may have left meanwhile
                     await self._session.execute(_joining(listener, self._taken))
 
     def _note_left_in(self, seconds: float) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from millstream.aio.fetching import FETCH_RECORDS_MAX
 from millstream.aio.session import AsyncEmbeddedSession
 from millstream.server.rooms.own import OwnRecords
 from millstream.server.rooms.profile import Profile
@@ -15,9 +16,21 @@ from millstream.store.store import Store
 class Ground:
     """Shared by all rooms of a server; belongs to its event loop."""
 
-    def __init__(self, session: AsyncEmbeddedSession, profile: Profile, *, is_across: bool) -> None:
+    def __init__(
+        self,
+        session: AsyncEmbeddedSession,
+        profile: Profile,
+        *,
+        is_across: bool,
+        poll_s: float = 0.0,
+        batch: int = FETCH_RECORDS_MAX,
+    ) -> None:
         self.session = session
         self.profile = profile
+        self.gather_s = poll_s or profile.gather_s
+        """How long news of a room gathers before it is fetched and pushed."""
+        self.batch = batch
+        """Messages of one fetch."""
         self.own = None if is_across else OwnRecords(session.store)
         """What this process has stored; None if listeners hear what other processes send, too."""
         self.pushed = 0

@@ -55,7 +55,11 @@ class Hub:
         self.session = core.session
         settings = core.settings
         self.ground = Ground(
-            core.session, PROFILES[settings.rooms_profile], is_across=settings.rooms_across
+            core.session,
+            PROFILES[settings.rooms_profile],
+            is_across=settings.rooms_across,
+            poll_s=settings.rooms_poll_s,
+            batch=settings.rooms_batch,
         )
         self.rooms: dict[str, LiveRoom] = {}
         self.attendance = Attendance(
@@ -81,8 +85,11 @@ class Hub:
         }
 
     def own_place(self) -> OwnPlace:
-        """How far this instance has come in each room: what it has heard, it has pushed."""
-        rooms = [room for room in self.rooms.values() if room.listeners]
+        """How far this instance has come in each room: what it has heard, it has pushed.
+
+        A room in which no listener takes anything now has no place: nobody waits for its feed.
+        """
+        rooms = [room for room in self.rooms.values() if room.feed.is_heard]
         return OwnPlace(self.attendance.name, {one.name: one.feed.position for one in rooms})
 
     # Coming and going.
@@ -127,8 +134,9 @@ class Hub:
         look = await self.session.execute(LookIntoRoom(room.name, types))
         check_offset(asked, look, room.name)
         room.settings = look.settings
-        if self.ground.own is not None and room.began_at is None:
+        if self.ground.own is not None and not room.is_begun:
             self.ground.own.begin(room.log, look.offset)
+        room.is_begun = True
         stored: set[int] = set()
         if asked.offset is None:
             listener.position = look.offset
@@ -144,8 +152,6 @@ class Hub:
                     stop=look.offset,
                 )
             )
-        if room.began_at is None:
-            room.began_at = room.noted = await self._watermark(room)
         welcome = Welcome(
             room=room.name,
             connection=listener.connection,
@@ -164,10 +170,6 @@ class Hub:
         retained = retained_shown(look.retained) if asked.offset is None else None
         gap = (listener.position, look.start) if listener.position < look.start else None
         return Entered(listener, welcome_frame(welcome, retained), gap)
-
-    async def _watermark(self, room: LiveRoom) -> int:
-        found = await self.attendance.watermark(room)
-        return -1 if found is None else found
 
     def begin_listening(self, entered: Entered) -> None:
         """Greet a client, and push to it what comes from then on."""
@@ -189,8 +191,6 @@ class Hub:
         room.guests -= 1
         if not room.guests:
             del self.rooms[room.name]
-            if not self.core.closing.is_set():
-                self.attendance.forget(room)
             room.close()
 
     def _room(self, name: str) -> LiveRoom:
@@ -235,9 +235,8 @@ class Hub:
         return False
 
     async def _end(self) -> None:
-        """When the server stops: note how far it has come, and end all connections."""
+        """When the server stops: end all connections."""
         await self.core.closing.wait()
-        await self.attendance.note()
         for room in self.rooms.values():
             for listener in [*room.listeners]:
                 listener.close(GOING_AWAY, "the server is stopping")

@@ -295,11 +295,19 @@ class RoomListener:
         finally:
             self._behind = self._ready = None
 
+    async def _until_ready(self) -> None:
+        """Wait until the connection takes more; what expires meanwhile is told as a gap."""
+        assert self._ready is not None
+        if not self._ready.is_set():
+            self.room.feed.rest(id(self))
+            await self._ready.wait()
+            self.room.feed.move(id(self), self.position)
+
     async def _read_some(self) -> None:
         assert self._ready is not None
         feed = self.room.feed
         found = await feed.read(self.position, feed.position)
-        await self._ready.wait()
+        await self._until_ready()
         if isinstance(found, Missing):
             await self._tell_gap(found.first, found.stop)
             return
@@ -318,7 +326,7 @@ class RoomListener:
         assert self._ready is not None
         types = None if self.types is None else [*self.types]
         look = await self.room.ground.session.execute(LookIntoRoom(self.room.name, types))
-        await self._ready.wait()
+        await self._until_ready()
         self.position = self.room.feed.move(id(self), look.offset if stop is None else stop)
         self.tell(gap_frame(first, self.position, look), self.position)
         if not self.is_ready:

@@ -39,16 +39,15 @@ class LiveRoom:
         self.log = log_of(name)
         self.feed = ground.session.feeds.of(self.log)
         self.feed.hold()
-        self.feed.gather_s = ground.profile.gather_s
+        self.feed.gather_s = ground.gather_s
+        self.feed.fetch_records_max = ground.batch
         if ground.own is not None:
             ground.own.follow(self.log)
         self.listeners: set[RoomListener] = set()
         self.guests = 0
         """Listeners, and those that are on their way."""
-        self.noted = -1
-        """The watermark that the store knows."""
-        self.began_at: int | None = None
-        """The watermark that an earlier process of this instance has left."""
+        self.is_begun = False
+        """Whether it was looked at: what was there before counts as stored here."""
         self._settings = DEFAULTS
         self._sending: dict[str, int] = {}
         """How many frames of each client are being stored."""
@@ -71,9 +70,8 @@ class LiveRoom:
         self._settings = found
 
     def attach(self, listener: RoomListener) -> bool:
-        """Let a listener hear what comes; the first one, from where this instance had come to."""
-        start, self.began_at = self.began_at, -1
-        return self.feed.attach(listener, start if start is not None and start >= 0 else None)
+        """Let a listener hear what comes; False if it has to read up to that first."""
+        return self.feed.attach(listener)
 
     def close(self) -> None:
         """Let go of it: nobody listens any more."""

@@ -97,6 +97,9 @@ class PretendingNode:
     def start(self) -> None:
         pass
 
+    def hurry(self) -> None:
+        """No commit of it waits."""
+
     def wait_readable(self, timeout_s: float) -> None:
         pass
 

@@ -16,6 +16,7 @@ import pytest
 import millstream
 from millstream.server.auth.tokens import create_token
 from millstream.server.settings import Settings
+from tests.unit.remote.conftest import Call
 from tests.unit.server.cluster.pretending import KEY, Pair, paired
 from tests.unit.server.test_slow_clients import eventually, plug
 
@@ -168,6 +169,25 @@ def test_a_write_whose_answer_was_lost_is_not_repeated(pair: Pair) -> None:
         socket.create_connection(listener.getsockname()).close()
         hanging.join()
     assert b"millstream-hop: 1" in requests[0]
+
+
+@pytest.mark.parametrize("method", ["PUT", "GET"])
+def test_a_leader_that_is_replaced_before_it_answers_is_left(pair: Pair, method: str) -> None:
+    """Its process stands still: what it may have done is unknown, and what only reads is asked anew."""
+    ask(pair, "a", "PUT", "/logs/a")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pair.nodes["a"].address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        pair.lead("a")
+        asked = Call(lambda: ask(pair, "b", method, "/logs/a"))
+        taken, _ = silent.accept()
+        assert taken.recv(65_536)
+        pair.lead("b")
+        found = asked.result()
+        taken.close()
+    if method == "GET":
+        assert found.status_code == 200
+    else:
+        assert (found.status_code, found.json()["outcome"]) == (500, "unknown")
 
 
 def test_a_client_that_leaves_ends_its_wait_at_the_leading_node(pair: Pair) -> None:

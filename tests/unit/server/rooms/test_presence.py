@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +12,13 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 import millstream
+from millstream.embedded import open_file
 from millstream.errors import Locked
 from millstream.rooms.commands import JoinRoom, ListInstances, TakeInstance
 from millstream.rooms.presence import FIRST_ROWS, FIRST_USERS
 from millstream.server.auth.tokens import create_token
+from millstream.server.core import Core
+from millstream.server.rooms.hub import Hub
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from millstream.testing import Probe, SimulatedClock
@@ -172,11 +176,15 @@ def test_watermarks_follow_what_was_pushed_and_go_with_the_last_listener(place: 
         with joined(server) as one, joined(server) as other:
             one.send(("draw", 1), ("draw", 2), n=1)
             other.until_heard(2)
-            probe.until(lambda: [(c.name, c.floor) for c in log.cursors()] == [("instance:one", 2)])
+            (held,) = ms.instances()
+            name = f"instance:one#{held.generation}"
+            probe.until(lambda: [(c.name, c.floor) for c in log.cursors()] == [(name, 2)])
         probe.until(lambda: not log.cursors())
 
 
-def test_a_restarted_instance_goes_on_from_its_watermark(place: Path) -> None:
+def test_clients_go_on_where_they_were_after_a_restart_and_the_watermark_holds_nothing(
+    place: Path,
+) -> None:
     settings = Settings(port=0, instance="one")
     with running(place, settings) as server, joined(server) as one:
         one.send(("draw", 1), n=1)
@@ -184,13 +192,29 @@ def test_a_restarted_instance_goes_on_from_its_watermark(place: Path) -> None:
         server.stop()
         one.until_closed()
     with running(place, settings) as server, millstream.open(place) as ms:
-        (mark,) = ms.log("room:canvas").cursors()
-        assert mark.floor == 1
         ms.log("room:canvas").append({"x": 1}, headers={"type": "draw"})
-        with joined(server, client="me", offset=mark.floor) as one, joined(server) as other:
+        with joined(server, client="me", offset=1) as one, joined(server) as other:
             assert one.until_heard(1) == [{"x": 1}]
             other.settle()
             assert other.heard() == []
+
+
+def test_a_server_takes_over_what_an_earlier_process_of_its_name_has_left(place: Path) -> None:
+    """Also if nothing is known of that process, and no client enters a room."""
+
+    async def test() -> None:
+        core = Core(open_file(place), Settings(port=0))
+        hub, ask = Hub(core, "one"), core.session.execute
+        before = await ask(TakeInstance("one", "a machine that is gone", 200))
+        hub.attendance.reclaim()
+        await Probe(core.store).until_async(lambda: hub.attendance.is_taken)
+        (found,) = await ask(ListInstances())
+        assert (found.is_alive, found.generation > before.generation) == (True, True)
+        core.closing.set()
+        await hub.close()
+        await core.close()
+
+    asyncio.run(test())
 
 
 # Tickets.

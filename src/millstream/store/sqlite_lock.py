@@ -1,0 +1,68 @@
+"""Which process holds the write lock of a SQLite file, for the error of those who waited in vain.
+
+In write-ahead mode the write lock is byte 120 of the `-shm` file. Linux lists all locks in
+`/proc/locks`. Asking by `fcntl` would need a descriptor of that file, and closing it would drop all
+locks that this process has there.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from millstream.errors import Overloaded
+
+WRITE_LOCK_BYTE = 120
+LOCKS = Path("/proc/locks")
+
+
+class Holder(NamedTuple):
+    """A process that holds a write lock."""
+
+    process: int
+    name: str
+    is_stopped: bool
+    """Whether it was stopped, as by SIGSTOP or Ctrl-Z, and does not go on by itself."""
+
+
+def still_locked(path: Path, waited_ms: int) -> Overloaded:
+    """What writers are told that waited for the write lock in vain."""
+    told = f"{path}: other processes kept the write lock for {waited_ms / 1000:g} s"
+    data: dict[str, Any] = {"path": str(path)}
+    holder = find_holder(path)
+    if holder is not None:
+        data["holder"] = holder.process
+        told += f"; process {holder.process} ({holder.name}) holds it"
+        if holder.is_stopped:
+            told += (
+                f" and is stopped: let it go on (kill -CONT {holder.process}), or end it; its "
+                "transaction is then undone"
+            )
+    return Overloaded(told, **data)
+
+
+def find_holder(path: Path) -> Holder | None:
+    """The process that holds the write lock of a file now; None if none does, or it is not known."""
+    with suppress(OSError, ValueError, IndexError):
+        inode = os.stat(f"{os.path.realpath(path)}-shm").st_ino
+        for line in LOCKS.read_text(encoding="ascii", errors="replace").splitlines():
+            fields = line.split()
+            if fields[1:4] != ["POSIX", "ADVISORY", "WRITE"]:
+                continue  # also of those who wait, which begin with an arrow
+            process, place, first, last = int(fields[4]), fields[5], fields[6], fields[7]
+            if int(place.rpartition(":")[2]) != inode or process <= 0:
+                continue
+            if int(first) <= WRITE_LOCK_BYTE and (last == "EOF" or int(last) >= WRITE_LOCK_BYTE):
+                return _described(process)
+    return None
+
+
+def _described(process: int) -> Holder:
+    name, state = "unknown", ""
+    with suppress(OSError):
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        name = text.partition("(")[2].rpartition(")")[0]
+        state = text.rpartition(")")[2].split()[0]
+    return Holder(process, name, state in ("T", "t"))
