@@ -88,7 +88,7 @@ class OutOfRange(MillstreamError):
 
 
 class Truncated(MillstreamError):
-    """A position whose record was dropped. Data: `log`, `offset`, `start`."""
+    """A position whose record was dropped. Data: `log`, `offset`, `start`; of a cursor `ranges`."""
 
 
 class Conflict(MillstreamError):

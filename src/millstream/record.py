@@ -211,6 +211,9 @@ class CursorInfo(Struct, frozen=True, kw_only=True):
     """How often the cursor was set back, because records that it had passed were set aside."""
     setbacks: int = 0
     """How often the log's end went back so far, whether the cursor had come there or not."""
+    lost: list[tuple[int, int]] = []
+    """Records that the log forgot before the cursor had acknowledged them, as half-open ranges; of
+    those that its reader has acknowledged since, none."""
 
 
 class Extent(Struct, frozen=True, array_like=True):

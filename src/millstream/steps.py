@@ -265,7 +265,8 @@ class Steps:
         if (divide := getattr(named, "by_partition", None)) is not None:
             return [self._nothing(), *(self.ack(*one) for one in divide(records))][-1]
         taken = listed(records)
-        cursor, ranges = _durable(named), ranges_of(taken)
+        cursor = _durable(named)
+        ranges = cursor.progress.with_lost(ranges_of(taken))
         log, setbacks = cursor.log_name, cursor.progress.setbacks
         cursor.progress.check(log, taken)
         step = c.Acknowledge(log, cursor.name, ranges, setbacks)

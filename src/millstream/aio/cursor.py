@@ -7,6 +7,7 @@ restart.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Protocol
 
@@ -18,13 +19,18 @@ from millstream.log.names import check_integer, check_name
 from millstream.log.progress import (
     Acknowledged,
     CursorProgress,
+    OnLost,
+    check_on_lost,
     check_section,
     check_within,
+    forgotten,
     listed,
     ranges_of,
 )
 from millstream.numbers import checked_numbers
 from millstream.record import CursorInfo, Extent, Record, Seconds
+
+_logger = logging.getLogger("millstream.cursor")
 
 
 class Source(Protocol):
@@ -58,12 +64,15 @@ async def open_cursor(
     durable: bool,
     start: int | str,
     section: int,
+    on_lost: OnLost = "skip",
 ) -> Cursor:
     """The cursor of that name; made, at `start`, if there is none."""
     check_name(name, "cursor")
     check_section(section)
+    check_on_lost(on_lost)
     info = await session.execute(c.OpenCursor(source.name, name, start, section, durable))
-    return Cursor(session, source, name, durable=durable, progress=CursorProgress(info, section))
+    progress = CursorProgress(info, section)
+    return Cursor(session, source, name, durable=durable, progress=progress, on_lost=on_lost)
 
 
 @checked_numbers
@@ -78,6 +87,7 @@ class Cursor:
         *,
         durable: bool,
         progress: CursorProgress,
+        on_lost: OnLost = "skip",
     ) -> None:
         self.name = name
         self.log_name = source.name
@@ -85,6 +95,7 @@ class Cursor:
         self._session = session
         self._source = source
         self.progress = progress
+        self._on_lost = on_lost
         self._lock = Lock()
 
     def __repr__(self) -> str:
@@ -114,6 +125,10 @@ class Cursor:
     async def is_acked(self, offset: int) -> bool:
         """Whether a position has been acknowledged; what was truncated counts as such."""
         return self.progress.is_acked(offset) or offset < await self._source.start_offset()
+
+    async def lost(self) -> list[tuple[int, int]]:
+        """Ranges that the log forgot before this handle had come there; it went on behind them."""
+        return list(self.progress.lost)
 
     async def position(self) -> int:
         """The next position that `take` looks at."""
@@ -193,6 +208,13 @@ class Cursor:
 
     async def _advance(self, n: int, extent: Extent, found: list[Record]) -> bool:
         """Read the next run of unacknowledged records; False if there is none, or enough."""
+        if lost := self.progress.overtaken(extent.start):
+            error = forgotten(self.log_name, self.name, lost, extent.start)
+            if self._on_lost == "raise":
+                raise error
+            _logger.warning(
+                "records_lost log=%r cursor=%r ranges=%r", self.log_name, self.name, lost
+            )
         first, stop = self.progress.next_gap(extent.start, extent.end)
         if len(found) >= n:
             return False
@@ -219,6 +241,7 @@ class Cursor:
         setbacks = progress.setbacks
         if self.durable:
             progress.check(log, named)
+            ranges = progress.with_lost(ranges)
             command = c.Acknowledge(log, self.name, ranges, setbacks)
             await self._session.execute(command)
         else:

@@ -45,6 +45,7 @@ def cursors(
             info.floor,
             info.lag,
             _ranges(info.ranges),
+            sum(stop - first for first, stop in info.lost),
             True if info.durable else "by sections",
         )
         for info in listed
@@ -52,7 +53,7 @@ def cursors(
     return Printed(
         listed,
         Table(
-            ("cursor", "floor", "behind", "acknowledged above the floor", "durable"),
+            ("cursor", "floor", "behind", "acknowledged above the floor", "lost", "durable"),
             rows,
             none=f"cursor {safe(name)} deleted" if name else "no cursors",
         ),

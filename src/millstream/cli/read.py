@@ -13,6 +13,7 @@ import typer
 
 from millstream import Log, Millstream, PartitionedLog, Record
 from millstream.cli.arguments import parse_past, parse_position
+from millstream.cli.display import note, offsets, safe
 from millstream.cli.names import LogName
 from millstream.cli.output import Output
 from millstream.cli.place import existing_log
@@ -144,3 +145,8 @@ def _read_by_cursor(
         if ack:
             cursor.ack(records)
         left -= len(records)
+    for first, stop in cursor.lost():
+        note(
+            f"log {safe(log.name)} had forgotten {offsets(first, stop)} before cursor {safe(name)} "
+            "acknowledged them"
+        )

@@ -129,4 +129,5 @@ def cursor_info(name: str, state: CursorState, head: Head) -> CursorInfo:
         durable=state.durable,
         set_back=state.set_back,
         setbacks=head.setbacks,
+        lost=marks.gaps(marks.floor, head.start),
     )

@@ -75,6 +75,17 @@ class Marks:
             position = self._stops[at - 1]
         return position, self._starts[at] if at < len(self._starts) else -1
 
+    def gaps(self, start: int, stop: int) -> list[Range]:
+        """The unacknowledged ranges within [start, stop)."""
+        found: list[Range] = []
+        while start < stop:
+            first, behind = self.next_gap(start)
+            if first >= stop:
+                break
+            start = stop if behind < 0 else min(behind, stop)
+            found.append((first, start))
+        return found
+
     def ranges(self) -> list[Range]:
         """The acknowledged ranges above the floor."""
         return list(zip(self._starts, self._stops, strict=True))

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from typing import Literal
 
-from millstream.errors import Conflict, InvalidInput, OutOfRange
+from millstream.errors import Conflict, InvalidInput, OutOfRange, Truncated
 from millstream.log.marks import Marks, Range, joined
 from millstream.numbers import check_whole
 from millstream.record import CursorInfo, Extent, Record
 
 Acknowledged = Record | int | Iterable["Record | int"]
+
+OnLost = Literal["skip", "raise"]
+"""What a cursor does whose next records its log has forgotten: go on behind them with a line in the
+program's log (`skip`), or raise `Truncated` once, then go on."""
 
 SECTION = 1_024
 """Records in a section: a flush moves the floor by whole ones."""
@@ -23,7 +28,19 @@ SECTION = 1_024
 class CursorProgress:
     """A position and marks that start where the stored cursor stands. Any thread may use it."""
 
-    __slots__ = ("_again", "_doubtful", "_lock", "_marks", "position", "section", "setbacks")
+    __slots__ = (
+        "_again",
+        "_doubtful",
+        "_lock",
+        "_marks",
+        "_told_below",
+        "_unacknowledged",
+        "_untold",
+        "lost",
+        "position",
+        "section",
+        "setbacks",
+    )
 
     def __init__(self, info: CursorInfo, section: int | None = None) -> None:
         self._lock = threading.Lock()
@@ -32,6 +49,14 @@ class CursorProgress:
         self.position = info.floor
         self.section = section or info.section
         self.setbacks = info.setbacks
+        self.lost: list[Range] = []
+        """Records that the log forgot before this reader had come there, and of which it was told."""
+        self._untold: list[Range] = list(info.lost)
+        """Those of which it was not told yet."""
+        self._unacknowledged: list[Range] = []
+        """Those of which it was told and that the stored cursor still has as unread."""
+        self._told_below = 0
+        """Of what the log forgot below this offset, the reader was told."""
         self._doubtful: Range = (0, 0)
         """Offsets at which the consumer may still hold records that were set aside."""
         self._again: dict[int, Record] = {}
@@ -49,6 +74,24 @@ class CursorProgress:
             self._again = {offset: one for offset, one in self._again.items() if offset < at}
             self._marks.cut(at)
             self.position = min(self.position, at)
+
+    def overtaken(self, start: int) -> list[Range]:
+        """Records that the log, which starts here now, forgot before this reader came to them.
+
+        Each is told once; the next acknowledgement covers them (`with_lost`).
+        """
+        with self._lock:
+            first = max(self.position, self._told_below)
+            found = [*self._untold, *self._marks.gaps(first, start)]
+            self._untold = []
+            self._told_below = max(self._told_below, start)
+            self.lost += found
+            self._unacknowledged += found
+            return found
+
+    def with_lost(self, ranges: list[Range]) -> list[Range]:
+        """What is acknowledged, together with what the log forgot and the reader knows of."""
+        return [*self._unacknowledged, *ranges]
 
     def took(self, record: Record) -> None:
         """A record is handed to the consumer."""
@@ -92,7 +135,7 @@ class CursorProgress:
         with self._lock:
             return offset in self._marks
 
-    def acked(self, ranges: Iterable[Range], setbacks: int) -> None:
+    def acked(self, ranges: list[Range], setbacks: int) -> None:
         """Mark ranges that were acknowledged when the log's end had gone back so many times.
 
         If it went back since, other records may be there now: those are not marked.
@@ -102,6 +145,8 @@ class CursorProgress:
                 return
             for first, stop in ranges:
                 self._marks.add(first, stop)
+            kept = [one for one in self._unacknowledged if one not in ranges]
+            self._unacknowledged = kept
             if self._again:
                 floor = self._marks.floor
                 self._again = {n: one for n, one in self._again.items() if n >= floor}
@@ -109,6 +154,7 @@ class CursorProgress:
     def moved(self, floor: int) -> None:
         """Start over at a floor."""
         with self._lock:
+            self._untold, self._unacknowledged, self._told_below = [], [], 0
             self._marks = Marks(floor)
             self.position = floor
 
@@ -122,6 +168,20 @@ class CursorProgress:
         with self._lock:
             self._marks.raise_floor(start)
             return self._marks.floor // self.section * self.section
+
+
+def forgotten(log: str, cursor: str, ranges: list[Range], start: int) -> Truncated:
+    """What a reader is told whose next records the log has forgotten."""
+    count = sum(stop - first for first, stop in ranges)
+    return Truncated(
+        f"log {log!r} forgot {count:,} records before cursor {cursor!r} had read them, offsets "
+        f"{ranges[0][0]} to {ranges[-1][1] - 1}: it starts at {start} now, and the cursor goes on "
+        "there with the next take",
+        log=log,
+        offset=ranges[0][0],
+        start=start,
+        ranges=[list(one) for one in ranges],
+    )
 
 
 def set_aside(log: str, at: int) -> Conflict:
@@ -148,6 +208,12 @@ def ranges_of(records: Acknowledged) -> list[Range]:
     if isinstance(records, Record | int):
         records = [records]
     return joined(one.offset if isinstance(one, Record) else _offset(one) for one in records)
+
+
+def check_on_lost(on_lost: object) -> None:
+    """Refuse what is not offered."""
+    if on_lost not in ("skip", "raise"):
+        raise InvalidInput(f"on_lost is 'skip' or 'raise', not {on_lost!r:.100}")
 
 
 def check_section(section: object) -> None:

@@ -15,7 +15,7 @@ from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
 from millstream.log.block import RecordBlock
 from millstream.log.names import check_name
-from millstream.log.progress import SECTION
+from millstream.log.progress import SECTION, OnLost
 from millstream.numbers import checked_numbers
 from millstream.record import (
     CursorInfo,
@@ -207,9 +207,22 @@ class Log(AnyLog):
         durable: bool = True,
         start: int | str = "earliest",
         section: int = SECTION,
+        on_lost: OnLost = "skip",
     ) -> Cursor:
-        """The cursor of that name; made, at `start`, if there is none."""
-        return open_cursor(self._session, self, name, durable=durable, start=start, section=section)
+        """The cursor of that name; made, at `start`, if there is none.
+
+        If the log forgets records before the cursor has read them, it goes on behind them, and
+        writes a line to the program's log. With `on_lost="raise"` the take raises `Truncated`.
+        """
+        return open_cursor(
+            self._session,
+            self,
+            name,
+            durable=durable,
+            start=start,
+            section=section,
+            on_lost=on_lost,
+        )
 
     def cursors(self) -> list[CursorInfo]:
         """How each cursor stands."""

@@ -12,7 +12,7 @@ from millstream.command import Session, Transact
 from millstream.errors import InvalidInput, InvalidName, NotFound, Partitioned, Truncated
 from millstream.header import HeadersLike
 from millstream.log import commands as c
-from millstream.log.progress import SECTION
+from millstream.log.progress import SECTION, OnLost
 from millstream.log.spreading import Spreader
 from millstream.numbers import checked_numbers
 from millstream.partitioning import partition_name
@@ -218,11 +218,22 @@ class PartitionedLog(AnyLog):
         durable: bool = True,
         start: str = "earliest",
         section: int = SECTION,
+        on_lost: OnLost = "skip",
     ) -> PartitionedCursor:
-        """The cursor of that name over all partitions; made, at `start`, if there is none."""
+        """The cursor of that name over all partitions; made, at `start`, if there is none.
+
+        `on_lost` is as for one log: whether a take raises `Truncated` if records were forgotten
+        before the cursor had read them.
+        """
         self.create()
         return open_partitioned_cursor(
-            self._session, self, name, durable=durable, start=start, section=section
+            self._session,
+            self,
+            name,
+            durable=durable,
+            start=start,
+            section=section,
+            on_lost=on_lost,
         )
 
     def delete_cursor(self, name: str) -> bool:

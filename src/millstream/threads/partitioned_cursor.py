@@ -13,7 +13,7 @@ from millstream.command import Session, Transact
 from millstream.errors import InvalidInput
 from millstream.log import commands as c
 from millstream.log.names import check_name
-from millstream.log.progress import CursorProgress, check_section
+from millstream.log.progress import CursorProgress, OnLost, check_on_lost, check_section
 from millstream.numbers import checked_numbers
 from millstream.partitioning import partition_name
 from millstream.record import CursorInfo, LogInfo, PartitionOffset, Record, Seconds
@@ -46,16 +46,20 @@ def open_partitioned_cursor(
     durable: bool,
     start: str,
     section: int,
+    on_lost: OnLost = "skip",
 ) -> PartitionedCursor:
     """The cursor of that name, in every partition; made, at `start`, where there is none."""
     check_name(name, "cursor")
     check_section(section)
+    check_on_lost(on_lost)
     if start not in ("earliest", "latest"):
         raise InvalidInput(
             f"a cursor on a log with partitions starts at 'earliest' or 'latest', not {start!r}; "
             "`seek` sets an offset for each"
         )
-    cursor = PartitionedCursor(session, source, name, durable=durable, section=section)
+    cursor = PartitionedCursor(
+        session, source, name, durable=durable, section=section, on_lost=on_lost
+    )
     cursor.open(len(source.parts()), start)
     return cursor
 
@@ -76,6 +80,7 @@ class PartitionedCursor:
         *,
         durable: bool,
         section: int,
+        on_lost: OnLost = "skip",
     ) -> None:
         self.name = name
         self.log_name = source.name
@@ -83,6 +88,7 @@ class PartitionedCursor:
         self._session = session
         self._source = source
         self._section = section
+        self._on_lost: OnLost = on_lost
         self._cursors: list[Cursor] = []
         self._turn = 0
         self._lock = Lock()
@@ -105,8 +111,17 @@ class PartitionedCursor:
                     self.name,
                     durable=self.durable,
                     progress=CursorProgress(info, self._section),
+                    on_lost=self._on_lost,
                 )
             )
+
+    def lost(self) -> dict[int, list[tuple[int, int]]]:
+        """Ranges of each partition that were forgotten before this handle had come there."""
+        return {
+            number: list(cursor.progress.lost)
+            for number, cursor in enumerate(self._cursors)
+            if cursor.progress.lost
+        }
 
     def take(self, n: int = 1, *, wait: Seconds | None = None) -> list[Record]:
         """The next unacknowledged records, at most `n`, in order within each partition.

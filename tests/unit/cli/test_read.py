@@ -119,3 +119,13 @@ def test_a_reader_that_has_seen_enough_is_no_error(
 def test_a_limit_that_is_no_offset_is_refused(cli: Any) -> None:
     cli("read", "numbers", "--limit", str(10**20), code=2)
     assert "--limit" in cli.stderr
+
+
+def test_a_cursor_that_retention_overtook_says_so(cli: Any) -> None:
+    cli("read", "numbers", "--values", "--cursor", "c", "--ack", "--limit", "2")
+    cli("log", "truncate", "numbers", "--before", "5", "--yes")
+    assert cli.json("log", "cursors", "numbers")[0]["lost"] == [[2, 5]]
+    out = cli("read", "numbers", "--values", "--cursor", "c", "--ack", "--limit", "1")
+    assert len(out.split()) == 1
+    assert "had forgotten offsets 2 to 4 before cursor c" in cli.stderr
+    assert cli.json("log", "cursors", "numbers")[0]["lost"] == []

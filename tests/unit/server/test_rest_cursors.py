@@ -54,6 +54,14 @@ async def test_what_was_truncated_is_passed_over(rest: Rest) -> None:
     await rest.post("/logs/a/truncate", json={"before": 2})
     taken = (await rest.post(f"{CURSOR}/take", json={"n": 9})).json()
     assert [one["value"] for one in taken["records"]] == [2, 3]
+    assert taken["lost"] == [[0, 2]]
+    assert (await rest.get(CURSOR)).json()["lost"] == [[0, 2]]
+    strict = await rest.post(f"{CURSOR}/take", json={"on_lost": "raise"})
+    assert problem(strict, 410, "Truncated")["data"]["ranges"] == [[0, 2]]
+    onwards = {"position": 3, "on_lost": "raise"}
+    assert "lost" not in (await rest.post(f"{CURSOR}/take", json=onwards)).json()
+    await rest.post(f"{CURSOR}/ack", json={"ranges": [[0, 2]]})
+    assert "lost" not in (await rest.post(f"{CURSOR}/take", json={"on_lost": "raise"})).json()
 
 
 @served

@@ -6,14 +6,14 @@ The server keeps no position between requests. A take begins at the cursor's flo
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from millstream.errors import CorruptionError, InvalidInput, NotFound, Truncated
 from millstream.log import commands as c
 from millstream.log.marks import Range, joined
-from millstream.log.progress import SECTION, CursorProgress
+from millstream.log.progress import SECTION, CursorProgress, forgotten
 from millstream.record import CursorInfo, Record
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints, Reply
@@ -45,6 +45,8 @@ class TakeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """The position that the take before answered; without one, the floor."""
     wait: Wait = 0.0
     """Seconds to wait for the first record, if there is none yet."""
+    on_lost: Literal["skip", "raise"] = "skip"
+    """If the log forgot records before the cursor acknowledged them: go on, or fail with 410."""
 
 
 class Taken(Struct, kw_only=True):
@@ -53,6 +55,9 @@ class Taken(Struct, kw_only=True):
     records: list[ReadRecord]
     position: int
     """Take with this to go on after them."""
+    lost: list[tuple[int, int]] | UnsetType = UNSET
+    """Half-open ranges that the log forgot before the cursor had acknowledged them. They are told
+    until they are acknowledged as `ranges`."""
 
 
 class CursorAckBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -113,23 +118,30 @@ async def delete_cursor(ask: Ask, log: str, cursor: str) -> Existed:
     return Existed(deleted=await ask.execute(c.DeleteCursor(log, cursor)))
 
 
-@endpoint("POST /logs/{log}/cursors/{cursor}/take", body_optional=True, errors=(404,))
+@endpoint("POST /logs/{log}/cursors/{cursor}/take", body_optional=True, errors=(404, 410))
 async def take_records(ask: Ask, log: str, cursor: str, body: TakeBody) -> Taken:
     """The next unacknowledged records, waiting for the first if asked.
 
     Nothing is reserved: two takes at the same position answer the same records. Hand in the
     `position` of the answer before to go on.
     """
-    progress = CursorProgress(await get_cursor(ask, log, cursor))
+    info = await get_cursor(ask, log, cursor)
+    progress = CursorProgress(info)
+    lost = info.lost
     if body.position is not None:
         progress.position = max(progress.position, body.position)
-    _, end = await ask.execute(c.GetBounds(log))  # before: what comes meanwhile ends the wait
+        lost = [(max(first, body.position), stop) for first, stop in lost if stop > body.position]
+    start, end = await ask.execute(c.GetBounds(log))  # before: what comes meanwhile ends the wait
+    if lost and body.on_lost == "raise":
+        raise forgotten(log, cursor, lost, start)
     found = await _take(ask, log, progress, body.n)
     if not found and (wait_ms := ask.wait_ms(body.wait)):
         awaited = max(progress.position, end)
         if await ask.unless_over(c.WaitForOffset(log, awaited, wait_ms)):
             found = await _take(ask, log, progress, body.n)
-    return Taken(records=[show_record(one) for one in found], position=progress.position)
+    return Taken(
+        records=[show_record(one) for one in found], position=progress.position, lost=lost or UNSET
+    )
 
 
 async def _take(ask: Ask, log: str, progress: CursorProgress, n: int) -> list[Record]:
