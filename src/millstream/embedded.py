@@ -22,6 +22,7 @@ from millstream.log import cursor_operations as cursors
 from millstream.log import operations as rules
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
+from millstream.log.links import LINKS
 from millstream.log.metadata import MetadataState
 from millstream.log.producer import ProducerState
 from millstream.log.retention import LogUpkeep, cursors_passed
@@ -263,6 +264,7 @@ def open_store(
         upkeep=(LogUpkeep(), QueueUpkeep(), RoomUpkeep()),
         pins=(pin, ancestry.pin, marks.pin),
         readers=(cursors_passed, queues_passed),
+        links=LINKS,
     )
     if _may_have_ghosts(store):
         store.start_keeper()

@@ -40,6 +40,7 @@ _HELPS = {
     "claims_open_max": "the maximum number of messages that one client may have claimed.",
     "wait_ms_max": "how long a request may wait for news.",
     "queue_age_s_max": "a message that could have been claimed for longer makes the health a warning; 0 is unlimited.",
+    "scrub_share": "SHARE: of time, for which all rows are read again to find damage; 0 turns it off.",
     "instance": "NAME: its name among servers that share the store; by default HOST:PORT.",
     "instance_lease_s": "how long it counts as alive after its last sign of life.",
     "rooms_profile": "NAME: how rooms push: balanced, low-latency or high-throughput.",

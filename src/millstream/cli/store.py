@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from millstream import Millstream
-from millstream.cli.display import FactSheet, Printed, plural, size
+from millstream.cli.display import FactSheet, Printed, plural, safe, size
 
 
 def stats(ms: Millstream) -> Printed:
@@ -15,11 +17,17 @@ def stats(ms: Millstream) -> Printed:
         "bytes": sum(info.bytes for info in logs),
     }
     pairs = [
-        (name.replace("_", " "), size(value) if name.endswith("bytes") else value)
+        (name.replace("_", " "), _shown(name, value))
         for name, value in facts.items()
         if value is not None
     ]
     return Printed(facts, FactSheet(pairs))
+
+
+def _shown(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return "\n".join(map(safe, value)) or "none"
+    return size(value) if name.endswith("bytes") else value
 
 
 def fold(ms: Millstream) -> Printed:

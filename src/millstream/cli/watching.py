@@ -20,6 +20,7 @@ from millstream.clock import SystemClock
 from millstream.embedded import EmbeddedSession, open_file
 from millstream.errors import CannotOpen, Denied, MillstreamError, Unauthenticated
 from millstream.pulse import Pulse, age_s, flow_between
+from millstream.record import Status
 from millstream.remote.address import Address
 from millstream.remote.nodes import parse_nodes
 from millstream.store.place import check_file, is_bucket
@@ -120,9 +121,14 @@ class WatchedFile:
                 logs=totals.logs,
                 queues=totals.queues,
                 rooms=totals.rooms,
-                health="healthy" if self._store.condition == "usable" else "critical",
+                health=self._health(),
             )
         ]
+
+    def _health(self) -> Status:
+        if self._store.condition != "usable":
+            return "critical"
+        return "warning" if self._store.scrub.report().get("scrub_findings") else "healthy"
 
 
 class WatchedServer:

@@ -31,6 +31,7 @@ from millstream.store.engine import (
     no_tables,
 )
 from millstream.store.polling import TURN_S
+from millstream.store.scrubbing import Reference, Scrubbable, ScrubStep, StepBounds
 
 
 class ReplicatedEngine:
@@ -102,6 +103,24 @@ class ReplicatedEngine:
     def copy_to(self, path: Path) -> None:
         """Write a consistent copy of this node's rows and tables into a new file."""
         cast(Exchangeable, self._inner).copy_to(path)
+
+    @property
+    def scrub_share(self) -> float:
+        """Every node scrubs its own file."""
+        return cast(Scrubbable, self._inner).scrub_share
+
+    @property
+    def scrub_stages(self) -> tuple[str, ...]:
+        """Those of this node's rows."""
+        return cast(Scrubbable, self._inner).scrub_stages
+
+    def scrub(self, stage: str, at: str, bounds: StepBounds, needs: Reference) -> ScrubStep:
+        """Read on in this node's rows."""
+        return cast(Scrubbable, self._inner).scrub(stage, at, bounds, needs)
+
+    def scrubbed_file(self) -> Path | None:
+        """This node's file."""
+        return cast(Scrubbable, self._inner).scrubbed_file()
 
     def recover(self) -> None:
         """Make certain what is on this node's disk."""

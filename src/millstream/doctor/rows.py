@@ -17,7 +17,6 @@ from millstream.doctor.examined import Found, Progress
 from millstream.doctor.findings import Findings
 from millstream.errors import CannotOpen, CorruptionError
 from millstream.format import keys
-from millstream.store.checksum import row_checksum
 from millstream.store.sqlite import is_open_here
 from millstream.store.sqlite_file import (
     PAGE_BYTES,
@@ -30,6 +29,7 @@ from millstream.store.sqlite_left import break_in_log
 from millstream.store.sqlite_pages import checksum_layer, fits, is_verified, plain_layer
 from millstream.store.sqlite_rows import NUMBERED, TABLES, SqliteSnapshot
 from millstream.store.sqlite_schema import FORMAT, PREFIX, RECORD, read_schema
+from millstream.store.sqlite_scrub import CHECKED_COLUMNS, problem_of
 from millstream.store.sqlite_settling import wants_layer
 from millstream.store.sqlite_wal import Break, find_break
 
@@ -39,10 +39,6 @@ STEPS_PER_TICK = 200_000
 
 PAGE_TRIES = 3
 """How often a page is read whose checksum does not fit: it may be written just now."""
-
-_COLUMNS = "CAST(value AS BLOB), CAST(crc AS INTEGER), typeof(value) || ' and ' || typeof(crc)"
-"""Cast, since a damaged type would make Python decode text that is none."""
-_TYPES = "blob and integer"
 
 Place = bytes | int
 """Of a row in its table: its key, or its number."""
@@ -135,7 +131,7 @@ class FileRows(SqliteSnapshot):
         where, value = ("key", key) if table is None else ("id", keys.number(key))
         try:
             row = self._execute(
-                f"SELECT {_COLUMNS} FROM {table or RECORD} WHERE {where} = ?",
+                f"SELECT {CHECKED_COLUMNS} FROM {table or RECORD} WHERE {where} = ?",
                 (value,),
             ).fetchone()
         except apsw.Error as error:
@@ -201,7 +197,7 @@ class FileRows(SqliteSnapshot):
     def _rows(self, table: str, start: Place, stop: Place) -> Iterator[tuple[Place, Found]]:
         column, place = _column(table)
         selected = self._execute(
-            f"SELECT {place}, {_COLUMNS} FROM {table} "
+            f"SELECT {place}, {CHECKED_COLUMNS} FROM {table} "
             f"WHERE {column} >= ? AND {column} < ? ORDER BY {column}",
             (start, stop),
         )
@@ -226,11 +222,7 @@ class FileRows(SqliteSnapshot):
         return found
 
     def _checked(self, key: bytes, value: bytes | None, crc: int | None, types: str) -> Found:
-        if value is None or types != _TYPES:
-            return Found(key, value or b"", f"its columns are not {_TYPES}, but {types}")
-        if row_checksum(key, value) != crc:
-            return Found(key, value, "its checksum does not fit")
-        return Found(key, value)
+        return Found(key, value or b"", problem_of(key, value, crc, types))
 
     def _count(self, table: str, size: int) -> None:
         report = self._findings.report

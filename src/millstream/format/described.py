@@ -11,6 +11,9 @@ _NAMED = {
     keys.INSTANCE: "the instance {!r}",
 }
 _NUMBERED = {
+    keys.PAYLOAD: "payload {}",
+    keys.PAYLOAD_BLOCK: "the block of payloads from {} on",
+    keys.DELTA: "commit {}",
     keys.HEAD: "the head of log {}",
     keys.METADATA: "the metadata of log {}",
     keys.FORK: "the fork point of log {}",
@@ -19,6 +22,7 @@ _NUMBERED = {
 }
 _TRAILING = {keys.CURSOR: "the cursor {!r} of log {}", keys.PRODUCER: "the producer {!r} of log {}"}
 _PAIRS = {
+    keys.ENTRY: "the entry of log {0} that ends with offset {1}",
     keys.FORKS: "the fork {1} in the list of log {0}",
     keys.MARKS: "marks of log {0}",
     keys.REMAINS: "the note that queue {1}, which is deleted, has rows left",

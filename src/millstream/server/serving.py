@@ -227,6 +227,7 @@ class Serving:
         store = self._open_store()
         try:
             self._check_tokens(store)
+            store.scrub_from_now(self.settings.scrub_share)
         except BaseException:
             store.close()
             raise

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 from millstream.errors import InvalidInput
+from millstream.store.scrub import check_share
 
 ProfileName = Literal["balanced", "low-latency", "high-throughput"]
 PROFILE_NAMES: tuple[str, ...] = get_args(ProfileName)
@@ -93,6 +94,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     queue_age_s_max: float = 0.0
     """A message that waits for longer makes the server's health a warning; 0 is any time."""
 
+    scrub_share: float = 0.01
+    """The share of time for which the background reads all rows of a file again; 0 turns it off."""
+
     def check(self) -> None:
         """Refuse what would leave a store open to every client of the network, or cannot be."""
         if self.rooms_profile not in PROFILE_NAMES:
@@ -111,6 +115,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise InvalidInput(f"rooms_poll_s is from 0 to 60 seconds, not {self.rooms_poll_s:g}")
         if not 1 <= self.rooms_batch <= 10_000:
             raise InvalidInput(f"rooms_batch is from 1 to 10,000 messages, not {self.rooms_batch}")
+        check_share(self.scrub_share)
         if self.auth == "off" and not self.is_loopback():
             raise InvalidInput(
                 f"a server that others can reach at {self.host} needs tokens: leave auth on, and "

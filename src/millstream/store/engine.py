@@ -20,12 +20,13 @@ Durability = Literal["full", "relaxed"]
 Mode = Literal["rw", "r"]
 """Whether a store is opened to be read and written, or only to be read."""
 
-Ability = Literal["sql", "forks", "paced", "replicated"]
+Ability = Literal["sql", "forks", "paced", "replicated", "scrub"]
 """What an engine may be able to do beyond the protocol.
 
 `sql`: its writer is a `SqlWriter`, its snapshots are `SqlReader`s. `forks`: it is `Suspendable`, so a handle may cross `os.fork`.
 `paced`: it is `Paced`, because each of its commits costs a request. `replicated`: other nodes write the same rows, so damage that
-one of them has must not be folded into what it writes.
+one of them has must not be folded into what it writes. `scrub`: it is `Scrubbable` (`scrubbing`), so that
+the background reads all its rows by and by.
 """
 
 

@@ -37,6 +37,7 @@ from millstream.limits import Limits
 from millstream.store.disk import DiskSpace, FileSpace, full
 from millstream.store.engine import Ability, Durability, Shortage
 from millstream.store.polling import poll
+from millstream.store.scrubbing import Reference, ScrubStep, StepBounds
 from millstream.store.sqlite_check import check_pages
 from millstream.store.sqlite_checkpoints import Checkpoints
 from millstream.store.sqlite_convert import convert_file, was_touched
@@ -65,8 +66,12 @@ from millstream.store.sqlite_repair import repair_log
 from millstream.store.sqlite_room import LogRoom
 from millstream.store.sqlite_rows import SqliteReader, SqliteWriter
 from millstream.store.sqlite_schema import read_schema
+from millstream.store.sqlite_scrub import STAGES, scrub_step
 from millstream.store.sqlite_settling import layer_for, settle_file
 from millstream.store.sqlite_wal import step_bytes
+
+SCRUB_CACHE_KIB = 512
+"""Of the connection that scrubs: it reads each page once or twice, and then no more for hours."""
 
 _open_paths: Counter[str] = Counter()
 """How many engines of this process have a file open."""
@@ -85,7 +90,8 @@ class SqliteEngine:
 
     shared = True
     writes_alone = False
-    abilities: frozenset[Ability] = frozenset({"sql", "forks"})
+    abilities: frozenset[Ability] = frozenset({"sql", "forks", "scrub"})
+    scrub_stages = STAGES
 
     def __init__(
         self,
@@ -122,12 +128,15 @@ class SqliteEngine:
         self._pool = ReaderPool(self.path, make=self._make_reader, explain=self._damaged)
         self._writer: SqliteWriter | None = None
         self._tender: apsw.Connection | None = None
+        self._scrubber: apsw.Connection | None = None
         self._log_room = LogRoom(os.path.realpath(self.path)) if vfs is None else None
         """None if SQLite reaches files by another layer, which has to see every write."""
         self._real_path = os.path.realpath(self.path)
         folder = os.path.dirname(self._real_path)
         self._options = fitted(options or SqliteOptions(), folder)
         self._checkpoints = Checkpoints(self._options)
+        self.scrub_share = 0.0 if read_only else self._options.scrub_share
+        """A handle that only reads leaves the scrub to those that write."""
         self._room = DiskSpace(folder, limits or Limits(), self._clock, file=self._space)
         log_was_left = False
         if not is_open_here(self.path):
@@ -281,6 +290,26 @@ class SqliteEngine:
         with self.read() as snapshot:
             return check_pages(snapshot.connection, stop, place=self.place)
 
+    def scrub(self, stage: str, at: str, bounds: StepBounds, needs: Reference) -> ScrubStep:
+        """Read on in a stage, on a connection of its own: what others have in their caches stays there."""
+        self._home.check_read()
+        with self._pool.held():
+            with self._pool.lock:
+                if self._scrubber is None:
+                    self._scrubber = self._connect()
+                    self._scrubber.execute(f"PRAGMA cache_size = -{SCRUB_CACHE_KIB}")
+            try:
+                step = scrub_step(self._scrubber, stage, at, bounds, needs)
+            except apsw.Error as error:
+                raise self._damaged(error) from error
+        for found in step.unsound:
+            self._tell_damage(CorruptionError(found.message, what="row", where=found.at))
+        return step
+
+    def scrubbed_file(self) -> Path:
+        """The store's file, wherever links lead."""
+        return Path(self._real_path)
+
     def exchange(self, path: Path, *, aside: Path) -> None:
         """Put another file in the place of this one, which goes aside; reads wait meanwhile."""
         self.suspend()
@@ -433,8 +462,8 @@ class SqliteEngine:
     def _drop_connections(self, *, checkpoint: bool) -> None:
         found = [reader.connection for reader in self._pool.drain()]
         found += [self._writer.connection] if self._writer else []
-        found += [self._tender] if self._tender else []
-        self._tender = self._writer = None
+        found += [one for one in (self._tender, self._scrubber) if one]
+        self._tender = self._scrubber = self._writer = None
         for connection in found:
             close_connection(connection, checkpoint=checkpoint)
 

@@ -171,6 +171,13 @@ def is_damage(error: apsw.Error) -> bool:
     return getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA
 
 
+def reason_of(error: apsw.Error) -> str:
+    """What is wrong with bytes that SQLite could not use."""
+    if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
+        return "the checksum of a page does not fit"
+    return f"SQLite says: {error}"
+
+
 def explained(error: apsw.Error, path: Path | str) -> MillstreamError:
     """What an error of SQLite means to the caller."""
     if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
@@ -180,7 +187,7 @@ def explained(error: apsw.Error, path: Path | str) -> MillstreamError:
             f"`millstream migrate {path}` checks every row, and converts it",
         )
     if is_damage(error):
-        return damaged(path, f"SQLite says: {error}")
+        return damaged(path, reason_of(error))
     return CannotOpen(f"{path}: {error}", path=str(path))
 
 

@@ -34,6 +34,9 @@ class SqliteOptions:
     For stores that Millstream alone opens: any other SQLite tool that writes to the file spoils them.
     """
 
+    scrub_share: float = 0.01
+    """The share of time for which the background reads all rows again, to find damage; 0 turns it off."""
+
 
 def fitted(options: SqliteOptions, folder: str | os.PathLike[str]) -> SqliteOptions:
     """The same for the disk of a folder: on a small one the write-ahead log leaves the file its room."""

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from millstream.clock import Clock, SystemClock
 from millstream.errors import (
@@ -33,6 +33,9 @@ from millstream.store.entity import Kinds
 from millstream.store.instance import Instance, create_instance
 from millstream.store.keeper import UPKEEP_S, Keeper
 from millstream.store.recovery import Recovery
+from millstream.store.rows import View
+from millstream.store.scrub import Scrub
+from millstream.store.scrubbing import Reference
 from millstream.store.state import Pin, Readers
 from millstream.store.ticket import Ticket
 from millstream.store.transaction import Operation, WriteTransaction
@@ -47,6 +50,17 @@ If a call goes round several logs or queues, it ends early once the store `is_cl
 
 Condition = Literal["usable", "disk_full", "recovering", "poisoned", "closed"]
 """What a handle can do; with a full disk and while it recovers, it can read."""
+
+
+class Links(NamedTuple):
+    """Which rows need which others, as the parts above the store know it; the scrub asks."""
+
+    needs: Reference
+    lost: Callable[[View, bytes, bytes], str]
+    """What is lost, in words, if the second row is really missing and the first needs it; else empty."""
+
+
+NO_LINKS = Links(lambda _key, _value: None, lambda _view, _parent, _child: "")
 
 CLOSING_FOLD_S = 1.0
 """How long closing folds; what is then unfolded stays so, and is read when the store is opened."""
@@ -68,6 +82,7 @@ class Store(Committing):
         upkeep: tuple[Upkeep, ...] = (),
         pins: tuple[Pin, ...] = (),
         readers: tuple[Readers, ...] = (),
+        links: Links = NO_LINKS,
     ) -> None:
         super().__init__(
             engine,
@@ -78,6 +93,7 @@ class Store(Committing):
             readers=readers,
         )
         self._upkeep = upkeep
+        self._links = links
         self.caches = Caches()
         self._ends_s = math.inf
         self.on_poisoned: Callable[[MillstreamError], None] | None = None
@@ -172,7 +188,14 @@ class Store(Committing):
             "entities_cached": len(self.state.entities),
             "last_upkeep_failure": self._last_failure,
             "condition": self.condition,
+            **self.scrub.report(),
         }
+
+    def scrub_from_now(self, share: float) -> None:
+        """Scrub for a share of time, also if nothing is ever written by this handle."""
+        self.scrub.share = share
+        if share:
+            self._keeper.wake()
 
     @property
     def is_closing(self) -> bool:
@@ -195,6 +218,7 @@ class Store(Committing):
         self._ends_s = -math.inf
         if self._pid == os.getpid():
             self._keeper.stop()
+            self.scrub.close()
             self.recovery.attempt()
             usable = self._reason is None and self.recovery.reason is None
             usable = usable and not self.engine.read_only
@@ -266,6 +290,7 @@ class Store(Committing):
             return False
         if self.engine.read_only:  # another node of the cluster folds, and does the parts' upkeep
             self._tend()
+            self.scrub.turn()
             return False
         more = self._tail_is_long() and self.tail_is_ours() and self.fold_slice()
         self._tend()
@@ -275,7 +300,12 @@ class Store(Committing):
             self._upkeep_due = self.clock.seconds() + UPKEEP_S
             self._tended = self._tended if self.is_closing else self._written
             self._last_failure = None
+        if not more:
+            self.scrub.turn()
         return more
+
+    def _lost(self, parent: bytes, child: bytes) -> str:
+        return self.view(lambda view: self._links.lost(view, parent, child))
 
     @property
     def _written(self) -> int:
@@ -335,6 +365,13 @@ class Store(Committing):
         )
         self._keeper: Keeper = Keeper(self._keep, on_failure=self._keeper_failed)
         self.recovery: Recovery = Recovery(self._recover, self.clock)
+        self.scrub: Scrub = Scrub(
+            self.engine,
+            self.clock,
+            whose=lambda: str(self.seen(keys.STORE_KEY).id),
+            needs=self._links.needs,
+            lost=self._lost,
+        )
         self.engine.on_upkeep_due = self._keeper.wake
         self.watch: Watch = Watch(
             self._await_others if self.engine.shared else None, on_wait=self._keeper.start
@@ -379,6 +416,7 @@ class Store(Committing):
         self.guests = None
         self.caches.clear()  # they may hold locks, and threads that wait: these stayed in the parent
         failed = self.recovery
+        self.scrub.drop()
         self._begin()
         self._reason = self._reason or forking.refusal(self.engine)
         if self._reason is not None:

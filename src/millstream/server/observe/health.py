@@ -66,6 +66,8 @@ ADVICE: dict[str, str] = {
     "server's log, and run millstream doctor on a copy of the file.",
     "upkeep": "The detail says what failed last. It is tried again; if it stays, run millstream "
     "doctor.",
+    "scrub": "Rows on the disk are damaged. Run millstream doctor on the store: it says what is lost. Put "
+    "back a copy, or copy what can be read to a new store, and look after the disk.",
     "fold": "More is written than the disk folds. Write in larger batches, or give the store a "
     "faster disk.",
     "disk": "Let logs forget more (retention), truncate what is not needed, or give the store a "
@@ -219,6 +221,35 @@ def check_stats(stats: dict[str, Any], limits: Limits) -> Iterator[Check]:
     status = _graded(behind, 1, FOLD_CRITICAL)
     detail = f"{stats['unfolded_commits']:,} commits, {stats['unfolded_bytes']:,} bytes unfolded"
     yield Check("fold", status, detail)
+    if stats.get("scrub", "off") != "off" or stats.get("scrub_findings"):
+        yield check_scrub(stats)
+
+
+def check_scrub(stats: dict[str, Any]) -> Check:
+    """What the background found when it read all rows, and how far it is.
+
+    A damaged row keeps nobody from reading or writing others: it is a warning.
+    """
+    findings, age_s = stats["scrub_findings"], stats["scrub_age_s"]
+    if findings:
+        more = len(findings) - 1 + stats["scrub_findings_left_off"]
+        return Check("scrub", "warning", findings[0] + (f"; and {more:,} more" if more else ""))
+    if age_s is None:
+        last = "no pass over all rows has ended yet"
+    else:
+        last = f"all rows were sound {duration_ago(age_s)}"
+    if stats["scrub_progress"] < 1:
+        last += f"; {stats['scrub_progress']:.0%} of the next pass"
+    return Check("scrub", "healthy", last)
+
+
+def duration_ago(age_s: float) -> str:
+    """How long ago something was, in the largest unit that fits."""
+    for unit, seconds in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if age_s >= seconds:
+            number = int(age_s // seconds)
+            return f"{number:,} {unit}{'s' if number > 1 else ''} ago"
+    return "less than a minute ago"
 
 
 def check_disk(free_bytes: int) -> Check:

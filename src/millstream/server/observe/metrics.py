@@ -156,6 +156,7 @@ def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
     ):
         if name in stats:  # a store in memory has no file
             yield GaugeMetricFamily(f"millstream_store_{name}", text, stats[name])
+    yield from _of_scrub(stats)
     asked = {name: stats[f"{name}_requests"] for name in REQUESTS if f"{name}_requests" in stats}
     if asked:
         family = CounterMetricFamily(
@@ -164,6 +165,33 @@ def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
         for name, count in asked.items():
             family.add_metric([name], count)
         yield family
+
+
+def _of_scrub(stats: dict[str, Any]) -> Iterator[Metric]:
+    """Of a store in a file: how far the background is in reading all rows, and what it found."""
+    if "scrub_progress" not in stats:
+        return
+    findings = len(stats["scrub_findings"]) + stats["scrub_findings_left_off"]
+    for name, text, value in (
+        (
+            "progress_ratio",
+            "How much of the pass over all rows is done; 1 between two passes.",
+            stats["scrub_progress"],
+        ),
+        ("findings", "Damage that the scrub has found and that is still there.", findings),
+        (
+            "last_pass_age_seconds",
+            "Since all rows were last read; missing until they were.",
+            stats["scrub_age_s"],
+        ),
+    ):
+        if value is not None:
+            yield GaugeMetricFamily(f"millstream_scrub_{name}", text, value)
+    yield CounterMetricFamily(
+        "millstream_scrub_rows",
+        "Rows that the scrub of this process has read.",
+        stats["scrub_rows"],
+    )
 
 
 def _of_logs(logs: list[LogInfo]) -> Iterator[Metric]:

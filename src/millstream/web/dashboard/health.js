@@ -11,6 +11,7 @@ const RANK = { critical: 0, warning: 1, healthy: 2 };
 const TITLES = {
   store: "The store takes writes",
   upkeep: "Background work",
+  scrub: "All rows are as they were written",
   fold: "Commits that wait to be folded",
   disk: "Room on the disk",
   event_loop: "The server answers in time",
@@ -52,6 +53,7 @@ function Check({ of }) {
 function Facts({ of }) {
   const told = (name, value) => {
     if (value === null || value === "") return "–";
+    if (Array.isArray(value)) return value.join("; ") || "none";
     if (typeof value === "number") return name.endsWith("bytes") ? format(value, "bytes") : count(value);
     return typeof value === "object" ? JSON.stringify(value) : String(value);
   };
