@@ -8,6 +8,7 @@ on, the walk continues behind the damaged pages, as far as they can be passed fr
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from millstream.doctor.examined import Found, Progress
 from millstream.doctor.findings import Findings
 from millstream.errors import CannotOpen, CorruptionError
 from millstream.format import keys
+from millstream.format.described import describe
 from millstream.store.sqlite import is_open_here
 from millstream.store.sqlite_file import (
     PAGE_BYTES,
@@ -39,6 +41,11 @@ STEPS_PER_TICK = 200_000
 
 PAGE_TRIES = 3
 """How often a page is read whose checksum does not fit: it may be written just now."""
+
+_NOT_IN_INDEX = re.compile(rf"row (\d+) missing from index sqlite_autoindex_{RECORD}_1")
+_WRONG_COUNT = re.compile(rf"wrong # of entries in index sqlite_autoindex_{RECORD}_1")
+_TREE = re.compile(r"[Tt]ree (\d+) page \d+")
+_UNUSED_PAGE = re.compile(r"Page (\d+): never used")
 
 Place = bytes | int
 """Of a row in its table: its key, or its number."""
@@ -112,7 +119,36 @@ class FileRows(SqliteSnapshot):
             found = [str(error)]
         finally:
             self._connection.set_progress_handler(None)
-        return [] if found == ["ok"] else found
+        return [] if found == ["ok"] else [self._in_words(line) for line in found]
+
+    def _in_words(self, line: str) -> str:
+        """What SQLite says, and what it means for the rows of a store."""
+        if found := _NOT_IN_INDEX.search(line):
+            return f"{line}: {self._record(int(found[1]))} cannot be found by its key"
+        if found := _TREE.search(line):
+            return f"{line}: rows of {self._tree(int(found[1]))} may be lost"
+        if found := _UNUSED_PAGE.search(line):
+            return f"{line}: page {int(found[1]):,} belongs to no table; rows in it are not found"
+        if _WRONG_COUNT.search(line):
+            return f"{line}: rows and their index do not agree"
+        return line
+
+    def _record(self, row: int) -> str:
+        try:
+            query = f"SELECT CAST(key AS BLOB) FROM {RECORD} NOT INDEXED WHERE rowid = ?"
+            found = self._execute(query, (row,)).fetchone()
+        except apsw.Error:
+            found = None
+        return f"row {row:,}" if found is None or found[0] is None else describe(found[0])
+
+    def _tree(self, root_page: int) -> str:
+        """The table or index whose pages hang below a root page."""
+        try:
+            query = "SELECT type || ' ' || name FROM sqlite_schema WHERE rootpage = ?"
+            found = self._execute(query, (root_page,)).fetchone()
+        except (apsw.Error, UnicodeDecodeError):
+            found = None
+        return "an unknown table" if found is None else str(found[0])
 
     def count(self) -> dict[str, int]:
         """The rows in each table, by its short name; what cannot be counted is left out."""
