@@ -128,7 +128,7 @@ class World:
         store = open_file(self.path, clock=self.clock, durability="relaxed")
         store.pause_keeper()
         hub = Hub(Core(store, Settings(port=0)), name)
-        hub.attendance._holder = holder_of(process, self.clock)
+        hub.attendance.holder = holder_of(process, self.clock)
         self.servers[name] = Server(hub, process)
         if self.chance.random() < 0.5:
             hub.attendance.reclaim()
@@ -184,7 +184,8 @@ class World:
             del self.servers[name]
             self.left_behind.add(name)
             self.seen["died with listeners"] += bool(server.listeners)
-            await abandon(server)
+            await server.close()
+            await server.hub.close()  # the store is closed: nothing is told to anybody
 
     async def hang(self) -> None:
         if len(self.servers) > 1 and (found := self.choose()) is not None:
@@ -225,7 +226,7 @@ class World:
         for server in [*self.servers.values()]:
             if not server.hangs:
                 await server.hub.attendance.keep_up(renews=True)  # back, if it hung
-            await until_noted(server)
+            await server.hub.attendance.note_left()
         await self.advance(LEASE_S + GRACE_S + TURN_S)
         await self.heard()
         for room in ROOMS:
@@ -309,29 +310,6 @@ def holder_of(process: subprocess.Popen[bytes], clock: SimulatedClock) -> str:
     boot, space, _, _, number = make_holder(clock).split("/")
     stat = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8")
     return "/".join([boot, space, str(process.pid), stat.rpartition(")")[2].split()[19], number])
-
-
-async def abandon(server: Server) -> None:
-    """Let a server end without telling anybody."""
-    attendance = server.hub.attendance
-    tasks = [one for one in (attendance._keeping, attendance._reclaiming) if one is not None]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    if attendance._leaving is not None:
-        attendance._leaving.cancel()
-    attendance._taken = None
-    await server.close()
-
-
-async def until_noted(server: Server) -> None:
-    """Wait until the ends of connections, which are gathered for a moment, are stored."""
-    attendance = server.hub.attendance
-    while attendance._leaving is not None or attendance._notes:
-        if attendance._leaving is not None:
-            attendance._leaving.cancel()
-            attendance._note_left()
-        await asyncio.gather(*attendance._notes)
 
 
 async def is_behind(server: Server) -> bool:

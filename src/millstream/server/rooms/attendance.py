@@ -66,7 +66,8 @@ class Attendance:
         self._session = session
         self._rooms = rooms
         self._lease_ms = lease_ms
-        self._holder = make_holder(session.clock)
+        self.holder = make_holder(session.clock)
+        """Which process this is; others find out by it whether it is dead."""
         self._taken: InstanceTaken | None = None
         self._taking = asyncio.Lock()
         self._keeping: asyncio.Task[None] | None = None
@@ -119,7 +120,7 @@ class Attendance:
         )
 
     def _taking_over(self) -> TakeInstance:
-        return TakeInstance(self.name, self._holder, self._lease_ms)
+        return TakeInstance(self.name, self.holder, self._lease_ms)
 
     def leave(self, listener: RoomListener) -> None:
         """Note soon, together with others, that a connection has ended."""
@@ -127,6 +128,13 @@ class Attendance:
             return
         self._left.append(Leaving(listener.room.name, listener.user, listener.connection))
         self._note_left_in(LEAVE_S)
+
+    async def note_left(self) -> None:
+        """Note now which connections have ended, and return once it is stored."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._note_left()
+        await asyncio.gather(*self._notes)
 
     async def close(self) -> None:
         """Stop being the instance: its connections count as left from now on."""
