@@ -11,8 +11,10 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+import millstream
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
+from millstream.testing import Probe
 from tests.unit.server.rooms.joining import Client, address, joined
 
 BLOB = "x" * 50_000
@@ -108,3 +110,24 @@ def test_a_backlog_is_read_at_the_listeners_own_pace(server: Serving) -> None:
             late.until_heard(105)
             assert [n for n, _ in late.heard()] == [*range(1, 106)]
             assert late.gaps == []
+
+
+def test_a_client_that_does_not_read_makes_no_server_ill_and_holds_nothing_back(
+    server: Serving,
+) -> None:
+    assert server.core is not None
+    probe, checkup = Probe(server.core.store), server.core.checkup
+    with slow(server) as late, millstream.open(server.core.store.engine.place) as ms:
+        log = ms.log("room:canvas")
+        probe.until(lambda: len(log.cursors()) == 1)
+        body = {"messages": [{"type": "draw", "data": BLOB}] * 20}
+        for _ in range(100):
+            httpx.post(f"{server.url}/rooms/canvas/messages", json=body).raise_for_status()
+            if "canvas" not in checkup.own_place().positions:
+                break
+        probe.until(lambda: not log.cursors())
+        checks = {one["name"]: one for one in httpx.get(f"{server.url}/health").json()["checks"]}
+        assert checks["rooms"]["status"] == "healthy"
+        while not late.gaps:
+            late.take()
+        probe.until(lambda: len(log.cursors()) == 1)
