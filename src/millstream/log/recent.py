@@ -25,8 +25,8 @@ from millstream.store.store import Store
 BYTES_KEPT_MAX = 16 * 1024 * 1024
 """A queue with priorities comes back to each block once per priority: what is kept is not read again."""
 
-PARSED_BYTES = 2 * 1024
-"""What a parsed block takes whatever it holds: it bounds the number of small ones."""
+PARSED_BYTES = 3_500
+"""What a parsed block takes whatever it holds, as measured: it bounds the number of small ones."""
 
 OVERLAPS_MAX = 4
 """Blocks that begin before a record and are asked for it: those that were read apart may overlap."""

@@ -274,10 +274,14 @@ class State:
             return
         self.overlay.prune(seq)
         self._weight_kept = 0
-        self.dirty.folded_through(seq)
+        clean = self.dirty.folded_through(seq)
         if self.damaged:  # where no delta names one any more, its record alone says how it stands
             self.damaged.intersection_update(self.dirty)
-        self._let_go(self.settled)
+        # What another state folded (the standby, another process) is settled here as well.
+        entities = self.entities
+        self._let_go(
+            [*self.settled, *(key for key in clean if key in entities and entities[key].is_settled())]
+        )
         self.settled = []
         for gone in range(self.folded + 1, seq + 1):
             self.tail_total -= self.tail_bytes.pop(gone, 0)

@@ -58,13 +58,15 @@ class Unfolded:
         """The record of an entity holds everything."""
         self._spans.pop(key, None)
 
-    def folded_through(self, seq: int) -> None:
-        """Records hold every change up to the delta `seq`."""
+    def folded_through(self, seq: int) -> list[bytes]:
+        """Records hold every change up to the delta `seq`; the entities with no later change."""
         spans, later = self._spans, []
+        clean: list[bytes] = []
         for _, key in self.oldest(seq):
             span = spans[key]
             if span[1] <= seq:
                 del spans[key]
+                clean.append(key)
             else:
                 span[0] = seq + 1
                 later.append(key)
@@ -73,6 +75,7 @@ class Unfolded:
         if later:
             self._by_first[seq + 1] = later + self._by_first.get(seq + 1, [])
         self._folded = seq
+        return clean
 
     def clear(self, folded: int) -> None:
         """Forget all: what comes next are the deltas after `folded`."""
