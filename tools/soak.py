@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -148,7 +149,7 @@ async def soak(pid: int, address: str, minutes: float, log: Path) -> list[float]
         async with asyncio.TaskGroup() as tasks:
             for per_s, act in rates.items():
                 for _ in range(4):
-                    tasks.create_task(at_rate(per_s / 4, until_s, lambda act=act: act(ms, counts)))
+                    tasks.create_task(at_rate(per_s / 4, until_s, partial(act, ms, counts)))
             for _ in range(CLAIMERS):
                 tasks.create_task(consume(ms, until_s, counts))
             for number in range(LISTENERS):

@@ -193,6 +193,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     q.DescribeQueue: info.describe_queue,
     q.ListQueues: info.list_queues,
     m.GetRetained: retaining.get_retained,
+    m.ReadRetained: retaining.read_retained,
     m.GetPresence: presence.get_presence,
     m.LookIntoRoom: rooms.look_into_room,
     base.Stats: lambda store, _: store.stats(),

@@ -13,6 +13,7 @@ from millstream.rooms.model import (
     Joined,
     Leaving,
     PresenceList,
+    RetainedPage,
     RetainedValues,
     RoomInfo,
     RoomLook,
@@ -131,6 +132,18 @@ class LookIntoRoom(Read[RoomLook], frozen=True):
 
     room: str
     types: list[str] | None = None
+
+
+class ReadRetained(Read[RetainedPage], frozen=True):
+    """More of what a room retains, as of now; nothing if it is another room by now."""
+
+    traits = Traits(needs="internal")
+
+    room: str
+    types: list[str] | None
+    log_id: int
+    after: bytes
+    """The stored key behind which to go on."""
 
 
 class ResumeInRoom(Operation[int], frozen=True):

@@ -98,10 +98,22 @@ class RoomLook(Struct, frozen=True, kw_only=True):
     generation: int
     """How often a client came back to the room."""
     retained: list[RetainedValue]
+    """The first of them, in the order of types and keys."""
     users: int
     """How many users are there."""
     presence: list[Present]
     """The first of them, in the order of names."""
+    log_id: int = 0
+    more_after: bytes = b""
+    """The stored key behind which more is retained (`ReadRetained`); empty: `retained` is all."""
+
+
+class RetainedPage(Struct, frozen=True, kw_only=True):
+    """Some of what a room retains, in the order of types and keys."""
+
+    values: list[RetainedValue]
+    more_after: bytes = b""
+    """The stored key behind which more is retained; empty: these were the last."""
 
 
 class Joined(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from millstream.rooms.finding import FoundRoom, find_room, make_room
 from millstream.rooms.model import RoomInfo, RoomLook
 from millstream.rooms.names import log_of, room_of
 from millstream.rooms.presence import FIRST_ROWS, ROWS_MAX, first_present_of, presence_rows
-from millstream.rooms.retaining import decode_value, forget_types, retained_rows
+from millstream.rooms.retaining import decode_value, forget_types, retained_page
 from millstream.rooms.settings import DEFAULTS
 from millstream.rooms.state import RetainedCounted, RoomSpecified, RoomState
 from millstream.store.commit import Row
@@ -114,9 +114,11 @@ def look_into_room(store: Store, query: c.LookIntoRoom) -> RoomLook:
             retained=[],
             users=room.state.users,
             presence=[],
+            log_id=room.log_id,
         )
         there = presence_rows(view, room, limit=FIRST_ROWS)
-        return found, retained_rows(view, room, query.types), there
+        kept, after = retained_page(view, room, query.types)
+        return replace(found, more_after=after), kept, there
 
     found, kept, there = store.view(look)
     retained = [decode_value(row) for row in kept]

@@ -280,7 +280,10 @@ class State:
         # What another state folded (the standby, another process) is settled here as well.
         entities = self.entities
         self._let_go(
-            [*self.settled, *(key for key in clean if key in entities and entities[key].is_settled())]
+            [
+                *self.settled,
+                *(key for key in clean if key in entities and entities[key].is_settled()),
+            ]
         )
         self.settled = []
         for gone in range(self.folded + 1, seq + 1):

@@ -23,6 +23,10 @@ RETRY_S = 1
 TURNS = 8
 """Queries of one token that run, or wait for a thread, at once: the others of it wait in line."""
 
+ENTERING = 16
+"""Clients of one token that enter rooms at once: the others wait in line, so that a crowd does not
+fill each turn of the event loop."""
+
 SENDING_BYTES_MAX = 256 * MiB
 """Answers of REST that are on their way to the clients of one token."""
 
@@ -100,6 +104,7 @@ class Quota:
         )
         self._turns: WeakValueDictionary[str, Turns] = WeakValueDictionary()
         self._parsing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._entering: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def spend(self, principal: Principal, requests: int = 1) -> None:
         """Pay for requests. Raises `Overloaded`, with `retry_after_s`, if there were too many."""
@@ -127,6 +132,13 @@ class Quota:
     def parsing(self, principal: Principal) -> asyncio.Lock:
         """To be held while a large frame of a token is decoded: one of them at a time."""
         return self._parsing.setdefault(principal.token, asyncio.Lock())
+
+    def entering(self, principal: Principal) -> asyncio.Semaphore:
+        """To be held while a client enters a room."""
+        found = self._entering.get(principal.token)
+        if found is None:
+            found = self._entering[principal.token] = asyncio.Semaphore(ENTERING)
+        return found
 
     @contextmanager
     def receiving(self, principal: Principal) -> Iterator[Callable[[int], None]]:

@@ -8,15 +8,18 @@ or goes on sending a body that was refused, is cut off.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from millstream.server.http.framed import FramedConnection, wants_frames
 from millstream.server.http.guard import Guard
 from millstream.server.http.hot import Head, HotCycle, hot_head
 from millstream.server.http.websocket import SocketConnection
+from millstream.server.patience import Patience
 from millstream.server.settings import Settings
 
 HEAD_S = 10.0
@@ -37,8 +40,15 @@ UNREAD_S = 2.0
 UNREAD_BYTES_MAX = 256 * 1024
 """Of a body whose request is answered already: so much is passed over, in so long."""
 
+REFUSALS = frozenset({400, 401, 403, 405, 411, 413, 414, 415, 422, 429, 431})
+"""Answers that say that a request was wrong, or one too many."""
+
 REFUSED_MAX = 64
 """Connections past the bound that still get a refusal; beyond, they are just cut."""
+
+HEAD_SLICE_BYTES = 4 * 1024
+BODY_SLICE_BYTES = 64 * 1024
+"""Bytes that are parsed at once. Behind requests that wait for their turn nothing is parsed."""
 
 _PLAIN = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
 
@@ -57,11 +67,34 @@ class Config(uvicorn.Config):
         super().__init__(app, http=HttpConnection, ws=SocketConnection, **times, **options)
 
 
+class Flow(FlowControl):
+    """Whether a connection is read, which several may want to stop."""
+
+    is_held = False
+    """Whether nothing is read, whoever asks for it."""
+
+    def hold(self) -> None:
+        """Read nothing until `release`."""
+        self.is_held = True
+        self.pause_reading()
+
+    def release(self) -> None:
+        """Read on."""
+        self.is_held = False
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, unless that is held back."""
+        if not self.is_held:
+            super().resume_reading()
+
+
 class HttpConnection(HttpToolsProtocol):
     """An HTTP connection with a bound on all but bodies, and its place among all connections."""
 
     if TYPE_CHECKING:
         config: Config
+        flow: Flow
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -72,7 +105,8 @@ class HttpConnection(HttpToolsProtocol):
         self._idle_since_s: float | None = None
         """Since when all requests are answered; None while one is on its way."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        """How long is waited for a `head`, for its client to `read`, for a body to be `passed`."""
+        """How long is waited for a `head`, for its client to `read`, for a body to be `passed`, and
+        how long a client `rest`s that was refused often."""
         self._refused = False
         self._bodiless_bytes = 0
         """What came since the last piece of a body: chunk extensions and trailers."""
@@ -82,11 +116,19 @@ class HttpConnection(HttpToolsProtocol):
         """What came of the body of a request that may be hot, and has not begun yet."""
         self._hot_head: Head = {}
         """Its headers."""
+        self._unparsed = b""
+        """Bytes behind requests that wait for their turn."""
+        self._patience = Patience()
+        self._pause_s = 0.0
+        """How long nothing is read behind the answer that is on its way."""
+        self._is_let_go = False
+        """Whether the connection ends behind it."""
 
     def connection_made(self, transport: Any) -> None:
         """Take a place, or be refused if there is none."""
         over = len(self.connections) - self.config.settings.connections_max
         super().connection_made(transport)
+        self.flow = Flow(transport)
         if over >= REFUSED_MAX:
             transport.abort()
         self._refused = over >= 0
@@ -103,7 +145,35 @@ class HttpConnection(HttpToolsProtocol):
         """Parse what came, unless it is the start of too much."""
         if self._refused:
             self._refuse(503, "Too many connections; try again later.", b"retry-after: 1\r\n")
-            return
+        elif self._unparsed:
+            self._unparsed += data
+        elif len(data) <= HEAD_SLICE_BYTES:
+            self._parse(data)
+        else:
+            self._unparsed = data
+            self._parse_on()
+
+    def _parse_on(self) -> None:
+        """Parse bytes in slices, until a request among them has to wait for its turn.
+
+        A client could send thousands of small requests at once, and each would be held in memory.
+        """
+        data, at = self._unparsed, 0
+        while at < len(data) and not self.pipeline:
+            if self.transport.is_closing() or self.transport.get_protocol() is not self:
+                at = len(data)
+                break
+            size = HEAD_SLICE_BYTES if self._in_head else BODY_SLICE_BYTES
+            self._parse(data[at : at + size])
+            at += size
+        self._unparsed = data[at:]
+        if self._unparsed:
+            self._stop_timer("head")  # the rest of a head is here already
+            self.flow.hold()
+        elif self.flow.is_held and "rest" not in self._timers:
+            self.flow.release()
+
+    def _parse(self, data: bytes) -> None:
         if self._in_head:
             self._head_bytes += len(data)
         else:
@@ -143,7 +213,7 @@ class HttpConnection(HttpToolsProtocol):
         before: Any = self.cycle
         is_free = before is None or before.response_complete
         head = None
-        if is_free and self.config.hot:
+        if is_free and self.config.hot and not self.flow.write_paused:
             head = hot_head(self.parser.get_method(), self.url, self.headers)
         if head is None:
             self._begin_request()
@@ -157,6 +227,7 @@ class HttpConnection(HttpToolsProtocol):
         self.scope["state"] |= {
             "has_come": lambda: not cycle.more_body,
             "is_gone": lambda: cycle.disconnected,
+            "count_answer": self.count_answer,
         }
 
     def _begin_with_held(self) -> None:
@@ -222,17 +293,51 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_hot_complete(self) -> None:
         """A hot request is answered: as `on_response_complete`, where nothing else is to be done."""
-        if self.pipeline or self.flow.read_paused:
+        if self.pipeline or self.flow.read_paused or self._is_let_go or self._pause_s:
             self.on_response_complete()
             return
         self.server_state.total_requests += 1
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            self._see_off()
+        else:
             self._go_idle()
+
+    def count_answer(self, status: int) -> None:
+        """Count a refusal: who makes many is read more slowly, and let go in the end."""
+        if status not in REFUSALS:
+            return
+        pause_s = self._patience.refuse(self.loop.time())
+        if pause_s == math.inf:
+            self._is_let_go = True
+        elif pause_s:
+            self._pause_s = pause_s
+
+    def _rest(self) -> None:
+        """Read nothing more for a while, or never again, because of refusals."""
+        if self._is_let_go:
+            self.transport.close()
+            self._see_off()
+            return
+        pause_s, self._pause_s = self._pause_s, 0.0
+        self.flow.hold()
+        self._stop_timer("rest")
+        self._timers["rest"] = self.loop.call_later(pause_s, self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._stop_timer("rest")
+        if not self.transport.is_closing():
+            self._parse_on()
 
     def on_response_complete(self) -> None:
         """A request is answered; if its body is still coming, that is passed over for a while."""
         self._stop_idle_timer()
         super().on_response_complete()
+        if self.transport.is_closing():
+            self._see_off()
+        elif self._is_let_go or self._pause_s:
+            self._rest()
+        elif self._unparsed and not self.pipeline and "rest" not in self._timers:
+            self.loop.call_soon(self._end_rest)
         if self.timeout_keep_alive_task is not None:
             self._idle_since_s = self.loop.time()
         if not self._in_head and self.cycle.response_complete and not self.transport.is_closing():
@@ -247,7 +352,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         """The client has taken nearly all of it."""
-        self._stop_timer("read")
+        if not self.transport.is_closing():
+            self._stop_timer("read")
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
@@ -257,6 +363,7 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse_head()
         else:
             super().send_400_response(msg)
+            self._see_off()
 
     def timeout_keep_alive_handler(self) -> None:
         """End the connection, if it has been idle for so long; one timer serves many requests."""
@@ -268,6 +375,7 @@ class HttpConnection(HttpToolsProtocol):
             self._set_idle_timer(left_s)
         else:
             super().timeout_keep_alive_handler()
+            self._see_off()
 
     def _unset_keepalive_if_required(self) -> None:
         """Something came: the timer looks whether the connection is idle, and need not be moved."""
@@ -297,6 +405,11 @@ class HttpConnection(HttpToolsProtocol):
         if timer is not None:
             timer.cancel()
         return timer is not None
+
+    def _see_off(self) -> None:
+        """Cut a connection that is closed, unless its client goes on reading the last answer."""
+        if "read" not in self._timers and self.transport.get_write_buffer_size():
+            self._watch_reader()
 
     def _watch_reader(self) -> None:
         self._unread_bytes = self.transport.get_write_buffer_size()
@@ -333,3 +446,4 @@ class HttpConnection(HttpToolsProtocol):
         )
         self.transport.write(head + body)
         self.transport.close()
+        self._see_off()

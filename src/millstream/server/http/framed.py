@@ -21,16 +21,21 @@ from uvicorn.server import ServerState
 
 from millstream import framing, wire
 from millstream.framing import BadFrame, Unframer
+from millstream.server.http.intake import Intake
 
 PATH = b"/socket"
 """Where frames are spoken; elsewhere the wish for an upgrade is passed over."""
 
 LOOK_S = 20.0
 PROGRESS_BYTES_MIN = 64 * 1024
-"""How often it is looked whether a frame that has begun goes on: by so many bytes, or it is let go."""
+"""How often it is looked whether a frame that has begun goes on: by so many bytes, or it is let go.
+By the first look the client is admitted, or it is cut."""
 
 CLOSE_S = 5.0
 """How long a client may take to hang up, once it was told that this is the end."""
+
+SLICE_BYTES = 64 * 1024
+"""Bytes that are parsed at once: most frames are whole in them."""
 
 QUEUED_MAX = 16
 """Frames that wait to be taken; then the client is not read."""
@@ -65,6 +70,11 @@ class FramedConnection(asyncio.Protocol):
         self._is_over = False
         """Whether either side has said that this is the end, or is gone."""
         self._refusal: Message | None = None
+        self._pong = b""
+        """The last pong that waits until the client reads."""
+        self._intake = Intake(
+            transport, self._parse, slice_bytes=SLICE_BYTES, may_read=lambda: self._reads
+        )
         self._received = 0
         """Bytes since it was last looked."""
         self._was_between = True
@@ -101,25 +111,43 @@ class FramedConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has taken nearly all of it."""
         self._writable.set()
+        pong, self._pong = self._pong, b""
+        if pong and not self._is_over:
+            self.transport.write(pong)
 
     def data_received(self, data: bytes) -> None:
-        """Take frames out of what came."""
+        """Take what came to the parser, a few frames per turn of the loop."""
         self._received += len(data)
+        self._intake.feed(data)
+
+    def _parse(self, data: bytes) -> int:
+        """Take frames out of what came; how many they were."""
         if self._is_over or not self._is_open:
-            return  # nothing may come before the answer, nor counts after the end
+            return 0  # nothing may come before the answer, nor counts after the end
         try:
-            for kind, found in self._unframer.feed(data):
+            frames = self._unframer.feed(data)
+            for kind, found in frames:
                 if kind == framing.DATA:
                     if not self._is_taken(found):
                         self._hand_on({"type": "websocket.receive", "bytes": found})
                 elif kind == framing.PING:
-                    self.transport.write(framing.frame(found, framing.PONG))
+                    self._answer_ping(found)
                 elif kind == framing.CLOSE:
                     self._end(framing.read_close(found)[0])
                     self.transport.close()
         except BadFrame as error:
             self._close(TOO_LARGE if error.is_too_large else NOT_A_FRAME, error.reason)
             self._end(1006)
+            return 0
+        return len(frames)
+
+    def _answer_ping(self, payload: bytes) -> None:
+        """Answer a ping; while the client does not read, the last one of several alone."""
+        pong = framing.frame(payload, framing.PONG)
+        if self._writable.is_set():
+            self.transport.write(pong)
+        else:
+            self._pong = pong
 
     # What the application asks for.
 
@@ -149,7 +177,7 @@ class FramedConnection(asyncio.Protocol):
         message = self._frames.popleft()
         if not self._reads and not self._frames:
             self._reads = True
-            self.transport.resume_reading()
+            self._intake.resume_reading()
         return message
 
     async def _send(self, message: Message) -> None:
@@ -225,7 +253,7 @@ class FramedConnection(asyncio.Protocol):
         self.transport.write(framing.close_frame(code, reason))
         if not self._reads:
             self._reads = True
-            self.transport.resume_reading()
+            self._intake.resume_reading()
         self._timer.cancel()
         self._timer = self._loop.call_later(CLOSE_S, self.transport.abort)
         if code <= GOING_AWAY:  # else what is not read yet would destroy the reason on its way
@@ -237,11 +265,12 @@ class FramedConnection(asyncio.Protocol):
             self._hand_on({"type": "websocket.disconnect", "code": code})
 
     def _look(self) -> None:
-        """Let go of a client that neither reads its answers nor goes on with a frame."""
+        """Cut a client that neither reads its answers nor goes on with a frame, or was not admitted."""
         unsent, is_between = self.transport.get_write_buffer_size(), self._unframer.is_between
         stuck = 0 < self._unsent <= unsent
         slow = not (is_between or self._was_between) and self._received < PROGRESS_BYTES_MIN
-        if stuck or slow:
+        unanswered = not (self._is_open or self._is_over)
+        if stuck or slow or unanswered:
             self.transport.abort()
             return
         if self._is_open and not self._received and not unsent:

@@ -251,6 +251,8 @@ class _Watched:
         kind = message["type"]
         if kind in ("http.response.start", "websocket.http.response.start"):
             self._status = message["status"]
+            if (count_answer := self._scope["state"].get("count_answer")) is not None:
+                count_answer(self._status)
             message = _with_id(message, self._id)
         elif kind == "websocket.accept":
             self._status = 101

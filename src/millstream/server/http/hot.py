@@ -39,6 +39,9 @@ class HotConnection(Protocol):
     transport: Any
     server_state: Any
 
+    def count_answer(self, status: int) -> None:
+        """Be told what a request was answered."""
+
     def on_hot_complete(self) -> None:
         """Go on with the next request."""
 
@@ -81,6 +84,7 @@ class HotCycle:
         self.response_complete = self.response_started = True
         if connection.transport.is_closing():
             return
+        connection.count_answer(status)
         parts = [STATUS_LINE[status]]
         for name, value in (*connection.server_state.default_headers, *headers):
             parts += (name, b": ", value, b"\r\n")

@@ -1,13 +1,16 @@
 """What one client of a room sends: frames that are heard as they come, within the client's limits.
 
-A frame is decoded and handed to the store when it comes, without a task of its own. Frames wait only
-if the client's token has to be looked at first, or if many of its frames are being stored already;
-the connection is not read meanwhile. Frames of one client are stored in the order in which they came.
+A frame is decoded and handed to the store when it comes, without a task of its own. Frames wait if
+the client's token has to be looked at first, if many of its frames are being stored already, if the
+client does not read what it is told, or if it was refused often; the connection is not read
+meanwhile. Frames of one client are stored in the order in which they came.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,10 +23,11 @@ from millstream.rooms.model import Sent
 from millstream.server.auth.need import Need
 from millstream.server.http.websocket import SocketConnection
 from millstream.server.journal import note_failure
+from millstream.server.patience import TOO_MANY, Patience
 from millstream.server.problems import InternalError, Malformed
 from millstream.server.rooms.frames import PONG, Heard, decode_heard
 from millstream.server.rooms.hub import POLICY, Hub
-from millstream.server.rooms.listener import RoomListener
+from millstream.server.rooms.socket_listener import SocketListener
 
 REFUSED_BINARY = 1003
 
@@ -38,7 +42,7 @@ class Conversing:
     """One client's side of a connection; belongs to the event loop that serves it."""
 
     def __init__(
-        self, hub: Hub, listener: RoomListener, state: dict[str, Any], receive: Receive
+        self, hub: Hub, listener: SocketListener, state: dict[str, Any], receive: Receive
     ) -> None:
         self._hub = hub
         self._listener = listener
@@ -52,6 +56,10 @@ class Conversing:
         self._late: list[str] = []
         """Frames that could not be taken when they came; the first is being looked at."""
         self._working: asyncio.Task[None] | None = None
+        self._patience = Patience()
+        self._rest_s = 0.0
+        """How long no frame is taken, because frames before it were refused."""
+        self._ended = asyncio.Event()
 
     async def run(self) -> None:
         """Hear frames until the connection ends."""
@@ -73,6 +81,8 @@ class Conversing:
         finally:
             socket.on_text = None
             if self._working is not None:
+                self._ended.set()
+                self._listener.flowing.set()
                 await asyncio.wait([self._working])
 
     def _hear_and_count(self, text: str) -> None:
@@ -85,27 +95,40 @@ class Conversing:
             return
         tokens = self._hub.core.tokens
         if (
-            not self._late
+            self._working is None
+            and self._listener.flowing.is_set()
             and len(self._storing) < STORING_MAX
             and tokens.is_fresh(self._listener.principal)
         ):
             self._take(text)
+            if self._rest_s:
+                self._begin_work()
             return
         self._late.append(text)
+        self._begin_work()
+
+    def _begin_work(self) -> None:
         if self._working is None:
             self._socket.pause_reading()
             self._working = asyncio.get_running_loop().create_task(self._work())
 
     async def _work(self) -> None:
         """Take the frames that wait, one after the other, and read on."""
-        while self._late:
+        listener = self._listener
+        while self._late or self._rest_s:
+            rest_s, self._rest_s = self._rest_s, 0.0
+            if rest_s:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._ended.wait(), rest_s)
+                continue
+            await listener.flowing.wait()
             while len(self._storing) >= STORING_MAX:
                 await asyncio.wait(self._storing, return_when=asyncio.FIRST_COMPLETED)
             try:
-                await self._hub.core.tokens.confirm(self._listener.principal)
+                await self._hub.core.tokens.confirm(listener.principal)
             except MillstreamError:
                 pass  # taking the frame finds out as well
-            if not self._listener.is_cut:
+            if not (listener.is_cut or listener.is_gone):
                 self._take(self._late[0])
             del self._late[0]
         self._working = None
@@ -125,6 +148,16 @@ class Conversing:
             listener.close(POLICY, "the token has expired, or was revoked")
         except Exception as error:
             self._refuse(error, number)
+            self._lose_patience()
+
+    def _lose_patience(self) -> None:
+        """Take no frame for a while, once many were refused; in the end, end the connection."""
+        pause_s = self._patience.refuse(self._hub.core.store.clock.seconds())
+        if pause_s == math.inf:
+            self._listener.is_cut = True
+            self._listener.close(POLICY, TOO_MANY)
+        else:
+            self._rest_s = pause_s
 
     def _decode(self, text: str) -> Heard:
         most = max(FRAME_BYTES, 2 * self._listener.room.settings.message_bytes_max)

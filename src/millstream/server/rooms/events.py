@@ -11,7 +11,7 @@ import math
 
 from millstream.server.auth.access import Principal
 from millstream.server.rooms.entering import parse_query
-from millstream.server.rooms.frames import in_stream
+from millstream.server.rooms.frames import DATA, END_OF_EVENT, in_stream
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener
 
@@ -42,8 +42,22 @@ class EventListener(RoomListener):
         self.tell(frame[head:], self.position)
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
-        """Let an event wait for its client."""
-        event = in_stream(text, offset)
+        """Let an event wait for its client, behind a long one that is being written."""
+        if self.words is None:
+            self._put(in_stream(text, offset))
+        else:
+            self.words.append((text, offset))
+
+    def tell_part(self, text: bytes, offset: int, *, is_first: bool, is_last: bool) -> None:
+        """Let a part of an event wait for its client."""
+        part = in_stream(text, offset).removesuffix(END_OF_EVENT)
+        if not is_first:
+            part = part.partition(DATA)[2]
+        self._put(part + END_OF_EVENT if is_last else part)
+
+    def _put(self, event: bytes) -> None:
+        if not event:
+            return
         self._events.append(event)
         self._bytes += len(event)
         if self._bytes > WRITTEN_BYTES:

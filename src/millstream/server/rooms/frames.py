@@ -22,6 +22,10 @@ from millstream.server.rooms.outbox import Shown
 UNTYPED = "record"
 """The type of a record that was appended to the room's log without one."""
 
+DATA = b"data: "
+END_OF_EVENT = b"\n\n"
+"""Around the text of a server-sent event."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -154,26 +158,35 @@ def messages_frame(messages: Sequence[Shown], offset: int) -> bytes:
     return b'{"messages":[%b],"offset":%d}' % (b",".join([one.json for one in messages]), offset)
 
 
-def welcome_frame(welcome: Welcome, retained: list[MessageShown] | None) -> bytes:
-    """The first frame; with retained values for a listener that has none yet."""
-    found: dict[str, Any] = {"welcome": welcome}
-    if retained is not None:
-        found["retained"] = retained
-    return _encode(found)
+def welcome_frame(welcome: Welcome) -> bytes:
+    """The first frame; retained values may be added for a listener that has none yet."""
+    return _encode({"welcome": welcome})
 
 
 def gap_frame(first: int, stop: int, look: RoomLook) -> bytes:
-    """What this listener will not get, and what is retained now, and who is there."""
+    """What this listener will not get, and who is there; what is retained now is added."""
     return _encode(
         {
             "gap": {"from": first, "to": stop},
             "offset": stop,
-            "retained": retained_shown(look.retained),
             "users": look.users,
             "presence": presence_shown(look.presence),
             "as_of": look.offset,
         }
     )
+
+
+def begin_retained(frame: bytes) -> bytes:
+    """A frame up to where its retained values stand; `END_RETAINED` ends it behind them."""
+    return frame[:-1] + b',"retained":['
+
+
+END_RETAINED = b"]}"
+
+
+def retained_part(values: Iterable[RetainedValue]) -> bytes:
+    """Some retained values, with commas between."""
+    return _encode(retained_shown(values))[1:-1]
 
 
 def sent_frame(number: int | None, offset: int) -> bytes:
@@ -199,8 +212,14 @@ def on_socket(text: bytes) -> bytes:
     return b"\x81\x7f" + size.to_bytes(8, "big") + text
 
 
+def fragment(text: bytes, *, is_first: bool, is_last: bool) -> bytes:
+    """A part of a text as one unmasked frame of a fragmented WebSocket message."""
+    head = bytes((0x01 * is_first | 0x80 * is_last,))
+    return head + on_socket(text)[1:]
+
+
 def in_stream(text: bytes, offset: int | None) -> bytes:
     """A text as one server-sent event; its id is the offset to go on from."""
     line = text.replace(b"\n", b" ").replace(b"\r", b" ")  # between JSON's tokens only
     name = b"" if offset is None else b"id: %d\n" % offset
-    return name + b"data: " + line + b"\n\n"
+    return name + DATA + line + END_OF_EVENT

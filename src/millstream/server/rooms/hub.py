@@ -13,6 +13,7 @@ from millstream.errors import Denied, MillstreamError, Unauthenticated
 from millstream.record import to_ms
 from millstream.rooms.backlog import OwnPlace
 from millstream.rooms.commands import LookIntoRoom, SendToRoom
+from millstream.rooms.model import RoomLook
 from millstream.server.auth.access import Principal
 from millstream.server.auth.need import Need
 from millstream.server.core import Core
@@ -21,7 +22,6 @@ from millstream.server.rooms.entering import RoomAsked, check_offset, find_sent,
 from millstream.server.rooms.frames import (
     Welcome,
     presence_shown,
-    retained_shown,
     welcome_frame,
 )
 from millstream.server.rooms.ground import Ground
@@ -43,6 +43,8 @@ class Entered(NamedTuple):
 
     listener: RoomListener
     welcome: bytes
+    look: RoomLook | None
+    """What the room retains, if the client wants to know."""
     gap: tuple[int, int | None] | None
     """What has expired of what the client wanted."""
 
@@ -58,6 +60,7 @@ class Hub:
             core.session,
             PROFILES[settings.rooms_profile],
             is_across=settings.rooms_across,
+            sending=core.quota.sending,
             poll_s=settings.rooms_poll_s,
             batch=settings.rooms_batch,
         )
@@ -115,7 +118,8 @@ class Hub:
             types=asked.types,
         )
         try:
-            return await self._prepare(room, listener, asked)
+            async with self.core.quota.entering(principal):
+                return await self._prepare(room, listener, asked)
         except BaseException:
             self.leave(listener)
             raise
@@ -167,16 +171,15 @@ class Hub:
             sent=max(stored, default=None),
             missing=missing_of(stored, asked.sent),
         )
-        retained = retained_shown(look.retained) if asked.offset is None else None
         gap = (listener.position, look.start) if listener.position < look.start else None
-        return Entered(listener, welcome_frame(welcome, retained), gap)
+        wanted = look if asked.offset is None else None
+        return Entered(listener, welcome_frame(welcome), wanted, gap)
 
     def begin_listening(self, entered: Entered) -> None:
         """Greet a client, and push to it what comes from then on."""
         listener = entered.listener
         self.rooms[listener.room.name].listeners.add(listener)
-        listener.tell(entered.welcome, listener.position)
-        listener.start(entered.gap)
+        listener.start(entered.welcome, entered.look, entered.gap)
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
         if listener.principal.token and (self._looking is None or self._looking.done()):

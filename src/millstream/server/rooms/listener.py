@@ -5,7 +5,8 @@
     behind    below the feed's position: it reads the room's log up to there, at its own pace
 
 If too much waits, or messages expired before they could be read, the listener is told of a gap, gets
-what is retained, and goes on behind it. How bytes reach the client is left to its two kinds: a
+what is retained, and goes on behind it. Many retained values are one long frame: it is written part by
+part, each read from the store once the client has taken the part before. How bytes reach the client is left to its two kinds: a
 WebSocket, and a stream of server-sent events.
 """
 
@@ -21,19 +22,23 @@ from millstream.errors import (
     MillstreamError,
     OutcomeUnknown,
     OutOfSequence,
+    Overloaded,
     WriteFailed,
 )
 from millstream.record import Record
-from millstream.rooms.commands import LookIntoRoom
-from millstream.rooms.model import RoomMessage, Sent
+from millstream.rooms.commands import LookIntoRoom, ReadRetained
+from millstream.rooms.model import RetainedValue, RoomLook, RoomMessage, Sent
 from millstream.rooms.settings import RoomSettings
 from millstream.server.auth.access import Principal
 from millstream.server.journal import note_failure
 from millstream.server.problems import problem_of
 from millstream.server.rooms.frames import (
+    END_RETAINED,
+    begin_retained,
     error_frame,
     gap_frame,
     messages_frame,
+    retained_part,
     sent_frame,
 )
 from millstream.server.rooms.ground import Ground
@@ -43,8 +48,12 @@ from millstream.server.rooms.pushing import PushedMessages, pushed
 PIECE_BYTES = 64 * 1024
 """About how much of an outbox is written at once."""
 
+LONG_BYTES = 128 * 1024
+"""What a long frame that is being written counts among the unread answers of its token."""
+
 RESTARTED = 1012
 FAILED = 1011
+TRY_LATER = 1013
 
 
 def is_for_now(error: MillstreamError) -> bool:
@@ -108,6 +117,7 @@ class RoomListener:
         "types",
         "unanswered",
         "user",
+        "words",
     )
 
     def __init__(
@@ -142,6 +152,8 @@ class RoomListener:
         self.outbox: RoomOutbox | None = None
         self.pending: set[int] = set()
         """Numbers of this client's frames that are being stored."""
+        self.words: list[tuple[bytes, int | None]] | None = None
+        """Frames that wait for the end of a long one that is being written; None if none is."""
         self._behind: asyncio.Task[None] | None = None
         self._ready: asyncio.Event | None = None
         self._gap: tuple[int, int | None] | None = None
@@ -155,6 +167,10 @@ class RoomListener:
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
         """Write a frame that is JSON; with the offset to go on from, if it says one."""
+        raise AssertionError("a kind of listener says how")
+
+    def tell_part(self, text: bytes, offset: int, *, is_first: bool, is_last: bool) -> None:
+        """Write a part of a long frame."""
         raise AssertionError("a kind of listener says how")
 
     def close(self, code: int, reason: str) -> None:
@@ -258,8 +274,17 @@ class RoomListener:
 
     # Behind the feed.
 
-    def start(self, gap: tuple[int, int | None] | None = None) -> None:
-        """Begin to listen at `position`: at once if the feed is there, else after reading up to it."""
+    def start(
+        self, welcome: bytes, look: RoomLook | None, gap: tuple[int, int | None] | None = None
+    ) -> None:
+        """Greet the client, with what a look has found retained, and begin to listen at `position`:
+        at once if the feed is there, else after reading up to it."""
+        if look is not None and look.more_after:
+            self._begin_behind(gap, (welcome, look))
+            return
+        if look is not None:
+            welcome = begin_retained(welcome) + retained_part(look.retained) + END_RETAINED
+        self.tell(welcome, self.position)
         if gap is not None or not self.room.attach(self):
             self._begin_behind(gap)
 
@@ -270,23 +295,33 @@ class RoomListener:
         if self._behind is not None:
             self._behind.cancel()
 
-    def _begin_behind(self, gap: tuple[int, int | None] | None) -> None:
+    def _begin_behind(
+        self,
+        gap: tuple[int, int | None] | None,
+        greeting: tuple[bytes, RoomLook] | None = None,
+    ) -> None:
         self._gap = None
         self._ready = asyncio.Event()
         if self.is_ready:
             self._ready.set()
-        self._behind = asyncio.get_running_loop().create_task(self._catch_up(gap))
+        self._behind = asyncio.get_running_loop().create_task(self._catch_up(gap, greeting))
 
-    async def _catch_up(self, gap: tuple[int, int | None] | None) -> None:
+    async def _catch_up(
+        self, gap: tuple[int, int | None] | None, greeting: tuple[bytes, RoomLook] | None
+    ) -> None:
         """Read up to the feed, as fast as the connection takes it, and be live from then on."""
         assert self._ready is not None
         feed = self.room.feed
         try:
             with feed.reading(id(self), self.position):
+                if greeting is not None:
+                    await self._tell_retained(*greeting)
                 if gap is not None:
                     await self._tell_gap(*gap)
                 while not self.room.attach(self):
                     await self._read_some()
+        except Overloaded as error:
+            self.close(TRY_LATER, error.message)
         except MillstreamError:
             self.close(FAILED, "the store does not answer now; join again")
         except Exception as error:
@@ -328,6 +363,38 @@ class RoomListener:
         look = await self.room.ground.session.execute(LookIntoRoom(self.room.name, types))
         await self._until_ready()
         self.position = self.room.feed.move(id(self), look.offset if stop is None else stop)
-        self.tell(gap_frame(first, self.position, look), self.position)
-        if not self.is_ready:
-            self._ready.clear()
+        await self._tell_retained(gap_frame(first, self.position, look), look)
+
+    async def _tell_retained(self, frame: bytes, look: RoomLook) -> None:
+        """Write a frame with all retained values, each part once the client has taken the last one.
+
+        A value that has changed since the look is left out: the message that changed it follows.
+        """
+        assert self._ready is not None
+        ground, types = self.room.ground, None if self.types is None else [*self.types]
+        values: list[RetainedValue] = look.retained
+        after, start = look.more_after, begin_retained(frame)
+        is_first, has_some = True, False
+        self.words = []
+        with ground.sending(self.principal, LONG_BYTES if after else 0):
+            while True:
+                unchanged = [one for one in values if one.offset < look.offset]
+                start += retained_part(unchanged) + (b"" if after else END_RETAINED)
+                self.tell_part(start, self.position, is_first=is_first, is_last=not after)
+                if not self.is_ready:
+                    self._ready.clear()
+                if not after:
+                    break
+                has_some, is_first = has_some or bool(unchanged), False
+                values, unchanged, start = [], [], b""  # nothing is held while the client reads
+                await self._ready.wait()
+                page = await ground.session.execute(
+                    ReadRetained(self.room.name, types, look.log_id, after)
+                )
+                values, after = page.values, page.more_after
+                start = (
+                    b"," if has_some and any(one.offset < look.offset for one in values) else b""
+                )
+        words, self.words = self.words, None
+        for word in words:
+            self.tell(*word)

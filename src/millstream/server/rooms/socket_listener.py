@@ -1,0 +1,69 @@
+"""A listener at the other end of a WebSocket: what is pushed is written straight to the connection."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Message, Send
+
+from millstream.server.http.websocket import SocketConnection
+from millstream.server.rooms.frames import fragment, on_socket
+from millstream.server.rooms.listener import RoomListener
+
+REASON_BYTES_MAX = 123
+"""Of a close frame's reason, by RFC 6455."""
+
+CLOSE_S = 1.0
+"""How long a close frame may wait behind messages that the client does not read."""
+
+
+class SocketListener(RoomListener):
+    """A listener at the other end of a WebSocket."""
+
+    __slots__ = ("_closing", "_send", "_socket", "flowing", "write")
+
+    def begin(self, socket: SocketConnection, send: Send) -> None:
+        """Use a connection that was accepted."""
+        self._socket = socket
+        self._send = send
+        self._closing: asyncio.Task[None] | None = None
+        self.write = socket.write  # type: ignore[method-assign, assignment]
+        socket.on_flow = self._flow
+        self.is_ready = socket.writable.is_set()
+        self.flowing = asyncio.Event()
+        """Set while the client reads what it is told; else nothing is heard from it."""
+        if self.is_ready:
+            self.flowing.set()
+
+    def tell(self, text: bytes, offset: int | None = None) -> None:
+        """Write a frame, behind a long one that is being written."""
+        if self.words is None:
+            self._socket.write(on_socket(text))
+        else:
+            self.words.append((text, offset))
+
+    def tell_part(self, text: bytes, offset: int, *, is_first: bool, is_last: bool) -> None:
+        """Write a fragment of a frame."""
+        self._socket.write(fragment(text, is_first=is_first, is_last=is_last))
+
+    def close(self, code: int, reason: str) -> None:
+        """End the connection; what it has not read yet is not waited for."""
+        if self._closing is None and not self.is_gone:
+            cut = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+            message = {"type": "websocket.close", "code": code, "reason": cut}
+            self._closing = asyncio.get_running_loop().create_task(self._end(message))
+
+    async def _end(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._send(message)
+        except Exception:
+            self._socket.transport.abort()
+
+    def _flow(self, flows: bool) -> None:
+        if flows:
+            self.flowing.set()
+            self.resume()
+        else:
+            self.flowing.clear()
+            self.pause()
