@@ -39,7 +39,7 @@ DEADLINE_S = 1.0
 SOON_S = 60.0
 """By then a test gives up: only a failure takes so long."""
 
-HEALTH_S_MAX = 2.5
+HEALTH_S_MAX = 5.0
 SLOWER_MAX = 20
 """`/health` is answered in that time, or in so many times what it took before the attack."""
 
@@ -374,8 +374,8 @@ def fill(path: Path) -> None:
         ms.log("big").append(b"x" * 200_000)
         kept = ms.room("kept")
         kept.specify(retained=["shape"])
-        for n in range(RETAINED_VALUES):
-            kept.send("shape", "x" * RETAINED_BYTES, key=f"k{n}")
+        values = [("shape", "x" * RETAINED_BYTES, f"k{n}") for n in range(RETAINED_VALUES)]
+        kept.send_many(values)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from millstream.rooms.model import (
     Joined,
     Leaving,
     PresenceList,
-    RetainedPage,
+    RetainedSome,
     RetainedValues,
     RoomInfo,
     RoomLook,
@@ -134,7 +134,7 @@ class LookIntoRoom(Read[RoomLook], frozen=True):
     types: list[str] | None = None
 
 
-class ReadRetained(Read[RetainedPage], frozen=True):
+class ReadRetained(Read[RetainedSome], frozen=True):
     """More of what a room retains, as of now; nothing if it is another room by now."""
 
     traits = Traits(needs="internal")

@@ -108,7 +108,7 @@ class RoomLook(Struct, frozen=True, kw_only=True):
     """The stored key behind which more is retained (`ReadRetained`); empty: `retained` is all."""
 
 
-class RetainedPage(Struct, frozen=True, kw_only=True):
+class RetainedSome(Struct, frozen=True, kw_only=True):
     """Some of what a room retains, in the order of types and keys."""
 
     values: list[RetainedValue]

@@ -10,7 +10,7 @@ from millstream.errors import CorruptionError
 from millstream.format import keys, room_keys
 from millstream.rooms.commands import GetRetained, ReadRetained
 from millstream.rooms.finding import FoundRoom, find_room
-from millstream.rooms.model import RetainedPage, RetainedValue, RetainedValues
+from millstream.rooms.model import RetainedSome, RetainedValue, RetainedValues
 from millstream.store.commit import Row
 from millstream.store.rows import View
 from millstream.store.store import Store
@@ -60,7 +60,7 @@ def get_retained(store: Store, query: GetRetained) -> RetainedValues:
     return RetainedValues(offset=offset, values=[decode_value(row) for row in rows])
 
 
-def read_retained(store: Store, query: ReadRetained) -> RetainedPage:
+def read_retained(store: Store, query: ReadRetained) -> RetainedSome:
     """More of what a room has kept."""
 
     def look(view: View) -> tuple[list[Row], bytes]:
@@ -70,7 +70,7 @@ def read_retained(store: Store, query: ReadRetained) -> RetainedPage:
         return retained_page(view, room, query.types, query.after)
 
     rows, after = store.view(look)
-    return RetainedPage(values=[decode_value(row) for row in rows], more_after=after)
+    return RetainedSome(values=[decode_value(row) for row in rows], more_after=after)
 
 
 def retained_rows(view: View, room: FoundRoom, types: Iterable[str] | None) -> list[Row]:

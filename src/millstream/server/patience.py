@@ -22,7 +22,7 @@ TOO_MANY = f"more than {MAX} refused requests on this connection; mend the clien
 """What a client is told then."""
 
 
-class Patience:
+class RefusalCount:
     """The refusals of one connection."""
 
     __slots__ = ("_count", "_seen_s", "_total")

@@ -19,7 +19,7 @@ from millstream.server.http.framed import FramedConnection, wants_frames
 from millstream.server.http.guard import Guard
 from millstream.server.http.hot import Head, HotCycle, hot_head
 from millstream.server.http.websocket import SocketConnection
-from millstream.server.patience import Patience
+from millstream.server.patience import RefusalCount
 from millstream.server.settings import Settings
 
 HEAD_S = 10.0
@@ -67,11 +67,11 @@ class Config(uvicorn.Config):
         super().__init__(app, http=HttpConnection, ws=SocketConnection, **times, **options)
 
 
-class Flow(FlowControl):
+class HttpFlow(FlowControl):
     """Whether a connection is read, which several may want to stop."""
 
     is_held = False
-    """Whether nothing is read, whoever asks for it."""
+    """Whether nothing is read, though the request that is being answered asks for it."""
 
     def hold(self) -> None:
         """Read nothing until `release`."""
@@ -94,7 +94,7 @@ class HttpConnection(HttpToolsProtocol):
 
     if TYPE_CHECKING:
         config: Config
-        flow: Flow
+        flow: HttpFlow
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -116,9 +116,11 @@ class HttpConnection(HttpToolsProtocol):
         """What came of the body of a request that may be hot, and has not begun yet."""
         self._hot_head: Head = {}
         """Its headers."""
+        self._running: Any = None
+        """The request that the application answers."""
         self._unparsed = b""
         """Bytes behind requests that wait for their turn."""
-        self._patience = Patience()
+        self._patience = RefusalCount()
         self._pause_s = 0.0
         """How long nothing is read behind the answer that is on its way."""
         self._is_let_go = False
@@ -128,7 +130,7 @@ class HttpConnection(HttpToolsProtocol):
         """Take a place, or be refused if there is none."""
         over = len(self.connections) - self.config.settings.connections_max
         super().connection_made(transport)
-        self.flow = Flow(transport)
+        self.flow = HttpFlow(transport)
         if over >= REFUSED_MAX:
             transport.abort()
         self._refused = over >= 0
@@ -140,6 +142,17 @@ class HttpConnection(HttpToolsProtocol):
             self._stop_timer(what)
         self._stop_idle_timer()
         super().connection_lost(exc)
+        running, self._running = self._running, None
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
+        self.pipeline.clear()
+        self._unparsed = b""
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        """Begin a request; if others came behind it, `cycle` is the last of those."""
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, unless it is the start of too much."""

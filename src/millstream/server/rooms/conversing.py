@@ -23,7 +23,7 @@ from millstream.rooms.model import Sent
 from millstream.server.auth.need import Need
 from millstream.server.http.websocket import SocketConnection
 from millstream.server.journal import note_failure
-from millstream.server.patience import TOO_MANY, Patience
+from millstream.server.patience import TOO_MANY, RefusalCount
 from millstream.server.problems import InternalError, Malformed
 from millstream.server.rooms.frames import PONG, Heard, decode_heard
 from millstream.server.rooms.hub import POLICY, Hub
@@ -56,7 +56,7 @@ class Conversing:
         self._late: list[str] = []
         """Frames that could not be taken when they came; the first is being looked at."""
         self._working: asyncio.Task[None] | None = None
-        self._patience = Patience()
+        self._patience = RefusalCount()
         self._rest_s = 0.0
         """How long no frame is taken, because frames before it were refused."""
         self._ended = asyncio.Event()
