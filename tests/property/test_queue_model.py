@@ -14,6 +14,8 @@ Promises:
   through a redrive.
 - What is done is forgotten once its retention is over, within a minute and not before; its
   acknowledgement can be repeated for ten minutes, whatever the retention.
+- The age of a queue is that of a message that can be claimed: no delayed one has an age, and none is
+  older than since it was appended, or is due.
 - The RFC's records, made at any time, say of every message what the queue says.
 """
 
@@ -86,6 +88,8 @@ class Entry:
     due_ms: int = 0
     until_ms: int = 0
     done_ms: int = 0
+    came_ms: int = 0
+    """When it was appended, redriven or replaced, in store time."""
     again: bool = False
     """Whether it was redriven."""
     past: list[Attempt] = field(default_factory=list)
@@ -133,7 +137,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.held: list[Message] = []
         self.ends: dict[str, int] = dict.fromkeys((*LOGS, INBOX), 0)
         self.first: dict[str, int] = dict.fromkeys((*LOGS, INBOX), -1)
-        self.paused = self.altered = self.lapsed = self.went_back = False
+        self.paused = self.altered = self.lapsed = self.went_back = self.jumped = False
         self.number = 0
 
     @initialize(
@@ -220,7 +224,7 @@ class QueueMachine(RuleBasedStateMachine):
     def came(self, log: str, values: list[bytes], takes: list[bool]) -> None:
         for value, take in zip(values, takes, strict=True):
             if take:
-                self.entries.append(Entry(log, self.ends[log], value))
+                self.entries.append(Entry(log, self.ends[log], value, came_ms=self.now_ms))
             self.ends[log] += 1
         if self.delay_ms:
             # Else the background routes sooner or later, and a delay counts from then. A peek routes
@@ -539,6 +543,7 @@ class QueueMachine(RuleBasedStateMachine):
             past = [*entry.past, *entry.tries]
             self.entries.append(Entry(entry.log, entry.offset, entry.value, again=True, past=past))
             self.entries[-1].state = "available"
+            self.entries[-1].came_ms = self.now_ms
 
     @precondition(
         lambda self: not self.delay_ms and any(one.state == "failed" for one in self.entries)
@@ -556,6 +561,7 @@ class QueueMachine(RuleBasedStateMachine):
         past = [*entry.past, *entry.tries]
         self.entries.append(Entry(later_of(queue.name), offset, value, again=True, past=past))
         self.entries[-1].state = "available"
+        self.entries[-1].came_ms = self.now_ms
 
     @rule(handle=HANDLES, paused=st.booleans())
     def pause(self, handle: int, paused: bool) -> None:
@@ -627,6 +633,7 @@ class QueueMachine(RuleBasedStateMachine):
     def jump(self, seconds: int) -> None:
         self.clock.jump(seconds)
         self.went_back = self.went_back or seconds < 0
+        self.jumped = self.jumped or seconds != 0
 
     # What can be seen.
 
@@ -664,6 +671,21 @@ class QueueMachine(RuleBasedStateMachine):
         assert info.available <= waiting <= info.available + info.unrouted
         assert info.lost == 0
         assert info.paused == self.paused
+        self.age_is_right(info.oldest_s, unrouted=info.unrouted)
+
+    def age_is_right(self, oldest_s: float | None, *, unrouted: int) -> None:
+        ready = [
+            max(entry.came_ms, entry.due_ms)
+            for entry in (*self.in_state("available"), *self.in_state("unrouted"))
+            if entry.due_ms <= self.now_ms
+        ]
+        if ready:
+            assert oldest_s is not None
+            # A wall clock that is set forward makes everything older that is not delayed.
+            if not self.jumped and not unrouted:  # some of what is not routed may not match
+                assert 0 <= oldest_s <= (self.now_ms - min(ready)) / 1000
+        elif not unrouted:
+            assert oldest_s is None
 
     @rule(handle=HANDLES, state=st.sampled_from(["in_flight", "failed", "done"]))
     def peek(self, handle: int, state: str) -> None:

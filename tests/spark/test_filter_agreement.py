@@ -67,6 +67,9 @@ CHOSEN = [
     "a IN ('', 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', '😀', '${x}', '\\')",
     "a IN (9223372036854775807, 9007199254740992, 9007199254740993.0, -0x8000000000000000, 1, 2, 3, 4, 5, 6, 7)",
     "a NOT LIKE '%'", "NOT (a + 1 = 'x')", "NOT (a + 1 > 5)", "a + 1 LIKE '%'", "a = 0x7fffffffffffffff",
+    "a + 9223372036854775807 + -5 IS NULL", "a * (b * -9223372036854775807) = 0", "5 + (a + -9) + b IS NULL",
+    "2 * (a * 4611686018427387904) * b IS NULL", "a - 9223372036854775807 - 5 + 7 IS NULL",
+    "a = 017 OR a = 1_00L OR a = 0b11 OR a = 0.1f OR a = 0x1p-1",
     "1 = 'a'", "NOT (1 = 'a')", "TRUE > FALSE", "NOT (_timestamp = 'a')", "_key <> 1", "NOT (_log > 5)",
     "_log NOT IN (1, TRUE)", "_timestamp NOT LIKE '5'", "NOT (_key = _timestamp)", "_key = a OR _log = a",
 ]  # fmt: skip

@@ -181,7 +181,7 @@ def _arithmetic(operator: ArithmeticOperator, left: Typed, right: Typed) -> Type
 
 def _integer_arithmetic(operator: ArithmeticOperator, left: str, right: Typed) -> str:
     if operator != "/":
-        return f"{_TRY[operator]}({left}, {right.i})"
+        return f"{_TRY[operator]}({_kept_apart(left)}, {_kept_apart(str(right.i))})"
     match right.number:
         case None:
             # Spark has no try_ form of `div`; a lambda names each operand once.
@@ -195,6 +195,16 @@ def _integer_arithmetic(operator: ArithmeticOperator, left: str, right: Typed) -
             return f"try_subtract(0L, {left})"
         case _:
             return f"({left} div {right.i})"
+
+
+def _kept_apart(operand: str) -> str:
+    """A sum or product that Spark computes before it goes on.
+
+    Spark's optimizer (`ReorderAssociativeOperator`, 4.3) takes a literal out of nested sums or
+    products, also of `try_add` and `try_multiply`: `0 * (a * 9e18)` is 0 then, although the inner
+    product overflows. An operator of another kind between them, which changes nothing, prevents that.
+    """
+    return f"({operand} | 0L)" if operand.startswith(("try_add(", "try_multiply(")) else operand
 
 
 def _double_arithmetic(operator: ArithmeticOperator, left: Typed, right: Typed) -> str | None:

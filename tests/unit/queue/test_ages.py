@@ -15,7 +15,7 @@ from millstream.tally import Tally
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 
-from .conftest import Reopen, counts, fold_all
+from .conftest import Reopen, counts, fold_all, upkeep
 
 KINDS = pytest.mark.parametrize(
     "options",
@@ -151,6 +151,18 @@ def test_records_from_before_the_queue_count_from_when_it_was_made(
     queue = ms.create_queue("jobs", sources=["orders"], start="earliest")
     clock.advance(5)
     assert age(ms, clock, queue) == 5
+
+
+def test_a_wall_clock_that_is_set_back_leaves_an_age_of_0(
+    ms: Millstream, clock: SimulatedClock
+) -> None:
+    queue = ms.create_queue("jobs")
+    queue.put(b"x")
+    clock.jump(-1_000)
+    assert age(ms, clock, queue) == 0
+    queue.peek(1)
+    upkeep(ms)
+    assert age(ms, clock, queue) == 0
 
 
 def test_what_waits_for_its_group_counts_as_waiting(ms: Millstream, clock: SimulatedClock) -> None:

@@ -375,19 +375,21 @@ class Bucket(Entity):
         """When a message was appended."""
         return self.spans[bisect_right(self.spans, slot, key=_slot_of) - 1].at_ms
 
-    def claimable_ms(self, start: int, stop: int, epoch_ms: int) -> int | None:
+    def claimable_ms(self, slots: Slots, *, epoch_ms: int, wall_ms: int) -> int | None:
         """Since when, or from when on, the first message of a range can be claimed, in wall time.
 
         That is when a message was appended, or when it is due if that is later. `epoch_ms` is the
-        wall time of store time 0. None if no message of the range is available.
+        wall time of store time 0. What was appended before the wall clock was set back counts as
+        appended now, at `wall_ms`. None if no message of the range is available.
         """
         earliest: int | None = None
-        for first, end in self.runs(AVAILABLE, start, stop):
+        for first, end in self.runs(AVAILABLE, *slots):
             for span in self.sources(first, end):
-                if earliest is not None and span.at_ms >= earliest:
+                at_ms = min(span.at_ms, wall_ms)
+                if earliest is not None and at_ms >= earliest:
                     continue
                 due_ms = min(self.until_ms[span.slot : span.slot + span.count])
-                since_ms = max(span.at_ms, epoch_ms + due_ms) if due_ms else span.at_ms
+                since_ms = max(at_ms, epoch_ms + due_ms) if due_ms else at_ms
                 earliest = since_ms if earliest is None else min(earliest, since_ms)
         return earliest
 

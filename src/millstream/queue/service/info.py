@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
 
@@ -157,6 +157,10 @@ def _due(view: View, queue: QueueState, now_ms: int) -> int:
     return found
 
 
+FirstOf = Callable[[int, int, int | None], int | None]
+"""A bucket, and slots in it → since when the first message of them can be claimed."""
+
+
 def claimable_ms(view: View, queue: QueueState, unrouted: list[QueueSource]) -> int | None:
     """Since when the message that waits longest can be claimed, in wall time; None if none waits.
 
@@ -170,8 +174,15 @@ def claimable_ms(view: View, queue: QueueState, unrouted: list[QueueSource]) -> 
     `BUCKETS_LOOKED_AT` buckets of groups or of delayed messages of ordered groups, the answer may be
     that of another message.
     """
-    epoch_ms, queue_id = view.state.time.epoch_ms(), queue.queue_id
-    found: list[int | None] = [*_in_lanes(view, queue, epoch_ms), *_in_index(view, queue, epoch_ms)]
+    epoch_ms, wall_ms = view.state.time.epoch_ms(), view.state.clock.wall_ms()
+    queue_id = queue.queue_id
+
+    def first_of(bucket_id: int, start: int, stop: int | None) -> int | None:
+        bucket = find_bucket(view, queue, bucket_id)
+        slots = start, len(bucket.states) if stop is None else stop
+        return bucket.claimable_ms(slots, epoch_ms=epoch_ms, wall_ms=wall_ms)
+
+    found = [*_in_lanes(view, queue, first_of), *_in_index(view, queue, first_of)]
     for count, kind, epoch in (
         (queue.counts.waiting, keys.RETRY, epoch_ms),
         (queue.counts.scheduled, keys.SCHEDULE, 0),
@@ -180,20 +191,18 @@ def claimable_ms(view: View, queue: QueueState, unrouted: list[QueueSource]) -> 
         found += [epoch + keys.due_claim(key)[0] for key, _ in rows]
     if queue.spec.group_by and queue.counts.available > queue.counts.fresh:
         buckets = heapq.nsmallest(BUCKETS_LOOKED_AT, queue.alive, key=lambda one: split_id(one)[1])
-        for bucket_id in buckets:
-            bucket = find_bucket(view, queue, bucket_id)
-            found.append(bucket.claimable_ms(0, len(bucket.states), epoch_ms))
+        found += [first_of(bucket_id, 0, None) for bucket_id in buckets]
     for source in unrouted[:LOGS_LOOKED_AT]:
         at = source.position
         with suppress(CorruptionError, RowMoved):  # what cannot be read is not counted
             for first, value in entries_of(view, source.log_id, start=at, stop=at + 1):
                 appended_ms = entries.decode_places(value).appended[at - first]
-                found.append(appended_ms + queue.spec.delay_ms)
+                found.append(min(appended_ms, wall_ms) + queue.spec.delay_ms)
     earliest = min((since_ms for since_ms in found if since_ms is not None), default=None)
-    return None if earliest is None else max(earliest, queue.created_ms)
+    return None if earliest is None else max(earliest, min(queue.created_ms, wall_ms))
 
 
-def _in_lanes(view: View, queue: QueueState, epoch_ms: int) -> Iterator[int | None]:
+def _in_lanes(view: View, queue: QueueState, first_of: FirstOf) -> Iterator[int | None]:
     """Since when the first messages of the lanes can be claimed.
 
     In a lane the first one came first. Only in front of delayed messages of ordered groups, and of
@@ -204,12 +213,12 @@ def _in_lanes(view: View, queue: QueueState, epoch_ms: int) -> Iterator[int | No
         for bucket_id, (start, stop) in islice(pieces, BUCKETS_LOOKED_AT):
             bucket = find_bucket(view, queue, bucket_id)
             if not bucket.until_ms[start]:
-                yield bucket.arrived_ms(start)
+                yield first_of(bucket_id, start, start + 1)
                 break
-            yield bucket.claimable_ms(start, stop, epoch_ms)
+            yield first_of(bucket_id, start, stop)
 
 
-def _in_index(view: View, queue: QueueState, epoch_ms: int) -> Iterator[int | None]:
+def _in_index(view: View, queue: QueueState, first_of: FirstOf) -> Iterator[int | None]:
     """Since when messages can be claimed that rows list as ready: retries that are due, group heads.
 
     Rows are in the order of ranks, and no message came before its rank.
@@ -224,8 +233,7 @@ def _in_index(view: View, queue: QueueState, epoch_ms: int) -> Iterator[int | No
                 break
             bucket_id = bucket_of(claim_id)
             slot, count = claim_id - bucket_id, keys.run_count(value[:4])
-            bucket = find_bucket(view, queue, bucket_id)
-            since_ms = bucket.claimable_ms(slot, slot + count, epoch_ms)
+            since_ms = first_of(bucket_id, slot, slot + count)
             if since_ms is not None and (earliest is None or since_ms < earliest):
                 earliest = since_ms
         yield earliest
