@@ -1,8 +1,9 @@
 """Where commands get their settings from: flags, then MILLSTREAM_* variables, then millstream.toml.
 
 A key of the file is the long name of an option, without its dashes: `store`, `token` and `ca` at the
-top count for every command, a section such as `[append]` or `[log.tail]` for one. The section
-`[rooms]` has the options of `serve` that begin with `--rooms-`, without that.
+top count for every command, a section such as `[append]` or `[log.tail]` for one. The sections
+`[logs]` and `[rooms]` have the options of `serve` that begin with `--logs-` and `--rooms-`, without
+that.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from millstream.store.place import is_address, is_bucket
 FILE = "millstream.toml"
 SHARED = {"store": "store", "token": "secret", "ca": "ca"}
 """What may stand at the top, and the parameters of these options."""
-ROOMS = "rooms"
-"""The section with what a server does about rooms."""
+OF_SERVE = ("logs", "rooms")
+"""Sections with what a server does about logs and rooms."""
 
 
 def use_file(context: typer.Context, path: Path | None) -> Path | None:
@@ -43,15 +44,14 @@ def _read(command: Any, place: Path) -> dict[str, Any]:
     store = shared.get("store", "")
     if store and not is_address(store) and not is_bucket(store):
         shared["store"] = os.path.join(place.parent, store)
-    rooms = content.pop(ROOMS, {})
-    if not isinstance(rooms, dict):
-        raise typer.BadParameter(f"{place}: {ROOMS} is a section, not {rooms!r}")
+    sections = {name: content.pop(name, {}) for name in OF_SERVE}
     found = _defaults(command, content, shared, place, "")
     serve = command.commands["serve"]
-    found["serve"] = {
-        **_options(serve, rooms, place, ROOMS, prefix=f"{ROOMS}-"),
-        **found["serve"],
-    }
+    for name, section in sections.items():
+        if not isinstance(section, dict):
+            raise typer.BadParameter(f"{place}: {name} is a section, not {section!r}")
+        options = _options(serve, section, place, name, prefix=f"{name}-")
+        found["serve"] = {**options, **found["serve"]}
     return found
 
 
@@ -67,7 +67,7 @@ def _defaults(
             kinds = ", ".join(SHARED) if not prefix else "commands"
             raise typer.BadParameter(
                 f"{place}: unknown key {prefix + name!r}; there are {kinds} and sections for "
-                f"{', '.join(sorted([*known, *([] if prefix else [ROOMS])]))}"
+                f"{', '.join(sorted([*known, *([] if prefix else OF_SERVE)]))}"
             )
     found: dict[str, Any] = {}
     for name, child in known.items():

@@ -38,7 +38,7 @@ from millstream.log.head import (
     Touched,
 )
 from millstream.log.metadata import Meta, MetadataState, Set, check_limits
-from millstream.log.names import NUMBER_MAX, check_integer, check_name
+from millstream.log.names import NUMBER_MAX, PRIVATE, check_integer, check_name
 from millstream.log.partitioned import (
     check_plain,
     count_partitions,
@@ -49,7 +49,7 @@ from millstream.log.partitioned import (
 )
 from millstream.log.producer import Produced, ProducerState
 from millstream.partitioning import PARTITIONS_KEY, partition_of
-from millstream.record import Producer, moment
+from millstream.record import Producer, Retention, moment
 from millstream.store.instance import instance_id
 from millstream.store.rows import View
 from millstream.store.transaction import WriteTransaction
@@ -70,7 +70,15 @@ def make_log(tx: WriteTransaction, name: str) -> tuple[int, Head]:
     if found is not None:
         return found
     check_plain(tx, name)
-    return new_log(tx, name)
+    log_id, head = new_log(tx, name)
+    if not name.startswith(PRIVATE) and (rules := first_retention(tx)):
+        tx.change(keys.head(log_id), Retained(rules))
+    return log_id, head
+
+
+def first_retention(tx: WriteTransaction) -> Retention:
+    """What a new log may forget until it is told otherwise."""
+    return Retention(age_ms=tx.limits.log_age_ms or None)
 
 
 def new_log(tx: WriteTransaction, name: str) -> tuple[int, Head]:

@@ -8,10 +8,9 @@ from millstream.log import commands as c
 from millstream.log.head import Head, Name, Retained
 from millstream.log.metadata import Meta, MetadataState, Set
 from millstream.log.names import check_name
-from millstream.log.operations import find_log, need_log, new_log, not_owner
+from millstream.log.operations import find_log, first_retention, need_log, new_log, not_owner
 from millstream.log.partitioned import check_whole_name, count_partitions
 from millstream.partitioning import PARTITION, PARTITIONS_KEY, PARTITIONS_MAX, partition_name
-from millstream.record import Retention
 from millstream.store.instance import instance_id
 from millstream.store.transaction import WriteTransaction
 
@@ -24,7 +23,7 @@ def create_partitions(tx: WriteTransaction, command: c.CreatePartitions) -> int:
     count = count_partitions(tx, log)
     if count == wanted and not command.grows:
         return count
-    retention = Retention()
+    retention = first_retention(tx)
     if not count:
         _check_new(tx, command)
     elif not command.grows or wanted < count:

@@ -77,7 +77,9 @@ class Serving:
         self.core: Core | None = None
         self._path = path
         sweep_ms = to_ms(self.settings.rooms_sweep_s)
-        self._limits = replace(limits or Limits(), room_sweep_ms=sweep_ms)
+        limits = limits or Limits()
+        age_ms = to_ms(self.settings.logs_retention_s) or limits.log_age_ms
+        self._limits = replace(limits, room_sweep_ms=sweep_ms, log_age_ms=age_ms)
         self._options: dict[str, Any] = {"clock": clock, "file_mode": file_mode}
         self._durability: Durability = durability
         self._make_engine = make_engine

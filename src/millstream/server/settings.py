@@ -15,6 +15,9 @@ PROFILE_NAMES: tuple[str, ...] = get_args(ProfileName)
 KiB = 1024
 MiB = 1024 * KiB
 
+RETENTION_S_MAX = 100 * 366 * 24 * 3600
+"""What is to be kept for longer is kept for ever."""
+
 
 class Settings(Struct, frozen=True, kw_only=True):
     """How a server behaves; what the command line and `millstream.toml` can set."""
@@ -76,6 +79,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     instance_lease_s: float = 30.0
     """How long it counts as alive after its last sign of life; it gives three in that time."""
 
+    logs_retention_s: float = 0.0
+    """How long logs that are made here keep their records, unless they say otherwise; 0: for ever."""
+
     rooms_profile: ProfileName = "balanced"
     """How rooms weigh latency against load."""
 
@@ -106,6 +112,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         if not 0.1 <= self.instance_lease_s <= 3_600:
             raise InvalidInput(
                 f"instance_lease_s is from 0.1 to 3,600 seconds, not {self.instance_lease_s:g}"
+            )
+        if not 0 <= self.logs_retention_s <= RETENTION_S_MAX:
+            raise InvalidInput(
+                f"logs_retention_s is from 0 (for ever) to {RETENTION_S_MAX:,} seconds, not "
+                f"{self.logs_retention_s:g}"
             )
         if not 0.1 <= self.rooms_sweep_s <= 3_600:
             raise InvalidInput(
