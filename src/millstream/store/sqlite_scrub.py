@@ -21,9 +21,10 @@ from millstream.store.checksum import row_checksum
 from millstream.store.scrubbing import MissingRow, Reference, ScrubStep, StepBounds, Unsound
 from millstream.store.sqlite_file import is_damage, reason_of
 from millstream.store.sqlite_rows import NUMBERED
-from millstream.store.sqlite_schema import RECORD
+from millstream.store.sqlite_schema import FIRST_INDEX, RECORD, SECOND_INDEX
 
-STAGES = ("records", "index", "payloads", "blocks", "commits")
+STAGES = ("records", "index", "second index", "payloads", "blocks", "commits")
+_INDEXES = {"index": FIRST_INDEX, "second index": SECOND_INDEX}
 _NUMBERED_STAGES = {
     "payloads": keys.PAYLOAD,
     "blocks": keys.PAYLOAD_BLOCK,
@@ -36,8 +37,10 @@ CHECKED_COLUMNS = (
 """Cast, since a damaged type would make Python decode text that is none."""
 COLUMN_TYPES = "blob and integer"
 
-_INDEX = f"sqlite_autoindex_{RECORD}_1"
-_BY_INDEX = f"SELECT rowid FROM {RECORD} INDEXED BY {_INDEX} WHERE key = ?"
+_BY_INDEX = {
+    index: f"SELECT rowid FROM {RECORD} INDEXED BY {index} WHERE key = ?"
+    for index in _INDEXES.values()
+}
 _BY_ROW = f"SELECT CAST(key AS BLOB) FROM {RECORD} NOT INDEXED WHERE rowid = ?"
 _FIRST_NUMBER = -(2**63)
 _LAST_NUMBER = 2**63 - 1
@@ -87,7 +90,10 @@ class _StageWalk:
         self._stage, self._bounds, self._needs = stage, bounds, needs
         self._kind = _NUMBERED_STAGES.get(stage)
         self._table = RECORD if self._kind is None else NUMBERED[self._kind]
-        self._by_key = stage == "index"
+        self._index = _INDEXES.get(stage, FIRST_INDEX)
+        self._by_key = stage in _INDEXES
+        self._indexes = [one for one in _INDEXES.values() if self._is_there(one)]
+        """A file that an earlier version has made has one index."""
         self._start: Place = self._parsed(at)
         """The first place that is not read yet."""
         self._rows = self._bytes = 0
@@ -97,6 +103,8 @@ class _StageWalk:
     def run(self) -> ScrubStep:
         """Read until a bound is reached, the stage ends, or a page cannot be read."""
         ended = True
+        if self._by_key and self._index not in self._indexes:
+            return ScrubStep(None, 0, 0, 1.0, [], [])
         try:
             for place, *columns in self._selected():
                 if not self._is_next(place):
@@ -118,9 +126,13 @@ class _StageWalk:
         next_at = None if ended else self._text(self._start)
         return ScrubStep(next_at, self._rows, self._bytes, fraction, self._unsound, self._missing)
 
+    def _is_there(self, index: str) -> bool:
+        query = "SELECT 1 FROM sqlite_schema WHERE name = ?"
+        return self._looked_up(query, index, unreadable=1) is not None
+
     def _selected(self) -> Iterator[Any]:
         if self._by_key:
-            query = f"SELECT CAST(key AS BLOB), rowid FROM {RECORD} INDEXED BY {_INDEX} WHERE key >= ? ORDER BY key"
+            query = f"SELECT CAST(key AS BLOB), rowid FROM {RECORD} INDEXED BY {self._index} WHERE key >= ? ORDER BY key"
         elif self._kind is None:
             query = (
                 f"SELECT rowid, {CHECKED_COLUMNS}, CAST(key AS BLOB) FROM {RECORD} NOT INDEXED "
@@ -156,8 +168,8 @@ class _StageWalk:
         if problem := problem_of(key, value, crc, types):
             self._report(row, f"{describe(key)}: {problem}")
             return
-        found = self._looked_up(_BY_INDEX, key, unreadable=row)
-        if found != row:
+        found = [self._looked_up(_BY_INDEX[one], key, unreadable=row) for one in self._indexes]
+        if any(one != row for one in found):
             self._report(row, f"{describe(key)}: it is stored, and the index does not lead to it")
         child = self._needs(key, value)
         if child is not None and not self._has(child):
@@ -170,7 +182,7 @@ class _StageWalk:
         elif found != key:
             self._report(key, f"{describe(key)}: the index leads to another row")
 
-    def _looked_up(self, query: str, place: Place, *, unreadable: Any) -> Any:
+    def _looked_up(self, query: str, place: Place | str, *, unreadable: Any) -> Any:
         """What a query finds in another tree, or None; a page of it that is damaged answers `unreadable`.
 
         The stage that walks the other tree reports such a page, once.
@@ -195,7 +207,7 @@ class _StageWalk:
     def _has(self, key: bytes) -> bool:
         table = NUMBERED.get(key[1])
         if table is None:
-            return self._looked_up(_BY_INDEX, key, unreadable=0) is not None
+            return self._looked_up(_BY_INDEX[FIRST_INDEX], key, unreadable=0) is not None
         query = f"SELECT id FROM {table} WHERE id = ?"
         return self._looked_up(query, keys.number(key), unreadable=0) is not None
 
@@ -237,7 +249,7 @@ class _StageWalk:
         """The first row at or behind a number, if it can be reached; and whether none is there."""
         place = number.to_bytes(_KEY_BYTES, "big") if self._by_key else number
         column = "key" if self._by_key else "rowid"
-        index = f"INDEXED BY {_INDEX}" if self._by_key else "NOT INDEXED"
+        index = f"INDEXED BY {self._index}" if self._by_key else "NOT INDEXED"
         query = (
             f"SELECT {column} FROM {self._table} {index} WHERE {column} >= ? "
             f"ORDER BY {column} LIMIT 1"

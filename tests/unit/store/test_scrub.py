@@ -18,10 +18,10 @@ from millstream.format import keys
 from millstream.store import scrub as scrubs
 from millstream.store.scrub_notes import NotesFile
 from millstream.store.sqlite_options import SqliteOptions
+from millstream.store.sqlite_schema import FIRST_INDEX as INDEX
+from millstream.store.sqlite_schema import SECOND_INDEX
 from millstream.testing import Probe, memory_store
 from tests.unit.store.scrubbed import INTERIORS, LEAVES, Scrubbed, cut_cells
-
-INDEX = "sqlite_autoindex_millstream_record_1"
 
 
 @pytest.fixture
@@ -106,6 +106,7 @@ def test_a_finding_stays_as_long_as_the_damage_does(given: Scrubbed) -> None:
     ("tree", "words"),
     [
         (INDEX, "the index does not lead to it"),
+        (SECOND_INDEX, "the index does not lead to it"),
         ("millstream_record", "it is in the index, and its row is gone"),
         ("millstream_payload", "is gone"),
         ("millstream_block", "is gone"),
