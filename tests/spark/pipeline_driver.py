@@ -56,13 +56,13 @@ def run(spark: SparkSession, folder: Path, store: str, name: str) -> None:
     if kind in ("archive", "delta", "iceberg"):
         table = "" if kind == "archive" else kind
         archive(spark, store, folder / "archive", logs=["orders"], round_records=400,
-                table=table, target_file_bytes=20_000 if table else 0)  # fmt: skip
+                table=table, target_file_size=20_000 if table else 0)  # fmt: skip
     elif kind == "replay":
         source, checkpoint = folder / f"rows{end}.json", folder / f"checkpoint{end}"
         replay(spark, store, source, "replayed", checkpoint=checkpoint, format="json",
                step_records=300)  # fmt: skip
     elif kind == "compact":
-        compact(spark, store, "keyed", to_log=f"compacted{end}")
+        compact(spark, store, "keyed", to=f"compacted{end}")
     else:
         route(spark, store, round_records=400)
 

@@ -129,11 +129,11 @@ class Damaged:
 
 def check_logs(broken: Damaged) -> None:
     """Compaction, and replay to a new log and to the damaged one."""
-    whole = broken.run(compact, "a", to_log="last")
+    whole = broken.run(compact, "a", to="last")
     assert whole.kept == ALL
-    strict = broken.run(compact, "b", to_log="last")
+    strict = broken.run(compact, "b", to="last")
     assert isinstance(strict, str) or strict.kept == ALL
-    allowed = broken.run(compact, "b", to_log="last", fail_on_data_loss=False)
+    allowed = broken.run(compact, "b", to="last", allow_gaps=True)
     if not isinstance(allowed, str):
         assert allowed.kept == ALL - count(allowed.lost)
         assert isinstance(strict, str) == bool(allowed.lost)
@@ -151,7 +151,7 @@ def check_queues(broken: Damaged) -> None:
     """Routing, reports and redriving."""
     strict = broken.run(route)
     assert isinstance(strict, str) or strict.assigned == 3 * ALL
-    routed = broken.run(route, fail_on_data_loss=False)
+    routed = broken.run(route, allow_gaps=True)
     assigned = {one.queue: one.assigned for one in routed.queues}
     assert assigned["only"] == ALL
     if "odd" in assigned:
@@ -161,7 +161,7 @@ def check_queues(broken: Damaged) -> None:
     assert isinstance(strict, str) == bool(routed.lost)
 
     strict = broken.run(report, broken.folder(), by=["n"])
-    made = broken.run(report, broken.folder(), by=["n"], fail_on_data_loss=False)
+    made = broken.run(report, broken.folder(), by=["n"], allow_gaps=True)
     figures = {one.queue: one for one in made.figures.queues}
     assert figures["other"].messages == CLAIMED
     if "work" in figures:
@@ -177,8 +177,8 @@ def check_queues(broken: Damaged) -> None:
 
 def check_store(broken: Damaged) -> None:
     """A pipeline that needs the row of the whole store tells its damage; others do all their work."""
-    allowed: dict[str, Any] = {"fail_on_data_loss": False}
-    assert isinstance(broken.run(compact, "a", to_log="last", **allowed), str)
+    allowed: dict[str, Any] = {"allow_gaps": True}
+    assert isinstance(broken.run(compact, "a", to="last", **allowed), str)
     routed = broken.run(route, **allowed)
     assert isinstance(routed, str) or routed.assigned == 3 * ALL
     made = broken.run(report, broken.folder(), **allowed)
@@ -231,7 +231,7 @@ def test_commands_end_with_3_and_name_what_they_left_out(
     hit = "log 'b': the records at offsets 80 to 119 are damaged"
     allowed = {
         ("compact", "b", "--to", "last"): "--allow-gaps",
-        ("route", "--queue", "odd"): "--allow-loss",
+        ("route", "--queue", "odd"): "--allow-gaps",
     }
     for words, option in allowed.items():
         assert hit in run(*words, "--store", path, code=1).stderr
@@ -275,19 +275,19 @@ def test_what_an_archive_lacks_is_told_by_a_compaction_and_by_a_backfill(
 ) -> None:
     damaged(path, keys.ENTRY)
     kept = tmp_path / "kept"
-    archive(spark, path, kept, logs=["b"], fail_on_data_loss=False, keep=0)
+    archive(spark, path, kept, logs=["b"], allow_gaps=True, keep=0)
     with millstream.open(path) as store:
         assert store.log("b").start_offset() == ALL  # what is left of it is in the archive
         store.queue("new", sources=["b"], start="earliest", router="spark")
     expected = [("b", 2 * EACH, 3 * EACH)]
     with pytest.raises(Exception, match="80 to 119 of log 'b' could not be archived"):
-        compact(spark, path, "b", to_log="last", archive=kept)
-    made = compact(spark, path, "b", to_log="last", archive=kept, fail_on_data_loss=False)
+        compact(spark, path, "b", to="last", archive=kept)
+    made = compact(spark, path, "b", to="last", archive=kept, allow_gaps=True)
     assert [(one.log, one.start, one.stop) for one in made.lost] == expected
     assert made.kept == ALL - EACH
 
     with pytest.raises(Exception, match="80 to 119 of log 'b' could not be archived"):
         route(spark, path, queues=["new"], backfill=str(kept))
-    routed = route(spark, path, queues=["new"], backfill=str(kept), fail_on_data_loss=False)
+    routed = route(spark, path, queues=["new"], backfill=str(kept), allow_gaps=True)
     assert routed.backfilled == ALL - EACH
     assert [(one.log, one.start, one.stop) for one in routed.lost] == expected

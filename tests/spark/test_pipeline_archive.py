@@ -203,7 +203,7 @@ def test_what_was_truncated_too_early_is_told(
         archive(spark, path_of(store), into, logs=["orders"])
     with pytest.raises(Exception, match="offsets 10 to 14 are lost"):
         rows(spark, store, into, "orders").count()
-    archive(spark, path_of(store), into, logs=["orders"], fail_on_data_loss=False)
+    archive(spark, path_of(store), into, logs=["orders"], allow_gaps=True)
     found = rows(spark, store, into, "orders", failOnDataLoss="false")
     assert offsets(found) == [*range(10), *range(15, 20)]
     with pytest.raises(Exception, match="offsets 10 to 14 are lost"):
@@ -238,7 +238,7 @@ def test_an_archive_on_object_storage_is_a_table_that_others_read(
             fill(store, ODD, 5)
             summary = archive(
                 spark, path, into, pattern="o.*", keep=0, table=kind,
-                target_file_bytes=1_000_000, expire=0,
+                target_file_size=1_000_000, expire=0,
             )  # fmt: skip
             assert (summary.path, summary.records) == (into, 25)
         assert summary.merged == 4
@@ -262,7 +262,7 @@ def test_small_files_are_merged_and_read_by_all(
     for count in (30, 20, 10):
         fill(store, "orders", count)
         archive(spark, path_of(store), into, logs=["orders"])
-    summary = archive(spark, path_of(store), into, logs=["orders"], target_file_bytes=1_000_000)
+    summary = archive(spark, path_of(store), into, logs=["orders"], target_file_size=1_000_000)
     assert (summary.records, summary.merged, summary.expired) == (0, 3, 3)
     assert len(list(into.glob("log=orders/date=*/*.parquet"))) == 1
     assert offsets(spark.read.parquet(str(into))) == list(range(60))

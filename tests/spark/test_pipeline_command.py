@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 import millstream
 from millstream.cli import app
+from millstream.format import keys
+from tests.spark.test_damage import damaged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,6 +92,16 @@ def test_errors_are_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         told = error("archive", "kept", "--log", "x", code=2)
     assert "Spark is not installed here" in told
     assert "pip install 'millstream[spark-local]'" in told
+
+
+def test_damage_names_the_option_of_the_command(run: Run, tmp_path: Path) -> None:
+    path = str(tmp_path / "millstream.db")
+    damaged(path, keys.ENTRY)
+    for arguments in (("archive", "kept", "--log", "b"), ("compact", "b", "--to", "last")):
+        (told,) = run(*arguments, "--no-progress", code=1).stderr.splitlines()
+        assert "--allow-gaps" in told
+        assert "failOnDataLoss" not in told
+        assert "allow_gaps" not in told
 
 
 @pytest.mark.usefixtures("no_spark")

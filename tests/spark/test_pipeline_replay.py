@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import millstream
 from millstream import Millstream
@@ -138,3 +140,18 @@ def test_bad_wishes_are_refused(run: Any, store: Millstream, tmp_path: Path) -> 
     with pytest.raises(Conflict, match="belongs to another replay"):
         run(source, "elsewhere", format="json")
     assert store.log("to").end_offset() == 1
+
+
+def test_a_file_that_is_no_parquet_is_named(run: Any, store: Millstream, tmp_path: Path) -> None:
+    folder = tmp_path / "some files"
+    folder.mkdir()
+    wrong = folder / "b.parquet"
+    wrong.write_bytes(b"id,name\n1,Ada\n2,Grace\n")
+    with pytest.raises(InvalidInput, match=r"b\.parquet cannot be read as parquet") as refused:
+        run(wrong)
+    assert str(wrong) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    parquet.write_table(pa.table({"value": [b"1"]}), folder / "a.parquet")
+    with pytest.raises(InvalidInput, match=r"b\.parquet cannot be read as parquet"):
+        run(folder)  # the first file tells the columns: this one is noticed when rows are read
+    assert store.log("to").end_offset() == 0

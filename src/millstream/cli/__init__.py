@@ -93,7 +93,11 @@ def _hide_variables(command: Any) -> None:
 
 def _flags(command: Any) -> dict[str, str]:
     """The options of all commands by the names of their parameters, as they are typed."""
-    found = {one.name: one.opts[-1] for one in command.params if one.opts[-1].startswith("--")}
+    found = {
+        one.name: option
+        for one in command.params
+        for option in [option for option in one.opts if option.startswith("--")][:1]
+    }
     for child in getattr(command, "commands", {}).values():
         found |= _flags(child)
     return found

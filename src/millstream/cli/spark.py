@@ -137,8 +137,8 @@ def archive(
     summary = where.run(
         "archive", place, path, logs=log or [], pattern=pattern, cursor=cursor, keep=keep,
         truncate=truncate, compression=compression, round_records=round_records,
-        fail_on_data_loss=not allow_gaps, table=table,
-        **_given(expire=expire, target_file_bytes=target_file_size),
+        allow_gaps=allow_gaps, table=table,
+        **_given(expire=expire, target_file_size=target_file_size),
     )  # fmt: skip
     facts = {
         "archive": summary.path,
@@ -190,6 +190,9 @@ def replay(
     rate: Annotated[
         float | None, typer.Option(metavar="N", help="At most so many records per second.")
     ] = None,
+    step_records: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Records that are appended together.")
+    ] = None,
 ) -> Printed:
     """Parquet, JSON, CSV or a Spark table to a log, each row once.
 
@@ -200,6 +203,7 @@ def replay(
     summary = where.run(
         "replay", place, source, to, checkpoint=checkpoint, format=format, columns=columns,
         headers=headers, options=options, where=condition, order_by=order_by, rate=rate,
+        **_given(step_records=step_records),
     )  # fmt: skip
     records = f"{summary.records:,} of {summary.total:,}"
     facts = {"log": summary.log, "records": records, "resumed": summary.resumed}
@@ -243,8 +247,8 @@ def compact(
 ) -> Printed:
     """The last record of each key to a new log, or to Parquet."""
     summary = where.run(
-        "compact", place, log, to_log=to, to_parquet=parquet or "", archive=archive,
-        keyless=keyless, empty_deletes=empty_deletes, fail_on_data_loss=not allow_gaps,
+        "compact", place, log, to=to, parquet=parquet or "", archive=archive,
+        keyless=keyless, empty_deletes=empty_deletes, allow_gaps=allow_gaps,
         **_given(tombstones=tombstones),
     )  # fmt: skip
     records = f"{summary.kept:,} kept of {summary.read:,}"
@@ -272,7 +276,7 @@ def report(
     Throughput, waiting, working, attempts and reasons.
     """
     summary = where.run(
-        "report", place, path, queues=queue or [], by=by or [], fail_on_data_loss=not allow_gaps
+        "report", place, path, queues=queue or [], by=by or [], allow_gaps=allow_gaps
     )
     from millstream.spark.pipelines.charts import duration
 
@@ -333,8 +337,11 @@ def route(
     round_records: Annotated[
         int, typer.Option(metavar="N", min=1, help="Records per round.")
     ] = 250_000,
-    allow_loss: Annotated[
-        bool, typer.Option("--allow-loss", help="Pass over what was truncated or is damaged.")
+    allow_gaps: Annotated[
+        bool,
+        typer.Option(
+            "--allow-gaps", "--allow-loss", help="Pass over what was truncated or is damaged."
+        ),
     ] = False,
 ) -> Printed:
     """Assign records to queues that Spark routes.
@@ -343,7 +350,7 @@ def route(
     """
     summary = where.run(
         "route", place, queues=queue or [], enrich=enrich or None, values=values,
-        backfill=backfill, round_records=round_records, fail_on_data_loss=not allow_loss,
+        backfill=backfill, round_records=round_records, allow_gaps=allow_gaps,
     )  # fmt: skip
     facts = {
         "records": f"{summary.records:,} in {plural(summary.rounds, 'round')}",

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _CRASHED = "Python worker exited unexpectedly"
 """What Spark says of a worker that is gone."""
 
+_LATE = "Python worker failed to connect back"
+"""What Spark says of a worker that took more than ten seconds to start."""
+
 _AGAIN = "Run the same command again: it goes on where it stopped"
 
 
@@ -118,9 +121,15 @@ def reason_of(told: str) -> str:
             "a Python worker of Spark was killed, or crashed, before the pipeline was done; the "
             f"machine may have run out of memory. {_AGAIN}"
         )
+    if _LATE in told:
+        return (
+            "a Python worker of Spark took more than ten seconds to start, because the machine is "
+            f"busy. {_AGAIN}"
+        )
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     own = [line.partition(": ")[2] for line in lines if line.startswith("millstream.errors.")]
-    return (own or lines or ["Spark failed without a word"])[0]
+    reason = (own or lines or ["Spark failed without a word"])[0]
+    return reason.replace("failOnDataLoss=false", "--allow-gaps")  # as it is typed here
 
 
 def _line(stage: str, done: int, total: int) -> None:

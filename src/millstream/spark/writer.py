@@ -198,10 +198,10 @@ def _named(batch: pa.RecordBatch, names: list[str], *, by_topic: bool) -> pa.Rec
     for name in ASSIGNED:
         if name == TOPIC and by_topic:
             continue
-        if name in names and batch.column(at := names.index(name)).null_count < batch.num_rows:
+        if name in names and batch.column(names.index(name)).null_count < batch.num_rows:
             raise InvalidInput(
-                f"the column {name!r} would not be written, because the store or an option says "
-                f"it; leave it out with select(…): {batch.column(at)[0]}"
+                f"the column {name!r} would not be written, because the store or an option says it; "
+                "leave it out with select(…)"
             )
     return batch.rename_columns(names)
 

@@ -8,7 +8,7 @@ only behind the manifest.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +16,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from millstream.clock import SystemClock
-from millstream.errors import Conflict, CorruptionError, InvalidInput, NotFound, Truncated
+from millstream.errors import (
+    Conflict,
+    CorruptionError,
+    InvalidInput,
+    MillstreamError,
+    NotFound,
+    Truncated,
+)
 from millstream.log import commands as c
 from millstream.record import LogInfo, Seconds, to_ms, wall_ms_of
 from millstream.spark.archive import Archive, ArchivedFile, Move, Segment
@@ -49,6 +56,8 @@ ROUND_RECORDS = 1_000_000
 EXPIRE_S = 7 * 24 * 3600.0
 """How long older versions of a table can be read after their files were merged."""
 CURSOR = "archive"
+NAMED_MAX = 10
+"""Logs that could not be archived and that an error names."""
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "uncompressed")
 
 _decode = msgspec.msgpack.Decoder(list[WrittenRange]).decode
@@ -115,9 +124,9 @@ def archive(
     compression: str = "zstd",
     truncate: bool = True,
     keep: Seconds | None = None,
-    fail_on_data_loss: bool = True,
+    allow_gaps: bool = False,
     table: str = "",
-    target_file_bytes: int = 0,
+    target_file_size: int = 0,
     expire: Seconds = EXPIRE_S,
     progress: Tell = quiet,
 ) -> ArchiveSummary:
@@ -125,26 +134,35 @@ def archive(
 
     A durable cursor of that name follows, so that *consumed* retention waits for the archive. Unless
     `truncate` is off, each log then forgets what its retention allows, and with `keep` also what is
-    archived and older than that. Records that were truncated before they could be archived raise
-    `Truncated`, and damaged ones end the run; with `fail_on_data_loss` off the archive has a gap
-    there, the summary names what is lost, and no other log is affected. `table` is iceberg or delta:
-    what is archived is then also in a table of that kind, before any log is truncated. With
-    `target_file_bytes`, files of a log and date are merged up to that size; what was merged stays for
-    `expire`, for older versions of the table.
+    archived and older than that. A log that cannot be archived, because records were truncated
+    before (`Truncated`), are damaged (`CorruptionError`), or because it was made anew (`Conflict`),
+    stays as it is: the other logs are archived, and then its error is raised. With `allow_gaps` the
+    archive has a gap where records are lost, and the summary names them. `table` is iceberg or
+    delta: what is archived is then also in a table of that kind, before any log is truncated. With
+    `target_file_size` in bytes, files of a log and date are merged up to that size; what was merged
+    stays for `expire`, for older versions of the table.
     """
     job, into = Job(spark, store, progress), Archive(path)
     if bool(logs) == bool(pattern):
         raise InvalidInput("expected either names of logs or a pattern, to say what to archive")
     names = check_names(logs)
-    _check_wishes(compression, round_records, table, target_file_bytes)
+    _check_wishes(compression, round_records, table, target_file_size)
     codec = "none" if compression == "uncompressed" else compression
     with into.writing(), writing(job.place) as session:
         found, left_over, lost = {}, 0, list[Loss]()
-        infos = _infos(session, job.place, names, pattern, None if fail_on_data_loss else lost)
+        refused = dict[str, MillstreamError]()
+        infos = _infos(session, job.place, names, pattern, lost)
+        if not allow_gaps:
+            refused |= {loss.log: _unreadable(loss) for loss in lost}
         for name, segments in into.segments_of(list(infos)).items():
             info = infos[name]
             left_over += into.clean(name, segments)
-            at = _begin(info, segments, into, fail_on_data_loss=fail_on_data_loss)
+            try:
+                at = _begin(info, segments, into, allow_gaps=allow_gaps)
+            except (Conflict, Truncated) as error:
+                refused[name] = error
+                del infos[name]
+                continue
             found[name] = ArchivedLog(log=name, start=at, stop=at)
             if segments and segments[-1].stop < at:
                 lost.append(_gap(info, segments[-1].stop))
@@ -153,9 +171,9 @@ def archive(
         follower.move(session, {name: one.stop for name, one in found.items()})
         total, done = sum(info.end_offset - found[name].stop for name, info in infos.items()), 0
         progress("archive", 0, total)
-        while done < total:
-            ranges = _next(infos, found, round_records)
-            segments = _round(job, into, ranges, infos, codec, fail_on_data_loss)
+        while ranges := _next(infos, found, refused, round_records):
+            segments, unread = _round(job, into, ranges, infos, codec, allow_gaps)
+            refused |= {loss.log: _unreadable(loss) for loss in unread}
             into.add(segments)
             point("archive noted")
             for segment in segments:
@@ -166,13 +184,36 @@ def archive(
             progress("archive", done, total)
         told = merge_and_register(
             job.in_tasks, into, list(infos),
-            target_bytes=target_file_bytes, codec=codec, table=table, keep_ms=to_ms(expire),
+            target_bytes=target_file_size, codec=codec, table=table, keep_ms=to_ms(expire),
         )  # fmt: skip
         if truncate:
             for one in found.values():
-                one.truncated = _truncate(session, infos[one.log], one.stop, keep)
+                if one.log not in refused:
+                    one.truncated = _truncate(session, infos[one.log], one.stop, keep)
+    if refused:
+        raise _refusal(refused, len(found.keys() - refused.keys()))
     told |= {"left_over": left_over, "seconds": job.seconds, "lost": lost}
     return _summary(into, list(found.values()), **told)
+
+
+def _unreadable(loss: Loss) -> CorruptionError:
+    """Why a log is not archived from some offset on."""
+    return CorruptionError(
+        f"{loss.reason}; with allow_gaps it is left out, and the archive notes the gap",
+        what="log",
+        where=loss.log,
+    )
+
+
+def _refusal(refused: dict[str, MillstreamError], archived: int) -> MillstreamError:
+    """The error of the first log that could not be archived; it names the others too."""
+    (_, first), *others = refused.items()
+    named = ", ".join(repr(name) for name, _ in others[:NAMED_MAX])
+    more = f" and {len(others) - NAMED_MAX:,} more" if len(others) > NAMED_MAX else ""
+    also = f"; these could not be archived either: {named}{more}" if others else ""
+    done = "1 other log was" if archived == 1 else f"{archived:,} other logs were"
+    also += f"; {done} archived" if archived else ""
+    return type(first)(f"{first.message}{also}", **first.data)
 
 
 def _summary(into: Archive, archived: list[ArchivedLog], **more: Any) -> ArchiveSummary:
@@ -199,23 +240,20 @@ def _check_wishes(compression: str, round_records: int, table: str, target_bytes
 
 
 def _infos(
-    session: Session, place: Place, names: Sequence[str], pattern: str, lost: list[Loss] | None
+    session: Session, place: Place, names: Sequence[str], pattern: str, lost: list[Loss]
 ) -> dict[str, LogInfo]:
-    """The logs to archive; those that are damaged as a whole are told as lost, if that is allowed."""
+    """The logs to archive; those that are damaged as a whole are told as lost."""
     chosen = {"subscribePattern": pattern} if pattern else subscription(names)
-    chosen["failOnDataLoss"] = "true" if lost is None else "false"
-    told = [] if lost is None else lost
-    found = find_logs(session, read_options({**options_of(place), **chosen}), tell=told.append)
-    known = with_wholes([*found, *(one.log for one in told)])
+    chosen["failOnDataLoss"] = "false"
+    found = find_logs(session, read_options({**options_of(place), **chosen}), tell=lost.append)
+    known = with_wholes([*found, *(one.log for one in lost)])
     for name in names:
         if name not in known:
             raise NotFound(f"there is no log {name!r} to archive", name=name)
     return found
 
 
-def _begin(
-    info: LogInfo, segments: list[Segment], into: Archive, *, fail_on_data_loss: bool
-) -> int:
+def _begin(info: LogInfo, segments: list[Segment], into: Archive, *, allow_gaps: bool) -> int:
     """Where to go on in a log."""
     if not segments:
         return info.start_offset
@@ -226,9 +264,9 @@ def _begin(
             "new one to another directory"
         )
     if at < info.start_offset:
-        if fail_on_data_loss:
+        if not allow_gaps:
             raise Truncated(
-                f"{_gap(info, at).reason}; allow a gap to go on without them",
+                f"{_gap(info, at).reason}; with allow_gaps the archive goes on without them",
                 log=info.name,
                 offset=at,
                 start=info.start_offset,
@@ -247,12 +285,17 @@ def _gap(info: LogInfo, archived: int) -> Loss:
     return Loss(info.name, archived, start, reason)
 
 
-def _next(infos: dict[str, LogInfo], found: dict[str, ArchivedLog], most: int) -> list[Range]:
+def _next(
+    infos: dict[str, LogInfo],
+    found: dict[str, ArchivedLog],
+    refused: Mapping[str, object],
+    most: int,
+) -> list[Range]:
     """The offsets of the next round: log after log, so that small ones get one file each."""
     ranges = []
     for name, info in infos.items():
         at = found[name].stop
-        if most and at < info.end_offset:
+        if most and at < info.end_offset and name not in refused:
             ranges.append(Range(name, at, min(info.end_offset, at + most)))
             most -= len(ranges[-1])
     return ranges
@@ -264,16 +307,23 @@ def _round(
     ranges: list[Range],
     infos: dict[str, LogInfo],
     codec: str,
-    fail_on_data_loss: bool,
-) -> list[Segment]:
-    """Write some offsets of some logs; their segments, which do not count yet."""
+    allow_gaps: bool,
+) -> tuple[list[Segment], list[Loss]]:
+    """Write some offsets of some logs.
+
+    Returns their segments, which do not count yet, and the first loss of each log that is left out
+    of this round because gaps are not allowed.
+    """
     chosen = bins(ranges, lambda one: bytes_of(one, infos[one.log]), BinSizes())
     staged: dict[str, list[ArchivedFile]] = {one.log: [] for one in ranges}
     lost: dict[str, list[Loss]] = {one.log: [] for one in ranges}
-    for written in _write(job, chosen, into.path, codec, fail_on_data_loss):
+    for written in _write(job, chosen, into.path, codec):
         staged[written.log] += written.files
         lost[written.log] += written.lost
     point("archive staged")
+    unread = [] if allow_gaps else [some[0] for some in lost.values() if some]
+    left_out = {loss.log for loss in unread}  # what was staged of them is removed with the run
+    ranges = [one for one in ranges if one.log not in left_out]
     for one in ranges:
         _check(one, staged[one.log], lost[one.log])
     moves = [
@@ -284,7 +334,7 @@ def _round(
     places = iter(into.move_in(moves))
     point("archive moved")
     now_ms = SystemClock().wall_ms()
-    return [
+    segments = [
         Segment(
             log=one.log,
             created=wall_ms_of(infos[one.log].created),
@@ -296,13 +346,15 @@ def _round(
         )
         for one in ranges
     ]
+    return segments, unread
 
 
-def _write(
-    job: Job, chosen: list[Bin[Range]], into: str, codec: str, fail_on_data_loss: bool
-) -> Iterator[WrittenRange]:
-    """Let each task write a bin; what they have written, in the order of the bins."""
-    options = job.task_options(typedHeaders=True, failOnDataLoss=fail_on_data_loss)
+def _write(job: Job, chosen: list[Bin[Range]], into: str, codec: str) -> Iterator[WrittenRange]:
+    """Let each task write a bin; what they have written, in the order of the bins.
+
+    Tasks tell what they cannot read, so that one damaged log does not end those of others.
+    """
+    options = job.task_options(typedHeaders=True, failOnDataLoss=False)
 
     def write(wanted: Bin[Range]) -> bytes:
         from pyspark.sql.types import StructType

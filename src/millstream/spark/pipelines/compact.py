@@ -57,13 +57,13 @@ def compact(
     store: Target,
     log: str,
     *,
-    to_log: str = "",
-    to_parquet: str | os.PathLike[str] = "",
+    to: str = "",
+    parquet: str | os.PathLike[str] = "",
     archive: str | os.PathLike[str] = "",
     keyless: bool = True,
     empty_deletes: bool = False,
     tombstones: Seconds = TOMBSTONES_S,
-    fail_on_data_loss: bool = True,
+    allow_gaps: bool = False,
     progress: Tell = quiet,
 ) -> CompactSummary:
     """Keep the last record of each key, in the order of their offsets.
@@ -73,23 +73,23 @@ def compact(
     append, so that readers of the new log learn of it. With `empty_deletes` a last record with an
     empty value deletes its key at once. `archive` names the directory with the log's
     beginning. The new log must not exist, or be empty. Damaged records end the run; with
-    `fail_on_data_loss` off they are left out, and the summary names them.
+    `allow_gaps` they are left out, and the summary names them.
     """
     job = Job(spark, store, progress)
     check_name(log)
-    if bool(to_log) == bool(to_parquet):
+    if bool(to) == bool(parquet):
         raise InvalidInput("expected either a new log or a directory for Parquet, to compact to")
-    if to_log == log:
+    if to == log:
         raise InvalidInput(f"log {log!r} cannot be compacted onto itself; name a new one")
     with writing(job.place) as session:
         info = session.execute(c.DescribeLog(log))
         if info is None:
             raise NotFound(f"there is no log {log!r} to compact", name=log)
         end, now_ms = info.end_offset, SystemClock().wall_ms()
-        if to_log:
-            end, now_ms = _note(session, check_name(to_log), log, wall_ms_of(info.created), end)
+        if to:
+            end, now_ms = _note(session, check_name(to), log, wall_ms_of(info.created), end)
     options: dict[str, Any] = {"archive": os.fspath(archive)} if archive else {}
-    options |= {} if fail_on_data_loss else {"failOnDataLoss": False}
+    options |= {} if not allow_gaps else {"failOnDataLoss": False}
     rows = job.read([log], endingOffsets={log: end}, typedHeaders=True, **options)
     chosen = last_by_key(
         rows,
@@ -98,10 +98,10 @@ def compact(
         tombstones_from=now_ms - to_ms(tombstones, "tombstones"),
     )
     progress("compact", 0, end)
-    if to_log:
-        kept = _to_log(job, chosen, to_log, f"compact:{log}:{wall_ms_of(info.created)}:{to_log}")
+    if to:
+        kept = _to_log(job, chosen, to, f"compact:{log}:{wall_ms_of(info.created)}:{to}")
     else:
-        path = disk_path(to_parquet)
+        path = disk_path(parquet)
         if path.exists():
             raise AlreadyExists(
                 f"{path} exists already; choose a new directory, or remove it", name=str(path)
@@ -111,10 +111,10 @@ def compact(
     progress("compact", end, end)
     first = 0 if archive else info.start_offset
     live = Range(log, info.start_offset, max(info.start_offset, end))
-    lost = [] if fail_on_data_loss else _losses(job, live, archive)
+    lost = [] if not allow_gaps else _losses(job, live, archive)
     return CompactSummary(
         log=log,
-        to=to_log or str(disk_path(to_parquet)),
+        to=to or str(disk_path(parquet)),
         read=max(0, end - first),
         kept=kept,
         end=end,

@@ -65,10 +65,10 @@ def look(
     ranges: list[Range],
     interests: dict[str, list[Interest]],
     *,
-    fail_on_data_loss: bool,
+    allow_gaps: bool,
 ) -> RoundLook:
     """Let tasks look at some ranges."""
-    options = job.task_options(failOnDataLoss=fail_on_data_loss)
+    options = job.task_options(failOnDataLoss=not allow_gaps)
 
     def work(wanted: Bin[Range]) -> bytes:
         return msgspec.msgpack.encode(look_at(options, wanted, interests))

@@ -8,14 +8,17 @@ with the step at which it stopped, whatever became of its source meanwhile.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct
@@ -63,6 +66,10 @@ class ReplaySummary(Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+_UNREADABLE = re.compile(r"error while reading file (.+?)\.\s+(?:SQLSTATE|Could not read footer)")
+"""How Spark names a file that it cannot read."""
+
+
 class _Step(Struct, frozen=True):
     """Files whose rows are appended together."""
 
@@ -82,7 +89,7 @@ def replay(
     spark: SparkSession,
     store: Target,
     source: str | os.PathLike[str],
-    log: str,
+    to: str,
     *,
     checkpoint: str | os.PathLike[str],
     format: str = "",
@@ -105,7 +112,7 @@ def replay(
     again with it, a finished replay appends nothing, and one that was killed goes on.
     """
     job = Job(spark, store, progress)
-    check_name(log)
+    check_name(to)
     format = format or format_of(os.fspath(source))
     if format not in FORMATS:
         raise InvalidInput(f"a format is one of {', '.join(FORMATS)}, not {format!r}")
@@ -119,7 +126,7 @@ def replay(
             f"there is no column {unknown[0]!r} in a log; expected {', '.join(COLUMNS)}"
         )
     wish = {
-        "source": os.fspath(source), "log": log, "store": job.place.shown, "format": format,
+        "source": os.fspath(source), "log": to, "store": job.place.shown, "format": format,
         "columns": dict(columns or {}), "headers": dict(headers or {}), "where": where,
         "order_by": order_by, "options": dict(options or {}),
     }  # fmt: skip
@@ -128,10 +135,11 @@ def replay(
     resumed = plan is not None
     if plan is None:
         progress("reading", 0, 0)
-        rows = _rows(spark, os.fspath(source), format, dict(options or {}))
-        chosen = mapped(rows, columns or {}, headers or {}, where=where, order_by=order_by)
         each = step_records if rate is None else max(1, min(step_records, int(rate * STEP_S)))
-        plan = _prepare(job, folder, chosen, each, wish)
+        with _readable(format):
+            rows = _rows(spark, os.fspath(source), format, dict(options or {}))
+            chosen = mapped(rows, columns or {}, headers or {}, where=where, order_by=order_by)
+            plan = _prepare(job, folder, chosen, each, wish)
     elif plan.wish != wish:
         raise Conflict(
             f"{folder} belongs to another replay, of {plan.wish['source']} to log "
@@ -152,6 +160,25 @@ def format_of(source: str) -> str:
             f"{', '.join(FORMATS)} (--format)"
         )
     return found
+
+
+@contextmanager
+def _readable(format: str) -> Iterator[None]:
+    """Refuse a file that Spark cannot read, by its name: Spark's own text is a trace of Java."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        found = _UNREADABLE.search(str(error))
+        if found is None:
+            raise
+        file = re.sub("^file:/+", "/", unquote(found[1]))
+        raise InvalidInput(
+            f"{file} cannot be read as {format}: it has another format, or is damaged; nothing was "
+            "appended. Say which format it has, or leave it out"
+        ) from error
 
 
 def _rows(spark: SparkSession, source: str, format: str, options: dict[str, str]) -> DataFrame:

@@ -63,7 +63,7 @@ def report(
     *,
     queues: Sequence[str] = (),
     by: Sequence[str] = (),
-    fail_on_data_loss: bool = True,
+    allow_gaps: bool = False,
     progress: Tell = quiet,
 ) -> ReportSummary:
     """Report on queues, or on all there are: to Parquet tables and a page in a directory.
@@ -71,12 +71,12 @@ def report(
     `by` names headers: messages are also told apart by their values, as far as the logs still have
     them. The directory is made, or its earlier report replaced; other files in it are left alone.
     A queue that cannot be read because of damage, or headers that are asked for and damaged, end
-    the run; with `fail_on_data_loss` off they are left out, and the summary names them.
+    the run; with `allow_gaps` they are left out, and the summary names them.
     """
     job, into = Job(spark, store, progress), disk_path(path)
     headers = {name: f"header_{at}" for at, name in enumerate(check_names(by, "header"))}
     lost: list[Loss] = []
-    tell = None if fail_on_data_loss else lost.append
+    tell = lost.append if allow_gaps else None
     infos = _queues(job, check_names(queues, "queue"), tell)
     if not infos:
         raise _nothing(lost)
@@ -157,7 +157,7 @@ def _attempts(
         return found.select("*", *(none.alias(column) for column in headers.values()))
     for loss in header_losses(job, found, logs):
         if tell is None:
-            told = f"{loss.reason}; allow gaps to report without the headers of what is damaged"
+            told = f"{loss.reason}; with allow_gaps the report is made without the headers of what is damaged"
             raise CorruptionError(told, what="log", where=loss.log)
         tell(loss)
     records = job.read(logs, typedHeaders=True, metadataOnly=True, failOnDataLoss=False)

@@ -77,7 +77,7 @@ def route(
     values: bool = False,
     backfill: str = "",
     round_records: int = ROUND_RECORDS,
-    fail_on_data_loss: bool = True,
+    allow_gaps: bool = False,
     progress: Tell = quiet,
 ) -> RouteSummary:
     """Assign to queues, or to all that Spark routes, what their logs hold up to now.
@@ -86,26 +86,26 @@ def route(
     `records`, that gives them with other `headers`; with `values` they have their values. `backfill`
     names an archive: new queues first get what their logs have forgotten, as copies of their own.
     Records that were truncated before they were looked at raise `Truncated`, unless
-    `fail_on_data_loss` is off or the queue is lossy. Damaged ones end the run; with
-    `fail_on_data_loss` off they are passed over, and the summary names them. It also names queues
+    `allow_gaps` is given or the queue is lossy. Damaged ones end the run; with
+    `allow_gaps` they are passed over, and the summary names them. It also names queues
     that cannot be described any more: they are left out, and stand where they stood.
     """
     job = Job(spark, store, progress)
     if round_records < 1:
         raise InvalidInput(f"a round has at least 1 record, not {round_records}")
     lost: list[Loss] = []
-    tell = None if fail_on_data_loss else lost.append
+    tell = lost.append if allow_gaps else None
     with writing(job.place) as session:
         infos = routed_queues(session, check_names(queues, "queue"), tell)
         before = {name: _messages(session, info) for name, info in infos.items()}
         copied: dict[str, int] = {}
         if backfill:
             copied = backfill_queues(job, session, infos, backfill, tell)
-        ends = _skip_lost(session, infos, fail_on_data_loss)
+        ends = _skip_lost(session, infos, allow_gaps=allow_gaps)
         total = sum(map(len, _next(session, infos, ends, sum(ends.values()) + 1)))
         done = rounds = 0
         progress("route", done, total)
-        run = _RouteRun(job, session, infos, fail_on_data_loss)
+        run = _RouteRun(job, session, infos, allow_gaps=allow_gaps)
         planned = _rounds(session, infos, ends, round_records)
         in_tasks = enrich is None and suits(infos)
         passed = run.looked(planned) if in_tasks else run.passed(planned, enrich, values)
@@ -174,7 +174,7 @@ def _logs(session: Session, infos: dict[str, QueueInfo]) -> dict[str, dict[str, 
 
 
 def _skip_lost(
-    session: Session, infos: dict[str, QueueInfo], fail_on_data_loss: bool
+    session: Session, infos: dict[str, QueueInfo], *, allow_gaps: bool
 ) -> dict[str, int]:
     """Move queues past what their logs have forgotten, if that is allowed; the ends of the logs."""
     ends: dict[str, int] = {}
@@ -183,11 +183,11 @@ def _skip_lost(
             ends[one.log] = max(ends.get(one.log, 0), one.end)
             if one.position >= one.start:
                 continue
-            if fail_on_data_loss and not info.spec.lossy:
+            if not allow_gaps and not info.spec.lossy:
                 raise Truncated(
                     f"log {one.log!r} begins at {one.start}, and queue {name!r} has come to "
                     f"{one.position} only: the records between were truncated before they were "
-                    "routed; backfill them from an archive, or allow the loss",
+                    "routed; backfill them from an archive, or with allow_gaps they are passed over",
                     log=one.log,
                     offset=one.position,
                     start=one.start,
@@ -229,13 +229,13 @@ class _RouteRun:
     """Rounds of one run: what is in them is looked at, and assigned."""
 
     def __init__(
-        self, job: Job, session: Session, infos: dict[str, QueueInfo], fail_on_data_loss: bool
+        self, job: Job, session: Session, infos: dict[str, QueueInfo], *, allow_gaps: bool
     ) -> None:
         self.lost: list[Loss] = []
         self._job = job
         self._session = session
         self._infos = infos
-        self._fail_on_data_loss = fail_on_data_loss
+        self._allow_gaps = allow_gaps
 
     def looked(self, rounds: Iterable[list[Range]]) -> Iterator[list[Range]]:
         """Let tasks ask the filters, and assign one round while they look at the next."""
@@ -245,7 +245,7 @@ class _RouteRun:
             for log in {one.log for one in ranges} - known.keys():
                 known[log] = self._interests(log)
             interests = {one.log: known[one.log] for one in ranges}
-            return look(self._job, ranges, interests, fail_on_data_loss=self._fail_on_data_loss)
+            return look(self._job, ranges, interests, allow_gaps=self._allow_gaps)
 
         for found in one_ahead(ask, rounds):
             point("before commit")
@@ -268,7 +268,7 @@ class _RouteRun:
             chosen = {one.log for one in ranges}
             logs = _logs(self._session, self._infos)
             infos = {name: self._infos[name] for name in logs if chosen & logs[name].keys()}
-            if not self._fail_on_data_loss:
+            if self._allow_gaps:
                 self.lost += self._job.losses(ranges, values=values)
             self._pass(ranges, infos, enrich, values)
             yield ranges
@@ -288,7 +288,7 @@ class _RouteRun:
             endingOffsets={one.log: one.stop for one in ranges},
             typedHeaders=True,
             metadataOnly=not values,
-            failOnDataLoss=self._fail_on_data_loss,
+            failOnDataLoss=not self._allow_gaps,
         )
         matched = matches(enriched(job.spark, rows, enrich), infos, [one.log for one in ranges])
         # The first and the last offset, so that every queue comes as far as this round goes.
