@@ -201,7 +201,7 @@ def test_keyless_records_of_a_batch_stay_together_beside_others(orders: Partitio
 def test_a_partition_may_be_named(orders: PartitionedLog) -> None:
     assert orders.append(b"x", key="k", partition=3) == PartitionOffset(3, 0)
     for wrong in (4, -1, True, "1"):
-        with pytest.raises(InvalidInput, match="partitions 0 to 3"):
+        with pytest.raises(InvalidInput, match=r"partitions 0 to 3|partition is a whole number"):
             orders.append(b"x", partition=wrong)  # type: ignore[arg-type]
 
 
@@ -296,7 +296,10 @@ def test_reading_begins_and_ends_where_it_is_told(orders: PartitionedLog) -> Non
     found = [(one.partition, one.offset) for one in orders.read({0: 3, 1: 5}, {2: 1, 3: 0})]
     assert sorted(found) == [(0, 3), (0, 4), (2, 0)]
     for wrong in ({4: 0}, {-1: 0}, {0: -1}, {"0": 0}):
-        with pytest.raises(InvalidInput, match="named by partition"):
+        with pytest.raises(
+            InvalidInput,
+            match=r"named by partition|(start|stop|offsets) is a (whole number|mapping)",
+        ):
             list(orders.read(wrong))  # type: ignore[arg-type]
     orders.partition(0).truncate(before=2)
     with pytest.raises(Truncated):
