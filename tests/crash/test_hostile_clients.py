@@ -311,7 +311,7 @@ REFUSED = [
         is_cut=True,
     ),
     Attack(
-        "empty continuations",
+        "empty pings",
         websocket("/rooms/hall"),
         flood=ws_frame(b"", 9),
         connections=4,

@@ -182,6 +182,7 @@ def test_what_is_internal_is_refused_to_everybody() -> None:
         "PublishParts",
         "FindPublished",
         "LookIntoRoom",
+        "ReadRetained",
         "Broadcast",
         "JoinRoom",
         "LeaveRooms",
