@@ -16,6 +16,7 @@ import pytest
 import millstream
 from millstream.errors import Fenced
 from millstream.store.slate_writing import GATHERED_AT_OPENING, REPLAYED_MAX
+from millstream.testing import Probe
 from millstream.testing.objects import Fault, ObjectAnswer, ObjectProxy
 from tests.integration.faulty_objects import values
 
@@ -80,8 +81,8 @@ def test_commits_that_were_left_count_towards_the_next_gathering(
     command = [sys.executable, "-c", _WRITER, address, str(GATHERED_AT_OPENING // 2)]
     subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
     with millstream.open(address) as ms:
-        writing = ms._session.store.engine._writing  # type: ignore[attr-defined]
-        assert GATHERED_AT_OPENING // 2 <= writing.behind < GATHERED_AT_OPENING
+        behind = Probe(ms).store.engine.describe()["commits_to_replay"]
+        assert GATHERED_AT_OPENING // 2 <= behind < GATHERED_AT_OPENING
 
 
 def test_a_writer_that_is_overtaken_as_it_opens_is_told_so(

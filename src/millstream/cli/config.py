@@ -28,11 +28,15 @@ def use_file(context: typer.Context, path: Path | None) -> Path | None:
     """Let the file of settings give the defaults of all commands; it need not be there."""
     place = path or Path(FILE)
     if path is not None or place.exists():
-        context.default_map = _read(context.command, place)
+        context.default_map = read_file(context.command, place)
     return path
 
 
-def _read(command: Any, place: Path) -> dict[str, Any]:
+def read_file(command: Any, place: Path) -> dict[str, Any]:
+    """Return the defaults of a command's options, as a file of settings has them.
+
+    Raises `typer.BadParameter` for a file that cannot be read, or a key that is no option.
+    """
     try:
         content = tomllib.loads(place.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -43,7 +43,7 @@ _HELPS = {
     "scrub_share": "SHARE: of time, for which all rows are read again to find damage; 0 turns it off.",
     "instance": "NAME: its name among servers that share the store; by default HOST:PORT.",
     "instance_lease_s": "how long it counts as alive after its last sign of life.",
-    "logs_retention_s": "how long new logs keep records, unless they say otherwise; 0: for ever.",
+    "logs_retention_s": "how long new logs keep records, unless they say otherwise; 0: without end.",
     "rooms_profile": "NAME: how rooms push: balanced, low-latency or high-throughput.",
     "rooms_across": "listeners hear what other processes send.",
     "rooms_sweep_s": "how often expired messages of rooms are removed.",

@@ -16,7 +16,7 @@ KiB = 1024
 MiB = 1024 * KiB
 
 RETENTION_S_MAX = 100 * 366 * 24 * 3600
-"""What is to be kept for longer is kept for ever."""
+"""The longest retention; a log that is to keep records for longer has none."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How long it counts as alive after its last sign of life; it gives three in that time."""
 
     logs_retention_s: float = 0.0
-    """How long logs that are made here keep their records, unless they say otherwise; 0: for ever."""
+    """How long logs that are made here keep their records, unless they say otherwise; 0: without end."""
 
     rooms_profile: ProfileName = "balanced"
     """How rooms weigh latency against load."""
@@ -115,7 +115,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             )
         if not 0 <= self.logs_retention_s <= RETENTION_S_MAX:
             raise InvalidInput(
-                f"logs_retention_s is from 0 (for ever) to {RETENTION_S_MAX:,} seconds, not "
+                f"logs_retention_s is from 0 (without end) to {RETENTION_S_MAX:,} seconds, not "
                 f"{self.logs_retention_s:g}"
             )
         if not 0.1 <= self.rooms_sweep_s <= 3_600:

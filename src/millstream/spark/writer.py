@@ -93,7 +93,7 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         txn = self._txn(version)
         partition, attempt = context.partitionId(), context.taskAttemptId()
         by_topic = self._options.by_topic
-        named = (_named(batch, self._names, by_topic=by_topic) for batch in iterator)
+        named = (name_columns(batch, self._names, by_topic=by_topic) for batch in iterator)
         staged = StagedByTask(txn, version, [], [])
         place = self._options.place
         with RowSpreader(place) as spreader:
@@ -193,7 +193,7 @@ def _batch_of(context: TaskContext) -> Version:
     return Version(query, int(batch))
 
 
-def _named(batch: pa.RecordBatch, names: list[str], *, by_topic: bool) -> pa.RecordBatch:
+def name_columns(batch: pa.RecordBatch, names: list[str], *, by_topic: bool) -> pa.RecordBatch:
     """Rows under the names of their columns."""
     for name in ASSIGNED:
         if name == TOPIC and by_topic:

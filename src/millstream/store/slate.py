@@ -213,6 +213,7 @@ class SlateEngine:
             "objects": listed.objects,
             "stored_bytes": listed.bytes,
             "staged_bytes": listed.staged_bytes,
+            "commits_to_replay": self._writing.behind if self._writing is not None else 0,
             **{f"{kind}_requests": count for kind, count in requests.items()},
             "month_usd": month_usd(requests, elapsed_s=elapsed_s, stored_bytes=listed.bytes),
         }

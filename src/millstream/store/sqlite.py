@@ -138,28 +138,37 @@ class SqliteEngine:
         self.scrub_share = 0.0 if read_only else self._options.scrub_share
         """A handle that only reads leaves the scrub to those that write."""
         self._room = DiskSpace(folder, limits or Limits(), self._clock, file=self._space)
-        log_was_left = False
-        if not is_open_here(self.path):
+        log_was_left = self._prepare_file(file_mode)
+        self._home = Home(self._real_path, self._clock, shown=self.place)
+        self._open_first(log_was_left=log_was_left, accept_loss=accept_loss)
+        _open_paths[self._real_path] += 1
+
+    def _prepare_file(self, file_mode: int | None) -> bool:
+        """Check the file, convert or create it; True if a dead process has left a write-ahead log."""
+        is_first = not is_open_here(self.path)
+        if is_first:
             inspect(self.path)
-            if not (read_only or vfs or self._options.page_checksums) and was_touched(self.path):
+            is_ours_alone = self.read_only or self._vfs or self._options.page_checksums
+            if not is_ours_alone and was_touched(self.path):
                 convert_file(self.path)
-        if vfs is None:
+        if self._vfs is None:
             wanted = self._options.page_checksums and not size_of(self.path)
             self._vfs = checksum_layer() if wanted else layer_for(self.path)
-        if not is_open_here(self.path):
-            log_was_left = self._wal_file_bytes() > 0
-        if not read_only:
-            mode = FILE_MODE if file_mode is None else check_mode(file_mode)
+        log_was_left = is_first and self._wal_file_bytes() > 0
+        if not self.read_only:
             create(
                 self.path,
                 busy=self._busy(),
                 vfs=self._vfs,
-                file_mode=mode,
+                file_mode=FILE_MODE if file_mode is None else check_mode(file_mode),
                 page_checksums=self._options.page_checksums,
             )
         elif not self.path.exists() or not self.path.stat().st_size:
             raise CannotOpen(f"{self.path}: there is no store", path=str(self.path))
-        self._home = Home(self._real_path, self._clock, shown=self.place)
+        return log_was_left
+
+    def _open_first(self, *, log_was_left: bool, accept_loss: bool) -> None:
+        """Open the first connection, and check with it that the file is sound."""
         connection = self._connect()
         try:
             self._page_checksums = is_verified(connection)
@@ -167,16 +176,15 @@ class SqliteEngine:
             if log_was_left:
                 self._check_log(connection, accept_loss=accept_loss)
             self._check_file(connection)
-            if not read_only:
+            if not self.read_only:
                 self._writer = self._make_writer(connection)
         except BaseException as error:
             close_connection(connection, checkpoint=not log_was_left)  # leaves no empty log behind
             if isinstance(error, apsw.Error):
                 raise self._damaged(error) from error
             raise
-        if read_only:
+        if self.read_only:
             self._pool.keep(self._reader_on(connection))
-        _open_paths[self._real_path] += 1
 
     def write(self, *, waits: bool = True) -> SqliteWriter:
         """Wait for the turn to write; leaving without a commit undoes it all."""

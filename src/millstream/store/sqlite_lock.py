@@ -1,4 +1,4 @@
-"""Which process holds the write lock of a SQLite file, for the error of those who waited in vain.
+"""Which process holds the write lock of a SQLite file, for the error of a process that waited in vain.
 
 In write-ahead mode the write lock is byte 120 of the `-shm` file. Linux lists all locks in
 `/proc/locks`. Asking by `fcntl` would need a descriptor of that file, and closing it would drop all
@@ -50,7 +50,7 @@ def find_holder(path: Path) -> Holder | None:
         for line in LOCKS.read_text(encoding="ascii", errors="replace").splitlines():
             fields = line.split()
             if fields[1:4] != ["POSIX", "ADVISORY", "WRITE"]:
-                continue  # also of those who wait, which begin with an arrow
+                continue  # locks that processes wait for begin with an arrow
             process, place, first, last = int(fields[4]), fields[5], fields[6], fields[7]
             if int(place.rpartition(":")[2]) != inode or process <= 0:
                 continue

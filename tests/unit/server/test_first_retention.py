@@ -11,7 +11,7 @@ from typer.main import get_command
 import millstream
 from millstream import Limits
 from millstream.cli import app
-from millstream.cli.config import _read
+from millstream.cli.config import read_file
 from millstream.server.serving import running
 from millstream.server.settings import Settings
 
@@ -65,10 +65,10 @@ def test_a_server_gives_it_to_logs_that_its_clients_make(tmp_path: Path) -> None
 def test_the_file_of_settings_has_a_section_for_it(tmp_path: Path) -> None:
     place = tmp_path / "millstream.toml"
     place.write_text('[logs]\nretention = "7d"\n')
-    assert "7d" in _read(get_command(app), place)["serve"].values()
+    assert "7d" in read_file(get_command(app), place)["serve"].values()
     place.write_text('[logs]\nretain = "7d"\n')
     with pytest.raises(typer.BadParameter, match="has no option 'retain'"):
-        _read(get_command(app), place)
+        read_file(get_command(app), place)
     place.write_text('logs = "7d"\n')
     with pytest.raises(typer.BadParameter, match="logs is a section"):
-        _read(get_command(app), place)
+        read_file(get_command(app), place)

@@ -149,23 +149,11 @@ def archive(
     _check_wishes(compression, round_records, table, target_file_size)
     codec = "none" if compression == "uncompressed" else compression
     with into.writing(), writing(job.place) as session:
-        found, left_over, lost = {}, 0, list[Loss]()
-        refused = dict[str, MillstreamError]()
+        lost, refused = list[Loss](), dict[str, MillstreamError]()
         infos = _infos(session, job.place, names, pattern, lost)
         if not allow_gaps:
             refused |= {loss.log: _unreadable(loss) for loss in lost}
-        for name, segments in into.segments_of(list(infos)).items():
-            info = infos[name]
-            left_over += into.clean(name, segments)
-            try:
-                at = _begin(info, segments, into, allow_gaps=allow_gaps)
-            except (Conflict, Truncated) as error:
-                refused[name] = error
-                del infos[name]
-                continue
-            found[name] = ArchivedLog(log=name, start=at, stop=at)
-            if segments and segments[-1].stop < at:
-                lost.append(_gap(info, segments[-1].stop))
+        found, left_over = _begin_all(into, infos, lost, refused, allow_gaps=allow_gaps)
         # Where the archive stands: also after a run that was killed before it moved its cursors.
         follower = StreamCursors(cursor)
         follower.move(session, {name: one.stop for name, one in found.items()})
@@ -194,6 +182,35 @@ def archive(
         raise _refusal(refused, len(found.keys() - refused.keys()))
     told |= {"left_over": left_over, "seconds": job.seconds, "lost": lost}
     return _summary(into, list(found.values()), **told)
+
+
+def _begin_all(
+    into: Archive,
+    infos: dict[str, LogInfo],
+    lost: list[Loss],
+    refused: dict[str, MillstreamError],
+    *,
+    allow_gaps: bool,
+) -> tuple[dict[str, ArchivedLog], int]:
+    """Find where the archive of each log goes on; also count the files of broken runs removed.
+
+    A log that cannot go on is moved from `infos` to `refused`, and a gap is added to `lost`.
+    """
+    found: dict[str, ArchivedLog] = {}
+    left_over = 0
+    for name, segments in into.segments_of(list(infos)).items():
+        info = infos[name]
+        left_over += into.clean(name, segments)
+        try:
+            at = _begin(info, segments, into, allow_gaps=allow_gaps)
+        except (Conflict, Truncated) as error:
+            refused[name] = error
+            del infos[name]
+            continue
+        found[name] = ArchivedLog(log=name, start=at, stop=at)
+        if segments and segments[-1].stop < at:
+            lost.append(_gap(info, segments[-1].stop))
+    return found, left_over
 
 
 def _unreadable(loss: Loss) -> CorruptionError:
