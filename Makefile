@@ -15,16 +15,18 @@ ARGS ?=
 SEEDS ?= 1000
 FIRST ?= 0
 
-BIN    := .venv/bin
-SETUP  := bash tools/setup.sh
+# Another Python has a .venv of its own: make quick PYTHON=python3.13
+VENV   := .venv$(if $(PYTHON),-$(notdir $(PYTHON)))
+BIN    := $(VENV)/bin
+SETUP  := VENV=$(VENV) PYTHON=$(PYTHON) bash tools/setup.sh
 PYTHON_PATHS := src tests tools $(if $(wildcard bench/*.py),bench) $(if $(wildcard examples/*.py),examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo setup quick test sim generate check bench faults format clean
+.PHONY: help run demo setup quick test test-rest test-all mutants sim generate check bench faults format clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' \
-		| while IFS='|' read -r target text; do printf '  make %-8s %s\n' "$$target" "$$text"; done
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' \
+		| while IFS='|' read -r target text; do printf '  make %-9s %s\n' "$$target" "$$text"; done
 
 run: ## install the light set and serve millstream.db on 127.0.0.1:8080
 	@$(SETUP) $(RUN_EXTRAS)
@@ -37,13 +39,26 @@ demo: ## two servers with a dashboard, a shared canvas and something going on
 setup: ## create .venv with everything the tests and checks need
 	@$(SETUP) $(SETUP_EXTRAS)
 
-quick: ## run the quick tests alone, on every processor
+quick: ## does my change break a rule? the unit tests, in 3 minutes (PYTHON=python3.13 for another Python)
 	@$(SETUP) $(TEST_EXTRAS)
-	@$(BIN)/python tools/run_tests.py --suite unit $(ARGS)
+	@$(BIN)/python tools/run_tests.py --tier quick $(ARGS)
 
-test: ## run every test, quick ones first, and print a table
+test: ## does everything work? a share of every kind of test, in 10 minutes
 	@$(SETUP) $(TEST_EXTRAS)
-	@$(BIN)/python tools/run_tests.py $(ARGS)
+	@$(BIN)/python tools/run_tests.py --tier test $(ARGS)
+
+test-all: ## is it ready to land? every test, in 40 minutes
+	@$(SETUP) $(TEST_EXTRAS)
+	@$(BIN)/python tools/run_tests.py --tier all $(ARGS)
+
+# What test-all runs beside test: after `make test`, nothing is run twice.
+test-rest:
+	@$(SETUP) $(TEST_EXTRAS)
+	@$(BIN)/python tools/run_tests.py --tier rest $(ARGS)
+
+mutants: ## would the tests notice? plants one fault at a time, and names the test that catches it
+	@$(SETUP) $(TEST_EXTRAS)
+	@$(BIN)/python tools/mutants.py $(ARGS)
 
 sim: ## simulate clusters by seed, and check their model: make sim SEEDS=1000 FIRST=0
 	@$(SETUP) $(TEST_EXTRAS)
@@ -67,7 +82,7 @@ bench: ## measure the core
 	@$(SETUP) $(BENCH_EXTRAS)
 	@$(BIN)/millstream bench core $(ARGS)
 
-faults: ## only the tests that kill processes and break disks
+faults: ## does it survive? kills processes and breaks disks, with other random cases each time
 	@$(SETUP) $(FAULTS_EXTRAS)
 	@MILLSTREAM_SEED=$${MILLSTREAM_SEED:-random} MILLSTREAM_SPARK_KILLS=$${MILLSTREAM_SPARK_KILLS:-20} MILLSTREAM_FILTER_SEEDS=$${MILLSTREAM_FILTER_SEEDS:-6} MILLSTREAM_FLIPS=$${MILLSTREAM_FLIPS:-all} MILLSTREAM_CLUSTER_ROUNDS=$${MILLSTREAM_CLUSTER_ROUNDS:-10} MILLSTREAM_TAKEOVERS=$${MILLSTREAM_TAKEOVERS:-50} MILLSTREAM_ATTACK_S=$${MILLSTREAM_ATTACK_S:-30} $(BIN)/python tools/run_tests.py -m "crash or faults" $(ARGS)
 
@@ -77,5 +92,5 @@ format: ## rewrite the sources in our format
 	$(BIN)/ruff check --fix $(PYTHON_PATHS)
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find src tests tools bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

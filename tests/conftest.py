@@ -23,6 +23,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.long_tests import LongTests
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background, where Ctrl-C is ignored: the tests and their children rely on it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,6 +35,10 @@ os.environ["MILLSTREAM_SEED"] = _seed
 """What random tests begin with, Hypothesis' too: `make test` tries the same cases each time, and
 `make faults` others each time (`MILLSTREAM_SEED=random`)."""
 
+LONG = LongTests.load(Path(__file__).with_name("long.toml"))
+"""The tests that `make test` leaves to `make test-all`."""
+
+hypothesis.settings.register_profile("short", deadline=None, print_blob=True, max_examples=30)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("long", deadline=None, print_blob=True, max_examples=2_000)
 
@@ -120,6 +126,25 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = os.environ["MILLSTREAM_SEED"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option that chooses a tier."""
+    parser.addoption(
+        "--tier",
+        choices=("short", "long"),
+        help="short: without the tests that tests/long.toml lists; long: these alone",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the tests of the other tier."""
+    tier = config.getoption("--tier")
+    if tier is None:
+        return
+    chosen = [item for item in items if LONG.has(item.nodeid) == (tier == "long")]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips or fails a test whose part is missing."""
     for mark in item.iter_markers("requires"):
@@ -140,6 +165,9 @@ def pytest_terminal_summary(
     nodes = dict.fromkeys(report.nodeid for report in reports)
     if not nodes:
         return
+    if "MILLSTREAM_FAILED_TESTS" in os.environ:
+        with open(os.environ["MILLSTREAM_FAILED_TESTS"], "a") as failed:
+            failed.writelines(f"{node}\n" for node in nodes)
     terminalreporter.section("to replay")
     for node in nodes:
         seed = config.option.hypothesis_seed

@@ -1,6 +1,13 @@
-"""Runs every test suite, quick ones first, and ends with one table.
+"""Runs the test suites, quick ones first, and ends with one table.
 
-Usage: run_tests.py [--suite NAME ...] [--one-by-one] [pytest arguments]
+Usage: run_tests.py [--tier quick|test|rest|all] [--suite NAME ...] [--one-by-one] [pytest arguments]
+
+    quick   the unit tests, without the long ones
+    test    a share of every kind of test: everything but the long ones
+    rest    everything that `test` leaves out: the long tests, and the property tests in full
+    all     every test
+
+`tests/long.toml` says which tests are long. Property tests try fewer examples in `quick` and `test`.
 
 A suite is a directory in tests/ that holds tests. Each runs in a pytest of its own, so one that
 dies takes no other with it, and is then counted as failed. A run in which no test ran is a failure.
@@ -22,6 +29,8 @@ import argparse
 import contextlib
 import os
 import re
+import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -34,7 +43,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
-BYTECODE = ROOT / ".venv" / ".bytecode"
+BYTECODE = Path(sys.prefix) / ".bytecode"
 """Where the Pythons of a run keep what they compiled; `make clean` removes it."""
 
 QUICK = "unit"
@@ -62,6 +71,13 @@ CLEANING_UP_S = 15.0
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ENDED_BY_SIGNAL = 128
 """An exit code that names a signal is so much higher than its number."""
+
+TIERS = ("quick", "test", "rest", "all")
+IN_FULL = "property"
+"""The suite of which `rest` runs every test again, with more examples than `test` tries."""
+
+FAILED_TESTS = "MILLSTREAM_FAILED_TESTS"
+"""The environment variable that names the file to which a pytest adds the tests that failed."""
 
 PYTEST_OK = 0
 PYTEST_NOTHING_COLLECTED = 5
@@ -117,11 +133,25 @@ def read_report(suite: str, report: Path, *, seconds: float, exit_code: int) -> 
     )
 
 
-def environment(caller: Mapping[str, str]) -> dict[str, str]:
-    """The caller's, with a cache of bytecode, unless the caller named one."""
+def environment(caller: Mapping[str, str], tier: str = "all") -> dict[str, str]:
+    """Return the caller's environment with a cache of bytecode and the examples of the tier.
+
+    Variables that the caller has set stay as they are.
+    """
     ours = {name: value for name, value in caller.items() if name != "PYTHONDONTWRITEBYTECODE"}
     ours.setdefault("PYTHONPYCACHEPREFIX", str(BYTECODE))
+    if tier in ("quick", "test"):
+        ours.setdefault("MILLSTREAM_HYPOTHESIS", "short")
     return ours
+
+
+def selection(suite: str, tier: str) -> list[str]:
+    """Return the arguments by which pytest chooses the tests of a tier in one suite."""
+    if tier in ("quick", "test"):
+        return ["--tier", "short"]
+    if tier == "rest" and suite != IN_FULL:
+        return ["--tier", "long"]
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +202,15 @@ class Run:
         return read_report(self.suite, self.report, seconds=seconds, exit_code=exit_code)
 
 
-def start(suite: str, arguments: Sequence[str], *, reports: Path, is_alone: bool) -> Run:
+def start(
+    suite: str, arguments: Sequence[str], *, reports: Path, is_alone: bool, tier: str = "all"
+) -> Run:
     """Starts one suite: alone it prints to our output, beside another to a file of its own."""
     report = reports / f"{suite}.xml"
     output = None if is_alone else reports / f"{suite}.txt"
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", f"tests/{suite}"]
-    command += [*(ALONGSIDE if suite == QUICK else ()), *arguments]
-    env = environment(os.environ)
+    command += [*(ALONGSIDE if suite == QUICK else ()), *selection(suite, tier), *arguments]
+    env = {FAILED_TESTS: str(reports / "failed"), **environment(os.environ, tier)}
     print(f"\n── {suite}{' begins' if output else ''} ──", flush=True)
     started = time.perf_counter()
     with contextlib.ExitStack() as files:
@@ -200,6 +232,7 @@ def run_lanes(
     arguments: Sequence[str],
     *,
     reports: Path,
+    tier: str = "all",
     is_to_end: Callable[[], bool] = lambda: False,
 ) -> Iterator[Outcome]:
     """Runs each lane's suites in turn and the lanes side by side; answers each as it ends.
@@ -215,7 +248,7 @@ def run_lanes(
             for lane, suites in enumerate(waiting):
                 if suites and lane not in running:
                     running[lane] = start(
-                        suites.pop(0), arguments, reports=reports, is_alone=is_alone
+                        suites.pop(0), arguments, reports=reports, is_alone=is_alone, tier=tier
                     )
             for lane in [lane for lane, run in running.items() if run.is_over()]:
                 run = running.pop(lane)
@@ -267,13 +300,29 @@ def format_table(outcomes: Iterable[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def format_failures(failed: Path, seed: str) -> str:
+    """Return the tests that failed, the seed, and the command that runs exactly them again."""
+    if not failed.exists():
+        return ""
+    tests = list(dict.fromkeys(failed.read_text().splitlines()))
+    names = "\n".join(f"  {test}" for test in tests)
+    python = os.path.relpath(sys.executable, ROOT)
+    again = " ".join([f"MILLSTREAM_SEED={seed}", python, "-m pytest", *map(shlex.quote, tests)])
+    return f"failed, with seed {seed}:\n{names}\n\nto run exactly these again:\n  {again}\n"
+
+
 def main() -> int:
     """Runs what was asked for; 0 if tests ran and none failed."""
     parser = argparse.ArgumentParser(description="Run the test suites.", allow_abbrev=False)
+    parser.add_argument("--tier", choices=TIERS, default="all")
     parser.add_argument("--suite", action="append", choices=find_suites(TESTS))
     parser.add_argument("--one-by-one", action="store_true", help="no suite beside another")
     options, arguments = parser.parse_known_args()
-    suites = [s for s in find_suites(TESTS) if options.suite is None or s in options.suite]
+    chosen = [QUICK] if options.tier == "quick" else options.suite
+    suites = [s for s in find_suites(TESTS) if chosen is None or s in chosen]
+    if os.environ.get("MILLSTREAM_SEED", "") in ("", "random"):  # one seed for all suites
+        drawn = secrets.randbelow(2**32) if "MILLSTREAM_SEED" in os.environ else 1
+        os.environ["MILLSTREAM_SEED"] = str(drawn)
     if options.one_by_one or (os.cpu_count() or 1) == 1:
         phases = [[suites]]
     else:
@@ -284,14 +333,21 @@ def main() -> int:
             outcome.suite: outcome
             for lanes in phases
             for outcome in run_lanes(
-                lanes, arguments, reports=Path(reports), is_to_end=lambda: bool(signals)
+                lanes,
+                arguments,
+                reports=Path(reports),
+                tier=options.tier,
+                is_to_end=lambda: bool(signals),
             )
         }
+        failures = format_failures(Path(reports) / "failed", os.environ["MILLSTREAM_SEED"])
     outcomes = [found[suite] for suite in suites if suite in found]
     passed = sum(o.passed for o in outcomes)
     failed = sum(o.failed for o in outcomes)
     skipped = sum(o.skipped for o in outcomes)
     print(f"\n{format_table(outcomes)}\n")
+    if failures:
+        print(failures)
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     if signals:
         print(f"ended by {signal.Signals(signals[0]).name}: not every test ran")

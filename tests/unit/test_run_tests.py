@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.long_tests import LongTests
 from tools import run_tests
-from tools.run_tests import Outcome, environment, find_suites, lanes_of, run_lanes
+from tools.run_tests import Outcome, environment, find_suites, lanes_of, run_lanes, selection
 
 Suite = Callable[[str, str], None]
 
@@ -198,3 +199,63 @@ def test_pythons_of_a_run_share_their_bytecode_also_where_the_caller_writes_none
 
     assert ours == {"HOME": "x", "PYTHONPYCACHEPREFIX": str(run_tests.BYTECODE)}
     assert environment({"PYTHONPYCACHEPREFIX": "mine"}) == {"PYTHONPYCACHEPREFIX": "mine"}
+
+
+def test_a_tier_tries_few_examples_unless_the_caller_says_otherwise() -> None:
+    assert environment({}, "test")["MILLSTREAM_HYPOTHESIS"] == "short"
+    assert (
+        environment({"MILLSTREAM_HYPOTHESIS": "long"}, "quick")["MILLSTREAM_HYPOTHESIS"] == "long"
+    )
+    assert "MILLSTREAM_HYPOTHESIS" not in environment({}, "rest")
+
+
+def test_two_tiers_run_every_test_between_them() -> None:
+    assert selection("crash", "test") == ["--tier", "short"]
+    assert selection("crash", "rest") == ["--tier", "long"]
+    assert selection("property", "rest") == [], "the property tests run again, in full"
+    assert selection("crash", "all") == []
+
+
+def test_a_failing_run_ends_with_the_command_that_repeats_its_failures(
+    suite: Suite, tmp_path: Path
+) -> None:
+    suite("one", "def test_good():\n    pass\ndef test_bad():\n    assert False\n")
+    (tmp_path / "tests" / "conftest.py").write_text(
+        "import os\n"
+        "def pytest_terminal_summary(terminalreporter):\n"
+        "    with open(os.environ['MILLSTREAM_FAILED_TESTS'], 'a') as failed:\n"
+        "        for report in terminalreporter.getreports('failed'):\n"
+        "            failed.write(report.nodeid + '\\n')\n"
+    )
+    command = [sys.executable, "-c", ANOTHER_CHECKOUT, str(tmp_path), "10"]
+
+    run = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
+
+    assert run.returncode == 1
+    tail = run.stdout.partition("failed, with seed ")[2]
+    assert tail.startswith("1:\n  tests/one/test_one.py::test_bad\n")
+    again = tail.splitlines()[-3].strip()
+    assert again.startswith("MILLSTREAM_SEED=1 ")
+    assert again.endswith(" -m pytest tests/one/test_one.py::test_bad")
+
+
+def test_a_test_is_long_if_the_list_names_it_or_what_it_lies_in() -> None:
+    listed = LongTests(
+        frozenset({"tests/spark/test_a.py", "tests/crash/test_b.py::test_x", "tests/far"}),
+        (("tests/unit/log", "remote"),),
+    )
+
+    assert listed.has("tests/spark/test_a.py::test_any[1]")
+    assert listed.has("tests/crash/test_b.py::test_x[case]")
+    assert listed.has("tests/far/deep/test_c.py::test_y")
+    assert listed.has("tests/unit/log/test_d.py::test_z[remote-1]")
+    assert not listed.has("tests/unit/log/test_d.py::test_z[embedded-1]")
+    assert not listed.has("tests/unit/logs/test_d.py::test_z[remote-1]")
+    assert not listed.has("tests/crash/test_b.py::test_xy")
+
+
+def test_the_list_of_long_tests_names_no_file_that_is_not_there(tmp_path: Path) -> None:
+    LongTests.load(run_tests.TESTS / "long.toml")
+    (tmp_path / "long.toml").write_text('tests = ["tests/gone/test_a.py"]\n')
+    with pytest.raises(ValueError, match="there is no such file"):
+        LongTests.load(tmp_path / "long.toml")

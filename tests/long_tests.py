@@ -1,0 +1,55 @@
+"""Which tests are long: `make test` leaves them to `make test-all`.
+
+`long.toml` lists them by what they are called: a folder, a file, a test, or one case of a test. An
+entry means everything below it. `cases` are texts in the name of a case, such as `remote`: they mean
+every such case of the folder or file.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class LongTests:
+    """The entries of the list."""
+
+    tests: frozenset[str]
+    cases: tuple[tuple[str, str], ...] = ()
+    """A folder or file, and the case of its tests that is long."""
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read the list. Raises `ValueError` for an entry whose file does not exist."""
+        listed = tomllib.loads(path.read_text())
+        tests = frozenset(listed["tests"])
+        cases = tuple((place, case) for place, case in listed.get("cases", {}).items())
+        for entry in [*tests, *(place for place, _ in cases)]:
+            if not (path.parent.parent / entry.partition("::")[0]).exists():
+                raise ValueError(f"{path.name} lists {entry}, and there is no such file")
+        return cls(tests, cases)
+
+    def has(self, node: str) -> bool:
+        """Return whether a test, by its pytest node id, is long."""
+        return any(name in self.tests for name in _names(node)) or any(
+            _is_below(node, place) and case in _case(node) for place, case in self.cases
+        )
+
+
+def _names(node: str) -> list[str]:
+    """Return a node id, and everything that it lies below: its test, its file, its folders."""
+    file = node.partition("::")[0]
+    folders = ["/".join(file.split("/")[:count]) for count in range(1, file.count("/") + 2)]
+    return [*folders, node.partition("[")[0], node]
+
+
+def _is_below(node: str, place: str) -> bool:
+    return node.startswith((f"{place}/", f"{place}::"))
+
+
+def _case(node: str) -> list[str]:
+    """Return the parts of the name of a case: `remote` and `1` for `test_x[remote-1]`."""
+    return node.partition("[")[2].rstrip("]").split("-")
