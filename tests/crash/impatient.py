@@ -1,6 +1,7 @@
-"""A server whose deadlines are short: `python impatient.py PATH DEADLINE_S [CERTIFICATE KEY]`.
+"""A server whose deadlines are short: `python impatient.py PATH DEADLINE_S [SETTINGS]`.
 
-As `millstream serve --json`, it prints where it is reached, and ends when it is told to.
+`SETTINGS` is a JSON object of the server's settings. As `millstream serve --json`, it prints where it
+is reached, and ends when it is told to.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from millstream.server.serving import Serving
 from millstream.server.settings import Settings
 
 
-def main(path: str, deadline_s: str, certificate: str = "", key: str = "") -> None:
+def main(path: str, deadline_s: str, settings: str = "{}") -> None:
     """Serve a file until a signal."""
     short_s = float(deadline_s)
     connection.HEAD_S = connection.IDLE_S = connection.READ_S = short_s
     connection.PING_S = connection.PONG_S = short_s
     websocket.LOOK_S = framed.LOOK_S = handshake.HANDSHAKE_S = routing.BODY_S = short_s
-    serving = Serving(path, Settings(port=0, certificate=certificate, key=key))
+    serving = Serving(path, Settings(port=0, **msgspec.json.decode(settings)))
 
     def say() -> None:
         sys.stdout.write(msgspec.json.encode({"rest": serving.url}).decode() + "\n")

@@ -21,21 +21,31 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import httpx
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
 
 import millstream
 from millstream import framing, wire
+from millstream.command import Command
 from millstream.log import commands as logs
+from millstream.server.auth.tokens import create_token
+from millstream.server.patience import TOO_MANY
 from tests.integration.certificates import make_certificates
+from tests.unit.server.frames import FramedSocket
+from tests.unit.server.frames import framed as speaking_frames
+from tests.unit.server.talking import Talk, single
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 ATTACK_S = float(os.environ.get("MILLSTREAM_ATTACK_S", "2"))
 DEADLINE_S = 1.0
+USUAL_DEADLINE_S = 20.0
 SOON_S = 60.0
 """By then a test gives up: only a failure takes so long."""
 
@@ -46,6 +56,12 @@ SLOWER_MAX = 20
 MIB = 1024 * 1024
 RETAINED_VALUES = 160
 RETAINED_BYTES = 60_000
+REQUESTS_PER_SECOND = 200.0
+
+Kind = Literal["open", "tls", "guarded", "rated"]
+"""A server that needs no token; the same with TLS; with tokens; with tokens and a rate for each.
+
+The last two have their usual deadlines: connections that they end are not ended for being late."""
 
 
 class Place(NamedTuple):
@@ -54,6 +70,13 @@ class Place(NamedTuple):
     process: subprocess.Popen[bytes]
     url: str
     context: ssl.SSLContext | None
+    tokens: dict[str, str]
+    """By name: `watch` sees everything; `websocket` and `frames` may write little."""
+
+    def client(self) -> httpx.Client:
+        token = self.tokens.get("watch")
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        return httpx.Client(timeout=SOON_S, verify=self.context or True, headers=headers)
 
     @property
     def port(self) -> int:
@@ -82,7 +105,8 @@ class Attack(NamedTuple):
     """Whether the client reads what it is told."""
     is_cut: bool = False
     """Whether the server must end these connections, soon after the attack at the latest."""
-    tls: bool = False
+    kind: Kind = "open"
+    """The server that is attacked."""
     plain: bool = False
     """Whether bytes are sent past TLS."""
 
@@ -118,20 +142,31 @@ def framed(*headers: str) -> Sent:
     return get("/socket", "Connection: Upgrade", f"Upgrade: {framing.UPGRADE}", *headers)
 
 
+def with_token(sent: Callable[..., Sent], *arguments: str) -> Sent:
+    """The same, with the token of the hostile client if the server needs one."""
+
+    def first(place: Place) -> bytes:
+        token = place.tokens.get("websocket")
+        return sent(*arguments, *([f"Authorization: Bearer {token}"] if token else []))(place)
+
+    return first
+
+
 def ws_frame(data: bytes, opcode: int = 1) -> bytes:
     """A masked frame; the mask changes nothing."""
-    assert len(data) < 126
-    return bytes((0x80 | opcode, 0x80 | len(data))) + b"\0\0\0\0" + data
+    head, size = bytes((0x80 | opcode,)), len(data)
+    length = bytes((0x80 | size,)) if size < 126 else b"\xfe" + size.to_bytes(2, "big")
+    return head + length + b"\0\0\0\0" + data
 
 
-def request(number: int, command: logs.GetBounds) -> bytes:
+def request(number: int, command: Command[Any]) -> bytes:
     return wire.encode_requests([(number, wire.encode_command(command))])
 
 
 LONG = "x" * 9_000
 MANY = [f"X-{n}: y" for n in range(150)]
 MESSAGE = b'{"send":[{"type":"chat","data":1}],"n":1}'
-OVER_RATE = b'{"send":[' + b",".join([b'{"type":"chat"}'] * 6) + b"]}"
+OVER_ROOM_RATE = b'{"send":[' + b",".join([b'{"type":"chat"}'] * 6) + b"]}"
 
 UNADMITTED = [
     Attack("nothing is sent", sends(b""), connections=50, is_cut=True),
@@ -184,16 +219,16 @@ UNADMITTED = [
         sends(b"\x16\x03\x01"),
         connections=50,
         is_cut=True,
-        tls=True,
+        kind="tls",
         plain=True,
     ),
-    Attack("TLS and then nothing", sends(b""), connections=20, is_cut=True, tls=True),
+    Attack("TLS and then nothing", sends(b""), connections=20, is_cut=True, kind="tls"),
     Attack(
         "TLS and a websocket with a long header",
         websocket("/rooms/hall", f"X: {LONG}"),
         connections=20,
         is_cut=True,
-        tls=True,
+        kind="tls",
     ),
 ]
 
@@ -226,7 +261,7 @@ UNREAD = [
         framed(),
         flood=framing.frame(b"p" * 100, framing.PING),
         is_cut=True,
-        tls=True,
+        kind="tls",
     ),
     Attack(
         "retained values over a websocket",
@@ -239,7 +274,7 @@ UNREAD = [
         websocket("/rooms/kept"),
         connections=10,
         memory_mib_max=40,
-        tls=True,
+        kind="tls",
     ),
     Attack(
         "retained values as events",
@@ -260,26 +295,29 @@ UNREAD = [
 REFUSED = [
     Attack(
         "frames of a room that are no JSON",
-        websocket("/rooms/hall"),
+        with_token(websocket, "/rooms/hall"),
         flood=ws_frame(b"{"),
         connections=4,
         reads=True,
         is_cut=True,
+        kind="guarded",
     ),
     Attack(
         "the same, unread",
-        websocket("/rooms/hall"),
+        with_token(websocket, "/rooms/hall"),
         flood=ws_frame(b"{"),
         connections=4,
         is_cut=True,
+        kind="guarded",
     ),
     Attack(
         "messages over a room's rate",
-        websocket("/rooms/hall"),
-        flood=ws_frame(OVER_RATE),
+        with_token(websocket, "/rooms/hall"),
+        flood=ws_frame(OVER_ROOM_RATE),
         connections=4,
         reads=True,
         is_cut=True,
+        kind="guarded",
     ),
     Attack(
         "requests without meaning",
@@ -348,21 +386,33 @@ NUMBERS = iter(range(10**9))
 
 
 @contextmanager
-def started(folder: Path, *, tls: bool) -> Iterator[Place]:
+def started(folder: Path, kind: Kind) -> Iterator[Place]:
     folder.mkdir()
-    program = str(Path(__file__).with_name("impatient.py"))
-    command = [sys.executable, program, str(folder / "store.db"), str(DEADLINE_S)]
-    context = None
-    if tls:
+    path = folder / "store.db"
+    settings: dict[str, object] = {}
+    tokens: dict[str, str] = {}
+    context, deadline_s = None, DEADLINE_S
+    if kind == "tls":
         made = make_certificates(folder / "certificates")
-        command += [str(made.certificate), str(made.key)]
+        settings |= {"certificate": str(made.certificate), "key": str(made.key)}
         context = ssl.create_default_context(cafile=str(made.ca))
+    elif kind != "open":
+        settings["auth"] = "on"
+        deadline_s = USUAL_DEADLINE_S
+        little = ["log:write:a*", "room:write:hall"]
+        permissions = {"watch": ["store:admin"], "websocket": little, "frames": little}
+        with millstream.open(path) as ms:
+            tokens = {name: create_token(ms, name, may)[1] for name, may in permissions.items()}
+    if kind == "rated":
+        settings["requests_per_second"] = REQUESTS_PER_SECOND
+    program = str(Path(__file__).with_name("impatient.py"))
+    command = [sys.executable, program, str(path), str(deadline_s), json.dumps(settings)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
-            place = Place(process, json.loads(process.stdout.readline())["rest"], context)
-            fill(folder / "store.db")
-            yield place
+            url = json.loads(process.stdout.readline())["rest"]
+            fill(path)
+            yield Place(process, url, context, tokens)
         finally:
             process.terminate()
             process.wait(30)
@@ -379,12 +429,11 @@ def fill(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, Place]]:
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Kind], Place]]:
+    """Servers, each started when it is first attacked."""
     folder = tmp_path_factory.mktemp("attacked")
     with ExitStack() as held:
-        yield {
-            tls: held.enter_context(started(folder / str(tls), tls=tls)) for tls in (False, True)
-        }
+        yield cache(lambda kind: held.enter_context(started(folder / kind, kind)))
 
 
 class Watch(threading.Thread):
@@ -397,7 +446,7 @@ class Watch(threading.Thread):
         self.before_bytes = place.memory_bytes()
         self.peak_bytes = 0
         self.slowest_s = 0.0
-        self._client = httpx.Client(timeout=SOON_S, verify=place.context or True)
+        self._client = place.client()
         self.usual_s = max(self._ask_s() for _ in range(5))
 
     def _ask_s(self) -> float:
@@ -469,7 +518,7 @@ class Hostile:
 
 def connections(place: Place) -> int:
     """How many connections the server has, but for the one that asks."""
-    with httpx.Client(timeout=SOON_S, verify=place.context or True) as client:
+    with place.client() as client:
         lines = client.get(f"{place.url}/metrics").text.splitlines()
     (line,) = [line for line in lines if line.startswith("millstream_connections ")]
     return int(float(line.split()[1])) - 1
@@ -483,8 +532,10 @@ def eventually(holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("attack", [pytest.param(one, id=one.name) for one in ATTACKS])
-def test_a_client_holds_no_more_than_its_bound(places: dict[bool, Place], attack: Attack) -> None:
-    place = places[attack.tls]
+def test_a_client_holds_no_more_than_its_bound(
+    places: Callable[[Kind], Place], attack: Attack
+) -> None:
+    place = places(attack.kind)
     eventually(lambda: connections(place) == 0)
     watch = Watch(place)
     hostile: list[Hostile] = []
@@ -517,3 +568,77 @@ def keep_up(place: Place, hostile: list[Hostile]) -> None:
         return connections(place) <= 1  # the watch may have one
 
     eventually(are_gone)
+
+
+# Clients that keep to the protocol: they read, answer pings, and never send more than they may.
+
+REFUSED_REQUESTS: dict[str, tuple[Kind, Command[Any]]] = {
+    "denied": ("guarded", logs.Append("b", single(1))),
+    "denied reads": ("guarded", logs.GetBounds("b")),
+    "invalid": ("guarded", logs.Append("a\0", single(1))),
+    "over the rate": ("rated", logs.Append("a", single(1))),
+}
+PER_FRAME = 100
+TALKS = 4
+
+
+@contextmanager
+def talking(place: Place, transport: str) -> Iterator[ClientConnection | FramedSocket]:
+    token = f"Bearer {place.tokens[transport]}"
+    if transport == "frames":
+        with speaking_frames(place, f"Authorization: {token}") as bare:  # type: ignore[arg-type]
+            yield bare
+        return
+    with connect(
+        f"ws://127.0.0.1:{place.port}/socket",
+        subprotocols=[wire.SUBPROTOCOL],  # type: ignore[list-item]
+        additional_headers={"authorization": token},
+        compression=None,
+        open_timeout=SOON_S,
+    ) as socket_:
+        yield socket_
+
+
+class Refused(threading.Thread):
+    """Asks the same again and again, until the server ends the connection or the test gives up."""
+
+    def __init__(self, talk: Talk, command: Command[Any]) -> None:
+        super().__init__(daemon=True)
+        self._talk = talk
+        self._frame = [(number, command) for number in range(PER_FRAME)]
+        self.answers = 0
+        self.ending: tuple[int, str] | None = None
+
+    def run(self) -> None:
+        until_s = time.monotonic() + SOON_S
+        try:
+            while time.monotonic() < until_s:
+                self._talk.send(*self._frame)
+                self.answers += len(self._talk.answers(PER_FRAME))
+        except ConnectionClosed as closed:
+            if closed.rcvd is not None:
+                self.ending = closed.rcvd.code, closed.rcvd.reason
+
+
+@pytest.mark.parametrize("transport", ["websocket", "frames"])
+@pytest.mark.parametrize("what", REFUSED_REQUESTS)
+def test_a_client_that_is_refused_again_and_again_is_let_go(
+    places: Callable[[Kind], Place], what: str, transport: str
+) -> None:
+    kind, command = REFUSED_REQUESTS[what]
+    place = places(kind)
+    eventually(lambda: connections(place) == 0)
+    watch = Watch(place)
+    with ExitStack() as held:
+        held.callback(watch.finish)
+        watch.start()
+        sockets = [held.enter_context(talking(place, transport)) for _ in range(TALKS)]
+        clients = [Refused(Talk(one), command) for one in sockets]  # type: ignore[arg-type]
+        for one in clients:
+            one.start()
+        for one in clients:
+            one.join()
+    print(f"{what}: {[one.answers for one in clients]}, /health {watch.slowest_s:.2f} s", end=" ")
+    assert {one.ending for one in clients} == {(1008, TOO_MANY)}
+    assert watch.peak_bytes - watch.before_bytes <= 24 * MIB
+    assert watch.slowest_s <= max(HEALTH_S_MAX, SLOWER_MAX * watch.usual_s)

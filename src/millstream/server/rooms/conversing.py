@@ -23,7 +23,7 @@ from millstream.rooms.model import Sent
 from millstream.server.auth.need import Need
 from millstream.server.http.websocket import SocketConnection
 from millstream.server.journal import note_failure
-from millstream.server.patience import TOO_MANY, RefusalCount
+from millstream.server.patience import TOO_MANY, RefusalCount, is_refusal
 from millstream.server.problems import InternalError, Malformed
 from millstream.server.rooms.frames import PONG, Heard, decode_heard
 from millstream.server.rooms.hub import POLICY, Hub
@@ -148,10 +148,12 @@ class Conversing:
             listener.close(POLICY, "the token has expired, or was revoked")
         except Exception as error:
             self._refuse(error, number)
-            self._lose_patience()
+            self._lose_patience(error)
 
-    def _lose_patience(self) -> None:
+    def _lose_patience(self, error: Exception) -> None:
         """Take no frame for a while, once many were refused; in the end, end the connection."""
+        if not (is_refusal(error) or isinstance(error, Malformed)):
+            return
         pause_s = self._patience.refuse(self._hub.core.store.clock.seconds())
         if pause_s == math.inf:
             self._listener.is_cut = True
@@ -203,6 +205,9 @@ class Conversing:
         error = None if storing.cancelled() else storing.exception()
         if isinstance(error, Exception):
             self._refuse(error, number)
+            self._lose_patience(error)
+            if self._rest_s and not self._listener.is_gone:
+                self._begin_work()
 
     def _refuse(self, error: Exception, number: int | None) -> None:
         listener = self._listener

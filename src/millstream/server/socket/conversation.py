@@ -2,12 +2,14 @@
 
 Requests of one connection begin in the order in which they come, and are answered in the order in
 which they are done. Everything that is kept for a connection is bounded: requests without an
-answer, answers that are not read, messages that are claimed.
+answer, answers that are not read, messages that are claimed. A connection whose requests are refused
+again and again is read more slowly, then closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -26,6 +28,7 @@ from millstream.server.core import Core
 from millstream.server.holdings import Holdings
 from millstream.server.journal import note_failure
 from millstream.server.observe.tracing import is_on, traceparent_of
+from millstream.server.patience import TOO_MANY, RefusalCount, is_refusal, shared_by
 from millstream.server.socket.outbox import Outbox, Sent, Unsent
 from millstream.server.socket.reading import (
     Request,
@@ -54,7 +57,7 @@ READS_MAX = 4
 """Reads of one connection that run, or whose answers are not sent, at once: each may be large."""
 
 ENDING = 0.5
-"""The part of `stop_s` that what was begun gets to finish when the server stops."""
+"""The part of `stop_s` that what was begun gets to finish when the server ends the connection."""
 
 CLOSE_S = 1.0
 """How long a close frame may wait behind answers that the client does not read."""
@@ -64,6 +67,10 @@ DIRECT = frozenset({*session.DIRECT, ClaimMessages})
 
 Listen = Callable[[Callable[[bytes], bool]], None]
 """Has frames handed over as they come, not only when they are asked for."""
+
+
+class LostPatience(Violation):
+    """Too many requests of a connection were refused: it ends behind the answers to the others."""
 
 
 class Conversation:
@@ -104,6 +111,11 @@ class Conversation:
         if core.seat is not None and not self._asker.is_handed_on:
             self._forwarder = Forwarder(core.seat, self._asker.credential)
         self._shut_out: asyncio.Future[None] = self._loop.create_future()
+        self._refusals = RefusalCount(shared_by(settings.requests_in_flight_max))
+        self._rest_until_s = 0.0
+        """Until when no request is begun, because requests before it were refused."""
+        self._is_slowed = False
+        """Whether that is still to be waited for."""
 
     async def run(self, hello: bytes) -> None:
         """Talk until one side ends it."""
@@ -122,7 +134,7 @@ class Conversation:
                 await self._end(reading)
             elif closing.done() and not sending.done():
                 reading.cancel()
-                await self._go_away()
+                await self._finish(GOING_AWAY, "the server is stopping")
         finally:
             self._is_over = True
             tasks = [*parts, *filter(None, self._running.values())]
@@ -148,7 +160,9 @@ class Conversation:
 
         So nothing is refused here: a frame that may not be taken is read, and refused there.
         """
-        if self._is_over or self._unbegun or self._core.seat is not None or not is_small(data):
+        if self._is_over or self._unbegun or self._is_slowed:
+            return False
+        if self._core.seat is not None or not is_small(data):
             return False
         if self._core.tokens.confirm_now(self.principal) is None:
             return False
@@ -181,6 +195,8 @@ class Conversation:
             message = await self._receive()
             if message["type"] == "websocket.disconnect":
                 return
+            if self._is_slowed:
+                await self._rest()
             requests = await self._parse(message)
             if len(self._running) + len(requests) > most:
                 raise Violation(POLICY, f"more than {most} requests without an answer")
@@ -218,6 +234,7 @@ class Conversation:
         if number in self._running:
             raise Violation(POLICY, f"request {number} again, before its answer")
         if isinstance(command, MillstreamError):
+            self._count_refusal(command)
             self.outbox.answer(number, command)
             return
         if command.traits.waits is not None and waits(command):
@@ -226,6 +243,26 @@ class Conversation:
             return
         self._unbegun += 1
         self._running[number] = self._loop.create_task(self._execute(number, command))
+
+    # Requests are refused.
+
+    def _count_refusal(self, error: MillstreamError) -> None:
+        """Count a refusal; another node is not slowed, since it asks for all of its clients."""
+        if self._is_node or not is_refusal(error):
+            return
+        now_s = self._loop.time()
+        pause_s = self._refusals.refuse(now_s)
+        if pause_s:
+            self._is_slowed = True
+            self._rest_until_s = max(self._rest_until_s, now_s + pause_s)
+
+    async def _rest(self) -> None:
+        """Wait because of refusals; raises `LostPatience` once there were too many."""
+        while (left_s := self._rest_until_s - self._loop.time()) > 0:
+            if left_s == math.inf:
+                raise LostPatience(POLICY, TOO_MANY)
+            await asyncio.sleep(left_s)
+        self._is_slowed = False
 
     # Requests are carried out.
 
@@ -287,6 +324,8 @@ class Conversation:
         self, number: int, command: Command[Any], found: Any, when_sent: Sent | None = None
     ) -> None:
         """Send an answer soon; what was claimed goes back if it cannot be sent."""
+        if isinstance(found, MillstreamError):
+            self._count_refusal(found)
         unsent: Unsent | None = None
         if type(command) is ClaimMessages:
             unsent = partial(
@@ -324,11 +363,13 @@ class Conversation:
         """Say why, if this side ended it."""
         try:
             await reading
+        except LostPatience as error:
+            await self._finish(error.code, error.reason)
         except Violation as error:
             await self._close(error.code, error.reason)
 
-    async def _go_away(self) -> None:
-        """The server stops: finish what was begun, but wait for nothing."""
+    async def _finish(self, code: int, reason: str) -> None:
+        """Finish what was begun, but wait for nothing, and close the connection."""
         for number in self._waiting:
             if (waiting := self._running[number]) is not None:
                 waiting.cancel()
@@ -344,7 +385,7 @@ class Conversation:
                 await self.outbox.drained()
         except TimeoutError:
             pass  # what is left has an unknown outcome, and the client knows that it has
-        await self._close(GOING_AWAY, "the server is stopping")
+        await self._close(code, reason)
 
     async def _close(self, code: int, reason: str) -> None:
         cut = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
