@@ -33,6 +33,10 @@ SENDING_BYTES_MAX = 256 * MiB
 RECEIVING_BYTES_MAX = 512 * MiB
 """Bodies of one token that are arriving, or being carried out."""
 
+WAITING_BYTES_MAX = SENDING_BYTES_MAX // 2
+"""Unread answers of one token up to which more may wait for its slow listeners of rooms: these get a
+gap then, and leave the rest to answers of REST."""
+
 SMALL_BYTES = 64 * 1024
 """A body or an answer of up to so much is not counted."""
 
@@ -48,6 +52,10 @@ class Share:
     def __bool__(self) -> bool:
         """Whether any token holds any."""
         return bool(self._held)
+
+    def fits(self, principal: Principal, amount: int, most: int) -> bool:
+        """Whether a token would hold no more than `most` with so much more."""
+        return self._held.get(principal.token, 0) + amount <= most
 
     def take(self, principal: Principal, amount: int = 1) -> None:
         """Hold so much more, until `give`. Raises `Overloaded` if that is too much."""
@@ -94,7 +102,7 @@ class Quota:
             "{held:,} requests of {name} are being carried out; wait for some",
         )
         """Clients without a token cannot be told apart, and are not counted."""
-        self._sending = Share(
+        self.unread = Share(
             SENDING_BYTES_MAX,
             "{name} has {held:,} bytes of answers to read already; read them, or ask for less at once",
         )
@@ -157,7 +165,18 @@ class Quota:
 
     def sending(self, principal: Principal, size: int) -> AbstractContextManager[None]:
         """Send an answer of so many bytes. Raises `Overloaded` if too many are on their way."""
-        return nullcontext() if size <= SMALL_BYTES else self._sending.held(principal, size)
+        return nullcontext() if size <= SMALL_BYTES else self.unread.held(principal, size)
+
+    def let_wait(self, principal: Principal, size: int) -> bool:
+        """Count bytes that wait for a slow listener, until `wait_no_more`; False if they may not."""
+        if not self.unread.fits(principal, size, WAITING_BYTES_MAX):
+            return False
+        self.unread.take(principal, size)
+        return True
+
+    def wait_no_more(self, principal: Principal, size: int) -> None:
+        """Bytes that waited for a slow listener are sent, or dropped."""
+        self.unread.give(principal, size)
 
     def _forget_idle(self, now_ms: int) -> None:
         """Forget tokens that have all of their rate back: they are as good as new."""

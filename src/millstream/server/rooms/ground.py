@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
+from collections.abc import Coroutine
 from typing import Any
 
 from millstream.aio.fetching import FETCH_RECORDS_MAX
 from millstream.aio.session import AsyncEmbeddedSession
-from millstream.server.auth.access import Principal
+from millstream.server.auth.quota import Quota
 from millstream.server.rooms.own import OwnRecords
 from millstream.server.rooms.profile import Profile
 from millstream.store.store import Store
-
-Sending = Callable[[Principal, int], AbstractContextManager[None]]
 
 
 class Ground:
@@ -26,14 +23,14 @@ class Ground:
         profile: Profile,
         *,
         is_across: bool,
-        sending: Sending,
+        quota: Quota,
         poll_s: float = 0.0,
         batch: int = FETCH_RECORDS_MAX,
     ) -> None:
         self.session = session
         self.profile = profile
-        self.sending = sending
-        """Counts bytes among the unread answers of a token while a block runs, or refuses them."""
+        self.quota = quota
+        """Counts the unread answers of each token."""
         self.gather_s = poll_s or profile.gather_s
         """How long news of a room gathers before it is fetched and pushed."""
         self.batch = batch

@@ -60,7 +60,7 @@ class Hub:
             core.session,
             PROFILES[settings.rooms_profile],
             is_across=settings.rooms_across,
-            sending=core.quota.sending,
+            quota=core.quota,
             poll_s=settings.rooms_poll_s,
             batch=settings.rooms_batch,
         )

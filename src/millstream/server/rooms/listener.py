@@ -100,6 +100,7 @@ class RoomListener:
 
     __slots__ = (
         "_behind",
+        "_counted_bytes",
         "_gap",
         "_ready",
         "client",
@@ -156,6 +157,8 @@ class RoomListener:
         """Frames that wait for the end of a long one that is being written; None if none is."""
         self._behind: asyncio.Task[None] | None = None
         self._ready: asyncio.Event | None = None
+        self._counted_bytes = 0
+        """What the outbox counts among the unread answers of the token."""
         self._gap: tuple[int, int | None] | None = None
         """What is to be told first: the first offset that is missing, and the one behind the last."""
 
@@ -254,6 +257,7 @@ class RoomListener:
             self.tell(messages_frame(piece.messages, piece.offset), piece.offset)
             if not self.outbox:
                 self.outbox = None
+        self._count_outbox()
 
     def _let_wait(self, delivery: Delivery) -> None:
         if self.outbox is None:
@@ -266,11 +270,25 @@ class RoomListener:
         found = self._pushed(delivery)
         own = self.client if self.client in found.origins else ""
         self.outbox.put(found.some(self.types, own), found.stop)
+        if not self._count_outbox():
+            self.outbox.overflow()
         if self.outbox.gap_from is not None:
             self._gap = (self.outbox.gap_from, None)
             self.outbox = None
+            self._count_outbox()
             self.room.ground.gaps += 1
             self.room.feed.detach(self)
+
+    def _count_outbox(self) -> bool:
+        """Count what waits among the unread answers of the token; False if that may not wait."""
+        now_bytes = 0 if self.outbox is None else self.outbox.held_bytes
+        grown, quota = now_bytes - self._counted_bytes, self.room.ground.quota
+        if grown > 0 and not quota.let_wait(self.principal, grown):
+            return False
+        if grown < 0:
+            quota.wait_no_more(self.principal, -grown)
+        self._counted_bytes = now_bytes
+        return True
 
     # Behind the feed.
 
@@ -292,6 +310,8 @@ class RoomListener:
         """Listen no more."""
         self.is_gone = True
         self.room.feed.detach(self)
+        self.outbox = None
+        self._count_outbox()
         if self._behind is not None:
             self._behind.cancel()
 
@@ -376,7 +396,7 @@ class RoomListener:
         after, start = look.more_after, begin_retained(frame)
         is_first, has_some = True, False
         self.words = []
-        with ground.sending(self.principal, LONG_BYTES if after else 0):
+        with ground.quota.sending(self.principal, LONG_BYTES if after else 0):
             while True:
                 unchanged = [one for one in values if one.offset < look.offset]
                 start += retained_part(unchanged) + (b"" if after else END_RETAINED)

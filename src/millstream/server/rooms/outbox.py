@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+MESSAGE_BYTES = 100
+"""About what a message that waits takes besides its text."""
+
 
 class Shown(Struct, frozen=True, gc=False):
     """A message as listeners get it, and what decides about its way."""
@@ -56,6 +59,16 @@ class RoomOutbox:
         return bool(self._ahead or self._others)
 
     @property
+    def held_bytes(self) -> int:
+        """About how much memory is held for what waits."""
+        return self.bytes + MESSAGE_BYTES * (len(self._ahead) + len(self._others))
+
+    def overflow(self) -> None:
+        """Drop everything that waits: the listener has a gap."""
+        self.gap_from = self._lowest()
+        self._ahead, self._others, self._latest, self.bytes = {}, {}, {}, 0
+
+    @property
     def overflown(self) -> bool:
         """Whether something was dropped."""
         return self.gap_from is not None
@@ -93,8 +106,7 @@ class RoomOutbox:
         self.bytes += len(one.json)
         lane[one.offset] = one
         if self.bytes > self._bytes_max:
-            self.gap_from = self._lowest()
-            self._ahead, self._others, self._latest, self.bytes = {}, {}, {}, 0
+            self.overflow()
 
     def _forget(self, one: Shown) -> None:
         self.bytes -= len(one.json)

@@ -12,6 +12,7 @@ import pytest
 from websockets.sync.client import connect
 
 import millstream
+from millstream.server.auth import quota
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from millstream.testing import Probe
@@ -100,6 +101,29 @@ def test_a_listener_that_never_reads_holds_little(server: Serving) -> None:
         with joined(server) as quick:
             writer.send(("draw", "still here"), n=301)
             assert quick.until_heard(1) == ["still here"]
+
+
+def test_what_waits_for_all_listeners_of_a_token_is_bounded(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quota, "WAITING_BYTES_MAX", 4 * len(BLOB))
+    body = {"waiting_bytes_max": 64_000_000, "messages_per_second": 0}
+    httpx.put(f"{server.url}/rooms/canvas/settings", json=body).raise_for_status()
+    assert server.core is not None
+    unread = server.core.quota.unread
+    with joined(server) as writer, joined(server) as quick:
+        with slow(server) as late:
+            fill(writer, 1, 200, reader=quick)
+            while not late.gaps:
+                late.take()
+            writer.send(("draw", "live again"), n=300)
+            while not late.heard() or late.heard()[-1] != "live again":
+                late.take()
+            assert not unread
+        with slow(server):
+            fill(writer, 301, 100)
+        probe = Probe(server.core.store)
+        probe.until(lambda: not unread)  # who is gone holds nothing
 
 
 def test_a_backlog_is_read_at_the_listeners_own_pace(server: Serving) -> None:
