@@ -234,7 +234,7 @@ async def test_answers_on_their_way_to_one_token_are_bounded(rest: Rest) -> None
         with quota.sending(OTHER, SMALL_BYTES + 1):
             pass
     assert (await rest.get("/logs/a/records/0")).content == b"x" * 100_000
-    assert not quota._sending
+    assert not quota.unread
 
 
 @served
