@@ -210,7 +210,7 @@ def start(
     output = None if is_alone else reports / f"{suite}.txt"
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", f"tests/{suite}"]
     command += [*(ALONGSIDE if suite == QUICK else ()), *selection(suite, tier), *arguments]
-    env = {FAILED_TESTS: str(reports / "failed"), **environment(os.environ, tier)}
+    env = {**environment(os.environ, tier), FAILED_TESTS: str(reports / "failed")}
     print(f"\n── {suite}{' begins' if output else ''} ──", flush=True)
     started = time.perf_counter()
     with contextlib.ExitStack() as files:

@@ -368,10 +368,11 @@ def test_upkeep_changes_no_row(engine: Engine) -> None:
 
 
 def test_an_engine_can_do_what_it_declares(engine: Engine) -> None:
-    assert engine.abilities <= {"sql", "forks", "paced", "replicated"}
+    assert engine.abilities <= {"sql", "forks", "paced", "replicated", "scrub"}
     with engine.write() as writer:
         assert hasattr(writer, "sql") == hasattr(writer, "savepoint") == ("sql" in engine.abilities)
     assert hasattr(engine, "pace_s") == ("paced" in engine.abilities)
+    assert hasattr(engine, "scrub_stages") == ("scrub" in engine.abilities)
     assert hasattr(engine, "suspend") == hasattr(engine, "resume") == ("forks" in engine.abilities)
 
 

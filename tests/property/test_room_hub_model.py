@@ -125,19 +125,32 @@ class Client:
 class Heard(RoomListener):
     """A listener whose bytes go to a client of the model."""
 
-    __slots__ = ("closed", "to")
+    __slots__ = ("closed", "parts", "to")
 
     def begin(self, client: Client) -> None:
         self.to = client
         self.closed: str | None = None
+        self.parts = b""
+        """Of a long frame, what has come so far."""
 
     def write(self, frame: bytes) -> None:
         head = 2 if frame[1] < 126 else 4 if frame[1] == 126 else 10
         self.tell(frame[head:])
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
+        if self.words is not None:
+            self.words.append((text, offset))
+            return
         self.to.frames.append(json.loads(text))
         self.to.told.set()
+
+    def tell_part(self, text: bytes, offset: int, *, is_first: bool, is_last: bool) -> None:
+        assert is_first == (not self.parts)
+        self.parts += text
+        if is_last:
+            whole, self.parts = self.parts, b""
+            self.to.frames.append(json.loads(whole))
+            self.to.told.set()
 
     def close(self, code: int, reason: str) -> None:
         self.closed = reason

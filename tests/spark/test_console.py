@@ -17,8 +17,8 @@ from tests.spark.test_damage import damaged
 def test_a_failed_task_shows_one_sentence(tmp_path: Path) -> None:
     path = str(tmp_path / "store.db")
     damaged(path, keys.PAYLOAD_BLOCK)
-    command = [sys.executable, "-m", "millstream", "spark", "run", "archive", "kept"]
-    command += ["--store", path, "--log", "b", "--master", "local[1]"]
+    command = [sys.executable, "-m", "millstream", "spark", "run", "compact", "b"]
+    command += ["--to", "last", "--store", path, "--master", "local[1]"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     told = [line for line in done.stderr.splitlines() if "incubator modules" not in line]

@@ -99,7 +99,7 @@ def test_a_cursor_is_moved_and_deleted(cli: Any) -> None:
 def test_what_is_acknowledged_above_the_floor_is_listed(cli: Any) -> None:
     with millstream.open("millstream.db") as ms:
         ms.log("numbers").cursor("c").ack([0, 5, 6, 9])
-    assert "c\t1\t96\t5-6, 9\tyes" in cli("log", "cursors", "numbers")
+    assert "c\t1\t96\t5-6, 9\t0\tyes" in cli("log", "cursors", "numbers")
 
 
 def test_metadata_is_set_compared_shown_and_deleted(cli: Any) -> None:

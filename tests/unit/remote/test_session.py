@@ -104,9 +104,9 @@ def test_errors_come_back_as_they_are(server: Serving) -> None:
         with pytest.raises(NotFound) as missing:
             ms.queue("none").claim()
         assert missing.value.name == "none"
-        with pytest.raises(InvalidInput, match="server does not offer"), ms.transaction() as tx:
+        with pytest.raises(InvalidInput, match="cluster does not offer"), ms.transaction() as tx:
             tx.sql("SELECT 1")
-        with pytest.raises(InvalidInput, match=r"ms\.sql.*server does not offer"):
+        with pytest.raises(InvalidInput, match=r"ms\.sql.*cluster does not offer"):
             ms.sql("SELECT 1")
         assert ms.log("a").append(b"x", producer=Producer("p", 5)) == 0
 

@@ -16,6 +16,7 @@ from millstream.errors import (
     NotFound,
 )
 from millstream.replica.commands import SetAside
+from millstream.testing import Probe
 from tests.unit.replica.stores import (
     drop_bytes,
     filled,
@@ -253,6 +254,7 @@ def test_two_processes_see_the_same_forks(tmp_path: Path) -> None:
 
 
 def test_a_fork_forgets_by_rules_of_its_own(ms: Millstream) -> None:
+    Probe(ms).pause_keeper()  # it would join the new record with the block at some moment
     log = filled(ms)
     log.retain(count=2)
     fork = log.fork("b")

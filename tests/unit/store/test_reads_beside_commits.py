@@ -74,6 +74,7 @@ FIELDS: dict[str, Any] = {
     "bytes_max": 1 << 20,
     "pattern": "*",
     "claim_id": 0,
+    "log_id": 0,
     "id": 0,
     "sequence": 1,
     "timeout_ms": 0,

@@ -169,7 +169,8 @@ def archive(
                 lost += segment.lost
                 done += segment.stop - segment.start
             follower.move(session, {one.log: one.stop for one in segments})
-            progress("archive", done, total)
+            if segments:  # a round that could read nothing has nothing new to tell
+                progress("archive", done, total)
         told = merge_and_register(
             job.in_tasks, into, list(infos),
             target_bytes=target_file_size, codec=codec, table=table, keep_ms=to_ms(expire),
