@@ -2,7 +2,8 @@
 
 `long.toml` lists them by what they are called: a folder, a file, a test, or one case of a test. An
 entry means everything below it. `cases` are texts in the name of a case, such as `remote`: they mean
-every such case of the folder or file.
+every such case of the folder or file. `kept` are cases that `make test` runs all the same, as its
+share of a test that is long because it has many.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ class LongTests:
     tests: frozenset[str]
     cases: tuple[tuple[str, str], ...] = ()
     """A folder or file, and the case of its tests that is long."""
+    kept: frozenset[str] = frozenset()
+    """Cases that are not long, whatever they lie below."""
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -27,13 +30,16 @@ class LongTests:
         listed = tomllib.loads(path.read_text())
         tests = frozenset(listed["tests"])
         cases = tuple((place, case) for place, case in listed.get("cases", {}).items())
-        for entry in [*tests, *(place for place, _ in cases)]:
+        kept = frozenset(listed.get("kept", ()))
+        for entry in [*tests, *kept, *(place for place, _ in cases)]:
             if not (path.parent.parent / entry.partition("::")[0]).exists():
                 raise ValueError(f"{path.name} lists {entry}, and there is no such file")
-        return cls(tests, cases)
+        return cls(tests, cases, kept)
 
     def has(self, node: str) -> bool:
         """Return whether a test, by its pytest node id, is long."""
+        if node in self.kept:
+            return False
         return any(name in self.tests for name in _names(node)) or any(
             _is_below(node, place) and case in _case(node) for place, case in self.cases
         )

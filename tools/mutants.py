@@ -90,7 +90,8 @@ def run_tests(sources: Path, tests: Iterable[str]) -> subprocess.CompletedProces
     """Run tests against the package in `sources`, until the first one fails."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider"]
     env = {**os.environ, "PYTHONPATH": str(sources / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    env.pop("PYTHONPYCACHEPREFIX", None)
+    for name in ("PYTHONPYCACHEPREFIX", "MILLSTREAM_FAILED_TESTS"):
+        env.pop(name, None)
     return subprocess.run(
         [*command, *tests],
         cwd=ROOT,

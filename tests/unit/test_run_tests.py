@@ -243,9 +243,11 @@ def test_a_test_is_long_if_the_list_names_it_or_what_it_lies_in() -> None:
     listed = LongTests(
         frozenset({"tests/spark/test_a.py", "tests/crash/test_b.py::test_x", "tests/far"}),
         (("tests/unit/log", "remote"),),
+        frozenset({"tests/spark/test_a.py::test_any[2]"}),
     )
 
     assert listed.has("tests/spark/test_a.py::test_any[1]")
+    assert not listed.has("tests/spark/test_a.py::test_any[2]")
     assert listed.has("tests/crash/test_b.py::test_x[case]")
     assert listed.has("tests/far/deep/test_c.py::test_y")
     assert listed.has("tests/unit/log/test_d.py::test_z[remote-1]")

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 import millstream
 from millstream import Millstream
 from millstream.format import keys
+from millstream.queue.commands import Routed
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import Span
+from millstream.queue.rules.claims import place_routed
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import Arrival, admit
 from millstream.queue.service.assigning import Assignment, AssignMessages
-from millstream.testing import Probe, SimulatedClock
+from millstream.testing import Probe, SimulatedClock, memory_store
 
 from .conftest import fold_all
 
@@ -75,3 +77,20 @@ def test_the_short_way_places_what_the_long_one_does(chosen: list[list[int]]) ->
     assert [one.states for one in short] == [one.states for one in long]
     whole = [how for some in chosen for how in some][:RECORDS]
     assert sum(len(one.states) for one in short) == sum(how > 0 for how in whole)
+
+
+def test_what_two_have_routed_is_placed_once(clock: SimulatedClock) -> None:
+    """Two processes look at a log at the same time; the commit of the second one comes too late."""
+    ms = memory_store(clock=clock)
+    Probe(ms).pause_keeper()
+    ms.log("jobs").append_many([b"a", b"b", b"c"])
+    queue = ms.queue("q", sources=["jobs"], start="earliest")
+    store = Probe(ms).store
+    log_id = int(store.seen(keys.log_name("jobs")))
+    routed = Routed(log_id, 0, 3, [Span(0, 3, log_id, 0, 0, clock.wall_ms())])
+
+    placed = [store.run(lambda tx: place_routed(tx, "q", [routed])) for _ in range(2)]
+
+    assert placed == [3, 0]
+    assert [message.value for message in queue.claim(10)] == [b"a", b"b", b"c"]
+    ms.close()

@@ -97,3 +97,15 @@ def test_without_a_waiter_nothing_is_looked_for() -> None:
     looks.goes_on.release()
     assert not looks.begun.acquire(timeout=0.05)
     watch.close()
+
+
+def test_a_commit_wakes_the_waiters_of_its_entities_and_of_their_type() -> None:
+    watch, woken = Watch(None), list[str]()
+    watch.add(b"\x01\x0aone", lambda: woken.append("one"))
+    watch.add(b"\x01\x0atwo", lambda: woken.append("two"))
+    watch.add(b"\x01\x0a", lambda: woken.append("any"))
+
+    watch.notify([b"\x01\x0aone"])
+
+    assert woken == ["one", "any"]
+    watch.close()
