@@ -168,9 +168,8 @@ def archive(
                 found[segment.log].add(segment)
                 lost += segment.lost
                 done += segment.stop - segment.start
-            follower.move(session, {one.log: one.stop for one in segments})
-            if segments:  # a round that could read nothing has nothing new to tell
                 progress("archive", done, total)
+            follower.move(session, {one.log: one.stop for one in segments})
         told = merge_and_register(
             job.in_tasks, into, list(infos),
             target_bytes=target_file_size, codec=codec, table=table, keep_ms=to_ms(expire),
