@@ -168,16 +168,16 @@ def archive(
                 found[segment.log].add(segment)
                 lost += segment.lost
                 done += segment.stop - segment.start
-                progress("archive", done, total)
             follower.move(session, {one.log: one.stop for one in segments})
+            if segments:  # a round that could read nothing has nothing new to tell
+                progress("archive", done, total)
         told = merge_and_register(
             job.in_tasks, into, list(infos),
             target_bytes=target_file_size, codec=codec, table=table, keep_ms=to_ms(expire),
         )  # fmt: skip
         if truncate:
-            for one in found.values():
-                if one.log not in refused:
-                    one.truncated = _truncate(session, infos[one.log], one.stop, keep)
+            for one in [one for one in found.values() if one.log not in refused]:
+                one.truncated = _truncate(session, infos[one.log], one.stop, keep)
     if refused:
         raise _refusal(refused, len(found.keys() - refused.keys()))
     told |= {"left_over": left_over, "seconds": job.seconds, "lost": lost}
