@@ -16,6 +16,7 @@ from millstream.aio.session import AsyncEmbeddedSession
 from millstream.clock import SystemClock
 from millstream.embedded import open_store
 from millstream.store.commit import Commit
+from millstream.testing import Probe
 from millstream.threads.queue import Queue
 from tests.unit.damaging import Fragile
 from tests.unit.queue.conftest import counts
@@ -231,6 +232,26 @@ def test_peek_shows_what_is_damaged_without_its_value(fragile: Fragile) -> None:
     assert (bare.value, bare.headers, bare.key) == (b"", {}, None)
 
 
+def test_a_done_message_that_is_still_there_says_that_it_is_damaged(fragile: Fragile) -> None:
+    batches(fragile)
+    queue = queue_on(fragile)
+    queue.ack(queue.claim(12))
+    fragile.settle()
+    fragile.reopen()
+    fragile.spoil("x", 4)
+
+    shown = fragile.ms.queue("q").peek(100, state="done")
+
+    assert [message.offset for message in shown] == list(range(12))
+    damaged = [message for message in shown if message.damage]
+    assert [(message.offset, message.damage) for message in damaged] == [
+        (3, "value"),
+        (4, "value"),
+        (5, "value"),
+    ]
+    assert all(message.reason.startswith("damaged: log 'x': ") for message in damaged)
+
+
 @pytest.mark.parametrize("state", ["available", "in_flight", "failed"])
 def test_every_state_says_what_is_damaged_before_the_old_reason(
     fragile: Fragile, state: str
@@ -298,10 +319,13 @@ def test_done_messages_whose_payloads_are_gone_are_not_called_damaged(fragile: F
     batches(fragile)
     queue = queue_on(fragile)
     queue.ack(queue.claim(12))
+    fragile.ms.log("x").truncate(before=6)
+    Probe(fragile.ms).upkeep()
     fragile.settle()
     fragile.reopen()
-    fragile.spoil("x", 4)
     shown = fragile.ms.queue("q").peek(100, state="done")
+    assert [message.offset for message in shown] == list(range(12))
+    assert {bool(message.value) for message in shown[:6]} == {False}
     assert {message.damage for message in shown} == {""}
 
 

@@ -223,21 +223,26 @@ def _lot(
 
 
 def peek_grant(store: Store, queue: str, grant: c.Grant, reason: str, *, done: bool) -> list[Lot]:
-    """Messages as a peek shows them; where payloads are gone or damaged, with empty values.
+    """Return messages as a peek shows them; where payloads are gone or damaged, with empty values.
 
-    What is done may be gone: only of others is it said that they are damaged, before the reason that
-    they have.
+    The payload of a done message may have been deleted, which is no damage. The damage of a message
+    is told before its reason.
     """
     found: list[Lot] = []
     for some in _read(store, queue, grant, reason):
         if isinstance(some, Lot):
             found.append(some)
-        elif done:
+        elif done and some.grant.offset < _deleted_below(store, grant.log_id):
             found += _without_values(store, queue, some.grant, reason, is_damaged=False)
         else:
             why = _with_damage(reason, some.reason)
             found += _without_values(store, queue, some.grant, why, is_damaged=True)
     return found
+
+
+def _deleted_below(store: Store, log_id: int) -> int:
+    """Return the offset below which a log's bytes may have been deleted; from there on all are there."""
+    return store.view(lambda view: view.entity(keys.head(log_id), Head).dropped)
 
 
 def _with_damage(reason: str, damage: str) -> str:
