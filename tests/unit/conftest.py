@@ -6,6 +6,7 @@ A test that looks inside the process of its store, or that is about files, says
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -49,6 +50,21 @@ def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(aio, "open", served.open_async)
     yield found
     served.end()
+
+
+@pytest.fixture(autouse=True)
+def quiet_loggers() -> Iterator[None]:
+    """Takes away what a server in the test's process has added to the loggers.
+
+    Its handler would write to the closed output of that test, and say so in the output of another.
+    """
+    loggers = [logging.getLogger(name) for name in ("millstream", "millstream.access", "uvicorn")]
+    before = [(one.level, one.propagate, [*one.handlers]) for one in loggers]
+    yield
+    for logger, (level, propagate, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.handlers[:] = handlers
 
 
 @pytest.fixture

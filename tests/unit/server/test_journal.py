@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,18 +22,10 @@ from tests.unit.server.asking import Rest, served
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    names = ("millstream", "uvicorn", journal.ACCESS)
-    before = [
-        (one, one.level, one.propagate, [*one.handlers]) for one in map(logging.getLogger, names)
-    ]
+def stream() -> io.StringIO:
     found = io.StringIO()
     journal.write_to(found, requests=True)
-    yield found
-    for logger, level, propagate, handlers in before:
-        logger.setLevel(level)
-        logger.propagate = propagate
-        logger.handlers[:] = handlers
+    return found
 
 
 def lines(stream: io.StringIO) -> list[dict[str, object]]:
