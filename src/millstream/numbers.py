@@ -6,8 +6,7 @@ number (`int`) is an integer, or what stands for one (`__index__`, as numpy's in
 bool is no number. Whatever else is given raises `InvalidInput` with the name of the parameter, before
 anything is done. Which of these numbers it takes is left to the method.
 
-Checks in each method would be forgotten in the next one. Measured: a call of a wrapped method costs
-0.2 µs more, of a coroutine 0.3 µs; an append takes 20 µs and more.
+Checks in each method would be forgotten in the next one.
 """
 
 from __future__ import annotations
