@@ -39,15 +39,15 @@ demo: ## two servers with a dashboard, a shared canvas and something going on
 setup: ## create .venv with everything the tests and checks need
 	@$(SETUP) $(SETUP_EXTRAS)
 
-quick: ## does my change break a rule? the unit tests, in 3 minutes (PYTHON=python3.13 for another Python)
+quick: ## does my change break a rule? the unit tests, in about 4 minutes (PYTHON=python3.13 for another Python)
 	@$(SETUP) $(TEST_EXTRAS)
 	@$(BIN)/python tools/run_tests.py --tier quick $(ARGS)
 
-test: ## does everything work? a share of every kind of test, in 10 minutes
+test: ## does everything work? a share of every kind of test, in about 10 minutes
 	@$(SETUP) $(TEST_EXTRAS)
 	@$(BIN)/python tools/run_tests.py --tier test $(ARGS)
 
-test-all: ## is it ready to land? every test, in 40 minutes
+test-all: ## is it ready to land? every test, in about 50 minutes
 	@$(SETUP) $(TEST_EXTRAS)
 	@$(BIN)/python tools/run_tests.py --tier all $(ARGS)
 
