@@ -52,7 +52,7 @@ def _missing_spark() -> str | None:
     if reason := _missing_modules("pyspark", "pyarrow", "pandas"):
         return reason
     from millstream.errors import CannotOpen
-    from millstream.spark.java import find_java
+    from millstream.spark.local.java import find_java
 
     try:
         find_java()

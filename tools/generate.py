@@ -1,21 +1,23 @@
-"""Writes the nouns of threads from those of coroutines, or checks that they are as they should be.
+"""Writes the generated files, or checks them: the nouns of threads, and the map of all modules.
 
 Usage: generate.py [--check]
 
 Both surfaces are one text: the coroutines' files in `src/millstream/aio/`. The file of the same name
 in `src/millstream/threads/` is the same without `async` and `await`, with the names and words of
-the tables below, formatted by ruff. What cannot be the same text (`surface.py`, `beside.py`,
-`opening.py`, `working.py`) is written by hand in both folders, with the same names in it. Whatever still speaks of coroutines afterwards is an error: a table lacks an entry.
+the tables below, formatted by ruff. What cannot be the same text (`runtime.py`, `concurrency.py`,
+`opening.py`, `worker_runtime.py`) is written by hand in both folders, with the same names in it. Whatever still speaks of coroutines afterwards is an error: a table lacks an entry.
 """
 
 from __future__ import annotations
 
+import ast
 import io
 import keyword
 import re
 import subprocess
 import sys
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -172,12 +174,56 @@ def generated(source: str, text: str, target: str) -> str:
     return head + made
 
 
+MAP = "docs/MAP.md"
+
+MAP_HEAD = """# Map
+
+Every module of `src/millstream`, with the first line of its docstring.
+`make generate` writes this page: change the docstring, not this page.
+[ARCHITECTURE.md](ARCHITECTURE.md) says which package a change belongs to.
+"""
+
+
+def first_line(module: Path) -> str:
+    """Return the first line of a module's docstring, as a table's cell can hold it."""
+    docstring = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+    return docstring.partition("\n")[0].replace("|", "\\|")
+
+
+def packages(source: Path) -> Iterator[Path]:
+    """Yield the root package, then each package below it, by name."""
+    yield source
+    yield from sorted(init.parent for init in source.rglob("__init__.py") if init.parent != source)
+
+
+def map_of(root: Path) -> str:
+    """Return the text of the map for a checkout."""
+    source = root / PACKAGE
+    lines = [MAP_HEAD]
+    for package in packages(source):
+        name = package.relative_to(source).as_posix()
+        modules = [path for path in sorted(package.glob("*.py")) if path.stem != "__init__"]
+        title = "Top level" if name == "." else f"`{name}/`"
+        lines += [f"## {title}", "", first_line(package / "__init__.py"), ""]
+        if modules:
+            lines += ["| module | contents |", "|---|---|"]
+            lines += [f"| `{path.name}` | {first_line(path)} |" for path in modules]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def all_generated() -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each generated file; the map comes last, since it reads them."""
+    for name in GENERATED:
+        source, target = f"{PACKAGE}aio/{name}.py", f"{PACKAGE}threads/{name}.py"
+        yield target, generated(source, (ROOT / source).read_text(encoding="utf-8"), target)
+    yield MAP, map_of(ROOT)
+
+
 def main(arguments: list[str]) -> int:
     """Write the files, or compare; 1 if one of them is not up to date."""
     old = []
-    for name in GENERATED:
-        source, target = f"{PACKAGE}aio/{name}.py", f"{PACKAGE}threads/{name}.py"
-        made = generated(source, (ROOT / source).read_text(encoding="utf-8"), target)
+    for target, made in all_generated():
         place = ROOT / target
         if place.exists() and place.read_text(encoding="utf-8") == made:
             continue

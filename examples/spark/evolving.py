@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
 import millstream
-from millstream.spark.session import local_session
+from millstream.spark.local.session import local_session
 
 
 def payments(records: DataFrame) -> DataFrame:

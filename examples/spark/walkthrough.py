@@ -33,7 +33,7 @@ if not ms.log("orders").end_offset():
 # The columns have the names of Spark's Kafka source.
 
 # %%
-from millstream.spark.session import local_session
+from millstream.spark.local.session import local_session
 
 spark = local_session(name="walkthrough", directory=directory)
 orders = (

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import millstream
-from millstream.spark.session import local_session
+from millstream.spark.local.session import local_session
 
 MINUTE_MS = 60_000
 BEGIN_MS = 1_800_000_000_000

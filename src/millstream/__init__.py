@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.embedded.steps import Later
+from millstream.engine.protocol import Durability
+from millstream.engine.slate.options import SlateOptions
+from millstream.engine.sqlite.options import SqliteOptions
 from millstream.errors import MillstreamError
 from millstream.header import Headers
 from millstream.limits import Limits
-from millstream.log.block import RecordBlock
+from millstream.log.model.block import RecordBlock
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.message import Fate, Message, QueueInfo, Reject, Retry
 from millstream.queue.model.spec import QueueSpec
@@ -33,10 +37,6 @@ from millstream.record import (
 from millstream.rooms.events import RoomEvent
 from millstream.rooms.model import InstanceInfo, RoomInfo, RoomMessage
 from millstream.rooms.settings import RoomSettings
-from millstream.steps import Later
-from millstream.store.engine import Durability
-from millstream.store.slate_options import SlateOptions
-from millstream.store.sqlite_options import SqliteOptions
 from millstream.threads.cursor import Cursor
 from millstream.threads.database import Millstream, open
 from millstream.threads.log import Log

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 import millstream
-from millstream.embedded import EmbeddedSession
+from millstream.embedded.session import EmbeddedSession
 from millstream.rooms.commands import SweepRooms
 from millstream.server.auth.tokens import create_token
 from millstream.server.serving import Serving, running

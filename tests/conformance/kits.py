@@ -10,11 +10,11 @@ from typing import Protocol
 
 import pytest
 
-from millstream.store.commit import Commit, Row
-from millstream.store.engine import Engine
-from millstream.store.engines import open_engine
-from millstream.store.memory import MemoryEngine
-from millstream.store.place import IN_MEMORY
+from millstream.engine.commit import Commit, Row
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.open import open_engine
+from millstream.engine.place import IN_MEMORY
+from millstream.engine.protocol import Engine
 
 
 class EngineKit(Protocol):

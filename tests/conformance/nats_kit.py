@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from millstream.clock import SystemClock
 
 if TYPE_CHECKING:
-    from millstream.cluster.nats_access import ClusterTls
-    from millstream.cluster.nats_line import NatsLine
-    from millstream.cluster.nats_server import NatsServer
+    from millstream.cluster.nats.access import ClusterTls
+    from millstream.cluster.nats.connection import NatsLine
+    from millstream.cluster.nats.server import NatsServer
 
 SECRET = "of the tests"
 PATIENCE_S = 150.0
@@ -35,8 +35,8 @@ class Servers:
 
     def line(self, first: int = 0) -> NatsLine:
         """A connection, to one of them before the others."""
-        from millstream.cluster.nats_access import NatsAccess
-        from millstream.cluster.nats_line import NatsLine
+        from millstream.cluster.nats.access import NatsAccess
+        from millstream.cluster.nats.connection import NatsLine
         from millstream.cluster.peers import NATS_USER, derive
 
         places = [one.me.nats_url for one in self.all]
@@ -53,7 +53,7 @@ class Servers:
 @contextmanager
 def three_servers(folder: Path, *, tls: ClusterTls | None = None) -> Iterator[Servers]:
     """Start them, and end them when the block is left."""
-    from millstream.cluster.nats_server import NatsServer
+    from millstream.cluster.nats.server import NatsServer
     from millstream.cluster.peers import Peer
     from millstream.cluster.ports import HOST, free_ports
 

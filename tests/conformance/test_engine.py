@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from millstream.engine.commit import Commit, Row, Spool, SpooledRows, Value
+from millstream.engine.protocol import Engine, WouldWait
 from millstream.errors import Closed, CorruptionError
 from millstream.format import keys
-from millstream.store.commit import Commit, Row, Spool, SpooledRows, Value
-from millstream.store.engine import Engine, WouldWait
 from millstream.testing.engines import corrupt
 from tests.conformance.kits import ENGINES, EVERY_ENGINE, EngineKit
 

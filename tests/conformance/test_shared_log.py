@@ -54,7 +54,7 @@ def opens(request: pytest.FixtureRequest) -> Iterator[Opens]:
 
 
 def _jetstream(servers: Servers) -> Opens:
-    from millstream.cluster.jetstream import JetStreamLog
+    from millstream.cluster.nats.jetstream import JetStreamLog
 
     cluster = f"c{next(_names)}"
     turns = itertools.cycle(range(3))

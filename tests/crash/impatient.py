@@ -10,7 +10,7 @@ import sys
 
 import msgspec
 
-from millstream.server.http import connection, framed, handshake, websocket
+from millstream.server.listen import connection, framed, handshake, websocket
 from millstream.server.rest import routing
 from millstream.server.serving import Serving
 from millstream.server.settings import Settings

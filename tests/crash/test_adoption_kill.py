@@ -18,10 +18,10 @@ import millstream
 from millstream.clock import SystemClock
 from millstream.format.packing import pack_many
 from millstream.limits import Limits
-from millstream.spark.adoption import Asking
 from millstream.spark.failures import PATIENCE_S, VARIABLE
-from millstream.spark.object_staging import objects_of, stage
-from millstream.spark.publishing import Version
+from millstream.spark.sink.adoption import Asking
+from millstream.spark.sink.object_staging import objects_of, stage
+from millstream.spark.sink.publishing import Version
 from millstream.testing.objects import BUCKET, object_server, variables
 from millstream.testing.programs import ServerProgram, served
 

@@ -16,10 +16,10 @@ import pytest
 import millstream
 from millstream import SqliteOptions
 from millstream.doctor import examine
+from millstream.engine.sqlite.convert import convert_file, was_touched
+from millstream.engine.sqlite.file import FILE_MODE
+from millstream.engine.sqlite.pages import checksum_layer
 from millstream.errors import CannotOpen, CorruptionError
-from millstream.store.sqlite_convert import convert_file, was_touched
-from millstream.store.sqlite_file import FILE_MODE
-from millstream.store.sqlite_pages import checksum_layer
 from tests.crash.test_other_tools import RECORDS, USES, check, run_tool, writer
 
 pytestmark = [

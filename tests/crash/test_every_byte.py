@@ -22,9 +22,9 @@ import pytest
 import millstream
 from millstream import Limits
 from millstream.doctor import examine
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.errors import CorruptionError, MillstreamError
 from millstream.format import keys
-from millstream.store.sqlite import SqliteEngine
 
 ALL = os.environ.get("MILLSTREAM_FLIPS") == "all"
 

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from millstream.doctor import examine
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
+from millstream.engine.commit import Commit
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.format import keys
-from millstream.log import ancestry, retention
+from millstream.log.rules import ancestry, retention
 from millstream.queue.rules import operations
 from millstream.queue.service.keeping import QueueUpkeep
 from millstream.replica import chain
 from millstream.replica.commands import SummarizeLog
 from millstream.replica.copies import marks
-from millstream.store.commit import Commit
-from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.testing import Crash, Faults, MemoryEngine, Probe, SimulatedClock
 from millstream.threads.database import Millstream

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
 from millstream.errors import CorruptionError, MillstreamError, StoreError, WriteFailed
 from millstream.format import keys
-from millstream.log.retention import tend
+from millstream.log.rules.retention import tend
 from millstream.replica import commands as r
 from millstream.replica.chain import ZERO, Chain, Mark
 from millstream.replica.forks import aside, fork, moving

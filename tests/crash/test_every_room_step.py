@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
 from millstream.limits import Limits
 from millstream.rooms import commands as c
 from millstream.rooms.model import Leaving

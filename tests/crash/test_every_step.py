@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from millstream.command import Transact
-from millstream.embedded import EmbeddedSession, open_store, operation
+from millstream.embedded.session import EmbeddedSession, open_store, operation
 from millstream.errors import (
     CorruptionError,
     EndMoved,
@@ -37,10 +37,10 @@ from millstream.errors import (
 from millstream.format import keys
 from millstream.format.packing import pack_single
 from millstream.log import commands as c
-from millstream.log.retention import tend
+from millstream.log.rules.retention import tend
 from millstream.record import Producer
+from millstream.store.commit.ticket import Ticket
 from millstream.store.store import Store
-from millstream.store.ticket import Ticket
 from millstream.testing import Crash, Faults, MemoryEngine, Probe, SimulatedClock, Torn
 from millstream.threads.database import Millstream
 from tests.crash.tight import LARGE, LIMITS

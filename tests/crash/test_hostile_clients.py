@@ -31,11 +31,12 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 import millstream
-from millstream import framing, wire
 from millstream.command import Command
 from millstream.log import commands as logs
 from millstream.server.auth.tokens import create_token
-from millstream.server.patience import TOO_MANY
+from millstream.server.listen.refusals import TOO_MANY
+from millstream.wire import commands as wire
+from millstream.wire import framing
 from tests.integration.certificates import make_certificates
 from tests.unit.server.frames import FramedSocket
 from tests.unit.server.frames import framed as speaking_frames

@@ -28,9 +28,9 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.doctor import examine
+from millstream.engine.sqlite.engine import SqliteEngine
+from millstream.engine.sqlite.file import PAGE_BYTES
 from millstream.errors import CannotOpen
-from millstream.store.sqlite import SqliteEngine
-from millstream.store.sqlite_file import PAGE_BYTES
 from millstream.testing import Probe
 from tests.crash import appender
 from tests.crash.faulty_vfs import Fault, FaultyDisk
@@ -189,7 +189,7 @@ def test_nothing_acknowledged_is_lost_however_often_the_writer_is_killed(
 
 KILLER = """
 import os, random, signal, sys, time
-import millstream, millstream.embedded, millstream.store.sqlite
+import millstream, millstream.embedded.session, millstream.engine.sqlite.engine
 from millstream import Limits
 from millstream.testing import Probe
 

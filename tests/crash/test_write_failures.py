@@ -28,7 +28,8 @@ import pytest
 
 import millstream
 from millstream import Limits, Millstream, Producer, SqliteOptions
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.errors import (
     CannotOpen,
     Closed,
@@ -42,7 +43,6 @@ from millstream.errors import (
 )
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.testing import Probe
 from tests.crash.faulty_vfs import Fault, FaultyDisk, faulty_disk

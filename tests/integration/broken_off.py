@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from millstream.cli import main
-from millstream.cluster.jetstream import JetStreamLog
+from millstream.cluster.nats.jetstream import JetStreamLog
 
 
 def break_off_after(changes: int) -> None:

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import millstream
-from millstream.cluster.bulletin import NodeReport
+from millstream.cluster.admin import Visit
 from millstream.cluster.membership import Plan
+from millstream.cluster.reports import NodeReport
 from millstream.cluster.trial import TrialCluster
-from millstream.cluster.visiting import Visit
+from millstream.engine.open import open_engine
 from millstream.errors import MillstreamError, OutcomeUnknown
 from millstream.format import keys
-from millstream.store.engines import open_engine
 from tests.conformance.kits import all_rows
 from tests.conformance.nats_kit import until
 

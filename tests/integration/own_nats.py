@@ -12,8 +12,8 @@ from typing import Any
 
 import millstream
 from millstream.cli.clustering import ClusterPlace
-from millstream.cluster.bulletin import NodeReport
 from millstream.cluster.ports import HOST, free_ports
+from millstream.cluster.reports import NodeReport
 from millstream.errors import MillstreamError
 from tests.conformance.nats_kit import until
 
@@ -35,7 +35,7 @@ class OwnNats:
 
     def start(self, *, jetstream: str = DISK) -> None:
         """Start all; without `jetstream` they have none."""
-        from millstream.cluster.nats_server import find_program
+        from millstream.cluster.nats.server import find_program
 
         program = find_program()
         for number, port in enumerate(self.ports):
@@ -149,7 +149,7 @@ class Nodes:
 
     def reports(self) -> dict[str, NodeReport]:
         """What every node says of itself now; those that say nothing are missing."""
-        from millstream.cluster.visiting import Visit
+        from millstream.cluster.admin import Visit
 
         with Visit(self.plan) as visit:
             found = visit.listen(lambda heard: len(heard) == len(self.ports), timeout_s=3.0)

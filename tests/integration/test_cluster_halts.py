@@ -100,7 +100,7 @@ def test_too_few_servers_are_no_reason_to_halt_and_the_cluster_says_so(tmp_path:
 
 
 def nats_is_led(nodes: Nodes) -> bool:
-    from millstream.cluster.visiting import Visit
+    from millstream.cluster.admin import Visit
 
     with Visit(nodes.plan) as visit:
         return visit.held() is not None

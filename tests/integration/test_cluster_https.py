@@ -90,7 +90,7 @@ def test_any_node_hands_requests_on_to_the_leader(encrypted: Encrypted) -> None:
 
 
 def test_a_node_takes_a_copy_from_another(encrypted: Encrypted) -> None:
-    from millstream.cluster.visiting import Visit
+    from millstream.cluster.admin import Visit
 
     nodes = encrypted.nodes
     with millstream.open(nodes.addresses, ca=encrypted.ca) as ms:

@@ -55,7 +55,7 @@ def append(nodes: Nodes, value: bytes) -> None:
 
 
 def lose_the_log(nodes: Nodes) -> None:
-    from millstream.cluster.visiting import Visit
+    from millstream.cluster.admin import Visit
 
     with Visit(nodes.plan) as visit:
         visit.log.drop(timeout_s=60.0)
@@ -127,7 +127,7 @@ def test_a_log_that_is_whole_is_not_replaced(nodes: Nodes) -> None:
 
 
 def test_each_state_of_a_repair_is_shown(nodes: Nodes) -> None:
-    from millstream.cluster.visiting import Visit
+    from millstream.cluster.admin import Visit
 
     append(nodes, b"shown")
     until(lambda: state(nodes) == "healthy", "all is well")

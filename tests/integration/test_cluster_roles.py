@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cluster.visiting import Visit
+from millstream.cluster.admin import Visit
 from tests.conformance.nats_kit import until
 from tests.integration.cluster_callers import BUSY_S, QUIET_S, Callers
 from tests.integration.cluster_run import Run, running

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millstream import Millstream
-from millstream.cluster import trimming
-from millstream.cluster.bulletin import NodeReport
-from millstream.cluster.snapshots import copy
-from millstream.embedded import EmbeddedSession, open_over
+from millstream.cluster.node import trimming
+from millstream.cluster.node.snapshots import copy
+from millstream.cluster.reports import NodeReport
+from millstream.embedded.session import EmbeddedSession, open_over
 from millstream.errors import OutcomeUnknown
 from millstream.store.store import Store
 from tests.conformance.kits import all_rows
@@ -23,9 +23,9 @@ from tests.conformance.nats_kit import PATIENCE_S, until
 from tests.integration.own_nats import OwnNats, own_nats
 
 if TYPE_CHECKING:
-    from millstream.cluster.jetstream_answer import StreamState
     from millstream.cluster.membership import Membership
-    from millstream.cluster.node import Node
+    from millstream.cluster.nats.jetstream_answer import StreamState
+    from millstream.cluster.node.node import Node
 
 pytestmark = [
     pytest.mark.requires("nats"),
@@ -91,7 +91,7 @@ class Group:
 
     def write(self, size: int) -> None:
         """Append so many bytes, and look meanwhile that nothing goes that a majority lacks."""
-        from millstream.cluster.visiting import Visit
+        from millstream.cluster.admin import Visit
 
         plan = self.leader().membership.plan
         with Visit(plan) as visit:
@@ -105,7 +105,7 @@ class Group:
 
     def span(self) -> StreamState:
         """What the shared log holds."""
-        from millstream.cluster.visiting import Visit
+        from millstream.cluster.admin import Visit
 
         with Visit(self.leader().membership.plan) as visit:
             return visit.log.span(timeout_s=PATIENCE_S)
@@ -125,7 +125,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
     monkeypatch.setattr(trimming, "TRIM_BYTES", TRIM)
     monkeypatch.setattr(trimming, "URGENT_BYTES", URGENT)
     monkeypatch.setattr(trimming, "LOOK_S", 0.05)
-    monkeypatch.setattr("millstream.cluster.jetstream.STREAM_BYTES_MAX", FULL)
+    monkeypatch.setattr("millstream.cluster.nats.jetstream.STREAM_BYTES_MAX", FULL)
     with own_nats(tmp_path) as nats:
         found = Group(nats, tmp_path)
         try:

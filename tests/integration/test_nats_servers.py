@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.cluster.bulletin import NodeReport
+from millstream.cluster.reports import NodeReport
 from millstream.cluster.shared_log import Gone, Overtaken, Stored, Unreachable, Unsure
 from tests.conformance.nats_kit import SECRET, Servers, three_servers, until
 
 if TYPE_CHECKING:
-    from millstream.cluster.jetstream import JetStreamLog
+    from millstream.cluster.nats.jetstream import JetStreamLog
 
 pytestmark = [pytest.mark.requires("nats"), pytest.mark.faults]
 
@@ -37,7 +37,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture
 def log(servers: Servers) -> Iterator[JetStreamLog]:
-    from millstream.cluster.jetstream import JetStreamLog
+    from millstream.cluster.nats.jetstream import JetStreamLog
 
     made = JetStreamLog(servers.line(), f"c{next(_names)}")
     made.found(timeout_s=WITHIN_S)
@@ -76,7 +76,7 @@ def test_a_reader_whose_nearest_server_has_not_caught_up_asks_the_leading_one(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NATS may take half a minute for a server that was restarted; its node need not stand still."""
-    from millstream.cluster import jetstream
+    from millstream.cluster.nats import jetstream
 
     class Lagging(jetstream.JetStreamLog):
         async def _fetch(self, after: int, bytes_max: int) -> list[Stored]:
@@ -156,7 +156,7 @@ def test_a_stream_that_was_deleted_is_gone(servers: Servers, log: JetStreamLog) 
 
 
 def test_reports_reach_all_nodes_and_the_newest_counts(servers: Servers) -> None:
-    from millstream.cluster.reporting import Reporting
+    from millstream.cluster.nats.reports import Reporting
 
     lines = [servers.line(number) for number in range(3)]
     try:
@@ -178,9 +178,9 @@ def test_reports_reach_all_nodes_and_the_newest_counts(servers: Servers) -> None
 
 
 def test_a_client_that_does_not_know_the_secret_is_not_let_in(servers: Servers) -> None:
-    from millstream.cluster.jetstream import JetStreamLog
-    from millstream.cluster.nats_access import NatsAccess
-    from millstream.cluster.nats_line import NatsLine
+    from millstream.cluster.nats.access import NatsAccess
+    from millstream.cluster.nats.connection import NatsLine
+    from millstream.cluster.nats.jetstream import JetStreamLog
 
     for password in ("", "guessed"):
         access = NatsAccess((servers.all[0].me.nats_url,), user="millstream", password=password)
@@ -195,7 +195,7 @@ def test_a_client_that_does_not_know_the_secret_is_not_let_in(servers: Servers) 
 ORPHAN = """
     import sys, os, signal
     from pathlib import Path
-    from millstream.cluster.nats_server import NatsServer
+    from millstream.cluster.nats.server import NatsServer
     from millstream.cluster.peers import Peer
     from millstream.cluster.ports import HOST, free_ports
 
@@ -232,7 +232,7 @@ def test_the_lead_of_a_stream_goes_to_another_server_when_it_is_asked_for(
     servers: Servers, log: JetStreamLog
 ) -> None:
     from millstream.clock import SystemClock
-    from millstream.cluster.stream_lead import StreamLead
+    from millstream.cluster.nats.stream_leader import StreamLead
 
     append_at_last(log, b"before", after=0)
     first = log.look(timeout_s=WITHIN_S).leader
@@ -270,7 +270,7 @@ def test_a_stream_that_is_known_to_be_gone_is_dropped_and_made_again(log: JetStr
 def test_what_a_rehearsal_left_when_it_was_broken_off_is_no_rehearsal(
     servers: Servers, log: JetStreamLog, replicas: int
 ) -> None:
-    from millstream.cluster.jetstream import JetStreamLog
+    from millstream.cluster.nats.jetstream import JetStreamLog
 
     name = log.stream.removeprefix("millstream-")
     left = JetStreamLog(servers.line(), f"{name}-rehearsed", replicas=replicas)

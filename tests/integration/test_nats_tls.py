@@ -29,14 +29,14 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def servers(logs: Path, files: Certificates) -> Iterator[Servers]:
-    from millstream.cluster.nats_access import ClusterTls
+    from millstream.cluster.nats.access import ClusterTls
 
     with three_servers(logs, tls=ClusterTls(*map(str, files))) as started:
         yield started
 
 
 def test_nodes_with_certificates_share_a_log(servers: Servers) -> None:
-    from millstream.cluster.jetstream import JetStreamLog
+    from millstream.cluster.nats.jetstream import JetStreamLog
 
     log = JetStreamLog(servers.line(), "encrypted")
     try:
@@ -57,8 +57,8 @@ def test_neither_clients_nor_servers_are_told_anything_plainly(servers: Servers)
 def test_a_client_that_does_not_know_the_authority_does_not_connect(
     servers: Servers, tmp_path: Path, what: str
 ) -> None:
-    from millstream.cluster.jetstream import JetStreamLog
-    from millstream.cluster.nats_access import ClusterTls
+    from millstream.cluster.nats.access import ClusterTls
+    from millstream.cluster.nats.jetstream import JetStreamLog
     from millstream.cluster.shared_log import Unreachable
 
     other = ClusterTls(ca=str(make_certificates(tmp_path).ca))
@@ -78,8 +78,8 @@ _names = itertools.count(1)
 def test_a_server_without_a_certificate_of_the_cluster_does_not_join_it(
     servers: Servers, logs: Path, tmp_path: Path, has_certificate: bool
 ) -> None:
-    from millstream.cluster.nats_access import ClusterTls
-    from millstream.cluster.nats_server import NatsServer
+    from millstream.cluster.nats.access import ClusterTls
+    from millstream.cluster.nats.server import NatsServer
     from millstream.cluster.peers import Peer
     from millstream.cluster.ports import HOST, free_ports
 

@@ -18,10 +18,10 @@ import pytest
 import millstream
 from millstream import Producer
 from millstream.doctor import examine
+from millstream.engine.slate.options import SlateOptions
 from millstream.errors import CannotOpen, CorruptionError, MillstreamError, OutcomeUnknown
-from millstream.store.object_folder import ObjectFolder
-from millstream.store.slate_address import parse_address
-from millstream.store.slate_options import SlateOptions
+from millstream.objects.address import parse_address
+from millstream.objects.folder import ObjectFolder
 from millstream.testing.objects import Fault, ObjectProxy
 from tests.integration.faulty_objects import append_until_it_works, values
 

@@ -14,8 +14,8 @@ import threading
 import pytest
 
 import millstream
+from millstream.engine.slate.writer import GATHERED_AT_OPENING, REPLAYED_MAX
 from millstream.errors import Fenced
-from millstream.store.slate_writing import GATHERED_AT_OPENING, REPLAYED_MAX
 from millstream.testing import Probe
 from millstream.testing.objects import Fault, ObjectAnswer, ObjectProxy
 from tests.integration.faulty_objects import values

@@ -16,8 +16,8 @@ import pytest
 
 import millstream
 from millstream import Producer, SlateOptions
+from millstream.engine.slate import writer as slate_writing
 from millstream.errors import Fenced, MillstreamError, OutcomeUnknown
-from millstream.store import slate_writing
 from millstream.testing.objects import Fault, ObjectAnswer, ObjectProxy, variables
 from tests.integration.faulty_objects import append_until_it_works, refusal, values
 

@@ -18,6 +18,7 @@ import pytest
 
 import millstream
 from millstream import Millstream
+from millstream.engine.slate.options import SlateOptions
 from millstream.errors import (
     CannotOpen,
     Fenced,
@@ -26,7 +27,6 @@ from millstream.errors import (
     OutcomeUnknown,
     Recovering,
 )
-from millstream.store.slate_options import SlateOptions
 from millstream.testing.objects import BUCKET, ObjectProxy, variables
 
 pytestmark = [pytest.mark.requires("s3"), pytest.mark.slow]

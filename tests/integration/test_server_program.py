@@ -21,8 +21,9 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
 import millstream
-from millstream import Producer, wire
+from millstream import Producer
 from millstream.errors import MillstreamError
+from millstream.wire import commands as wire
 from tests.integration.programs import program
 
 MIB = 1024 * 1024

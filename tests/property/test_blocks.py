@@ -18,7 +18,7 @@ from millstream.errors import CorruptionError
 from millstream.format import block, entries, keys
 from millstream.format.block import METADATA, PAYLOAD, Block
 from millstream.format.joining import coalesce
-from millstream.log.block import pack
+from millstream.log.model.block import pack
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 BYTES = st.binary(max_size=12)

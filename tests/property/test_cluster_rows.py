@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from millstream import Millstream
 from millstream.cluster import entry as entries
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
 from tests.conformance.kits import all_rows
 from tests.property.test_same_rows import LIMITS, QUEUES, History, seen
 from tests.unit.cluster.stepping import Group

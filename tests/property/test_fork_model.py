@@ -27,7 +27,7 @@ from millstream import Message, Millstream
 from millstream.errors import Conflict, ForkDetected, InvalidInput
 from millstream.format import keys
 from millstream.limits import Limits
-from millstream.log.retention import tend
+from millstream.log.rules.retention import tend
 from millstream.replica import chain
 from millstream.replica import commands as r
 from millstream.replica.chain import Chain

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.log.marks import Marks, Range, joined
+from millstream.log.model.marks import Marks, Range, joined
 
 END = 40
 POSITIONS = st.integers(0, END)

@@ -39,8 +39,9 @@ from millstream.doctor import examine
 from millstream.errors import Conflict, LeaseLost
 from millstream.queue.model import roster
 from millstream.queue.model.message import Message, QueueInfo
+from millstream.queue.rules import grouped_lane as passing
 from millstream.queue.rules import index as indexing
-from millstream.queue.rules import open_group, passing
+from millstream.queue.rules import open_group
 from millstream.record import wall_ms_of
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue

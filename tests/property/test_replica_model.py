@@ -24,7 +24,7 @@ from millstream import Message, Millstream
 from millstream.errors import Conflict, Fenced, ForkDetected, MillstreamError, NotOwner
 from millstream.replica import chain
 from millstream.replica.commands import GetStampedMetadata, SummarizeLog, Summary
-from millstream.store import instance
+from millstream.store.state import instance
 from millstream.testing import SimulatedClock, memory_store
 from tests.unit.replica.copies import Cut, through, values
 

@@ -25,12 +25,12 @@ from typing import Any
 import pytest
 
 from millstream import Limits, RoomMessage
-from millstream.embedded import open_file
+from millstream.embedded.session import open_file
 from millstream.rooms import commands as c
 from millstream.rooms.settings import RoomSettings
 from millstream.server.auth.access import ANYONE_HERE
 from millstream.server.core import Core
-from millstream.server.rooms.entering import RoomAsked
+from millstream.server.rooms.entry import RoomAsked
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener
 from millstream.server.settings import Settings

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream import RoomMessage
-from millstream.embedded import open_file
+from millstream.embedded.session import open_file
 from millstream.log.commands import ListCursors
 from millstream.rooms import commands as c
 from millstream.rooms.holder import make_holder
@@ -32,7 +32,7 @@ from millstream.rooms.settings import RoomSettings
 from millstream.rooms.sweeping import SEEN_MS
 from millstream.server.auth.access import ANYONE_HERE
 from millstream.server.core import Core
-from millstream.server.rooms.entering import RoomAsked
+from millstream.server.rooms.entry import RoomAsked
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener
 from millstream.server.settings import Settings

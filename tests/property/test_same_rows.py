@@ -23,17 +23,17 @@ import pytest
 from hypothesis import strategies as st
 
 from millstream import Limits, Message, Millstream
-from millstream.embedded import EmbeddedSession, open_store, operation
+from millstream.embedded.session import EmbeddedSession, open_store, operation
+from millstream.engine.protocol import Engine
 from millstream.errors import Conflict, InvalidInput, MillstreamError, NotFound
 from millstream.format import keys
 from millstream.format.packing import pack_single
 from millstream.log.commands import Append
-from millstream.log.retention import tend
+from millstream.log.rules.retention import tend
 from millstream.replica import commands as r
-from millstream.store import draft
-from millstream.store.engine import Engine
+from millstream.store.commit import draft
+from millstream.store.commit.ticket import Ticket
 from millstream.store.store import Store
-from millstream.store.ticket import Ticket
 from millstream.testing import SimulatedClock
 from millstream.testing.recording import recorded
 from tests.conformance.kits import ENGINES, all_rows, apply

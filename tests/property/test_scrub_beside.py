@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from millstream import Millstream
-from millstream.embedded import EmbeddedSession, open_over
+from millstream.embedded.session import EmbeddedSession, open_over
+from millstream.engine import scrub as scrubs
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.errors import MillstreamError
 from millstream.format import keys
-from millstream.store import scrub as scrubs
-from millstream.store.sqlite import SqliteEngine
 from millstream.testing import Probe, SimulatedClock
 
 LOGS = 6

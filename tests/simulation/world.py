@@ -31,17 +31,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from millstream.cluster.bulletin import BulletinBoard, NodeReport
-from millstream.cluster.node import Node
+from millstream.cluster.node.node import Node
+from millstream.cluster.node.trimming import URGENT_BYTES, trim_before
+from millstream.cluster.reports import BulletinBoard, NodeReport
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Held, Unreachable, Unsure
-from millstream.cluster.trimming import URGENT_BYTES, trim_before
+from millstream.engine.commit import Commit, Row
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.memory.faults import Crash, Torn
+from millstream.engine.open import open_engine
 from millstream.errors import MillstreamError, NoQuorum, NotLeader, OutcomeUnknown, WriteFailed
 from millstream.format import keys
-from millstream.store.commit import Commit, Row
-from millstream.store.engines import open_engine
-from millstream.store.faults import Crash, Torn
-from millstream.store.memory import MemoryEngine
 from millstream.testing.shared_log import SimulatedDoor, SimulatedLog
 from tests.conformance.kits import all_rows
 

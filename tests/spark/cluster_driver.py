@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from millstream.spark.session import local_session
+from millstream.spark.local.session import local_session
 
 
 def main(directory: str, store: str, server: str) -> None:

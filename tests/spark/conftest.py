@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.spark.class_archive import find_archive, keep_archive
-from millstream.spark.java import find_java
-from millstream.spark.session import local_session
+from millstream.spark.local.class_archive import find_archive, keep_archive
+from millstream.spark.local.java import find_java
+from millstream.spark.local.session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from millstream.spark.session import prepare
+from millstream.spark.local.session import prepare
 
 
 def main(store: str, checkpoint: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from millstream.spark.session import local_session
+from millstream.spark.local.session import local_session
 
 
 def main(store: str, checkpoint: str) -> None:

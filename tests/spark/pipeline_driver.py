@@ -14,11 +14,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millstream.spark.local.session import local_session
 from millstream.spark.pipelines.archive import archive
 from millstream.spark.pipelines.compact import compact
 from millstream.spark.pipelines.replay import replay
 from millstream.spark.pipelines.route import route
-from millstream.spark.session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -138,7 +138,7 @@ def test_what_is_assigned_keeps_its_bytes_until_it_is_done(
 def test_many_are_assigned_in_several_commits(
     spark: SparkSession, store: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from millstream.spark import assigning
+    from millstream.spark.sink import assignment as assigning
 
     monkeypatch.setattr(assigning, "ASSIGNED_MAX", 7)
     append(store, 0, 40)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import millstream
+from millstream.objects.address import parse_address
+from millstream.objects.folder import ObjectFolder
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.store.object_folder import ObjectFolder
-from millstream.store.slate_address import parse_address
 from millstream.testing.objects import BUCKET, object_server, variables
 from millstream.testing.programs import served
 

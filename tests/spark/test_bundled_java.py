@@ -12,7 +12,7 @@ import pytest
 
 PROGRAM = """
 from pathlib import Path
-from millstream.spark.session import local_session
+from millstream.spark.local.session import local_session
 
 spark = local_session(master="local[1]", directory=Path("spark"))
 print(spark.sparkContext._jvm.System.getProperty("java.home"))

@@ -15,19 +15,19 @@ from typer.testing import CliRunner
 
 import millstream
 from millstream.cli import app
+from millstream.engine.open import open_engine
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import keys
-from millstream.spark.archive import Archive
-from millstream.spark.layout import schema_of
-from millstream.spark.losses import Loss
+from millstream.spark.archive.archive import Archive
 from millstream.spark.options import read_options
 from millstream.spark.pipelines.archive import archive
 from millstream.spark.pipelines.compact import compact
 from millstream.spark.pipelines.route import route
-from millstream.spark.reader import LogReader
-from millstream.spark.stream import LogStreamReader
-from millstream.store.engines import open_engine
+from millstream.spark.source.layout import schema_of
+from millstream.spark.source.losses import Loss
+from millstream.spark.source.reader import LogReader
+from millstream.spark.source.stream import LogStreamReader
 from millstream.testing import Probe
 from millstream.testing.engines import corrupt
 
@@ -240,7 +240,7 @@ def test_the_command_ends_with_3_and_names_it(
     spark: SparkSession, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damaged(path, keys.PAYLOAD_BLOCK)
-    monkeypatch.setattr("millstream.spark.session.local_session", lambda **_: spark)
+    monkeypatch.setattr("millstream.spark.local.session.local_session", lambda **_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     wanted = ["spark", "run", "archive", str(tmp_path / "kept"), "--store", path, "--pattern", "."]
     failed = CliRunner().invoke(app, wanted)

@@ -20,15 +20,15 @@ from typer.testing import CliRunner
 
 import millstream
 from millstream.cli import app
+from millstream.engine.open import open_engine
 from millstream.format import keys
-from millstream.spark.losses import count
 from millstream.spark.pipelines.archive import archive
 from millstream.spark.pipelines.compact import compact
 from millstream.spark.pipelines.redrive import redrive
 from millstream.spark.pipelines.replay import replay
 from millstream.spark.pipelines.report import report
 from millstream.spark.pipelines.route import route
-from millstream.store.engines import open_engine
+from millstream.spark.source.losses import count
 from millstream.testing import Probe
 from millstream.testing.engines import corrupt
 from tests.spark.test_damage import BLOCKS, EACH, OF_ALL, damaged, filled
@@ -213,7 +213,7 @@ def test_every_kind_of_row_that_a_store_has_is_damaged_by_some_test(path: str) -
 @pytest.fixture
 def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Runs a pipeline as a command, on the shared session."""
-    monkeypatch.setattr("millstream.spark.session.local_session", lambda **_: spark)
+    monkeypatch.setattr("millstream.spark.local.session.local_session", lambda **_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
 
     def start(*words: str, code: int) -> Any:

@@ -20,8 +20,8 @@ import pytest
 
 import millstream
 from millstream.spark.failures import POINTS, VARIABLE
-from millstream.spark.interpreter import STARTED_VARIABLE
-from millstream.spark.session import prepare
+from millstream.spark.local.interpreter import STARTED_VARIABLE
+from millstream.spark.local.session import prepare
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
 

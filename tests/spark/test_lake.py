@@ -13,17 +13,17 @@ import millstream
 from millstream import Millstream
 from millstream.errors import Conflict, InvalidInput, Locked, NotFound
 from millstream.record import wall_ms_of
-from millstream.spark import lake
-from millstream.spark.archive import Archive, Move, Segment, directory_of
-from millstream.spark.archiving import write_ranges
-from millstream.spark.bins import Range
-from millstream.spark.lake import delta_table, iceberg_table, register, version_at
-from millstream.spark.lake_columns import archive_schema
-from millstream.spark.layout import schema_of
+from millstream.spark.archive import lake
+from millstream.spark.archive.archive import Archive, Move, Segment, directory_of
+from millstream.spark.archive.lake import delta_table, iceberg_table, register, version_at
+from millstream.spark.archive.lake_columns import archive_schema
+from millstream.spark.archive.task import write_ranges
 from millstream.spark.options import read_options
 from millstream.spark.pipelines import merging
 from millstream.spark.pipelines.merging import merge_small, settle_tables
-from millstream.spark.reader import LogReader
+from millstream.spark.source.bins import Range
+from millstream.spark.source.layout import schema_of
+from millstream.spark.source.reader import LogReader
 from millstream.testing.objects import BUCKET, object_server, variables
 
 pytestmark = [

@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import millstream
 from millstream import Millstream
 from millstream.errors import Conflict
-from millstream.spark.layout import schema_of
 from millstream.spark.options import read_options
-from millstream.spark.stream import LogStreamReader
+from millstream.spark.source.layout import schema_of
+from millstream.spark.source.stream import LogStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

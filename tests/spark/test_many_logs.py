@@ -12,11 +12,11 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import millstream
 from millstream import Millstream
-from millstream.spark.archive import Archive
-from millstream.spark.layout import schema_of
+from millstream.spark.archive.archive import Archive
 from millstream.spark.options import read_options
 from millstream.spark.pipelines.archive import archive
-from millstream.spark.stream import LogStreamReader
+from millstream.spark.source.layout import schema_of
+from millstream.spark.source.stream import LogStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -25,7 +25,7 @@ Run = Callable[..., Any]
 def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command on the shared session, in an empty directory; answers its result."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("millstream.spark.session.local_session", lambda **_: spark)
+    monkeypatch.setattr("millstream.spark.local.session.local_session", lambda **_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
 
     def start(*arguments: str, code: int = 0) -> Any:
@@ -88,7 +88,7 @@ def test_errors_are_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cast them" in error(*replay, "--column", "value=length(value)", "--no-progress")
     assert "either names of logs or a pattern" in error("archive", "kept", "--no-progress")
     with monkeypatch.context() as patch:
-        patch.setattr("millstream.spark.session.find_spec", lambda _: None)
+        patch.setattr("millstream.spark.local.session.find_spec", lambda _: None)
         told = error("archive", "kept", "--log", "x", code=2)
     assert "Spark is not installed here" in told
     assert "pip install 'millstream[spark-local]'" in told

@@ -25,7 +25,7 @@ import millstream
 from millstream import Millstream
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.spark.archive import Archive
+from millstream.spark.archive.archive import Archive
 from millstream.spark.pipelines.compact import NOTE
 from tests.spark.test_pipeline_kill import (
     PATIENCE_S,
@@ -197,7 +197,7 @@ def check_archive(path: Path, count: int) -> None:
     """Every record once: by the manifest, and in both tables; and no file that is not known."""
     from pyarrow import parquet
 
-    from millstream.spark.lake import delta_table, iceberg_table
+    from millstream.spark.archive.lake import delta_table, iceberg_table
 
     segments = Archive(path).segments("orders")
     tables: list[Any] = [parquet.read_table(path / f.path) for one in segments for f in one.files]

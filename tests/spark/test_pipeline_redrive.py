@@ -10,10 +10,10 @@ import pytest
 
 import millstream
 from millstream import Item, Millstream
+from millstream.engine.open import open_engine
 from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys
 from millstream.spark.pipelines.redrive import redrive
-from millstream.store.engines import open_engine
 from millstream.testing import Probe
 from millstream.testing.engines import corrupt
 

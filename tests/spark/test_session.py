@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.spark.session import local_session
+from millstream.spark.local.session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +36,6 @@ def test_nothing_listens_beyond_this_machine(spark: SparkSession) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 def test_workers_have_been_forked_with_all_that_they_import(spark: SparkSession) -> None:
     def look(_: int) -> bool:
-        return "millstream.spark.reader" in sys.modules
+        return "millstream.spark.source.reader" in sys.modules
 
     assert spark.sparkContext.parallelize([0], 1).map(look).collect() == [True]

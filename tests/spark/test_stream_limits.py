@@ -17,10 +17,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import millstream
 from millstream import Millstream
 from millstream.errors import InvalidInput
-from millstream.spark.layout import schema_of
 from millstream.spark.options import read_options, write_options
-from millstream.spark.positions import unpacked
-from millstream.spark.stream import LogStreamReader
+from millstream.spark.source.layout import schema_of
+from millstream.spark.source.positions import unpacked
+from millstream.spark.source.stream import LogStreamReader
 
 
 @pytest.fixture

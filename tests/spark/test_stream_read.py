@@ -11,7 +11,7 @@ import pytest
 
 import millstream
 from millstream import Millstream
-from millstream.spark.positions import unpacked
+from millstream.spark.source.positions import unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,7 +100,7 @@ def test_a_running_stream_sees_a_new_log(
 
 
 def test_a_limit_is_shared_by_backlog_and_leaves_nobody_out() -> None:
-    from millstream.spark.stream import shares
+    from millstream.spark.source.stream import shares
 
     assert shares({"a": 5, "b": 0}, None) == {"a": 5, "b": 0}
     assert shares({"a": 10, "b": 10}, 30) == {"a": 10, "b": 10}

@@ -15,7 +15,7 @@ LOADED = "loaded.txt"
 
 READ_ONE = """
 import sys
-from millstream.spark.session import local_session
+from millstream.spark.local.session import local_session
 
 spark = local_session(master="local[1]")
 factory = spark._jvm.java.lang.management.ManagementFactory

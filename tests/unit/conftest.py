@@ -14,7 +14,7 @@ import pytest
 
 import millstream
 from millstream import Limits, Millstream, aio
-from millstream.store.engine import Durability
+from millstream.engine.protocol import Durability
 from millstream.testing import SimulatedClock
 
 Reopen = Callable[..., Millstream]

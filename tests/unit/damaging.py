@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from millstream import Millstream
 from millstream.clock import Clock
+from millstream.engine.commit import Commit
+from millstream.engine.memory.engine import MemoryEngine
 from millstream.format import block as blocks
 from millstream.format import entries, keys
-from millstream.store.commit import Commit
-from millstream.store.memory import MemoryEngine
 from millstream.store.store import Store
 from millstream.testing import Probe, SimulatedClock, memory_store
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
-from millstream import wire
 from millstream.command import Command
 from millstream.format.packing import Batch, Single
+from millstream.wire import commands as wire
 
 SINGLE = Single(b"x", None, b"", None)
 PLAIN: dict[type, Any] = {int: 1, str: "a", bytes: b"", float: 1.0, bool: True}

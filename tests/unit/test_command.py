@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 import millstream
-from millstream import wire
-from millstream.aio.session import WAITING
 from millstream.command import (
     Command,
     Operation,
@@ -26,7 +24,8 @@ from millstream.command import (
     tidies,
     waits,
 )
-from millstream.embedded import COMMANDS, is_plain, put_for_later
+from millstream.embedded.loop.session import WAITING
+from millstream.embedded.session import COMMANDS, is_plain, put_for_later
 from millstream.errors import CannotOpen, Denied, InvalidInput, InvalidName, OutcomeUnknown
 from millstream.log.commands import Append, GetBounds, WaitForOffset
 from millstream.queue.commands import ClaimMessages, PutMessages
@@ -37,6 +36,7 @@ from millstream.server.auth.access import ANYONE_HERE, Principal
 from millstream.server.auth.permission import parse_permission
 from millstream.server.bounds import check_command
 from millstream.server.core import Core
+from millstream.wire import commands as wire
 from tests.unit.samples import SINGLE, required
 from tests.unit.server.guarded import guarded, in_loop
 

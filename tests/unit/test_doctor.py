@@ -19,9 +19,9 @@ import millstream
 from millstream.doctor import Finding, Report, examine
 from millstream.doctor.findings import PROBLEMS_MAX, Findings
 from millstream.doctor.visited import Visited
+from millstream.engine.checksum import row_checksum
 from millstream.errors import CorruptionError
 from millstream.format import keys
-from millstream.store.checksum import row_checksum
 
 SINGLES = 60
 APART = 30

@@ -9,9 +9,9 @@ import pytest
 
 import millstream
 from millstream.doctor import examine
+from millstream.engine.open import open_engine
 from millstream.errors import CannotOpen
 from millstream.format import keys
-from millstream.store.engines import open_engine
 from millstream.testing.engines import corrupt
 
 pytestmark = pytest.mark.requires("s3")

@@ -12,11 +12,11 @@ from millstream import Millstream
 from millstream.doctor import examine
 from millstream.errors import InvalidInput, InvalidName, NotFound
 from millstream.format import keys
-from millstream.log.head import Deleted, Name
-from millstream.log.metadata import Meta, MetadataState, Set
-from millstream.log.operations import new_log
+from millstream.log.model.head import Deleted, Name
+from millstream.log.model.metadata import Meta, MetadataState, Set
+from millstream.log.rules.operations import new_log
 from millstream.partitioning import PARTITIONS_KEY
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
 from millstream.testing import Probe
 
 PARTITIONS = 4

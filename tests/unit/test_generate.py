@@ -12,26 +12,11 @@ import pytest
 from tools import generate
 from tools.generate import GENERATED, PACKAGE, ROOT, Untranslated, translate
 
-PAIRS = ("beside", "opening", "surface", "working")
+PAIRS = ("concurrency", "opening", "runtime", "worker_runtime")
 """Files that both surfaces have under the same names, each with a text of its own."""
 
-ALONE = (
-    "claim_loop",
-    "claiming",
-    "feed",
-    "feeds",
-    "fetching",
-    "inorder",
-    "offset_waits",
-    "returning",
-    "session",
-    "standing",
-    "weight",
-)
-"""Files of coroutines that threads have no counterpart of."""
 
-
-def test_what_is_generated_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_generated_files_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     assert generate.main(["--check"]) == 0, capsys.readouterr().out
 
 
@@ -40,6 +25,8 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files in question, in a place where they can be changed."""
     for path in [
         "pyproject.toml",
+        f"{PACKAGE}__init__.py",
+        generate.MAP,
         *(f"{PACKAGE}{one}/{name}.py" for one in ("aio", "threads") for name in GENERATED),
     ]:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +57,19 @@ def test_a_file_that_is_missing_is_made(copy: Path) -> None:
     ).read_text()
 
 
+def test_the_map_names_every_module_with_its_first_line(tmp_path: Path) -> None:
+    package = tmp_path / PACKAGE
+    (package / "engine").mkdir(parents=True)
+    (package / "__init__.py").write_text('"""The package."""')
+    (package / "clock.py").write_text('"""Time | one door.\n\nMore."""')
+    (package / "engine" / "__init__.py").write_text('"""Engines."""')
+    (package / "engine" / "copy.py").write_text('"""Copies."""')
+    made = generate.map_of(tmp_path)
+    assert "| `clock.py` | Time \\| one door. |" in made
+    assert "## `engine/`\n\nEngines.\n" in made
+    assert "| `copy.py` | Copies. |" in made
+
+
 def test_a_generated_file_says_from_what_and_by_which_command() -> None:
     for name in GENERATED:
         head = (ROOT / PACKAGE / "threads" / f"{name}.py").read_text().splitlines()[0]
@@ -81,7 +81,7 @@ def test_the_two_folders_hold_the_same_files() -> None:
         return {path.stem for path in (ROOT / PACKAGE / folder).glob("*.py")} - {"__init__"}
 
     assert files("threads") == {*GENERATED, *PAIRS}
-    assert files("aio") == {*GENERATED, *PAIRS, *ALONE}
+    assert files("aio") == {*GENERATED, *PAIRS}
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -116,8 +116,8 @@ def test_pairs_that_are_written_by_hand_have_the_same_names(name: str) -> None:
         ("x = len(y)\n", "x = len(y)\n"),
         ("from millstream.aio.log import Log\n", "from millstream.threads.log import Log\n"),
         (
-            "    from millstream.aio.surface import Lock\n",
-            "    from millstream.threads.surface import Lock\n",
+            "    from millstream.aio.runtime import Lock\n",
+            "    from millstream.threads.runtime import Lock\n",
         ),
         ("async for x in f(1):\n    yield x\n", "yield from f(1)\n"),
         ("for x in f(1):\n    yield x\ny = 1\n", "yield from f(1)\ny = 1\n"),

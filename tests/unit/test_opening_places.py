@@ -13,8 +13,8 @@ import pytest
 
 import millstream
 from millstream import aio
+from millstream.engine.sqlite.engine import is_open_here
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput
-from millstream.store.sqlite import is_open_here
 
 
 @pytest.fixture(autouse=True)

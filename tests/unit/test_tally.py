@@ -8,10 +8,10 @@ import pytest
 
 import millstream
 from millstream import Millstream
-from millstream.embedded import EmbeddedSession, open_file, open_store
-from millstream.store.memory import MemoryEngine
+from millstream.embedded.session import EmbeddedSession, open_file, open_store
+from millstream.embedded.totals import Tally, Totals
+from millstream.engine.memory.engine import MemoryEngine
 from millstream.store.store import Store
-from millstream.tally import Tally, Totals
 from millstream.testing import SimulatedClock
 
 

@@ -405,44 +405,33 @@ def test_a_link_to_nowhere_is_found(text: str) -> None:
     assert list(leads_nowhere(Source("docs/QUEUES.md", text)))
 
 
-def named_files(text: str) -> Iterator[tuple[str, str]]:
-    """Each file of the table of ARCHITECTURE.md: as it is written, and its path below src."""
+def named_packages(text: str) -> set[str]:
+    """Return the packages and top-level modules that the table of ARCHITECTURE.md names."""
     section = text.partition("## Where does a change belong")[2].partition("\n## ")[0]
-    for row in re.findall(r"^\| (.*?) \|", section, re.MULTILINE):
-        folder = ""
-        for name in re.findall(r"`([\w/]+(?:\.py|/))`", row):
-            folder = name.rpartition("/")[0] if "/" in name else folder
-            yield name, f"{folder}/{name}" if "/" not in name and folder else name
+    rows = re.findall(r"^\| (.*?) \|", section, re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([\w/]+(?:\.py|/))`", row)}
 
 
-def test_the_architecture_names_files_that_are_there() -> None:
+def top_level_parts(package: Path) -> set[str]:
+    """Return the packages and modules directly below a package, as the table writes them."""
+    packages = {f"{init.parent.name}/" for init in package.glob("*/__init__.py")}
+    return packages | {path.name for path in package.glob("*.py") if "__" not in path.name}
+
+
+def test_the_architecture_has_a_row_for_every_package() -> None:
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    named = list(named_files(text))
-    gone = [path for _, path in named if not (ROOT / "src" / "millstream" / path).exists()]
-    packages = [Path(path).parent for path in python_files("src/") if path.endswith("__init__.py")]
-    inside = [path.relative_to("src/millstream") for path in packages if len(path.parts) > 2]
-    assert not gone, gone
-    assert {f"{path}/" for path in inside} <= {path for _, path in named}
+    package = ROOT / "src" / "millstream"
+    named = named_packages(text)
+    assert not [name for name in named if not (package / name).exists()]
+    assert top_level_parts(package) <= named
 
 
-def unnamed_modules(text: str, paths: Iterable[str]) -> list[str]:
-    """Modules, as paths below src/millstream, that the table of ARCHITECTURE.md does not name."""
-    named = {path for _, path in named_files(text)}
-    named |= {path.replace("aio/", "threads/", 1) for path in named}  # two folders, the same files
-    entrances = ("__init__.py", "__main__.py")
-    return [path for path in paths if path not in named and not path.endswith(entrances)]
-
-
-def test_the_architecture_names_every_module() -> None:
-    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    inside = "src/millstream/"
-    assert not unnamed_modules(text, [one.removeprefix(inside) for one in python_files(inside)])
-
-
-def test_a_module_that_no_row_names_is_found() -> None:
-    text = "## Where does a change belong\n| `log/` | a |\n| `log/head.py`, `marks.py` | a |\n"
-    assert unnamed_modules(text, ["log/head.py", "log/marks.py", "log/__init__.py"]) == []
-    assert unnamed_modules(text, ["marks.py", "log/names.py"]) == ["marks.py", "log/names.py"]
+def test_a_package_without_a_row_is_found(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "__init__.py").touch()
+    (tmp_path / "clock.py").touch()
+    text = "## Where does a change belong\n| `log/` | a |\n"
+    assert top_level_parts(tmp_path) - named_packages(text) == {"clock.py"}
 
 
 PATH = re.compile(r"`([\w/]+/\w+\.py)`")
@@ -462,7 +451,7 @@ def test_no_document_names_a_file_that_is_not_there() -> None:
 
 
 def test_a_file_that_is_not_there_is_found() -> None:
-    assert list(names_a_lost_file(Source("docs/A.md", "see `log/no.py`, `log/head.py`"))) == [
+    assert list(names_a_lost_file(Source("docs/A.md", "see `log/no.py`, `log/model/head.py`"))) == [
         (1, "there is no log/no.py")
     ]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyspark
 
 import millstream
-from millstream.spark.session import prepare
+from millstream.spark.local.session import prepare
 
 HERE = Path(__file__).resolve().parent
 COUNTRIES = ("de", "fr", "it")

@@ -11,11 +11,11 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from millstream.aio.surface import Lock
+from millstream.aio.runtime import Lock
 from millstream.command import AsyncSession
 from millstream.errors import CorruptionError, NotFound, Truncated
 from millstream.log import commands as c
-from millstream.log.names import check_integer, check_name
+from millstream.log.model.names import check_integer, check_name
 from millstream.log.progress import (
     Acknowledged,
     CursorProgress,

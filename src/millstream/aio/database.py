@@ -13,11 +13,15 @@ from millstream.aio.opening import open_session
 from millstream.aio.partitioned import PartitionedLog, open_partitioned
 from millstream.aio.queue import Queue
 from millstream.aio.room import Room
-from millstream.aio.surface import Event, opening
+from millstream.aio.runtime import Event, opening
 from millstream.aio.sync import follow, synced
 from millstream.aio.transaction import Transaction
 from millstream.clock import Clock
 from millstream.command import AsyncSession, Fold, QuerySql, Stats, sql_parameters
+from millstream.engine.place import is_address
+from millstream.engine.protocol import Durability, Mode
+from millstream.engine.slate.options import SlateOptions
+from millstream.engine.sqlite.options import SqliteOptions
 from millstream.errors import InvalidInput
 from millstream.limits import Limits
 from millstream.log import commands as c
@@ -31,10 +35,6 @@ from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
 from millstream.rooms.commands import ListInstances, ListRooms, RemoveInstance
 from millstream.rooms.model import InstanceInfo, RoomInfo
-from millstream.store.engine import Durability, Mode
-from millstream.store.place import is_address
-from millstream.store.slate_options import SlateOptions
-from millstream.store.sqlite_options import SqliteOptions
 
 ENTRIES_PER_PAGE = 1_000
 """Logs, queues or rooms that are listed by one command."""

@@ -7,16 +7,16 @@ from typing import Any
 
 from millstream.aio.any_log import AnyLog
 from millstream.aio.cursor import Cursor, open_cursor
+from millstream.aio.runtime import Entries
 from millstream.aio.stage import Stage, open_stage
-from millstream.aio.surface import Entries
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput, Truncated
 from millstream.format.packing import Single, check_json, pack_many, pack_single
 from millstream.header import HeadersLike
 from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
-from millstream.log.block import RecordBlock
-from millstream.log.names import check_name
+from millstream.log.model.block import RecordBlock
+from millstream.log.model.names import check_name
 from millstream.log.progress import SECTION, OnLost
 from millstream.numbers import checked_numbers
 from millstream.record import (

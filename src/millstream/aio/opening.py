@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.aio.read_only import ReadOnly
 from millstream.command import AsyncSession
+from millstream.engine.place import one_place
+from millstream.engine.protocol import Mode
 from millstream.remote.address import is_address
 from millstream.remote.opening import check_no_address_options, open_async_remote
-from millstream.store.engine import Mode
-from millstream.store.place import one_place
 
 if TYPE_CHECKING:
     from millstream.store.store import Store
@@ -45,8 +45,8 @@ async def open_session(
         )
         return ReadOnly(session) if mode == "r" else session
     check_no_address_options(token=token, ca=ca, read_level=read_level)
-    from millstream.aio.session import AsyncEmbeddedSession
-    from millstream.embedded import open_file
+    from millstream.embedded.loop.session import AsyncEmbeddedSession
+    from millstream.embedded.session import open_file
 
     open_it = partial(open_file, place, mode=mode, create=create, **of_files)
     opening = asyncio.get_running_loop().run_in_executor(None, open_it)

@@ -9,12 +9,12 @@ from msgspec import convert
 
 from millstream.aio.cursor import Cursor
 from millstream.aio.log import Log
-from millstream.aio.surface import Lock
+from millstream.aio.runtime import Lock
 from millstream.aio.transaction import Transaction
 from millstream.command import AsyncSession, Transact
 from millstream.errors import InvalidInput
 from millstream.log import commands as c
-from millstream.log.names import check_name
+from millstream.log.model.names import check_name
 from millstream.log.progress import CursorProgress, OnLost, check_on_lost, check_section
 from millstream.numbers import checked_numbers
 from millstream.partitioning import partition_name

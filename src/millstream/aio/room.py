@@ -10,7 +10,7 @@ from millstream.aio.log import Log
 from millstream.command import AsyncSession
 from millstream.errors import Conflict, CorruptionError, Truncated
 from millstream.log.commands import GetExtent, ReadBlocks, WaitForOffset
-from millstream.log.names import check_integer
+from millstream.log.model.names import check_integer
 from millstream.numbers import checked_numbers
 from millstream.record import Extent, Seconds, optional_ms, to_ms
 from millstream.rooms import commands as c

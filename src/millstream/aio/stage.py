@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from millstream.aio.cursor import Cursor, Source, open_cursor
-from millstream.aio.surface import Lock, Unbroken
+from millstream.aio.runtime import Lock, Unbroken
 from millstream.command import AsyncSession
 from millstream.errors import EndMoved, MillstreamError, OutcomeUnknown
 from millstream.format.packing import pack_single

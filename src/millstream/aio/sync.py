@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, TypeVar
 
-from millstream.aio.beside import Beside
-from millstream.aio.surface import Event, Future
+from millstream.aio.concurrency import Beside
+from millstream.aio.runtime import Event, Future
 from millstream.command import AsyncSession
 from millstream.errors import MillstreamError
 from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from millstream.command import AsyncSession, Transact
-from millstream.steps import Steps
+from millstream.embedded.steps import Steps
 
 
 class Transaction(Steps):

@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
-from millstream.aio.working import Bell, SideCall, make_crew, work_through
+from millstream.aio.worker_runtime import Bell, SideCall, make_crew, work_through
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput, MillstreamError, OutcomeUnknown
 from millstream.numbers import checked_numbers

@@ -22,11 +22,11 @@ import millstream
 from millstream.bench.measure import ReportRow, StepMeter, payloads, seconds
 from millstream.bench.queue_bench import ClaimingWorker
 from millstream.bench.suite import Suite
-from millstream.cluster.bulletin import NodeReport
-from millstream.cluster.jetstream import JetStreamLog
+from millstream.cluster.admin import Visit
 from millstream.cluster.membership import Plan
+from millstream.cluster.nats.jetstream import JetStreamLog
+from millstream.cluster.reports import NodeReport
 from millstream.cluster.trial import TrialCluster
-from millstream.cluster.visiting import Visit
 from millstream.errors import MillstreamError, NoQuorum
 
 NODES = 3

@@ -16,7 +16,7 @@ from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, Step, StepMeter, 
 from millstream.bench.singles import put_both
 from millstream.bench.suite import Suite
 from millstream.bench.turns import Crowd, Side, alternate
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
 from millstream.header import HeaderMapping
 from millstream.threads.database import Millstream
 from millstream.threads.log import Log

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from millstream.aio.database import Millstream
-from millstream.aio.session import AsyncEmbeddedSession
 from millstream.bench.measure import ReportRow, StepMeter, seconds
+from millstream.embedded.loop.session import AsyncEmbeddedSession
 from millstream.store.store import Store
 
 

@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 from time import sleep
 
+from millstream.engine.open import open_engine
+from millstream.engine.protocol import Engine
 from millstream.format.block import checksum
-from millstream.store.engine import Engine
-from millstream.store.engines import open_engine
 from millstream.testing.recording import recorded
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from millstream.bench.measure import seconds
-from millstream.spark.session import local_session
+from millstream.spark.local.session import local_session
 
 
 def main(store: str, log: str) -> None:

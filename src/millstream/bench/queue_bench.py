@@ -20,7 +20,7 @@ from millstream.bench.turns import (
     Side,
     by_region,
 )
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
 from millstream.header import HeaderMapping
 from millstream.queue.model.message import Message
 from millstream.store.store import Store

@@ -21,11 +21,11 @@ import msgspec
 from msgspec import Struct
 
 import millstream
-from millstream.aio.fetching import fetch, look_at
 from millstream.bench.crowd_process import CrowdProcess
 from millstream.bench.measure import ReportRow, StepMeter, memory_mib, seconds
 from millstream.bench.suite import Suite
-from millstream.embedded import EmbeddedSession, open_file
+from millstream.embedded.loop.feed_reads import fetch, look_at
+from millstream.embedded.session import EmbeddedSession, open_file
 from millstream.rooms.commands import SendToRoom, SpecifyRoom
 from millstream.rooms.model import RoomMessage
 from millstream.rooms.names import log_of

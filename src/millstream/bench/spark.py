@@ -20,9 +20,9 @@ from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, payloads, seconds
 from millstream.bench.suite import Suite
 from millstream.errors import CannotOpen
 from millstream.header import HeaderMapping
-from millstream.spark.class_archive import write_archive
+from millstream.spark.local.class_archive import write_archive
+from millstream.spark.local.session import local_session
 from millstream.spark.pipelines.target import Job, quiet
-from millstream.spark.session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -232,8 +232,8 @@ def spark_read_singles(bench: SparkBench) -> ReportRow:
 
 def spark_table(bench: SparkBench) -> ReportRow:
     """Registering the files of an archive as a table: Delta, and beside it Iceberg."""
-    from millstream.spark.archive import Archive
-    from millstream.spark.lake import KINDS, check_table, register
+    from millstream.spark.archive.archive import Archive
+    from millstream.spark.archive.lake import KINDS, check_table, register
     from millstream.spark.pipelines.archive import archive
 
     try:

@@ -15,8 +15,8 @@ from millstream.cli.display import Printed, PrintedLine, Table, plural, rough
 from millstream.errors import Denied, NoQuorum
 
 if TYPE_CHECKING:
-    from millstream.cluster.bulletin import NodeReport
     from millstream.cluster.membership import Plan
+    from millstream.cluster.reports import NodeReport
     from millstream.cluster.state import ClusterState, Reports
 
 cluster = typer.Typer(no_args_is_help=True, help="Nodes that have the same store.")
@@ -52,8 +52,8 @@ def up(
     nodes: Annotated[int, typer.Option(metavar="N", help="How many nodes a new one has.")] = 3,
 ) -> Printed:
     """Start a trial cluster on this machine, or the nodes of one that do not run."""
+    from millstream.cluster.admin import Visit
     from millstream.cluster.trial import TrialCluster
-    from millstream.cluster.visiting import Visit
 
     trial = TrialCluster(folder)
     if not trial.exists:
@@ -76,7 +76,7 @@ def up(
 @command(cluster, "cluster status", "cluster status --peers a=h1,b=h2,c=h3 --json")
 def status(place: AnyCluster, folder: Folder = FOLDER) -> Printed:
     """Show each node: its role, its epoch, and how far it is behind."""
-    from millstream.cluster.visiting import Visit
+    from millstream.cluster.admin import Visit
 
     plan = place.meant(folder)
     with Visit(plan) as visit:
@@ -112,7 +112,7 @@ def token(
     ca: Annotated[str | None, typer.Option(metavar="FILE", help="Whom TLS trusts.")] = None,
 ) -> Printed:
     """Create a token, by the cluster's secret; its text is shown once."""
-    from millstream.cluster.visiting import Visit
+    from millstream.cluster.admin import Visit
 
     plan = place.meant(folder)
     with Visit(plan) as visit:
@@ -158,7 +158,7 @@ def close(place: AnyCluster, consent: Consent, folder: Folder = FOLDER) -> Print
     Every node stops behind the same entry. `cluster move` begins another log there, and `cluster
     repair` begins it anew where it was.
     """
-    from millstream.cluster.visiting import Visit, closed_behind
+    from millstream.cluster.admin import Visit, closed_behind
 
     plan = place.meant(folder)
     with Visit(plan) as visit:
@@ -189,7 +189,7 @@ def move(place: AnyCluster, consent: Consent, folder: Folder = FOLDER) -> Printe
 
 
 def _rebuild(plan: Plan, consent: Consent, *, accept_loss: bool, told: str) -> Printed:
-    from millstream.cluster.visiting import Visit, longest
+    from millstream.cluster.admin import Visit, longest
 
     with Visit(plan) as visit:
         reports = visit.listen(lambda found: len(found) >= plan.members, timeout_s=HEAR_S)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millstream.cli.declared import Fields
+from millstream.engine.place import is_address, is_bucket
 from millstream.errors import CannotOpen
 from millstream.server.settings import Settings
-from millstream.store.place import is_address, is_bucket
 
 if TYPE_CHECKING:
     from millstream.cluster.membership import Plan
@@ -86,7 +86,7 @@ class ClusterPlace:
     def plan(self, node: str = "", address: str = "") -> Plan:
         """The cluster as one of its nodes sees it, or, without a name, a visitor."""
         from millstream.cluster.membership import Plan, replicas_of
-        from millstream.cluster.nats_access import ClusterTls, parse_nats
+        from millstream.cluster.nats.access import ClusterTls, parse_nats
         from millstream.cluster.peers import own, parse_peers
 
         secret = self.secret()
@@ -188,7 +188,7 @@ def member_of(plan: Plan | None, file: str | Path, *, file_mode: int) -> Iterato
     from millstream import __version__
     from millstream.cluster.membership import Membership
     from millstream.server.cluster.fetching import Fetcher
-    from millstream.server.cluster.seat import KEY_OF_THIS_MACHINE
+    from millstream.server.cluster.role import KEY_OF_THIS_MACHINE
 
     if is_bucket(file):
         raise typer.BadParameter("a node keeps its rows in a file of its own, not in a bucket")
@@ -230,7 +230,7 @@ def pair_of(
         raise typer.BadParameter("--standby-of is the primary's address: http://HOST:PORT")
     from millstream.cluster.peers import derive
     from millstream.server.cluster.pairing import Pairing
-    from millstream.server.cluster.seat import KEY_OF_THIS_MACHINE
+    from millstream.server.cluster.role import KEY_OF_THIS_MACHINE
 
     secret = cluster.secret()
     if not secret and not settings.is_loopback():

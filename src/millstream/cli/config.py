@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from millstream.store.place import is_address, is_bucket
+from millstream.engine.place import is_address, is_bucket
 
 FILE = "millstream.toml"
 SHARED = {"store": "store", "token": "secret", "ca": "ca"}

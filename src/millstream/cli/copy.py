@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from millstream.cli.display import Printed, plural, progress, safe, size
+from millstream.engine.place import is_address
 from millstream.errors import InvalidInput
-from millstream.store.place import is_address
 
 
 def copy(
@@ -32,7 +32,7 @@ def copy(
     command goes on; a bucket has no room for the application's tables. What is committed while it
     runs stays behind.
     """
-    from millstream.store.store_copy import copy_store
+    from millstream.engine.copy import copy_store
 
     for place in (source, target):
         if is_address(place):

@@ -14,13 +14,13 @@ import typer
 
 from millstream.cli.display import note, safe
 from millstream.clock import SystemClock
+from millstream.engine.place import is_bucket
 from millstream.errors import Fenced
-from millstream.store.place import is_bucket
 
 if TYPE_CHECKING:
+    from millstream.engine.protocol import Engine
+    from millstream.objects.lease import LeaseKeeper, Loss
     from millstream.server.serving import Serving
-    from millstream.store.engine import Engine
-    from millstream.store.lease import LeaseKeeper, Loss
     from millstream.store.store import Store
 
 
@@ -40,11 +40,11 @@ def leased(
             raise typer.BadParameter("--standby is for object storage, such as s3://bucket/prefix")
         yield {}
         return
-    from millstream.spark.adopting import Adopter
-    from millstream.store.lease import LeaseKeeper, ObjectLease, wait_for_lease
-    from millstream.store.object_folder import ObjectFolder
-    from millstream.store.slate_address import parse_address
-    from millstream.store.slate_binding import load
+    from millstream.engine.slate.binding import load
+    from millstream.objects.address import parse_address
+    from millstream.objects.folder import ObjectFolder
+    from millstream.objects.lease import LeaseKeeper, ObjectLease, wait_for_lease
+    from millstream.spark.sink.adopter import Adopter
 
     load()  # now, and not once every second counts
     holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -88,7 +88,7 @@ def leased(
 
 def _opened(place: str, keeper: LeaseKeeper) -> Engine:
     """Open the store, which fences the writer before: only while the lease is held."""
-    from millstream.store.engines import open_engine
+    from millstream.engine.open import open_engine
 
     engine = open_engine(place, before_fencing=keeper.check)
     try:

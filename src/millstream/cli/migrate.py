@@ -8,8 +8,8 @@ import typer
 
 from millstream.cli.display import Printed, plural, progress, safe, size
 from millstream.cli.place import StorePlace
+from millstream.engine.place import is_bucket
 from millstream.errors import CannotOpen, InvalidInput
-from millstream.store.place import is_bucket
 
 
 def migrate(
@@ -24,7 +24,7 @@ def migrate(
     may have the store open. A damaged store is left as it is. Ends with 0 also if there was nothing to
     do.
     """
-    from millstream.store.sqlite_convert import convert_file
+    from millstream.engine.sqlite.convert import convert_file
 
     file = place.home("migrate", path)
     if isinstance(file, str) or is_bucket(file):

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 
 import millstream
+from millstream.engine.place import check_file, is_address, is_bucket
 from millstream.errors import CannotOpen, NotFound
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
-from millstream.store.place import check_file, is_address, is_bucket
 
 DEFAULT_STORE = "millstream.db"
 

@@ -28,8 +28,8 @@ def promote(
     What the former primary had not shipped is in its own file alone. It stops when it hears of this,
     and is refused when it is started again.
     """
+    from millstream.engine.place import is_address
     from millstream.remote.address import SOCKET_PATH, parse_address
-    from millstream.store.place import is_address
 
     where = url or place.store
     if not is_address(where):

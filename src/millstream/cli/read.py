@@ -18,7 +18,7 @@ from millstream.cli.names import LogName
 from millstream.cli.output import Output
 from millstream.cli.place import existing_log
 from millstream.errors import NotFound, Partitioned
-from millstream.log.names import NUMBER_MAX
+from millstream.log.model.names import NUMBER_MAX
 from millstream.partitioning import partition_name
 
 TAKEN = 500

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from millstream.clock import SystemClock
 from millstream.command import Command, Session
-from millstream.embedded import EmbeddedSession, open_file
+from millstream.embedded.session import EmbeddedSession, open_file
+from millstream.engine.protocol import Mode
 from millstream.errors import CannotOpen
 from millstream.limits import Limits
-from millstream.store.engine import Mode
 
 T = TypeVar("T")
 

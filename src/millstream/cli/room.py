@@ -31,7 +31,7 @@ from millstream.cli.display import (
 )
 from millstream.cli.names import RoomName
 from millstream.clock import SystemClock
-from millstream.log.names import NUMBER_MAX
+from millstream.log.model.names import NUMBER_MAX
 from millstream.worker.stopping import stopped_by_signals
 
 room = typer.Typer(help="Send to rooms and listen to them.", no_args_is_help=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from millstream.cli.display import rough, safe
-from millstream.pulse import Pulse
+from millstream.embedded.status import Pulse
 from millstream.queue.model.message import QueueInfo
 from millstream.rooms.model import RoomInfo
 

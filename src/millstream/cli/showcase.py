@@ -137,7 +137,7 @@ def _prepare(file: Path) -> None:
 
 def serve(path: str, port: str) -> None:
     """One of the servers; on any free port if the wanted one is taken."""
-    from millstream.server.http.listening import CannotListen
+    from millstream.server.listen.listening import CannotListen
     from millstream.server.serving import Serving
     from millstream.server.settings import Settings
 

@@ -45,10 +45,10 @@ def warm() -> Printed:
     Keeps the classes of this Spark and this Java in the user's cache folder, about 180 MB. Takes about
     a minute, and has to be done again after an upgrade of either.
     """
-    from millstream.spark.session import check_installed
+    from millstream.spark.local.session import check_installed
 
     check_installed()  # before anything of Spark is imported
-    from millstream.spark.class_archive import write_archive
+    from millstream.spark.local.class_archive import write_archive
 
     with progress("starting Spark"):
         path = write_archive()

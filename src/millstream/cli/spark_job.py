@@ -50,7 +50,7 @@ class Where:
 
     def run(self, pipeline: str, place: StorePlace, *arguments: Any, **options: Any) -> Any:
         """Run a pipeline on a store; its summary."""
-        from millstream.spark.session import check_installed
+        from millstream.spark.local.session import check_installed
 
         check_installed()  # before anything of Spark is imported
         from millstream.spark.pipelines.target import Tell, place_of, quiet
@@ -77,7 +77,7 @@ class Where:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
-        from millstream.spark.session import java_exit, local_session
+        from millstream.spark.local.session import java_exit, local_session
 
         descriptor, name = tempfile.mkstemp(prefix="millstream-spark-", suffix=".log")
         os.close(descriptor)

@@ -24,9 +24,9 @@ from millstream.cli.display import (
     size,
 )
 from millstream.cli.place import StorePlace
+from millstream.engine.place import is_bucket
 from millstream.errors import CannotOpen, MillstreamError
 from millstream.replica.sync.outcome import LeftBehind, Outcome, Progress, SetBack
-from millstream.store.place import is_bucket
 from millstream.worker.stopping import stopped_by_signals
 
 RETRY_S_MAX = 30.0

@@ -17,7 +17,7 @@ from millstream.cli.command import AsJson
 from millstream.cli.display import console, json_text, say
 from millstream.cli.place import StorePlace
 from millstream.cli.screen import TITLES, Scene, draw, line_of
-from millstream.pulse import Pulse
+from millstream.embedded.status import Pulse
 from millstream.queue.model.message import QueueInfo
 from millstream.rooms.model import RoomInfo
 

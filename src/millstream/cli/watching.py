@@ -17,15 +17,15 @@ import typer
 from millstream import Millstream
 from millstream.cli.place import StorePlace
 from millstream.clock import SystemClock
-from millstream.embedded import EmbeddedSession, open_file
+from millstream.embedded.session import EmbeddedSession, open_file
+from millstream.embedded.status import Pulse, age_s, flow_between
+from millstream.embedded.totals import Tally, Totals
+from millstream.engine.place import check_file, is_bucket
 from millstream.errors import CannotOpen, Denied, MillstreamError, Unauthenticated
-from millstream.pulse import Pulse, age_s, flow_between
 from millstream.record import Status
 from millstream.remote.address import Address
 from millstream.remote.nodes import parse_nodes
-from millstream.store.place import check_file, is_bucket
 from millstream.store.store import Store
-from millstream.tally import Tally, Totals
 from millstream.threads.read_only import ReadOnly
 
 LOOK_S = 1.0

@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from millstream.engine.commit import Commit, Row
 from millstream.errors import CorruptionError, Overloaded
 from millstream.format import keys
-from millstream.store.commit import Commit, Row
 
 EPOCH, COMMIT, BARRIER, CHUNK, CHUNKED, CLOSED = range(1, 7)
 

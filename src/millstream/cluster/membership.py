@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from millstream.clock import Clock, SystemClock
-from millstream.cluster.bulletin import Bulletin
-from millstream.cluster.catch_up import Fetch
-from millstream.cluster.nats_access import ClusterTls, NatsAccess
-from millstream.cluster.node import Node
+from millstream.cluster.nats.access import ClusterTls, NatsAccess
+from millstream.cluster.nats.stream_leader import StreamLead
+from millstream.cluster.node.catch_up import Fetch
+from millstream.cluster.node.node import Node
+from millstream.cluster.node.snapshots import open_member
+from millstream.cluster.node.trimming import Trimmer
 from millstream.cluster.peers import NATS_USER, Peer, check_name, derive, own
+from millstream.cluster.reports import Bulletin
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Unreachable
-from millstream.cluster.snapshots import open_member
-from millstream.cluster.stream_lead import StreamLead
-from millstream.cluster.trimming import Trimmer
+from millstream.engine.protocol import Engine
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.format import keys
-from millstream.store.engine import Engine
 
 if TYPE_CHECKING:
-    from millstream.cluster.jetstream import JetStreamLog
-    from millstream.cluster.nats_line import NatsLine
-    from millstream.cluster.reporting import Reporting
+    from millstream.cluster.nats.connection import NatsLine
+    from millstream.cluster.nats.jetstream import JetStreamLog
+    from millstream.cluster.nats.reports import Reporting
 
 _logger = logging.getLogger("millstream.cluster")
 
@@ -99,7 +99,7 @@ class Plan(Struct, frozen=True):
 
     def connect(self, name: str) -> NatsLine:
         """A line to the cluster's NATS servers, to this node's own first."""
-        from millstream.cluster.nats_line import NatsLine
+        from millstream.cluster.nats.connection import NatsLine
 
         return NatsLine(self.access(), name=name)
 
@@ -206,7 +206,7 @@ class Membership:
         return engine
 
     def _start_server(self) -> None:
-        from millstream.cluster.nats_server import NatsServer
+        from millstream.cluster.nats.server import NatsServer
 
         folder = self._file.with_name(f"{self._file.name}.nats")
         me = own(self.plan.peers, self.plan.node)
@@ -218,8 +218,8 @@ class Membership:
 
     def _join(self, *, is_new: bool) -> tuple[JetStreamLog, Reporting]:
         """The shared log. Only a node without a history makes it: else its loss would be hidden."""
-        from millstream.cluster.jetstream import JetStreamLog
-        from millstream.cluster.reporting import Reporting
+        from millstream.cluster.nats.jetstream import JetStreamLog
+        from millstream.cluster.nats.reports import Reporting
 
         self._line = self.plan.connect(self.plan.node)
         self._stack.callback(self._line.close)
@@ -234,7 +234,7 @@ class Membership:
 
         Raises `CannotOpen` if NATS refuses.
         """
-        from millstream.cluster.jetstream import Unfit
+        from millstream.cluster.nats.jetstream import Unfit
 
         deadline_s = self._clock.seconds() + GIVE_UP_S
         while True:

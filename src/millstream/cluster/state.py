@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from millstream.cluster import refusal
-from millstream.cluster.bulletin import NodeReport
+from millstream.cluster.node import refusal
+from millstream.cluster.reports import NodeReport
 from millstream.cluster.shared_log import Held
 
 Reports = Mapping[str, tuple[NodeReport, float]]

@@ -18,9 +18,9 @@ from millstream.doctor.queues import QueueExamination
 from millstream.doctor.replay import Replay
 from millstream.doctor.rooms import RoomExamination
 from millstream.doctor.rows import FileRows
+from millstream.engine.place import is_bucket
 from millstream.errors import CorruptionError
 from millstream.format import ids, keys
-from millstream.store.place import is_bucket
 
 __all__ = ["Finding", "Progress", "Report", "examine"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millstream.log.marks import Marks, Range
+from millstream.log.model.marks import Marks, Range
 
 
 class Coverage(Marks):

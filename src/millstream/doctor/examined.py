@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-from millstream.store.engine import Snapshot
+from millstream.engine.protocol import Snapshot
 
 Progress = Callable[[str, int, int], None]
 """Told the stage, the rows checked so far, and how many there are."""

@@ -13,11 +13,11 @@ from millstream.doctor.replay import Replay
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import keys
 from millstream.format.lineage import Fork, decode_marks, decode_set_back
-from millstream.log.ancestry import fork_of
-from millstream.log.head import Head
-from millstream.log.reader import RowMoved, find_blocks
+from millstream.log.model.head import Head
+from millstream.log.reading.reader import RowMoved, find_blocks
+from millstream.log.rules.ancestry import fork_of
 from millstream.replica.chain import Chain, Mark
-from millstream.store.rows import Rows
+from millstream.store.state.view import Rows
 
 READ_BYTES = 4 * 1024 * 1024
 DEPTH_MAX = 1_000

@@ -21,13 +21,13 @@ from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.format.lineage import Fork
-from millstream.log.cursor_state import CursorState
-from millstream.log.head import Head, Name
-from millstream.log.marks import Marks
-from millstream.log.metadata import MetadataState
-from millstream.log.producer import ProducerState
-from millstream.log.sparse import bytes_below
-from millstream.store.rows import Rows
+from millstream.log.model.cursor_state import CursorState
+from millstream.log.model.head import Head, Name
+from millstream.log.model.marks import Marks
+from millstream.log.model.metadata import MetadataState
+from millstream.log.model.producer import ProducerState
+from millstream.log.rules.sparse import bytes_below
+from millstream.store.state.view import Rows
 
 
 class LogExamination:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from millstream.clock import SystemClock
 from millstream.doctor.examined import Found, Progress
 from millstream.doctor.findings import Findings
+from millstream.engine.slate.examined import ExaminedBucket
+from millstream.engine.sqlite.schema import FORMAT
 from millstream.errors import MillstreamError
 from millstream.format import keys
-from millstream.store.slate_examined import ExaminedBucket
-from millstream.store.sqlite_schema import FORMAT
 
 _UNRECORDED = {keys.PAYLOAD: "payload", keys.PAYLOAD_BLOCK: "payload_block", keys.DELTA: "delta"}
 """What is no record: types that are walked by their numbers."""

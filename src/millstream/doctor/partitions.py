@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from millstream.doctor.findings import Findings
-from millstream.log.head import Head
-from millstream.log.metadata import MetadataState
-from millstream.log.partitioned import count_in
+from millstream.log.model.head import Head
+from millstream.log.model.metadata import MetadataState
+from millstream.log.model.partitioned import count_in
 from millstream.partitioning import partition_name, partition_of
 
 

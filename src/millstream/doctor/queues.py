@@ -16,7 +16,7 @@ from millstream.doctor.logs import LogExamination
 from millstream.doctor.replay import Replay
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
-from millstream.log.head import Head, without
+from millstream.log.model.head import Head, without
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.roster import Roster
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT

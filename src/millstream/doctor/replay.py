@@ -13,17 +13,17 @@ from operator import attrgetter
 
 import msgspec
 
-from millstream import embedded
 from millstream.doctor.examined import ExaminedRows, Found
 from millstream.doctor.findings import Findings
+from millstream.embedded import session as embedded
 from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.format.described import describe
-from millstream.log.head import Head, RecordsAppended
-from millstream.store import delta as deltas
-from millstream.store.entity import Entity, Kinds
-from millstream.store.instance import Instance
-from millstream.store.overlay import Overlay
+from millstream.log.model.head import Head, RecordsAppended
+from millstream.store.state import delta as deltas
+from millstream.store.state.entity import Entity, Kinds
+from millstream.store.state.instance import Instance
+from millstream.store.state.overlay import Overlay
 
 KINDS: Kinds = {**embedded.KINDS, keys.STORE: Instance}
 

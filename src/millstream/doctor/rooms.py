@@ -11,8 +11,8 @@ from millstream.doctor.logs import LogExamination
 from millstream.doctor.replay import Replay
 from millstream.errors import CorruptionError
 from millstream.format import keys, room_keys
-from millstream.log.head import Head
-from millstream.log.names import ROOM
+from millstream.log.model.head import Head
+from millstream.log.model.names import ROOM
 from millstream.rooms.presence import decode_connection
 from millstream.rooms.retaining import decode_value
 from millstream.rooms.state import RoomState

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from millstream.errors import Conflict, InvalidInput, OutOfRange, Truncated
-from millstream.log.marks import Marks, Range, joined
+from millstream.log.model.marks import Marks, Range, joined
 from millstream.numbers import check_whole
 from millstream.record import CursorInfo, Extent, Record
 

@@ -23,7 +23,7 @@ from millstream.format.packing import (
 from millstream.header import HeadersLike
 from millstream.limits import Limits
 from millstream.log import commands as c
-from millstream.log.names import check_name
+from millstream.log.model.names import check_name
 from millstream.partitioning import PARTITIONS_MAX, key_partition, partition_name
 from millstream.record import Item, PartitionOffset, Producer
 

@@ -13,7 +13,7 @@ from millstream.format.packing import Batch, Single, batch_of
 from millstream.header import Headers
 from millstream.limits import Limits
 from millstream.log import commands as c
-from millstream.log.names import NUMBER_MAX
+from millstream.log.model.names import NUMBER_MAX
 from millstream.record import Producer, Record
 
 

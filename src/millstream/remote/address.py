@@ -17,8 +17,8 @@ from millstream.cluster.read_level import (
     ReadLevel,
     parse_read_level,
 )
+from millstream.engine.place import is_address as is_address
 from millstream.errors import CannotOpen, InvalidInput
-from millstream.store.place import is_address as is_address
 
 if TYPE_CHECKING:
     import ssl

@@ -10,10 +10,11 @@ import logging
 from abc import ABC, abstractmethod
 from typing import Any
 
-from millstream import framing, wire
 from millstream.errors import InvalidInput
-from millstream.framing import BadFrame, Unframer
 from millstream.remote.address import Address
+from millstream.wire import commands as wire
+from millstream.wire import framing
+from millstream.wire.framing import BadFrame, Unframer
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """Of a frame of answers: four batches of the largest permitted size."""

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from millstream import wire
 from millstream.clock import SystemClock
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.remote.address import TOKEN_VARIABLE, Address
@@ -25,9 +24,10 @@ from millstream.remote.codec import (
     Refused,
     WebSocketCodec,
 )
-from millstream.remote.line import LoopLine
+from millstream.remote.loop_connection import LoopLine
 from millstream.remote.nodes import Nodes
-from millstream.remote.plug import Plug, reach
+from millstream.remote.thread_connection import Plug, reach
+from millstream.wire import commands as wire
 
 PASSING = {408, 425, 429, 500, 502, 503, 504}
 """Answers after which another attempt may do better."""

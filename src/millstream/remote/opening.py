@@ -9,9 +9,9 @@ from millstream.errors import CannotOpen, InvalidInput
 from millstream.remote.nodes import Nodes, parse_nodes
 
 if TYPE_CHECKING:
-    from millstream.remote.link import Patience
-    from millstream.remote.session import AsyncRemoteSession
-    from millstream.remote.threads import RemoteSession
+    from millstream.remote.loop_client import Patience
+    from millstream.remote.loop_session import AsyncRemoteSession
+    from millstream.remote.thread_session import RemoteSession
 
 CONNECT_TIMEOUT_S = 10.0
 """For one attempt to connect, up to the server's greeting."""
@@ -23,7 +23,7 @@ RETRY_FOR_S = 30.0
 def open_remote(url: str, **options: Any) -> RemoteSession:
     """A session for threads; options that are for files are refused."""
     nodes, patience = _checked(url, **options)
-    from millstream.remote.threads import RemoteSession
+    from millstream.remote.thread_session import RemoteSession
 
     return RemoteSession(nodes, patience)
 
@@ -31,8 +31,8 @@ def open_remote(url: str, **options: Any) -> RemoteSession:
 async def open_async_remote(url: str, **options: Any) -> AsyncRemoteSession:
     """A session for the coroutines of the running event loop; as `open_remote`."""
     nodes, patience = _checked(url, **options)
-    from millstream.remote.link import Link
-    from millstream.remote.session import AsyncRemoteSession
+    from millstream.remote.loop_client import Link
+    from millstream.remote.loop_session import AsyncRemoteSession
 
     return AsyncRemoteSession(await Link.open(nodes, patience))
 
@@ -65,7 +65,7 @@ def _checked(
             "a server is reached with the package `websockets`: pip install 'millstream[client]'",
             path=url.rpartition("@")[2],
         )
-    from millstream.remote.link import Patience
+    from millstream.remote.loop_client import Patience
 
     patience = Patience(connect_timeout_s=connect_timeout, retry_for_s=retry_for)
     return parse_nodes(url, token=token, ca=ca, read_level=read_level), patience

@@ -24,7 +24,6 @@ from typing import Any
 
 from msgspec import Raw
 
-from millstream import wire
 from millstream.clock import SystemClock
 from millstream.command import Command, waits
 from millstream.errors import (
@@ -44,6 +43,7 @@ from millstream.remote.repeats import (
     unknown,
     unreachable,
 )
+from millstream.wire import commands as wire
 
 FRAME_BYTES = 1 << 20
 """A frame is sent once it holds so much: the server can begin with it."""

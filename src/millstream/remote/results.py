@@ -7,9 +7,9 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw
 
-from millstream import wire
 from millstream.command import Command
 from millstream.errors import MillstreamError
+from millstream.wire import commands as wire
 
 T = TypeVar("T")
 

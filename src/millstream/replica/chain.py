@@ -29,8 +29,8 @@ from msgspec.structs import replace
 
 from millstream.errors import InvalidInput
 from millstream.format import block as blocks
-from millstream.log.block import RecordBlock
-from millstream.log.names import check_integer
+from millstream.log.model.block import RecordBlock
+from millstream.log.model.names import check_integer
 
 PIECE_RECORDS_MAX = 1_024
 PIECE_BYTES_MAX = 1024 * 1024

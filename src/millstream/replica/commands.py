@@ -7,9 +7,9 @@ from msgspec import Struct, field
 from millstream.command import Operation, Procedure, Read, Traits, on_copy, on_store
 from millstream.errors import InvalidInput
 from millstream.format.packing import check_timestamp
-from millstream.log.block import RecordBlock
-from millstream.log.metadata import Meta
-from millstream.log.names import check_integer, check_name
+from millstream.log.model.block import RecordBlock
+from millstream.log.model.metadata import Meta
+from millstream.log.model.names import check_integer, check_name
 from millstream.record import SetBackReader
 from millstream.replica.chain import Mark
 

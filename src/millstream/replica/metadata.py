@@ -16,12 +16,19 @@ import msgspec
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format import keys
 from millstream.format.packing import TIMESTAMP_MS_MAX
-from millstream.log.metadata import TOMBSTONES_MAX, Meta, MetadataState, Set, Stamp, check_limits
-from millstream.log.names import check_integer, check_name, check_text
-from millstream.log.operations import find_log, need_log
+from millstream.log.model.metadata import (
+    TOMBSTONES_MAX,
+    Meta,
+    MetadataState,
+    Set,
+    Stamp,
+    check_limits,
+)
+from millstream.log.model.names import check_integer, check_name, check_text
+from millstream.log.rules.operations import find_log, need_log
 from millstream.replica.commands import GetStampedMetadata
-from millstream.store.rows import View
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.view import View
 
 COUNTER_MAX = 2**53
 """Entries set within one millisecond: far beyond what a writer reaches, far below what overflows."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.log import commands as c
-from millstream.log.head import Head, Owned
-from millstream.log.names import check_name
-from millstream.log.operations import check_free, need_log, not_owner
+from millstream.log.model.head import Head, Owned
+from millstream.log.model.names import check_name
+from millstream.log.rules.operations import check_free, need_log, not_owner
 from millstream.record import Owner
-from millstream.store.instance import instance_id
-from millstream.store.rows import View
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.instance import instance_id
+from millstream.store.state.view import View
 
 
 def get_owner(view: View, query: c.GetOwner) -> Owner:

@@ -18,12 +18,12 @@ from msgspec import Struct
 
 from millstream.errors import CorruptionError
 from millstream.format import entries
-from millstream.log.reader import RowMoved, entries_of
+from millstream.log.reading.reader import RowMoved, entries_of
 from millstream.record import Status
 from millstream.rooms.finding import FoundRoom
 from millstream.rooms.names import room_of
 from millstream.rooms.operations import all_rooms
-from millstream.store.rows import View
+from millstream.store.state.view import View
 from millstream.store.store import Store
 
 MESSAGES_WARNING, MESSAGES_CRITICAL = 1_000, 5_000

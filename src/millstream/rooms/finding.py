@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from millstream.format import room_keys
-from millstream.log.head import Head
-from millstream.log.operations import find_log, make_log
+from millstream.log.model.head import Head
+from millstream.log.rules.operations import find_log, make_log
 from millstream.rooms.names import log_of
 from millstream.rooms.settings import DEFAULTS, RoomSettings
 from millstream.rooms.state import RoomState
-from millstream.store.rows import View
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.view import View
 
 
 class FoundRoom(NamedTuple):

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
-from millstream.store.entity import Entity
+from millstream.store.state.entity import Entity
 
 ENDED_KEPT = 8
 """Of the last generations so many are remembered, with their ends."""

@@ -14,16 +14,16 @@ from msgspec.structs import replace
 
 from millstream.errors import Fenced, Locked
 from millstream.format import keys, room_keys
-from millstream.log.cursor_state import CursorOpened, CursorState, FloorMoved
+from millstream.log.model.cursor_state import CursorOpened, CursorState, FloorMoved
 from millstream.rooms import commands as c
 from millstream.rooms.finding import find_room
 from millstream.rooms.holder import is_dead
 from millstream.rooms.instance_state import InstanceHeld, InstanceProlonged, InstanceState
 from millstream.rooms.model import InstanceInfo, InstanceTaken
 from millstream.rooms.names import check_instance, watermark_of
-from millstream.store.rows import View
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.view import View
 from millstream.store.store import Store
-from millstream.store.transaction import WriteTransaction
 
 TRIES = 8
 SECTION = 1_024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.errors import InvalidInput, InvalidName, TooLarge
 from millstream.limits import NAME_CHARS_MAX
-from millstream.log.names import ROOM, check_name, check_text
+from millstream.log.model.names import ROOM, check_name, check_text
 
 ROOM_NAME_CHARS_MAX = NAME_CHARS_MAX - len(ROOM)
 """Characters in a room's name: its log's name begins with `room:`, and is a name like any other."""

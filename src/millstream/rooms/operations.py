@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from millstream.engine.commit import Row
 from millstream.errors import Conflict
 from millstream.format import keys, room_keys
-from millstream.log import operations as logs
-from millstream.log.ancestry import FORK_NAME
 from millstream.log.commands import DeleteLog
-from millstream.log.head import Head, Name
-from millstream.log.names import ROOM
+from millstream.log.model.head import Head, Name
+from millstream.log.model.names import ROOM
+from millstream.log.rules import operations as logs
+from millstream.log.rules.ancestry import FORK_NAME
 from millstream.record import moment
 from millstream.rooms import commands as c
 from millstream.rooms.finding import FoundRoom, find_room, make_room
@@ -22,10 +23,9 @@ from millstream.rooms.presence import FIRST_ROWS, ROWS_MAX, first_present_of, pr
 from millstream.rooms.retaining import decode_value, forget_types, retained_page
 from millstream.rooms.settings import DEFAULTS
 from millstream.rooms.state import RetainedCounted, RoomSpecified, RoomState
-from millstream.store.commit import Row
-from millstream.store.rows import View
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.view import View
 from millstream.store.store import Store
-from millstream.store.transaction import WriteTransaction
 
 NAMES_PER_STEP = 500
 

@@ -13,7 +13,7 @@ from millstream.format.json_text import check_json_text
 from millstream.format.packing import JSON, Batch, Single, batch_of, pack_value
 from millstream.header import Scalar
 from millstream.limits import NAME_CHARS_MAX
-from millstream.log.names import check_integer, check_name
+from millstream.log.model.names import check_integer, check_name
 from millstream.rooms.model import RoomMessage
 from millstream.rooms.names import check_key, check_type
 

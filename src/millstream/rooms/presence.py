@@ -17,12 +17,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from millstream.engine.commit import Row
 from millstream.errors import CorruptionError, Locked, NotOwner
 from millstream.format import keys, room_keys
 from millstream.log.commands import Append
-from millstream.log.head import Head
-from millstream.log.names import check_name
-from millstream.log.operations import append
+from millstream.log.model.head import Head
+from millstream.log.model.names import check_name
+from millstream.log.rules.operations import append
 from millstream.rooms import commands as c
 from millstream.rooms.finding import FoundRoom, find_room, make_room
 from millstream.rooms.instance_state import InstanceState
@@ -31,10 +32,9 @@ from millstream.rooms.model import Joined, PresenceList, Present
 from millstream.rooms.names import JOINED, LEFT
 from millstream.rooms.packing import announcement, check_client, check_sender
 from millstream.rooms.state import PeopleCounted, RoomState
-from millstream.store.commit import Row
-from millstream.store.rows import View
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.view import View
 from millstream.store.store import Store
-from millstream.store.transaction import WriteTransaction
 
 GRACE_MS = 5_000
 """How long a user may be away without the room being told."""

@@ -16,8 +16,8 @@ from millstream.rooms.instance_state import InstanceState
 from millstream.rooms.instances import all_instances
 from millstream.rooms.packing import check_client
 from millstream.rooms.state import ClientResumed
-from millstream.store.rows import View
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.view import View
 
 
 def resume(tx: WriteTransaction, command: ResumeInRoom) -> int:

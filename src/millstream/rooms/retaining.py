@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 import msgspec
 
+from millstream.engine.commit import Row
 from millstream.errors import CorruptionError
 from millstream.format import keys, room_keys
 from millstream.rooms.commands import GetRetained, ReadRetained
 from millstream.rooms.finding import FoundRoom, find_room
 from millstream.rooms.model import RetainedSome, RetainedValue, RetainedValues
-from millstream.store.commit import Row
-from millstream.store.rows import View
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.view import View
 from millstream.store.store import Store
-from millstream.store.transaction import WriteTransaction
 
 ROWS_MAX = 1_000_000
 """More than a room can retain."""

@@ -7,7 +7,7 @@ from millstream.format import room_keys
 from millstream.format.packing import Batch, Single
 from millstream.limits import MiB, too_large
 from millstream.log.commands import Append
-from millstream.log.operations import append
+from millstream.log.rules.operations import append
 from millstream.rooms.commands import Broadcast, SendToRoom
 from millstream.rooms.finding import FoundRoom, make_room
 from millstream.rooms.model import Sent
@@ -17,7 +17,7 @@ from millstream.rooms.resuming import check_generation
 from millstream.rooms.retaining import encode_value
 from millstream.rooms.state import RetainedCounted
 from millstream.rooms.turns import take_turn
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
 
 MESSAGES_MAX = 10_000
 """Messages in one call."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 from msgspec import Struct, field
 
 from millstream.rooms.settings import DEFAULTS, RoomSettings
-from millstream.store.entity import Entity
+from millstream.store.state.entity import Entity
 
 RESUMED_MAX = 1_000
 """Clients of a room that are remembered to have come back."""

@@ -20,19 +20,19 @@ from msgspec.structs import replace
 from millstream.errors import CorruptionError
 from millstream.format import keys, room_keys
 from millstream.log.commands import Truncate
-from millstream.log.cursor_state import CursorState
-from millstream.log.head import Head
-from millstream.log.operations import truncate
-from millstream.log.retention import cut
+from millstream.log.model.cursor_state import CursorState
+from millstream.log.model.head import Head
+from millstream.log.rules.operations import truncate
+from millstream.log.rules.retention import cut
 from millstream.record import Retention
 from millstream.rooms import commands as c
 from millstream.rooms.instances import all_instances, free_dead_instances
 from millstream.rooms.names import WATERMARK, room_of, watermark_parts
 from millstream.rooms.operations import all_rooms
 from millstream.rooms.presence import needs_settling, settle
-from millstream.store.rows import View
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.view import View
 from millstream.store.store import Store
-from millstream.store.transaction import WriteTransaction
 
 SEEN_MS = 5 * 60 * 1000
 """An instance that is silent for so long guards nothing any more."""

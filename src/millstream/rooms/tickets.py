@@ -12,8 +12,8 @@ from functools import partial
 from millstream.errors import InvalidInput, MetadataConflict
 from millstream.format.ticket import BY_STORE, KEY_BYTES, SECONDS_MAX, TicketClaims, sign
 from millstream.log.commands import GetMetadata, SetMetadata
-from millstream.log.operations import set_metadata
-from millstream.log.queries import get_metadata
+from millstream.log.reading.queries import get_metadata
+from millstream.log.rules.operations import set_metadata
 from millstream.queue.rules.sources import OWN
 from millstream.rooms.commands import MintTicket
 from millstream.rooms.model import RoomTicket

@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from millstream.errors import OutOfSequence
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
 
 CONNECTIONS_MAX = 65_536
 """Connections whose last turn is remembered; one that was forgotten begins anew, once."""

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import routes
-from millstream.server.http.guard import Guard
+from millstream.server.listen.guard import Guard
 from millstream.server.pages import WebPages
 from millstream.server.problems import NoSocket, nothing_here
 from millstream.server.rest.hot import HotEndpoints

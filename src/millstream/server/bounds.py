@@ -23,8 +23,8 @@ from millstream.format.checking import check_packed
 from millstream.format.packing import Batch, Single, check_json
 from millstream.limits import Limits
 from millstream.log import commands as logs
-from millstream.log.block import RecordBlock
-from millstream.log.names import NUMBER_MAX, check_integer, check_name
+from millstream.log.model.block import RecordBlock
+from millstream.log.model.names import NUMBER_MAX, check_integer, check_name
 from millstream.queue import commands as queues
 from millstream.queue.model.spec import QueueSpec
 from millstream.replica.commands import Parcel

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from millstream.cluster.read_level import STRONG, ReadLevel
 from millstream.command import Command, Operation, is_repeatable, waits
-from millstream.embedded import put_for_later
+from millstream.embedded.session import put_for_later
 from millstream.errors import (
     CorruptionError,
     Denied,
@@ -33,19 +33,19 @@ from millstream.server.auth.tickets import mint_ticket
 from millstream.server.auth.tokens import Tokens
 from millstream.server.auth.turns import Turns
 from millstream.server.bounds import bounded, check_command
+from millstream.server.claim_counts import Holdings
 from millstream.server.cluster.checking import check_cluster
 from millstream.server.cluster.copies import Copies
 from millstream.server.cluster.forwarding import Forwarder, NodeSession
 from millstream.server.cluster.pairing import Pairing
 from millstream.server.cluster.relay import Relay
-from millstream.server.cluster.seat import FORWARD_S, Seat, SeatNode
-from millstream.server.holdings import Holdings
+from millstream.server.cluster.role import FORWARD_S, Seat, SeatNode
 from millstream.server.observe.health import Checkup
 from millstream.server.observe.live import Live
 from millstream.server.observe.meter import Meter
 from millstream.server.observe.tracing import Tracer, traced
 from millstream.server.settings import Settings
-from millstream.server.shelf import Shelf
+from millstream.server.staged_parts import Shelf
 from millstream.store.store import Store
 
 T = TypeVar("T")

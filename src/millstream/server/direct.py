@@ -18,7 +18,7 @@ from millstream.errors import MillstreamError
 from millstream.queue.commands import ClaimMessages
 from millstream.queue.model.message import Lot
 from millstream.server.auth.access import Principal
-from millstream.server.holdings import Holdings
+from millstream.server.claim_counts import Holdings
 
 if TYPE_CHECKING:
     from millstream.server.core import Core

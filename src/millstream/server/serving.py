@@ -20,21 +20,21 @@ from typing import Any
 import uvloop
 
 from millstream.clock import Clock
-from millstream.embedded import EmbeddedSession, open_file, open_over
+from millstream.embedded.session import EmbeddedSession, open_file, open_over
+from millstream.engine.protocol import Durability, Engine
 from millstream.errors import Fenced, InvalidInput, MillstreamError, NoQuorum
 from millstream.limits import Limits
 from millstream.record import to_ms
 from millstream.server.app import make_app
 from millstream.server.auth.register import Registrar
 from millstream.server.cluster.pairing import Pairing
-from millstream.server.cluster.seat import KEY_OF_THIS_MACHINE, ServedNode
+from millstream.server.cluster.role import KEY_OF_THIS_MACHINE, ServedNode
 from millstream.server.core import Core
-from millstream.server.http.connection import Config
-from millstream.server.http.listening import BACKLOG, OpenPort, listen, tls_context
+from millstream.server.listen.connection import Config
+from millstream.server.listen.listening import BACKLOG, OpenPort, listen, tls_context
 from millstream.server.rooms.hub import Hub
 from millstream.server.settings import Settings
 from millstream.server.socket.socket import PATH
-from millstream.store.engine import Durability, Engine
 from millstream.store.store import Store
 from millstream.threads.database import Millstream
 

@@ -6,8 +6,8 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
+from millstream.engine.scrub import check_share
 from millstream.errors import InvalidInput
-from millstream.store.scrub import check_share
 
 ProfileName = Literal["balanced", "low-latency", "high-throughput"]
 PROFILE_NAMES: tuple[str, ...] = get_args(ProfileName)

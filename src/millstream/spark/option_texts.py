@@ -14,7 +14,7 @@ import msgspec
 
 from millstream.cluster.read_level import parse_read_level
 from millstream.errors import InvalidInput, MillstreamError
-from millstream.log.names import check_name
+from millstream.log.model.names import check_name
 from millstream.partitioning import PARTITIONS_MAX, partition_name
 from millstream.spark.place import Place, make_place
 

@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Struct
 
 from millstream.errors import InvalidInput
-from millstream.log.names import NUMBER_MAX
+from millstream.log.model.names import NUMBER_MAX
 from millstream.partitioning import PARTITION, partition_name, partition_of
-from millstream.spark.bins import BINS_MAX
 from millstream.spark.option_texts import OptionTexts
 from millstream.spark.place import Place
+from millstream.spark.source.bins import BINS_MAX
 
 EARLIEST, LATEST = -2, -1
 """Kafka's numbers for both ends of a log, in the JSON of offsets."""

@@ -13,8 +13,8 @@ from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.spreading import Spreader
 from millstream.partitioning import partition_name, partition_of
-from millstream.spark.bins import Bin, BinSizes, Range, bins
 from millstream.spark.place import Place, reading
+from millstream.spark.source.bins import Bin, BinSizes, Range, bins
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from millstream.embedded import EmbeddedSession, open_file
+from millstream.embedded.session import EmbeddedSession, open_file
+from millstream.engine.place import is_bucket
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.remote.address import is_address
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S, open_remote
-from millstream.spark.worker import leave_quietly, settle
-from millstream.store.place import is_bucket
+from millstream.spark.local.worker import leave_quietly, settle
 
 if TYPE_CHECKING:
     from millstream.command import Session

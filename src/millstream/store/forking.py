@@ -15,8 +15,8 @@ import threading
 from typing import Protocol, cast
 from weakref import WeakSet
 
+from millstream.engine.protocol import Engine, Suspendable
 from millstream.errors import CannotOpen
-from millstream.store.engine import Engine, Suspendable
 
 
 class Forkable(Protocol):

@@ -14,6 +14,9 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from millstream.clock import Clock, SystemClock
+from millstream.engine.protocol import Engine, pace_of
+from millstream.engine.scrub import Scrub
+from millstream.engine.scrub_protocol import Reference
 from millstream.errors import (
     CannotOpen,
     Closed,
@@ -26,20 +29,17 @@ from millstream.format import keys
 from millstream.limits import Limits
 from millstream.store import forking
 from millstream.store.caches import Caches
-from millstream.store.committing import Committing
-from millstream.store.draft import Draft
-from millstream.store.engine import Engine, pace_of
-from millstream.store.entity import Kinds
-from millstream.store.instance import Instance, create_instance
+from millstream.store.commit.committer import Committing
+from millstream.store.commit.draft import Draft
+from millstream.store.commit.recovery import Recovery
+from millstream.store.commit.ticket import Ticket
+from millstream.store.commit.transaction import Operation, WriteTransaction
+from millstream.store.commit.transactor import Transactor, fresh
 from millstream.store.keeper import UPKEEP_S, Keeper
-from millstream.store.recovery import Recovery
-from millstream.store.rows import View
-from millstream.store.scrub import Scrub
-from millstream.store.scrubbing import Reference
-from millstream.store.state import Pin, Readers
-from millstream.store.ticket import Ticket
-from millstream.store.transaction import Operation, WriteTransaction
-from millstream.store.transactor import Transactor, fresh
+from millstream.store.state.entity import Kinds
+from millstream.store.state.instance import Instance, create_instance
+from millstream.store.state.state import Pin, Readers
+from millstream.store.state.view import View
 from millstream.store.watch import Watch
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ with memory_store(clock=clock) as ms:
 
 from __future__ import annotations
 
-from millstream.store.faults import Crash, Faults, Pause, Torn
-from millstream.store.memory import MemoryEngine
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.memory.faults import Crash, Faults, Pause, Torn
 from millstream.testing.clock import SimulatedClock
 from millstream.testing.probe import Probe
 from millstream.testing.store import memory_store

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import apsw
 
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.protocol import Engine
+from millstream.engine.slate.engine import SlateEngine
+from millstream.engine.sqlite.rows import NUMBERED
+from millstream.engine.sqlite.schema import RECORD
 from millstream.errors import InvalidInput
 from millstream.format import keys
-from millstream.store.engine import Engine
-from millstream.store.memory import MemoryEngine
-from millstream.store.slate import SlateEngine
-from millstream.store.sqlite_rows import NUMBERED
-from millstream.store.sqlite_schema import RECORD
 
 
 def corrupt(engine: Engine, key: bytes) -> None:

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any
 
 from millstream import aio
-from millstream.aio.feed import Feed
 from millstream.clock import SystemClock
+from millstream.embedded.loop.feed import Feed
+from millstream.engine.protocol import Snapshot
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.queue.service.waiting import Lines
-from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.store.state.state import State
 from millstream.store.store import Store
 from millstream.testing.engines import corrupt
 from millstream.threads.database import Millstream

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from millstream.store.commit import Commit
-from millstream.store.engine import Engine, Writer
+from millstream.engine.commit import Commit
+from millstream.engine.protocol import Engine, Writer
 
 OnCommit = Callable[[Commit], None]
 

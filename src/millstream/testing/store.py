@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from millstream.clock import Clock
-from millstream.embedded import EmbeddedSession, open_over
+from millstream.embedded.session import EmbeddedSession, open_over
+from millstream.engine.memory.engine import MemoryEngine
 from millstream.limits import Limits
-from millstream.store.memory import MemoryEngine
 from millstream.testing.clock import SimulatedClock
 from millstream.threads.database import Millstream
 

@@ -1,1 +1,1 @@
-"""The nouns as threads hold them: log, cursor, queue, stage, database; generated from `millstream.aio`."""
+"""The nouns as threads hold them: log, cursor, queue, room; most are generated from `aio/`."""

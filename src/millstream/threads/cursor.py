@@ -16,7 +16,7 @@ from typing import Protocol
 from millstream.command import Session
 from millstream.errors import CorruptionError, NotFound, Truncated
 from millstream.log import commands as c
-from millstream.log.names import check_integer, check_name
+from millstream.log.model.names import check_integer, check_name
 from millstream.log.progress import (
     Acknowledged,
     CursorProgress,
@@ -30,7 +30,7 @@ from millstream.log.progress import (
 )
 from millstream.numbers import checked_numbers
 from millstream.record import CursorInfo, Extent, Record, Seconds
-from millstream.threads.surface import Lock
+from millstream.threads.runtime import Lock
 
 _logger = logging.getLogger("millstream.cursor")
 

@@ -12,6 +12,10 @@ from typing import Any, Self, Unpack, overload
 
 from millstream.clock import Clock
 from millstream.command import Fold, QuerySql, Session, Stats, sql_parameters
+from millstream.engine.place import is_address
+from millstream.engine.protocol import Durability, Mode
+from millstream.engine.slate.options import SlateOptions
+from millstream.engine.sqlite.options import SqliteOptions
 from millstream.errors import InvalidInput
 from millstream.limits import Limits
 from millstream.log import commands as c
@@ -25,16 +29,12 @@ from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
 from millstream.rooms.commands import ListInstances, ListRooms, RemoveInstance
 from millstream.rooms.model import InstanceInfo, RoomInfo
-from millstream.store.engine import Durability, Mode
-from millstream.store.place import is_address
-from millstream.store.slate_options import SlateOptions
-from millstream.store.sqlite_options import SqliteOptions
 from millstream.threads.log import Log
 from millstream.threads.opening import open_session
 from millstream.threads.partitioned import PartitionedLog, open_partitioned
 from millstream.threads.queue import Queue
 from millstream.threads.room import Room
-from millstream.threads.surface import Event, opening
+from millstream.threads.runtime import Event, opening
 from millstream.threads.sync import follow, synced
 from millstream.threads.transaction import Transaction
 

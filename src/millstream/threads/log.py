@@ -13,8 +13,8 @@ from millstream.format.packing import Single, check_json, pack_many, pack_single
 from millstream.header import HeadersLike
 from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
-from millstream.log.block import RecordBlock
-from millstream.log.names import check_name
+from millstream.log.model.block import RecordBlock
+from millstream.log.model.names import check_name
 from millstream.log.progress import SECTION, OnLost
 from millstream.numbers import checked_numbers
 from millstream.record import (
@@ -29,8 +29,8 @@ from millstream.record import (
 )
 from millstream.threads.any_log import AnyLog
 from millstream.threads.cursor import Cursor, open_cursor
+from millstream.threads.runtime import Entries
 from millstream.threads.stage import Stage, open_stage
-from millstream.threads.surface import Entries
 
 
 @checked_numbers

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from millstream.command import Session
+from millstream.engine.place import one_place
+from millstream.engine.protocol import Mode
 from millstream.remote.address import is_address
 from millstream.remote.opening import check_no_address_options, open_remote
-from millstream.store.engine import Mode
-from millstream.store.place import one_place
 from millstream.threads.read_only import ReadOnly
 
 
@@ -40,7 +40,10 @@ def open_session(
         )
         return ReadOnly(session) if mode == "r" else session
     check_no_address_options(token=token, ca=ca, read_level=read_level)
-    from millstream.embedded import EmbeddedSession, open_file  # clients of servers need no store
+    from millstream.embedded.session import (  # clients of servers need no store
+        EmbeddedSession,
+        open_file,
+    )
 
     session = EmbeddedSession(open_file(place, mode=mode, create=create, **of_files))
     return ReadOnly(session) if mode == "r" else session

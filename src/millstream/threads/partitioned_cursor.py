@@ -12,14 +12,14 @@ from msgspec import convert
 from millstream.command import Session, Transact
 from millstream.errors import InvalidInput
 from millstream.log import commands as c
-from millstream.log.names import check_name
+from millstream.log.model.names import check_name
 from millstream.log.progress import CursorProgress, OnLost, check_on_lost, check_section
 from millstream.numbers import checked_numbers
 from millstream.partitioning import partition_name
 from millstream.record import CursorInfo, LogInfo, PartitionOffset, Record, Seconds
 from millstream.threads.cursor import Cursor
 from millstream.threads.log import Log
-from millstream.threads.surface import Lock
+from millstream.threads.runtime import Lock
 from millstream.threads.transaction import Transaction
 
 Taken = Record | PartitionOffset | Iterable["Record | PartitionOffset"]

@@ -14,7 +14,7 @@ from millstream.command import Session
 from millstream.format.packing import pack_single
 from millstream.format.rfc import RfcRecord
 from millstream.header import HeadersLike
-from millstream.log.names import check_name
+from millstream.log.model.names import check_name
 from millstream.numbers import checked_numbers
 from millstream.queue import commands as c
 from millstream.queue.model.message import Fate, Message, QueueInfo, Try, messages_of

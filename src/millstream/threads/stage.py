@@ -24,7 +24,7 @@ from millstream.log.staged import Staged, staged_record
 from millstream.numbers import checked_numbers
 from millstream.record import Extent, Record, Seconds
 from millstream.threads.cursor import Cursor, Source, open_cursor
-from millstream.threads.surface import Lock, Unbroken
+from millstream.threads.runtime import Lock, Unbroken
 
 
 def open_stage(session: Session, log: Source, *, section: int) -> Stage:

@@ -14,8 +14,8 @@ from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watc
 from millstream.replica.sync.outcome import Options, Outcome, Tell
 from millstream.replica.sync.steps import Question, Side, Steps, TrafficMeter
 from millstream.replica.sync.sync import sync_steps
-from millstream.threads.beside import Beside
-from millstream.threads.surface import Event, Future
+from millstream.threads.concurrency import Beside
+from millstream.threads.runtime import Event, Future
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Message, QueueInfo
 from millstream.queue.model.spec import no_queue
 from millstream.record import Seconds, to_ms
-from millstream.threads.working import Bell, SideCall, make_crew, work_through
+from millstream.threads.worker_runtime import Bell, SideCall, make_crew, work_through
 from millstream.worker.effects import (
     PAUSES,
     Abandon,

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream.command import Transact
+from millstream.embedded.steps import Steps
 from millstream.errors import InvalidInput
 from millstream.queue.commands import FinishClaims
 from millstream.queue.model.message import Message, Reject, Retry
-from millstream.steps import Steps
 from millstream.worker.effects import Complain
 
 Handler = Callable[..., Any]

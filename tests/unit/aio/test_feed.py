@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from millstream import aio
-from millstream.aio.feed import Feed
-from millstream.aio.feeds import Feeds
-from millstream.aio.fetching import (
+from millstream.embedded.loop.feed import Feed
+from millstream.embedded.loop.feed_reads import (
     FETCH_RECORDS_MAX,
     RECENT_BYTES_MAX,
     RECENT_RECORDS_MAX,
@@ -20,7 +19,8 @@ from millstream.aio.fetching import (
     Missing,
     Recent,
 )
-from millstream.aio.session import AsyncEmbeddedSession
+from millstream.embedded.loop.feeds import Feeds
+from millstream.embedded.loop.session import AsyncEmbeddedSession
 from millstream.errors import Closed, Overloaded
 from millstream.format import keys
 from millstream.record import Record

@@ -12,9 +12,9 @@ import pytest
 
 from millstream import aio
 from millstream.aio.queue import Queue
-from millstream.aio.session import AsyncEmbeddedSession
-from millstream.embedded import open_store
-from millstream.store.tempo import KEPT
+from millstream.embedded.loop.session import AsyncEmbeddedSession
+from millstream.embedded.session import open_store
+from millstream.store.commit.pace import KEPT
 from millstream.testing import Faults, MemoryEngine, Pause, Probe
 
 LONG_S = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.aio.inorder import HELD_MAX, InOrder
+from millstream.embedded.loop.in_order import HELD_MAX, InOrder
 
 
 def test_what_begins_at_the_position_comes_out_at_once() -> None:

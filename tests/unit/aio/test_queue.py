@@ -11,8 +11,8 @@ import pytest
 
 from millstream import aio
 from millstream.errors import Conflict, LeaseLost, NotFound
-from millstream.log import reader, recent
-from millstream.store.tempo import KEPT
+from millstream.log.reading import reader, recent
+from millstream.store.commit.pace import KEPT
 from millstream.testing import Probe, SimulatedClock
 
 

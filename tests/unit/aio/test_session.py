@@ -13,11 +13,11 @@ import pytest
 
 import millstream
 from millstream import Limits, aio
-from millstream.aio.session import AsyncEmbeddedSession
-from millstream.embedded import EmbeddedSession
+from millstream.embedded.loop.session import AsyncEmbeddedSession
+from millstream.embedded.session import EmbeddedSession
 from millstream.errors import CannotOpen, Closed, Overloaded
 from millstream.queue.rules.putting import Appending
-from millstream.store import tempo
+from millstream.store.commit import pace as tempo
 from millstream.store.watch import Watch
 from millstream.testing import Probe, SimulatedClock
 

@@ -12,10 +12,10 @@ import pytest
 
 from millstream import Millstream, aio
 from millstream.aio.queue import Queue
-from millstream.aio.session import AsyncEmbeddedSession
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.loop.session import AsyncEmbeddedSession
+from millstream.embedded.session import EmbeddedSession, open_store
 from millstream.errors import Closed, NotFound, OutcomeUnknown, Recovering, WriteFailed
-from millstream.store.tempo import KEPT
+from millstream.store.commit.pace import KEPT
 from millstream.testing import Faults, MemoryEngine, Probe, SimulatedClock, Torn
 
 LONG_S = 20

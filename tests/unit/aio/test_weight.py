@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.aio.weight import are_light, weight_of
+from millstream.embedded.loop.weight import are_light, weight_of
 from millstream.rooms.commands import Broadcast, DeleteRoom, SendToRoom
 from millstream.rooms.model import RoomMessage
 

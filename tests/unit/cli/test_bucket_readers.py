@@ -17,11 +17,11 @@ import millstream
 from millstream import Millstream
 from millstream.cli import app
 from millstream.cli.names import completed
+from millstream.engine.slate.binding import bind
+from millstream.engine.slate.options import SlateOptions
+from millstream.engine.slate.reader import read_manifest
 from millstream.errors import Fenced, OutcomeUnknown
-from millstream.store.slate_address import open_objects, parse_address
-from millstream.store.slate_binding import bind
-from millstream.store.slate_following import read_manifest
-from millstream.store.slate_options import SlateOptions
+from millstream.objects.address import open_objects, parse_address
 
 pytestmark = pytest.mark.requires("s3")
 

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from millstream.cli.clustering import SECRET, NodePlace
-from millstream.cluster.nats_access import ClusterTls
+from millstream.cluster.nats.access import ClusterTls
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.server.settings import Settings
 

@@ -7,7 +7,7 @@ import pytest
 
 import millstream
 from millstream import SqliteOptions
-from millstream.store.sqlite_pages import checksum_layer
+from millstream.engine.sqlite.pages import checksum_layer
 from tests.unit.cli.conftest import Cli
 
 pytestmark = pytest.mark.skipif(

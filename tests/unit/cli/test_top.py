@@ -19,7 +19,7 @@ import pytest
 
 import millstream
 from millstream.cli.screen import Scene, draw, line_of, longest, number, sparkline
-from millstream.pulse import CommitTimes, Flow, Pulse
+from millstream.embedded.status import CommitTimes, Flow, Pulse
 from millstream.server.auth.tokens import create_token
 from millstream.server.serving import running
 from millstream.server.settings import Settings

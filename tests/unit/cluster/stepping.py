@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 
-from millstream.cluster.bulletin import BulletinBoard
-from millstream.cluster.node import Node
+from millstream.cluster.node.node import Node
+from millstream.cluster.reports import BulletinBoard
 from millstream.cluster.settings import NodeSettings
+from millstream.engine.commit import Commit, Row
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.memory.faults import Faults
+from millstream.engine.protocol import Engine
 from millstream.errors import MillstreamError
 from millstream.format import keys
-from millstream.store.commit import Commit, Row
-from millstream.store.engine import Engine
-from millstream.store.faults import Faults
-from millstream.store.memory import MemoryEngine
 from millstream.testing import SimulatedClock
 from millstream.testing.shared_log import Hook, SimulatedLog
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from millstream.cluster import entry as entries
-from millstream.cluster.batch import EntryBatch
 from millstream.cluster.entry import ChunkedBody, Differs, Position, SharedEntry, encode
+from millstream.cluster.node.batch import EntryBatch
 from millstream.cluster.shared_log import Stored
+from millstream.engine.commit import Commit
+from millstream.engine.memory.engine import MemoryEngine
 from millstream.format import keys
-from millstream.store.commit import Commit
-from millstream.store.memory import MemoryEngine
 
 ROWS = [(keys.payload(1), b"v" * 90), (keys.delta(1), b"")]
 BODY = entries.pack(Commit(ROWS), [], bytes_max=1 << 20)

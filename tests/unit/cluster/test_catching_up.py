@@ -9,8 +9,11 @@ import msgspec
 import pytest
 
 from millstream.cluster import entry as entries
+from millstream.cluster.node.snapshots import copy, read_position
 from millstream.cluster.shared_log import Unreachable, Unsure
-from millstream.cluster.snapshots import copy, read_position
+from millstream.engine.commit import Commit
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.open import open_engine
 from millstream.errors import (
     CorruptionError,
     MillstreamError,
@@ -20,9 +23,6 @@ from millstream.errors import (
     Overloaded,
 )
 from millstream.format import keys
-from millstream.store.commit import Commit
-from millstream.store.engines import open_engine
-from millstream.store.memory import MemoryEngine
 from millstream.testing import SimulatedClock
 from millstream.testing.engines import corrupt
 from tests.unit.cluster.stepping import Group, Stepped

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from millstream.engine.protocol import query_tables
 from millstream.errors import InvalidInput
-from millstream.store.engine import query_tables
 from tests.unit.cluster.trio import STEADY, Trio
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from millstream.cluster import entry as entries
 from millstream.cluster.shared_log import Unreachable
+from millstream.engine.memory.engine import MemoryEngine
 from millstream.errors import MillstreamError, NotLeader
-from millstream.store.memory import MemoryEngine
 from tests.unit.cluster.stepping import SETTINGS, Group, Stepped
 
 

@@ -21,9 +21,9 @@ from millstream.cluster.entry import (
     TableChange,
     encode,
 )
+from millstream.engine.commit import Commit
 from millstream.errors import CorruptionError
 from millstream.format import keys
-from millstream.store.commit import Commit
 
 FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
 SECTION = "### The shared log of a cluster\n"

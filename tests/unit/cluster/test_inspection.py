@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cluster.inspection import Inspection
+from millstream.cluster.node.inspection import Inspection
+from millstream.engine.memory.engine import MemoryEngine
 from millstream.errors import CorruptionError
-from millstream.store.memory import MemoryEngine
 from millstream.testing import SimulatedClock
 from tests.unit.cluster.trio import QUICK, STEADY, Trio
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from millstream.cluster.entry import EpochBody
-from millstream.cluster.leadership import RETRY_S, Leadership
+from millstream.cluster.node.leadership import RETRY_S, Leadership
 
 SEEDS = range(20)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from millstream.cluster.nats_access import ClusterTls, is_new_enough, parse_nats
+from millstream.cluster.nats.access import ClusterTls, is_new_enough, parse_nats
 from millstream.errors import InvalidInput
 from tests.conformance.nats_kit import until
 
@@ -110,7 +110,7 @@ def test_a_server_that_cannot_be_used_is_refused_with_the_reason(
 ) -> None:
     import msgspec
 
-    from millstream.cluster.nats_line import NatsLine
+    from millstream.cluster.nats.connection import NatsLine
 
     with pretended(**info) as place:
         line = NatsLine(msgspec.structs.replace(parse_nats(place), tls=tls), name="test")
@@ -123,7 +123,7 @@ def test_a_server_that_cannot_be_used_is_refused_with_the_reason(
 @pytest.mark.requires("nats")
 def test_a_password_is_not_shown_to_a_server_that_speaks_plainly() -> None:
     """TLS was asked for: a machine in between could have taken the offer of it away."""
-    from millstream.cluster.nats_line import NatsLine
+    from millstream.cluster.nats.connection import NatsLine
 
     heard: list[bytes] = []
     listener = socket.create_server(("127.0.0.1", 0))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.cluster.nats_access import parse_nats
-from millstream.cluster.nats_line import NatsLine
+from millstream.cluster.nats.access import parse_nats
+from millstream.cluster.nats.connection import NatsLine
 
 pytest.importorskip("nats")
 

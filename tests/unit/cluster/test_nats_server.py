@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millstream.cluster.nats_access import ClusterTls
-from millstream.cluster.nats_server import configuration
+from millstream.cluster.nats.access import ClusterTls
+from millstream.cluster.nats.server import configuration
 from millstream.cluster.peers import derive, parse_peers
 
 PEERS = parse_peers("a=127.0.0.1:20000,b=[::1]:20003")

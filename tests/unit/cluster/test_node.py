@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from millstream.engine.open import open_engine
+from millstream.engine.protocol import WouldWait
 from millstream.errors import CannotOpen, NotLeader
-from millstream.store.engine import WouldWait
-from millstream.store.engines import open_engine
 from tests.unit.cluster.trio import STEADY, Trio
 
 

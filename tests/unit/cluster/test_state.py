@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.cluster import refusal
-from millstream.cluster.bulletin import NodeReport, Role
+from millstream.cluster.node import refusal
+from millstream.cluster.reports import NodeReport, Role
 from millstream.cluster.shared_log import Held
 from millstream.cluster.state import TOLD, ClusterState, state_of
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from millstream.cluster.shared_log import Unreachable
-from millstream.cluster.stream_lead import (
+from millstream.cluster.nats.stream_leader import (
     AGAIN_S,
     HEARD_NS,
     StreamLead,
     StreamReplica,
     StreamServers,
 )
+from millstream.cluster.shared_log import Unreachable
 
 
 class Clock:

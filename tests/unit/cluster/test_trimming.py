@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import pytest
 
-from millstream.cluster.bulletin import NodeReport, Role
+from millstream.cluster.node.trimming import TRIM_BYTES, URGENT_BYTES, Trimmer, trim_before
+from millstream.cluster.reports import NodeReport, Role
 from millstream.cluster.shared_log import Held
-from millstream.cluster.trimming import TRIM_BYTES, URGENT_BYTES, Trimmer, trim_before
 
 
 class Log(NamedTuple):

@@ -6,8 +6,8 @@ import pytest
 
 from millstream.cluster import entry as entries
 from millstream.cluster.shared_log import Overtaken, Unreachable, Unsure
+from millstream.engine.memory.faults import Torn
 from millstream.errors import NoQuorum, NotLeader, OutcomeUnknown, WriteFailed
-from millstream.store.faults import Torn
 from tests.unit.cluster.stepping import SETTINGS, Group
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.cluster.bulletin import NodeReport, Role
+from millstream.cluster.reports import NodeReport, Role
 from millstream.cluster.shared_log import Held
 from millstream.errors import Conflict
 
@@ -19,7 +19,7 @@ def heard(*said: tuple[str, int, Role, bytes]) -> dict[str, tuple[NodeReport, fl
 
 
 def longest(*said: tuple[str, int, Role, bytes], accept_loss: bool = False) -> int:
-    from millstream.cluster.visiting import longest
+    from millstream.cluster.admin import longest
 
     return longest(heard(*said), members=3, accept_loss=accept_loss)
 
@@ -50,7 +50,7 @@ def test_stores_that_differ_are_for_people_to_judge() -> None:
 
 
 def test_a_log_that_only_lacks_a_leader_is_not_replaced() -> None:
-    from millstream.cluster.visiting import check_broken
+    from millstream.cluster.admin import check_broken
 
     said = heard(("a", 9, "follower", b"9"), ("b", 7, "halted", b"7"), ("c", 0, "follower", b""))
     with pytest.raises(Conflict, match="a follows"):

@@ -10,14 +10,14 @@ from typing import Self
 import millstream
 from millstream import Millstream
 from millstream.clock import Clock, SystemClock
-from millstream.cluster.bulletin import BulletinBoard, NodeReport
-from millstream.cluster.node import Node
+from millstream.cluster.node.node import Node
+from millstream.cluster.node.snapshots import copy, open_member
+from millstream.cluster.reports import BulletinBoard, NodeReport
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Unreachable
-from millstream.cluster.snapshots import copy, open_member
-from millstream.embedded import EmbeddedSession, open_over
-from millstream.store.commit import Row
-from millstream.store.engine import Engine
+from millstream.embedded.session import EmbeddedSession, open_over
+from millstream.engine.commit import Row
+from millstream.engine.protocol import Engine
 from millstream.store.store import Store
 from millstream.testing.shared_log import SimulatedDoor, SimulatedLog
 from tests.conformance.kits import all_rows

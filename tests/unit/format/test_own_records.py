@@ -20,12 +20,17 @@ import pytest
 
 from millstream import Producer
 from millstream.command import Transact
-from millstream.embedded import KINDS, EmbeddedSession, open_store
+from millstream.embedded.session import KINDS, EmbeddedSession, open_store
+from millstream.engine.protocol import Engine
+from millstream.engine.sqlite.engine import SqliteEngine
+from millstream.engine.sqlite.file import APPLICATION_ID, PAGE_BYTES
+from millstream.engine.sqlite.rows import NUMBERED
+from millstream.engine.sqlite.schema import FORMAT, RECORD, SECOND_INDEX
 from millstream.errors import CorruptionError
 from millstream.format import keys
-from millstream.log import retention
-from millstream.log.cursor_state import CursorState
-from millstream.log.head import Head
+from millstream.log.model.cursor_state import CursorState
+from millstream.log.model.head import Head
+from millstream.log.rules import retention
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.state import QueueState
 from millstream.queue.service.keeping import QueueUpkeep
@@ -35,13 +40,8 @@ from millstream.rooms.instance_state import InstanceState
 from millstream.rooms.model import Leaving, RoomMessage
 from millstream.rooms.settings import RoomSettings
 from millstream.rooms.state import RoomState
-from millstream.store import delta as deltas
-from millstream.store.engine import Engine
-from millstream.store.entity import Entity
-from millstream.store.sqlite import SqliteEngine
-from millstream.store.sqlite_file import APPLICATION_ID, PAGE_BYTES
-from millstream.store.sqlite_rows import NUMBERED
-from millstream.store.sqlite_schema import FORMAT, RECORD, SECOND_INDEX
+from millstream.store.state import delta as deltas
+from millstream.store.state.entity import Entity
 from millstream.store.store import Store
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
 from millstream.threads.database import Millstream

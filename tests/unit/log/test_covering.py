@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from millstream import Millstream
+from millstream.engine.commit import Commit
+from millstream.engine.memory.faults import Faults
 from millstream.errors import CorruptionError
 from millstream.format import keys
-from millstream.store.commit import Commit
-from millstream.store.faults import Faults
 from millstream.testing import MemoryEngine, memory_store
 from tests.unit.damaging import Fragile, fold_all
 

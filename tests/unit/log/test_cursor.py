@@ -10,7 +10,7 @@ import pytest
 
 import millstream
 from millstream import Cursor, Limits, Log, Millstream
-from millstream.embedded import EmbeddedSession
+from millstream.embedded.session import EmbeddedSession
 from millstream.errors import InvalidInput, NotFound, OutOfRange, TooLarge
 from millstream.log import commands as c
 from millstream.testing import Probe, SimulatedClock

@@ -9,12 +9,12 @@ import pytest
 
 from millstream import Log
 from millstream.aio.database import Millstream as AsyncMillstream
-from millstream.aio.session import AsyncEmbeddedSession
-from millstream.embedded import open_store
+from millstream.embedded.loop.session import AsyncEmbeddedSession
+from millstream.embedded.session import open_store
+from millstream.engine.commit import Commit
 from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.record import Record
-from millstream.store.commit import Commit
 from tests.unit.damaging import Fragile
 from tests.unit.server.asking import serving
 

@@ -11,7 +11,7 @@ import pytest
 
 from millstream import Log, Millstream, Producer
 from millstream.errors import Fenced, NotFound, OutOfSequence
-from millstream.log import retention
+from millstream.log.rules import retention
 from millstream.testing import Probe
 
 Reopen = Callable[..., Millstream]

@@ -8,7 +8,7 @@ import pytest
 
 import millstream
 from millstream import Millstream
-from millstream.log.held import held_records
+from millstream.log.reading.unfolded_records import held_records
 from millstream.record import Record
 from millstream.testing import Probe
 

@@ -9,7 +9,7 @@ import pytest
 from millstream import Millstream
 from millstream.format import keys
 from millstream.log.commands import ListLogs
-from millstream.log.head import LogNamed
+from millstream.log.model.head import LogNamed
 from millstream.testing import Probe
 
 Reopen = Callable[..., Millstream]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.format.packing import Single
-from millstream.log.publishing import FindPublished, PublishParts
+from millstream.log.rules.publishing import FindPublished, PublishParts
 from millstream.testing import memory_store
 
 PART = Single(b"a", None, b"", None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from millstream.log.head import Bounds
-from millstream.log.reader import entries_of, find_blocks, with_rows
+from millstream.engine.memory.faults import Faults
+from millstream.log.model.head import Bounds
+from millstream.log.reading.reader import entries_of, find_blocks, with_rows
 from millstream.replica.commands import SetAside
-from millstream.store.faults import Faults
-from millstream.store.rows import Rows
+from millstream.store.state.view import Rows
 from millstream.testing import MemoryEngine, Probe, memory_store
 
 LOOKS = 8

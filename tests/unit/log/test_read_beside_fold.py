@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import millstream
-from millstream.store.commit import Row
+from millstream.engine.commit import Row
 from millstream.testing import Probe
 
 

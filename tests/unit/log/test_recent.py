@@ -12,8 +12,8 @@ from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.format.entries import Entry
 from millstream.header import NO_HEADERS, Headers
-from millstream.log import reader, recent
-from millstream.log.block import pack, unpack_headers
+from millstream.log.model.block import pack, unpack_headers
+from millstream.log.reading import reader, recent
 from millstream.replica.commands import SetAside
 from millstream.store.store import Store
 from millstream.testing import Probe, SimulatedClock

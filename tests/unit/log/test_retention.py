@@ -14,8 +14,8 @@ import pytest
 
 import millstream
 from millstream import Log, Millstream, Retention
+from millstream.engine.commit import Commit
 from millstream.errors import CorruptionError, InvalidInput
-from millstream.store.commit import Commit
 from millstream.testing import Probe, SimulatedClock
 from tests.unit.damaging import Fragile
 

@@ -178,7 +178,7 @@ def test_a_cancelled_append_is_stored_once_when_it_is_repeated() -> None:
             assert [r.value async for r in ms.log("x").read()] == [b"0", b"1", b"2"]
 
     def memory_session() -> Any:
-        from millstream.aio.session import AsyncEmbeddedSession
+        from millstream.embedded.loop.session import AsyncEmbeddedSession
 
         return AsyncEmbeddedSession(Probe(memory_store()).store)
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from millstream import Log, Millstream, Producer, aio
-from millstream.embedded import operation
+from millstream.embedded.session import operation
 from millstream.errors import EndMoved, Locked, MillstreamError, NotFound
 from millstream.format import keys
 from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append
-from millstream.log.together import BLOCK_RECORDS_MIN, BYTES_MAX
-from millstream.store.ticket import Ticket
+from millstream.log.rules.joined_appends import BLOCK_RECORDS_MIN, BYTES_MAX
+from millstream.store.commit.ticket import Ticket
 from millstream.testing import Probe, SimulatedClock
 
 pytestmark = pytest.mark.embedded

@@ -156,10 +156,10 @@ def test_only_the_failing_transaction_is_undone(
     ms: Millstream, rows: Callable[[], list[Any]]
 ) -> None:
     from millstream import command
-    from millstream.embedded import operation
+    from millstream.embedded.session import operation
     from millstream.format.packing import Single
     from millstream.log import commands as c
-    from millstream.store.ticket import Ticket
+    from millstream.store.commit.ticket import Ticket
 
     append = c.Append("x", Single(b"v", None, b"", None))
 

@@ -12,7 +12,7 @@ import pytest
 
 import millstream
 from millstream import Log, Millstream
-from millstream.embedded import EmbeddedSession
+from millstream.embedded.session import EmbeddedSession
 from millstream.errors import Closed
 from millstream.testing import Probe
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millstream import Millstream
-from millstream.store.engine import Durability
+from millstream.engine.protocol import Durability
 from millstream.testing import Probe
 from millstream.threads.queue import Queue
 from tests.unit.conftest import Reopen as Reopen

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from millstream import Millstream
-from millstream.pulse import age_s
+from millstream.embedded.status import age_s
+from millstream.embedded.totals import Tally
+from millstream.engine.protocol import Snapshot
 from millstream.queue.service.info import BUCKETS_LOOKED_AT, ROWS_LOOKED_AT
 from millstream.server.observe.health import check_ages
-from millstream.store.engine import Snapshot
-from millstream.tally import Tally
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 

@@ -10,14 +10,14 @@ import pytest
 
 import millstream
 from millstream import Millstream
-from millstream.embedded import operation
+from millstream.embedded.session import operation
 from millstream.format.packing import Single
 from millstream.log.commands import Append
 from millstream.queue.commands import ClaimRouted, PutMessages
 from millstream.queue.service import consuming
 from millstream.queue.service.routing import route
 from millstream.replica.commands import SetAside
-from millstream.store.ticket import Ticket
+from millstream.store.commit.ticket import Ticket
 from millstream.testing import Probe, SimulatedClock
 
 from .conftest import counts, values

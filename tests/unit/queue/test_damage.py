@@ -12,10 +12,10 @@ import pytest
 
 from millstream import Message
 from millstream.aio.database import Millstream as AsyncMillstream
-from millstream.aio.session import AsyncEmbeddedSession
 from millstream.clock import SystemClock
-from millstream.embedded import open_store
-from millstream.store.commit import Commit
+from millstream.embedded.loop.session import AsyncEmbeddedSession
+from millstream.embedded.session import open_store
+from millstream.engine.commit import Commit
 from millstream.testing import Probe
 from millstream.threads.queue import Queue
 from tests.unit.damaging import Fragile

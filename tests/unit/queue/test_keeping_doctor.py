@@ -15,14 +15,14 @@ import pytest
 
 from millstream import Millstream
 from millstream.doctor import Report, examine
+from millstream.engine.checksum import row_checksum
 from millstream.errors import LeaseLost
 from millstream.format import block as blocks
 from millstream.format import keys
 from millstream.format.ids import make_claim_id
-from millstream.log.reader import log_id_of
+from millstream.log.reading.reader import log_id_of
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import HAS_DONE
-from millstream.store.checksum import row_checksum
 from millstream.testing import Probe, SimulatedClock
 
 from .conftest import Reopen, fold_all, upkeep

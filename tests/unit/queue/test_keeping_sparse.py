@@ -11,17 +11,17 @@ from millstream import Limits, Millstream
 from millstream.doctor import examine
 from millstream.errors import CorruptionError
 from millstream.format import keys
-from millstream.log.head import Head
-from millstream.log.reader import fetch_blocks, log_id_of
-from millstream.log.retention import _drop_slice
+from millstream.log.model.head import Head
+from millstream.log.reading.reader import fetch_blocks, log_id_of
+from millstream.log.rules.retention import _drop_slice
 from millstream.queue.commands import ClaimRouted
 from millstream.queue.model.message import Message
 from millstream.queue.rules.sources import facts_of
 from millstream.queue.service.consuming import pop_routed
 from millstream.queue.service.keeping import QueueUpkeep, _cut_inbox
 from millstream.queue.service.routing import WINDOW, route
-from millstream.store.rows import View
-from millstream.store.ticket import Ticket
+from millstream.store.commit.ticket import Ticket
+from millstream.store.state.view import View
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 

@@ -8,7 +8,8 @@ from millstream import Millstream
 from millstream.format import keys
 from millstream.queue.model import roster
 from millstream.queue.model.roster import Roster, Rostered
-from millstream.queue.rules import index, passing
+from millstream.queue.rules import grouped_lane as passing
+from millstream.queue.rules import index
 from millstream.queue.service import consuming
 from millstream.replica.commands import SetAside
 from millstream.testing import Probe, SimulatedClock

@@ -12,7 +12,7 @@ from millstream.format import keys
 from millstream.queue.rules import sources
 from millstream.queue.rules.sources import facts_of
 from millstream.queue.service.scanning import ListPositions
-from millstream.store.state import State
+from millstream.store.state.state import State
 from millstream.testing import Probe
 from millstream.threads.queue import Queue
 

@@ -9,7 +9,7 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import InvalidFilter, InvalidInput, NotFound
-from millstream.log.reader import joined_entries_of
+from millstream.log.reading.reader import joined_entries_of
 from millstream.queue.commands import SpecifyQueue
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.service import consuming, decoding, routing

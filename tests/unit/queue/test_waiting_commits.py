@@ -13,12 +13,12 @@ import pytest
 
 import millstream
 from millstream import Millstream
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.memory.faults import Faults, Pause
 from millstream.errors import Conflict, WriteFailed
 from millstream.queue.commands import ClaimMessages
 from millstream.queue.service.thread_waiting import WaitingThread
-from millstream.store.faults import Faults, Pause
-from millstream.store.memory import MemoryEngine
-from millstream.store.ticket import Ticket
+from millstream.store.commit.ticket import Ticket
 from millstream.testing import Probe, SimulatedClock, memory_store
 from millstream.threads.queue import Queue
 

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+from millstream.engine.protocol import Engine, Writer
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.errors import NoQuorum, NotLeader
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
-from millstream.store.engine import Engine, Writer
-from millstream.store.sqlite import SqliteEngine
 
 SETTINGS = Settings(port=0, stop_s=1.0)
 

@@ -6,9 +6,9 @@ import pytest
 
 import millstream
 from millstream.cluster.read_level import ReadLevel, parse_read_level
+from millstream.engine.place import one_place
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.remote.nodes import parse_nodes
-from millstream.store.place import one_place
 
 THREE = "http://a:1,b:2, http://c:3/"
 

@@ -16,7 +16,7 @@ import pytest
 from websockets.sync.server import serve
 
 import millstream
-from millstream import Limits, aio, wire
+from millstream import Limits, aio
 from millstream.errors import CannotOpen, InvalidInput, MillstreamError, OutcomeUnknown
 from millstream.remote import opening
 from millstream.remote.address import Address, parse_address
@@ -24,6 +24,7 @@ from millstream.server.auth.tokens import create_token
 from millstream.server.serving import running
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
+from millstream.wire import commands as wire
 
 SECRET = "ms_do-not-show-this"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from millstream import Limits, Producer, wire
+from millstream import Limits, Producer
 from millstream.command import Command, Fold, Sql, Stats, Transact
 from millstream.errors import (
     CannotOpen,
@@ -26,6 +26,7 @@ from millstream.remote import pipeline as pipelines
 from millstream.remote.pipeline import CONTENDED_WAIT_MS, WAIT_MS, Asked, Pipeline
 from millstream.remote.repeats import Interrupted, RepeatFate, delay_s, fate_of
 from millstream.replica.sync.following import WaitForChange
+from millstream.wire import commands as wire
 
 RECORD = Single(b"x", None, b"", None)
 CLAIM = ClaimMessages("q", 1, None, "", None, [])

@@ -17,9 +17,9 @@ import pytest
 import millstream
 from millstream import Producer, aio
 from millstream.errors import Closed, OutcomeUnknown
-from millstream.remote import call as remote_call
 from millstream.remote import nodes
-from millstream.remote.plug import Plug
+from millstream.remote import thread_calls as remote_call
+from millstream.remote.thread_connection import Plug
 from millstream.server.serving import Serving
 from tests.unit.remote.conftest import Call
 from tests.unit.remote.proxy import Proxy

@@ -28,8 +28,8 @@ from msgspec.structs import replace
 from millstream.errors import ForkDetected, InvalidInput
 from millstream.format.packing import check_json, check_timestamp
 from millstream.header import NO_HEADERS, HeaderMapping
-from millstream.log.metadata import Meta, Stamp
-from millstream.log.names import check_integer
+from millstream.log.model.metadata import Meta, Stamp
+from millstream.log.model.names import check_integer
 from millstream.replica.metadata import Entries, check_entries, join
 
 OnFork = Literal["refuse", "longest"]

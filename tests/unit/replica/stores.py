@@ -7,9 +7,9 @@ from typing import TypeVar
 from millstream import Millstream
 from millstream.command import Command
 from millstream.format import keys
-from millstream.log import retention
-from millstream.log.block import RecordBlock
-from millstream.log.head import Name
+from millstream.log.model.block import RecordBlock
+from millstream.log.model.head import Name
+from millstream.log.rules import retention
 from millstream.replica import commands as r
 from millstream.replica.chain import Mark
 from millstream.replica.copies.marks import read_marks

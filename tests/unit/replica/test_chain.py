@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import block as blocks
 from millstream.format.entries import Entry
-from millstream.log.block import RecordBlock, pack
+from millstream.log.model.block import RecordBlock, pack
 from millstream.replica.chain import (
     PIECE_BYTES_MAX,
     PIECE_RECORDS_MAX,

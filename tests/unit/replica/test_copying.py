@@ -24,7 +24,7 @@ from millstream.errors import (
 )
 from millstream.format import keys
 from millstream.limits import Limits
-from millstream.log.block import RecordBlock
+from millstream.log.model.block import RecordBlock
 from millstream.replica import commands as r
 from millstream.replica.chain import ZERO, Chain, Mark, Run
 from millstream.store.store import Store

@@ -11,7 +11,7 @@ import millstream
 from millstream import Item, Millstream
 from millstream.errors import ForkDetected, InvalidInput, NotOwner, TooLarge, Truncated
 from millstream.limits import Limits
-from millstream.log.metadata import Meta, Stamp
+from millstream.log.model.metadata import Meta, Stamp
 from millstream.replica.commands import AdoptState, GetStampedMetadata, SendBlocks
 from millstream.replica.copies import parcel
 from millstream.replica.sync import shipping

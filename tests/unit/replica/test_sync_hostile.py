@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from millstream import Limits, Millstream
 from millstream.errors import CorruptionError, InvalidInput, MillstreamError, TooLarge
 from millstream.format import block as blocks
-from millstream.log.block import RecordBlock
-from millstream.log.metadata import Meta, Stamp
+from millstream.log.model.block import RecordBlock
+from millstream.log.model.metadata import Meta, Stamp
 from millstream.replica.chain import Mark
 from millstream.replica.commands import (
     AdoptParcel,

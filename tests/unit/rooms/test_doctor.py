@@ -14,8 +14,8 @@ from millstream.format import keys, room_keys
 from millstream.rooms import commands as c
 from millstream.rooms.model import Leaving
 from millstream.rooms.state import PeopleCounted, RetainedCounted
+from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
-from millstream.store.transaction import WriteTransaction
 from millstream.testing import Probe
 
 

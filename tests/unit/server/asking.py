@@ -15,19 +15,19 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.clock import Clock
-from millstream.embedded import open_store
+from millstream.embedded.session import open_store
+from millstream.engine.memory.engine import MemoryEngine
 from millstream.limits import Limits
 from millstream.server.auth.access import ANYONE_HERE, Principal
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import routes
-from millstream.server.http.guard import Guard
-from millstream.server.http.hot import Head, HotCycle, hot_head
+from millstream.server.listen.guard import Guard
+from millstream.server.listen.hot import Head, HotCycle, hot_head
 from millstream.server.rest.hot import HotEndpoints
 from millstream.server.rest.routing import Paths
 from millstream.server.rooms.events import enter_stream
 from millstream.server.rooms.hub import Hub
 from millstream.server.settings import Settings
-from millstream.store.memory import MemoryEngine
 from millstream.testing.clock import SimulatedClock
 
 TEST_S_MAX = 60

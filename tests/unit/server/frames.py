@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from websockets.exceptions import ConnectionClosedError
 from websockets.frames import Close
 
-from millstream import framing, wire
-from millstream.framing import CLOSE, DATA, Unframer
 from millstream.server.serving import Serving
+from millstream.wire import commands as wire
+from millstream.wire import framing
+from millstream.wire.framing import CLOSE, DATA, Unframer
 
 SOON_S = 120.0
 

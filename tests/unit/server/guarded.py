@@ -17,15 +17,15 @@ from starlette.websockets import WebSocket
 
 import millstream
 from millstream.clock import Clock
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.server.auth.tokens import WAIT_S, create_token
 from millstream.server.core import Core
-from millstream.server.http.guard import Guard
+from millstream.server.listen.guard import Guard
 from millstream.server.rest import store, tickets
 from millstream.server.rest.routing import Paths
 from millstream.server.settings import Settings
-from millstream.store.memory import MemoryEngine
-from millstream.store.sqlite import SqliteEngine
 from millstream.testing import SimulatedClock
 from millstream.threads.database import Millstream
 

@@ -11,12 +11,12 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from millstream import wire
 from millstream.command import Command
 from millstream.errors import MillstreamError
 from millstream.format.packing import Batch, Single, pack_batch, pack_single
 from millstream.limits import Limits
 from millstream.server.serving import Serving
+from millstream.wire import commands as wire
 from tests.unit.server.frames import framed
 
 by_frames = False

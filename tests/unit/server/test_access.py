@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream import wire
 from millstream.command import Fold, Stats, Transact
 from millstream.errors import InvalidInput
 from millstream.format.packing import pack_single
@@ -28,6 +27,7 @@ from millstream.server.auth.access import ANYONE_HERE, Denied, Principal, copyab
 from millstream.server.auth.name_pattern import covers, matches
 from millstream.server.auth.need import Need, needs_of
 from millstream.server.auth.permission import Permission, parse_permission, parse_permissions
+from millstream.wire import commands as wire
 from tests.unit.server.guarded import guarded, in_loop
 
 MARK = Mark(0, ZERO)

@@ -26,10 +26,10 @@ from millstream.server import direct
 from millstream.server.auth.access import ANYONE_HERE, Principal
 from millstream.server.auth.permission import parse_permissions
 from millstream.server.auth.register import Registrar
-from millstream.server.holdings import Holdings
+from millstream.server.claim_counts import Holdings
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.store.tempo import KEPT
+from millstream.store.commit.pace import KEPT
 from millstream.testing import Probe
 from tests.unit.server.guarded import WITH_TOKENS, Guarded, guarded, in_loop
 from tests.unit.server.talking import EACH_TRANSPORT, each_transport, single, talking

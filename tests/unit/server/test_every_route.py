@@ -15,7 +15,7 @@ from starlette.routing import WebSocketRoute
 
 from millstream.server.app import make_app
 from millstream.server.auth.register import Registrar
-from millstream.server.http.guard import Guard
+from millstream.server.listen.guard import Guard
 from millstream.server.pages import WebPages
 from millstream.server.rest.routing import Paths
 from millstream.server.settings import Settings

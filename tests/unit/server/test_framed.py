@@ -14,14 +14,15 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 import millstream
-from millstream import framing, wire
-from millstream.framing import PING, PONG
 from millstream.log import commands as logs
 from millstream.server.auth.register import Registrar
 from millstream.server.auth.tokens import create_token
-from millstream.server.http import framed as connection
+from millstream.server.listen import framed as connection
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
+from millstream.wire import commands as wire
+from millstream.wire import framing
+from millstream.wire.framing import PING, PONG
 from tests.unit.server.frames import FramedSocket, framed, read_head, request
 from tests.unit.server.talking import Talk, single, talking
 from tests.unit.server.test_slow_clients import connections, eventually, plug, rest_of, serving

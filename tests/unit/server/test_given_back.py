@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 
-from millstream import wire
 from millstream.aio.database import Millstream
 from millstream.aio.queue import Queue
-from millstream.embedded import open_store
+from millstream.embedded.session import open_store
 from millstream.errors import Unauthenticated
 from millstream.queue.commands import ClaimMessages
 from millstream.server import direct
 from millstream.server.auth.access import ANYONE_HERE, Principal
 from millstream.server.auth.permission import parse_permission
+from millstream.server.claim_counts import Holdings
 from millstream.server.core import Core
-from millstream.server.holdings import Holdings
 from millstream.server.settings import Settings
 from millstream.server.socket.socket import Socket
-from millstream.store.tempo import KEPT
+from millstream.store.commit.pace import KEPT
 from millstream.testing import Faults, MemoryEngine, Pause, Probe
+from millstream.wire import commands as wire
 from tests.unit.server.asking import Rest, looped, serving
 
 HOUR_MS = 3_600_000

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from millstream.engine.protocol import Shortage
 from millstream.limits import Limits, MiB
 from millstream.rooms import commands as c
 from millstream.rooms.backlog import OwnPlace
@@ -23,7 +24,6 @@ from millstream.server.observe.health import (
     check_stats,
 )
 from millstream.server.settings import Settings
-from millstream.store.engine import Shortage
 from millstream.testing import MemoryEngine, SimulatedClock
 from tests.unit.server.guarded import guarded, in_loop
 

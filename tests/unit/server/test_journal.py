@@ -13,11 +13,11 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 import millstream
-from millstream import wire
 from millstream.server import journal
 from millstream.server.auth.tokens import create_token
 from millstream.server.serving import running
 from millstream.server.settings import Settings
+from millstream.wire import commands as wire
 from tests.unit.server.asking import Rest, served
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from millstream.pulse import CommitTimes, Flow, flow_between
+from millstream.embedded.status import CommitTimes, Flow, flow_between
+from millstream.embedded.totals import Totals
 from millstream.server.auth.register import Registrar
 from millstream.server.observe import live
 from millstream.server.observe.live import HEARTBEAT, Live, commit_times
@@ -21,7 +22,6 @@ from millstream.server.rest.live import endpoint
 from millstream.server.rest.routing import Paths
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.tally import Totals
 from millstream.testing import SimulatedClock
 from tests.unit.server.guarded import Guarded, guarded, in_loop
 

@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from millstream import errors, wire
+from millstream import errors
+from millstream.engine.disk import full
+from millstream.engine.protocol import Shortage
+from millstream.engine.sqlite.file import damaged, explained
+from millstream.engine.sqlite.lock import still_locked
 from millstream.errors import MillstreamError, told_elsewhere
 from millstream.server.problems import problem_of
-from millstream.store.disk import full
-from millstream.store.engine import Shortage
-from millstream.store.sqlite_file import damaged, explained
-from millstream.store.sqlite_lock import still_locked
+from millstream.wire import commands as wire
 
 PLACE = "/srv/secret place/größe/shop.db"
 PLAIN = "/var/lib/secret/shop.db"

@@ -25,12 +25,12 @@ from schemathesis.specs.openapi.checks import (
 )
 from starlette.applications import Starlette
 
-from millstream.embedded import open_store
+from millstream.embedded.session import open_store
+from millstream.engine.memory.engine import MemoryEngine
 from millstream.server.auth.access import ANYONE_HERE
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import document_bytes, routes
 from millstream.server.settings import Settings
-from millstream.store.memory import MemoryEngine
 from tests.unit.server.asking import AsSomebody
 
 EXAMPLES = 12

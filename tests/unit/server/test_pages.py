@@ -13,7 +13,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from millstream.server.http.guard import PUBLIC, PUBLIC_FOLDER
+from millstream.server.listen.guard import PUBLIC, PUBLIC_FOLDER
 from millstream.server.pages import (
     FOLDER,
     MEDIA_TYPES,

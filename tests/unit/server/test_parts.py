@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.server.parts import CONTAINER_WEIGHT, weigh
+from millstream.server.frame_parts import CONTAINER_WEIGHT, weigh
 
 SCALARS = (
     st.none()

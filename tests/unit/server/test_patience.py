@@ -12,7 +12,7 @@ import pytest
 from millstream import errors
 from millstream.errors import MillstreamError
 from millstream.log import commands as logs
-from millstream.server.patience import (
+from millstream.server.listen.refusals import (
     ONE_USER,
     TOO_MANY,
     Allowance,

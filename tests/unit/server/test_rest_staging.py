@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.format.block import checksum
 from millstream.format.packing import Batch, pack_batch
 from millstream.limits import Limits
 from millstream.log.commands import FreeLog, TakeLog
-from millstream.server import shelf as shelves
+from millstream.server import staged_parts as shelves
 from millstream.server.docs.endpoints import routes
-from millstream.store.memory import MemoryEngine
-from millstream.store.sqlite import SqliteEngine
 from millstream.testing.clock import SimulatedClock
 from tests.unit.server.asking import Rest, looped, problem, served, serving
 from tests.unit.server.guarded import guarded

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from millstream.embedded import open_store
+from millstream.embedded.session import open_store
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.server.core import Core
 from millstream.server.observe.health import Checkup, check_scrub, duration_ago
 from millstream.server.settings import Settings
-from millstream.store.sqlite import SqliteEngine
 from millstream.testing import Probe, SimulatedClock
 from tests.unit.server.guarded import Guarded, guarded, in_loop
 from tests.unit.server.test_metrics import scrape

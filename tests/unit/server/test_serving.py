@@ -24,7 +24,7 @@ from millstream.queue import commands as queues
 from millstream.queue.model.spec import QueueSpec
 from millstream.replica.sync.following import WaitForChange
 from millstream.server.auth.tokens import create_token
-from millstream.server.http.listening import CannotListen
+from millstream.server.listen.listening import CannotListen
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.server.talking import single, talking

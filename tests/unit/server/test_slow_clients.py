@@ -17,14 +17,14 @@ import httpx
 import pytest
 
 import millstream
-from millstream import wire
 from millstream.log import commands as logs
 from millstream.server.auth.register import Registrar
 from millstream.server.auth.tokens import create_token
-from millstream.server.http import connection
+from millstream.server.listen import connection
 from millstream.server.rest import routing
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
+from millstream.wire import commands as wire
 from tests.unit.server.talking import single, talking
 
 SOON_S = 20.0

@@ -10,7 +10,6 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from millstream import wire
 from millstream.command import Transact
 from millstream.errors import EndMoved, InvalidInput, InvalidName, NotFound, Overloaded
 from millstream.log import commands as logs
@@ -21,6 +20,7 @@ from millstream.queue.model.spec import QueueSpec
 from millstream.record import Producer
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
+from millstream.wire import commands as wire
 from tests.unit.server.talking import EACH_TRANSPORT, batch, each_transport, single, talking
 
 transport = EACH_TRANSPORT(each_transport)

@@ -11,7 +11,6 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from millstream import wire
 from millstream.command import Command, Transact
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.log.commands import (
@@ -48,6 +47,7 @@ from millstream.record import Producer, Retention
 from millstream.replica.commands import DigestRange, SendBlocks
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
+from millstream.wire import commands as wire
 from tests.unit.samples import offered, required, sample
 from tests.unit.server.talking import EACH_TRANSPORT, Talk, batch, each_transport, single, talking
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from millstream import wire
 from millstream.errors import Conflict, InvalidInput, MillstreamError, TooLarge
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
 from millstream.queue.model.spec import QueueSpec
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
+from millstream.wire import commands as wire
 from tests.unit.server.talking import EACH_TRANSPORT, Talk, batch, each_transport, single, talking
 
 transport = EACH_TRANSPORT(each_transport)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from millstream import wire
 from millstream.log.commands import Append
 from millstream.server.serving import running
 from millstream.server.settings import Settings
+from millstream.wire import commands as wire
 from tests.unit.server.talking import single, talking
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")

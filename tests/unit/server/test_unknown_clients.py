@@ -15,7 +15,7 @@ import pytest
 
 import millstream
 from millstream.server.auth.tokens import create_token
-from millstream.server.http import connection, handshake
+from millstream.server.listen import connection, handshake
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.server.test_slow_clients import (

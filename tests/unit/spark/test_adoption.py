@@ -8,19 +8,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millstream.embedded import open_file
+from millstream.embedded.session import open_file
 from millstream.errors import CannotOpen, Conflict, NotFound, OutcomeUnknown, StoreError
 from millstream.format.packing import pack_many
 from millstream.limits import Limits
-from millstream.log.reader import read_blocks
-from millstream.spark.adopting import NOTE_MS_MAX, Adopter
-from millstream.spark.adoption import BEGIN_S_MAX, DONE_S_MAX, Asking, check_served, name_of
-from millstream.spark.object_staging import digest_of, discard, stage
-from millstream.spark.publishing import Version
-from millstream.spark.staging import LEFTOVER_MS, LogBlock, StagedBlock, StagedFile
-from millstream.store.lease import ObjectLease
-from millstream.store.object_folder import ObjectFolder
-from millstream.store.slate_address import parse_address
+from millstream.log.reading.reader import read_blocks
+from millstream.objects.address import parse_address
+from millstream.objects.folder import ObjectFolder
+from millstream.objects.lease import ObjectLease
+from millstream.spark.sink.adopter import NOTE_MS_MAX, Adopter
+from millstream.spark.sink.adoption import BEGIN_S_MAX, DONE_S_MAX, Asking, check_served, name_of
+from millstream.spark.sink.object_staging import digest_of, discard, stage
+from millstream.spark.sink.publishing import Version
+from millstream.spark.sink.staging import LEFTOVER_MS, LogBlock, StagedBlock, StagedFile
 from millstream.store.store import Store
 from millstream.testing import SimulatedClock
 

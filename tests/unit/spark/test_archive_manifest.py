@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from millstream.errors import CannotOpen, Conflict, CorruptionError, InvalidInput
-from millstream.spark.archive import Archive, ArchivedFile, Move, Segment
-from millstream.spark.disk_folder import disk_path
-from millstream.spark.losses import Loss
+from millstream.spark.archive.archive import Archive, ArchivedFile, Move, Segment
+from millstream.spark.archive.disk_folder import disk_path
+from millstream.spark.source.losses import Loss
 
 
 def segment(start: int, stop: int, *, created: int = 1, path: str = "f") -> Segment:

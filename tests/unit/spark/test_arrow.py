@@ -39,7 +39,7 @@ def table(found: Rows) -> Any:
     """Rows as Spark hands them over, with typed headers."""
     import pyarrow as pa
 
-    from millstream.spark.columns import header_column
+    from millstream.spark.source.columns import header_column
 
     binary = [("x", pa.binary()), ("p", pa.binary())]
     scalar = pa.struct(
@@ -63,7 +63,7 @@ def table(found: Rows) -> Any:
 def test_rows_are_packed_as_records_that_are_appended_one_by_one_would_be(
     found: Rows, skip: int
 ) -> None:
-    from millstream.spark.rows import blocks_of
+    from millstream.spark.sink.rows import blocks_of
 
     batch = table(found).slice(skip)
     left = found[skip:]
@@ -92,7 +92,7 @@ def test_rows_are_packed_as_records_that_are_appended_one_by_one_would_be(
 
 def _columns(batch: Batch) -> list[Any]:
     from millstream.format import block
-    from millstream.log.block import headers_of
+    from millstream.log.model.block import headers_of
 
     placed = block.place(
         batch.metadata,
@@ -110,7 +110,7 @@ def _columns(batch: Batch) -> list[Any]:
 def test_blocks_become_the_same_columns_whatever_part_is_read(tmp_path: Path) -> None:
     import pyarrow as pa
 
-    from millstream.spark.columns import _TIME, batches, header_column
+    from millstream.spark.source.columns import _TIME, batches, header_column
 
     scalar = pa.struct(
         [("s", pa.string()), ("i", pa.int64()), ("d", pa.float64()), ("b", pa.bool_())]
@@ -159,7 +159,7 @@ def test_blocks_become_the_same_columns_whatever_part_is_read(tmp_path: Path) ->
 def test_rows_of_very_different_sizes_fit() -> None:
     import pyarrow as pa
 
-    from millstream.spark.rows import blocks_of
+    from millstream.spark.sink.rows import blocks_of
 
     limits = Limits(batch_bytes_max=40_000)
     values = [b"x"] * 500 + [b"y" * 10_000] * 8 + [b"z"] * 500
@@ -179,7 +179,7 @@ def test_rows_of_very_different_sizes_fit() -> None:
 def test_values_that_are_none_are_refused(column: list[Any], message: str) -> None:
     import pyarrow as pa
 
-    from millstream.spark.rows import blocks_of
+    from millstream.spark.sink.rows import blocks_of
 
     with pytest.raises(InvalidInput, match=message):
         list(blocks_of(pa.RecordBatch.from_pydict({"value": pa.array(column)}), LIMITS))

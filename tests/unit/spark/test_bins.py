@@ -7,7 +7,7 @@ import random
 import pytest
 
 from millstream.errors import InvalidInput
-from millstream.spark.bins import BYTES_PER_BIN, RECORDS_PER_BIN, Bin, BinSizes, Range, bins
+from millstream.spark.source.bins import BYTES_PER_BIN, RECORDS_PER_BIN, Bin, BinSizes, Range, bins
 
 
 def small(one: Range) -> int:

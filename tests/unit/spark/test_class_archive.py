@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import CannotOpen, WriteFailed
-from millstream.spark import class_archive
-from millstream.spark.class_archive import (
+from millstream.spark.local import class_archive
+from millstream.spark.local.class_archive import (
     PATH_VARIABLE,
     find_archive,
     java_options,
     keep_archive,
     write_archive,
 )
-from millstream.spark.java import Java
+from millstream.spark.local.java import Java
 
 pytestmark = pytest.mark.requires("spark")
 

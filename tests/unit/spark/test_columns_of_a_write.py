@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import InvalidInput
-from millstream.spark.writer import name_columns
+from millstream.spark.sink.writer import name_columns
 
 
 def test_a_topic_beside_the_option_log_is_refused_without_its_value() -> None:

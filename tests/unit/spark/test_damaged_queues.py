@@ -9,10 +9,10 @@ import pytest
 import millstream
 from millstream.errors import CorruptionError, NotFound
 from millstream.format import keys
-from millstream.spark.losses import Loss
 from millstream.spark.pipelines.route import routed_queues
 from millstream.spark.pipelines.target import find_queues
 from millstream.spark.pipelines.unreadable import readable_queues
+from millstream.spark.source.losses import Loss
 from millstream.testing import Probe
 from millstream.testing.engines import corrupt
 from tests.unit.spark.test_planning import opened

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream.spark import fork_server
-from millstream.spark.fork_server import ForkServerProcess, fork_workers
-from millstream.spark.interpreter import set_interpreter
-from millstream.spark.starter.asking import SERVER_VARIABLE, encode
-from millstream.spark.starter.forking import Request, decode, fits
+from millstream.spark.local import fork_server
+from millstream.spark.local.fork_server import ForkServerProcess, fork_workers
+from millstream.spark.local.interpreter import set_interpreter
+from millstream.spark.local.starter.asking import SERVER_VARIABLE, encode
+from millstream.spark.local.starter.forking import Request, decode, fits
 
 pytestmark = [
     pytest.mark.requires("spark"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import InvalidInput
-from millstream.spark.assigning import Gathered, gather
+from millstream.spark.sink.assignment import Gathered, gather
 
 pytestmark = pytest.mark.requires("spark")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.spark.interpreter import ARCHIVES_VARIABLE, set_interpreter
-from millstream.spark.starter.answering import VARIABLE
+from millstream.spark.local.interpreter import ARCHIVES_VARIABLE, set_interpreter
+from millstream.spark.local.starter.answering import VARIABLE
 
 WORKER = """
 import os, socket, sys

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from millstream.errors import CannotOpen
-from millstream.spark import java as finding
-from millstream.spark.java import STARTED_VARIABLE, STARTER, find_java
+from millstream.spark.local import java as finding
+from millstream.spark.local.java import STARTED_VARIABLE, STARTER, find_java
 
 
 def make_java(home: Path, version: str, *, code: int = 0) -> Path:

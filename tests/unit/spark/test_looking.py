@@ -14,11 +14,11 @@ from millstream.filters import parse
 from millstream.format import keys
 from millstream.queue.service.assigning import AssignMessages
 from millstream.record import Record
-from millstream.spark.bins import Range
-from millstream.spark.looking import Interest, Runs, look_at
 from millstream.spark.options import ReadOptions, read_options
 from millstream.spark.pipelines import looks
 from millstream.spark.pipelines.looks import RoundLook, one_ahead
+from millstream.spark.pipelines.queue_matches import Interest, Runs, look_at
+from millstream.spark.source.bins import Range
 from millstream.testing import Probe
 
 pytestmark = pytest.mark.requires("spark")
@@ -84,7 +84,7 @@ def offsets(found: Runs | None) -> list[int]:
 def test_a_queue_takes_what_its_filter_is_true_of(
     path: Path, wanted: tuple[int, int], kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.spark.looking.OFFSETS_KEPT", kept)
+    monkeypatch.setattr("millstream.spark.pipelines.queue_matches.OFFSETS_KEPT", kept)
     with millstream.open(path) as store:
         records = list(store.log("orders").read())
     interests = {"orders": [Interest(text, text) for text in FILTERS]}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millstream.spark.archive import ArchivedFile, Segment
-from millstream.spark.losses import Loss
-from millstream.spark.merging import plan_merges
+from millstream.spark.archive.archive import ArchivedFile, Segment
+from millstream.spark.archive.merging import plan_merges
+from millstream.spark.source.losses import Loss
 
 DAYS = ("2026-01-01", "2026-01-02")
 

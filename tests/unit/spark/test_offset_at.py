@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.embedded import EmbeddedSession
+from millstream.embedded.session import EmbeddedSession
 from millstream.format import keys
 from millstream.log.commands import DescribeLog
-from millstream.spark.planning import offset_at
+from millstream.spark.source.planning import offset_at
 from millstream.testing import Probe, SimulatedClock, memory_store
 
 EACH = 10

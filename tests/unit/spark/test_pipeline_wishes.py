@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import millstream
-from millstream.embedded import EmbeddedSession
+from millstream.embedded.session import EmbeddedSession
 from millstream.errors import InvalidInput, NotFound
 from millstream.spark.pipelines.replay import format_of
 from millstream.spark.pipelines.report import STEPS_MAX, step_of

@@ -14,9 +14,9 @@ from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.spark.losses import Loss
 from millstream.spark.options import ReadOptions, read_options
-from millstream.spark.planning import find_logs
+from millstream.spark.source.losses import Loss
+from millstream.spark.source.planning import find_logs
 from millstream.testing import Probe
 from millstream.testing.engines import corrupt
 

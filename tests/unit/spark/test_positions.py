@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from millstream.errors import CorruptionError
-from millstream.spark.positions import PLAIN_MAX, ids_in, packed, unpacked
+from millstream.spark.source.positions import PLAIN_MAX, ids_in, packed, unpacked
 
 
 def test_a_position_of_few_logs_is_written_out() -> None:

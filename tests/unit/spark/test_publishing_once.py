@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.format.packing import Single
-from millstream.spark.publishing import Version, publish_blocks
+from millstream.spark.sink.publishing import Version, publish_blocks
 from millstream.testing import Probe, memory_store
 
 PART = Single(b"a", None, b"", None)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import CannotOpen, InvalidInput
-from millstream.spark import interpreter, session
-from millstream.spark.java import STARTED_VARIABLE, STARTER, Java
+from millstream.spark.local import interpreter, session
+from millstream.spark.local.java import STARTED_VARIABLE, STARTER, Java
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 import millstream
-from millstream.embedded import EmbeddedSession
+from millstream.embedded.session import EmbeddedSession
 from millstream.errors import InvalidInput, InvalidName
 from millstream.format.packing import Batch, Single
 from millstream.limits import Limits
-from millstream.spark import rows, staging
-from millstream.spark.publishing import Version, publish
-from millstream.spark.rows import blocks_by_log, rows_by_topic
+from millstream.spark.sink import rows, staging
+from millstream.spark.sink.publishing import Version, publish
+from millstream.spark.sink.rows import blocks_by_log, rows_by_topic
 from millstream.testing import Probe
 
 

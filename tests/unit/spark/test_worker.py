@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from millstream.spark import worker
+from millstream.spark.local import worker
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from pathlib import Path
 import apsw
 
 from millstream import Millstream
-from millstream.embedded import EmbeddedSession, open_over
-from millstream.store.scrub import FIRST_S, TURN_S, Scrub
-from millstream.store.sqlite import SqliteEngine
-from millstream.store.sqlite_file import PAGE_BYTES
-from millstream.store.sqlite_options import SqliteOptions
+from millstream.embedded.session import EmbeddedSession, open_over
+from millstream.engine.scrub import FIRST_S, TURN_S, Scrub
+from millstream.engine.sqlite.engine import SqliteEngine
+from millstream.engine.sqlite.file import PAGE_BYTES
+from millstream.engine.sqlite.options import SqliteOptions
 from millstream.testing import Probe, SimulatedClock
 
 LEAVES = {0x0A, 0x0D}

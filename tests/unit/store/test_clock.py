@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.clock import StoreTime, SystemClock
-from millstream.embedded import open_store
+from millstream.embedded.session import open_store
 from millstream.store.store import Store
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
 

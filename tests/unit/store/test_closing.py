@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import millstream
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
 from millstream.limits import Limits
 from millstream.store.store import CLOSING_FOLD_S, Store
 from millstream.testing import MemoryEngine, Probe, SimulatedClock

@@ -9,16 +9,16 @@ import pytest
 
 import millstream
 from millstream import Millstream
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
+from millstream.engine import row_copy as copying
+from millstream.engine.commit import Commit
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.memory.faults import Crash, Faults, Torn
+from millstream.engine.open import open_engine
+from millstream.engine.protocol import Engine
+from millstream.engine.row_copy import CopyReport, copy_rows
 from millstream.errors import CannotOpen, CorruptionError, OutcomeUnknown
 from millstream.format import keys
-from millstream.store import copying
-from millstream.store.commit import Commit
-from millstream.store.copying import CopyReport, copy_rows
-from millstream.store.engine import Engine
-from millstream.store.engines import open_engine
-from millstream.store.faults import Crash, Faults, Torn
-from millstream.store.memory import MemoryEngine
 from tests.conformance.kits import ENGINES, EVERY_ENGINE, all_rows
 
 

@@ -15,11 +15,11 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.doctor import examine
+from millstream.engine.commit import Commit
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.protocol import Ability
 from millstream.errors import CorruptionError, MillstreamError
 from millstream.format import keys
-from millstream.store.commit import Commit
-from millstream.store.engine import Ability
-from millstream.store.memory import MemoryEngine
 from millstream.testing import Probe, memory_store
 
 Ask = Callable[[Millstream], object]

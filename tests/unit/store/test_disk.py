@@ -12,10 +12,10 @@ import pytest
 
 import millstream
 from millstream import SqliteOptions
+from millstream.engine.disk import ASKED_BYTES, ASKED_S, DiskSpace, FileSpace
+from millstream.engine.sqlite.options import fitted
 from millstream.errors import DiskFull
 from millstream.limits import Limits, MiB
-from millstream.store.disk import ASKED_BYTES, ASKED_S, DiskSpace, FileSpace
-from millstream.store.sqlite_options import fitted
 from millstream.testing import Probe, SimulatedClock
 
 Usage = namedtuple("Usage", "total used free")

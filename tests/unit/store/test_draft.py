@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.embedded import open_store
+from millstream.embedded.session import open_store
+from millstream.engine.commit import Commit, Row, Spooled
+from millstream.engine.memory.engine import MemoryEngine
 from millstream.errors import InvalidInput, WriteFailed
 from millstream.format import keys
-from millstream.store import draft as drafts
-from millstream.store.commit import Commit, Row, Spooled
-from millstream.store.draft import Draft
-from millstream.store.memory import MemoryEngine
-from millstream.store.ticket import Ticket
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit import draft as drafts
+from millstream.store.commit.draft import Draft
+from millstream.store.commit.ticket import Ticket
+from millstream.store.commit.transaction import WriteTransaction
 from millstream.testing import SimulatedClock
 from tests.conformance.kits import all_rows, apply
 

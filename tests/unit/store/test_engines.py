@@ -9,16 +9,21 @@ from pathlib import Path
 import pytest
 
 import millstream
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.open import open_engine
+from millstream.engine.slate.options import SlateOptions
+from millstream.engine.sqlite.engine import SqliteEngine
+from millstream.engine.sqlite.options import SqliteOptions
 from millstream.errors import CannotOpen, InvalidInput
-from millstream.store.engines import open_engine
-from millstream.store.memory import MemoryEngine
-from millstream.store.slate_options import SlateOptions
-from millstream.store.sqlite import SqliteEngine
-from millstream.store.sqlite_options import SqliteOptions
 
 SOURCES = Path(millstream.__file__).parent
 ENGINES = {"SqliteEngine", "SlateEngine"}
-ALLOWED = {"store/engines.py", "store/sqlite.py", "store/slate.py", "testing/engines.py"}
+ALLOWED = {
+    "engine/open.py",
+    "engine/sqlite/engine.py",
+    "engine/slate/engine.py",
+    "testing/engines.py",
+}
 
 
 def test_the_place_says_which_engine(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.format import keys
 from millstream.format.entries import extent
 from millstream.limits import Limits
 from millstream.queue.model.bucket import Bucket
-from millstream.store.fold import Slice
-from millstream.store.sqlite import SqliteEngine
+from millstream.store.state.fold import Slice
 from millstream.store.store import Store
 from millstream.testing import Faults, MemoryEngine, Probe, SimulatedClock
 from millstream.threads.database import Millstream

@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.memory.faults import Crash
 from millstream.errors import WriteFailed
 from millstream.format import keys
 from millstream.limits import Limits
-from millstream.store.entity import Entity
-from millstream.store.faults import Crash
-from millstream.store.fold import Slice
-from millstream.store.memory import MemoryEngine
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.entity import Entity
+from millstream.store.state.fold import Slice
 from millstream.store.store import Store
-from millstream.store.transaction import WriteTransaction
 from millstream.testing import Faults, Probe, SimulatedClock
 
 TRAIL = 0x7E

@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from millstream.store.gather import (
+from millstream.store.commit.gather import (
     GATHER_S_MAX,
     LEAD_ALONE,
     RETRY,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from millstream.embedded import open_store
+from millstream.embedded.session import open_store
 from millstream.errors import InvalidInput, WriteFailed
+from millstream.store.commit.ticket import Ticket
+from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
-from millstream.store.ticket import Ticket
-from millstream.store.transaction import WriteTransaction
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
 
 

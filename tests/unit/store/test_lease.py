@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from millstream.errors import Fenced, StoreError
-from millstream.store.lease import (
+from millstream.objects.folder import StoredObject
+from millstream.objects.lease import (
     LEASE_S,
     LeaseKeeper,
     LeaseNote,
@@ -18,7 +19,6 @@ from millstream.store.lease import (
     decoded,
     wait_for_lease,
 )
-from millstream.store.object_folder import StoredObject
 from millstream.testing import SimulatedClock
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.engine.commit import Commit, Row
+from millstream.engine.memory.engine import MemoryEngine
 from millstream.errors import InvalidInput, OutcomeUnknown, WriteFailed
 from millstream.format.keys import payload
-from millstream.store.commit import Commit, Row
-from millstream.store.memory import MemoryEngine
 from millstream.testing import Crash, Faults, Torn
 
 ONE: Row = (payload(1), b"one")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.store.object_folder import ObjectFolder, condition_of, tag_of
-from millstream.store.slate_address import parse_address
+from millstream.objects.address import parse_address
+from millstream.objects.folder import ObjectFolder, condition_of, tag_of
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
+from millstream.engine.memory.engine import MemoryEngine
 from millstream.errors import EndMoved
-from millstream.store.memory import MemoryEngine
-from millstream.store.ticket import Ticket
+from millstream.store.commit.ticket import Ticket
 from millstream.threads.database import Millstream
 
 

@@ -14,6 +14,9 @@ import apsw
 import pytest
 
 import millstream
+from millstream.engine.checksum import row_checksum
+from millstream.engine.sqlite.file import APPLICATION_ID
+from millstream.engine.sqlite.schema import FORMAT
 from millstream.errors import (
     CannotOpen,
     CorruptionError,
@@ -21,9 +24,6 @@ from millstream.errors import (
     TooLarge,
 )
 from millstream.format import keys
-from millstream.store.checksum import row_checksum
-from millstream.store.sqlite_file import APPLICATION_ID
-from millstream.store.sqlite_schema import FORMAT
 
 MiB = 1024 * 1024
 

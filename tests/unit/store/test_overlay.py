@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.format import keys
-from millstream.store.overlay import Overlay
+from millstream.store.state.overlay import Overlay
 
 
 def entry(offset: int, log_id: int = 1) -> bytes:

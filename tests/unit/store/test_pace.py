@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from millstream.store.engine import pace_of
-from millstream.store.memory import MemoryEngine
-from millstream.store.ticket import Ticket
-from millstream.store.transactor import PACED_MIN, Transactor
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.protocol import pace_of
+from millstream.store.commit.ticket import Ticket
+from millstream.store.commit.transactor import PACED_MIN, Transactor
 from millstream.testing import SimulatedClock
 
 PATIENCE_S = 20

@@ -11,13 +11,14 @@ import pytest
 import millstream
 from millstream import SqliteOptions
 from millstream.doctor import examine
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
+from millstream.engine.sqlite import engine as sqlite
+from millstream.engine.sqlite import wal as sqlite_wal
+from millstream.engine.sqlite.engine import SqliteEngine
+from millstream.engine.sqlite.file import connect
+from millstream.engine.sqlite.pages import checksum_layer, fits, is_one_bit, sums
+from millstream.engine.sqlite.wal import find_break
 from millstream.errors import CannotOpen, CorruptionError
-from millstream.store import sqlite, sqlite_wal
-from millstream.store.sqlite import SqliteEngine
-from millstream.store.sqlite_file import connect
-from millstream.store.sqlite_pages import checksum_layer, fits, is_one_bit, sums
-from millstream.store.sqlite_wal import find_break
 
 CHECKED = SqliteOptions(page_checksums=True)
 PAGE = 4096

@@ -8,10 +8,10 @@ import pytest
 
 import millstream
 from millstream import Millstream
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_store
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.errors import CannotOpen
 from millstream.log.commands import ReadBlocks
-from millstream.store.sqlite import SqliteEngine
 
 
 def read_only(path: Path) -> Millstream:

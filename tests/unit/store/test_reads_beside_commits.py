@@ -17,11 +17,12 @@ import pytest
 
 from millstream import Millstream
 from millstream.command import Command, QuerySql, Read, Stats, Transact
-from millstream.embedded import COMMANDS, EmbeddedSession, open_store
+from millstream.embedded.session import COMMANDS, EmbeddedSession, open_store
+from millstream.engine.memory.faults import Faults, Pause, Torn
 from millstream.errors import OutcomeUnknown
 from millstream.format import keys
 from millstream.log import commands as c
-from millstream.log.publishing import PublishParts
+from millstream.log.rules.publishing import PublishParts
 from millstream.queue import commands as q
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.sources import find_facts
@@ -30,8 +31,7 @@ from millstream.replica.commands import SetAside
 from millstream.replica.sync.following import WaitForChange
 from millstream.rooms.commands import DeleteRoom, SendToRoom
 from millstream.rooms.model import RoomMessage
-from millstream.store.faults import Faults, Pause, Torn
-from millstream.store.standby import IDLE_S
+from millstream.store.state.read_copy import IDLE_S
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
 from tests.unit.samples import SINGLE, sample
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.engine.commit import Commit
 from millstream.format import keys
-from millstream.log.head import Head, Name
-from millstream.store.commit import Commit
-from millstream.store.overlay import Overlay
-from millstream.store.rows import Rows
+from millstream.log.model.head import Head, Name
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.overlay import Overlay
+from millstream.store.state.view import Rows
 from millstream.store.store import Store
-from millstream.store.transaction import WriteTransaction
 from millstream.testing import MemoryEngine, Probe, memory_store
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import millstream
+from millstream.engine import scrub as scrubs
+from millstream.engine.scrub_notes import NotesFile
+from millstream.engine.sqlite.options import SqliteOptions
+from millstream.engine.sqlite.schema import FIRST_INDEX as INDEX
+from millstream.engine.sqlite.schema import SECOND_INDEX
 from millstream.errors import InvalidInput
 from millstream.format import keys
-from millstream.store import scrub as scrubs
-from millstream.store.scrub_notes import NotesFile
-from millstream.store.sqlite_options import SqliteOptions
-from millstream.store.sqlite_schema import FIRST_INDEX as INDEX
-from millstream.store.sqlite_schema import SECOND_INDEX
 from millstream.testing import Probe, memory_store
 from tests.unit.store.scrubbed import INTERIORS, LEAVES, Scrubbed, cut_cells
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millstream.embedded import EmbeddedSession, open_file
+from millstream.embedded.session import EmbeddedSession, open_file
 from millstream.format import keys
 from millstream.store.store import Store
 from millstream.threads.database import Millstream

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from millstream.engine.place import is_address, is_bucket
 from millstream.errors import CannotOpen
-from millstream.store.place import is_address, is_bucket
-from millstream.store.slate_address import ObjectAddress, parse_address, settings_of
+from millstream.objects.address import ObjectAddress, parse_address, settings_of
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from millstream.engine.slate.prefetch import BYTES_MAX, ReadAhead
 from millstream.format import keys
-from millstream.store.slate_ahead import BYTES_MAX, ReadAhead
 
 ROWS = {keys.payload_block(n * 1_000): b"%d" % n for n in range(200)}
 

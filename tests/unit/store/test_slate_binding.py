@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.errors import CannotOpen, StoreError
-from millstream.store.slate_binding import (
+from millstream.engine.slate.binding import (
     FAST,
     Binding,
     FastBinding,
@@ -21,7 +20,8 @@ from millstream.store.slate_binding import (
     load,
     run,
 )
-from millstream.store.slate_rows import SlateImage, SlateSnapshot
+from millstream.engine.slate.rows import SlateImage, SlateSnapshot
+from millstream.errors import CannotOpen, StoreError
 
 pytestmark = pytest.mark.requires("s3")
 

@@ -9,13 +9,13 @@ import pytest
 
 import millstream
 from millstream.doctor import examine
+from millstream.engine.commit import Commit, Spool, SpooledRows
+from millstream.engine.slate.engine import SlateEngine
+from millstream.engine.slate.large_commits import EARLY_BYTES
+from millstream.engine.slate.rows import MARK
 from millstream.errors import WriteFailed
 from millstream.format import keys
 from millstream.limits import MiB
-from millstream.store.commit import Commit, Spool, SpooledRows
-from millstream.store.slate import SlateEngine
-from millstream.store.slate_early import EARLY_BYTES
-from millstream.store.slate_rows import MARK
 
 pytestmark = pytest.mark.requires("s3")
 

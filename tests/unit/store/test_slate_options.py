@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.engine.slate.options import SlateOptions, options_with
 from millstream.errors import CannotOpen
-from millstream.store.slate_options import SlateOptions, options_with
 
 
 def test_an_address_sets_options_over_those_of_the_caller() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import millstream
+from millstream.engine.commit import Commit, Spool, SpooledRows
+from millstream.engine.open import open_engine
+from millstream.engine.row_copy import copy_rows
 from millstream.errors import DiskFull, OutcomeUnknown
 from millstream.limits import MiB
-from millstream.store.commit import Commit, Spool, SpooledRows
-from millstream.store.copying import copy_rows
-from millstream.store.engines import open_engine
 
 pytestmark = pytest.mark.requires("s3")
 

@@ -10,9 +10,9 @@ import pytest
 
 import millstream
 from millstream.doctor import examine
+from millstream.engine.slate.binding import load, run
 from millstream.errors import CannotOpen
-from millstream.store.slate_address import open_objects, parse_address
-from millstream.store.slate_binding import load, run
+from millstream.objects.address import open_objects, parse_address
 
 pytestmark = pytest.mark.requires("s3")
 

@@ -11,7 +11,7 @@ import pytest
 
 import millstream
 from millstream.command import Command
-from millstream.embedded import WAITS, EmbeddedSession
+from millstream.embedded.session import WAITS, EmbeddedSession
 from millstream.errors import Closed
 from millstream.format import keys
 from millstream.log.commands import WaitForOffset

@@ -8,8 +8,8 @@ import pytest
 
 import millstream
 from millstream import SqliteOptions
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.errors import CorruptionError
-from millstream.store.sqlite import SqliteEngine
 
 PAGE_BYTES = 4096
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import millstream
-from millstream.store.engines import open_engine
-from millstream.store.sqlite import SqliteEngine
+from millstream.engine.open import open_engine
+from millstream.engine.sqlite.engine import SqliteEngine
 
 
 def test_a_copy_of_a_large_file_can_be_opened_and_is_whole(tmp_path: Path) -> None:

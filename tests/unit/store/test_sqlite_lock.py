@@ -12,12 +12,12 @@ import pytest
 
 import millstream
 from millstream import SqliteOptions
+from millstream.engine.sqlite.lock import LOCKS, find_holder
 from millstream.errors import Overloaded
-from millstream.store.sqlite_lock import LOCKS, find_holder
 
 HOLDER = """
 import sys
-from millstream.store.engines import open_engine
+from millstream.engine.open import open_engine
 engine = open_engine(sys.argv[1])
 with engine.write() as writer:
     print("locked", flush=True)

@@ -9,14 +9,14 @@ import apsw
 import pytest
 
 import millstream
-from millstream.store.sqlite_room import (
+from millstream.engine.sqlite.wal import FRAME_BYTES, HEADER_BYTES, count_sound, find_break
+from millstream.engine.sqlite.wal_space import (
     AHEAD_BYTES,
     LARGE_BYTES,
     LOW_BYTES,
     START_BYTES,
     LogRoom,
 )
-from millstream.store.sqlite_wal import FRAME_BYTES, HEADER_BYTES, count_sound, find_break
 
 VALUE = bytes(1_000)
 MANY = 60

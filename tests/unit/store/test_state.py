@@ -18,16 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.protocol import Engine
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.limits import Limits
-from millstream.store import delta as deltas
-from millstream.store.engine import Engine
-from millstream.store.entity import Entity
-from millstream.store.memory import MemoryEngine
-from millstream.store.sqlite import SqliteEngine
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state import delta as deltas
+from millstream.store.state.entity import Entity
 from millstream.store.store import Store
-from millstream.store.transaction import WriteTransaction
 from millstream.testing import Faults, Probe, SimulatedClock
 
 TRAIL = 0x7E

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import millstream
 from millstream.command import Sql, Transact
-from millstream.embedded import operation
+from millstream.embedded.session import operation
+from millstream.engine.protocol import Shortage
 from millstream.errors import (
     Closed,
     CorruptionError,
@@ -31,11 +32,10 @@ from millstream.format import keys
 from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log import commands as c
-from millstream.store.engine import Shortage
-from millstream.store.recovery import PAUSE_S_MAX
+from millstream.store.commit.recovery import PAUSE_S_MAX
+from millstream.store.commit.ticket import Ticket
+from millstream.store.commit.transaction import WriteTransaction, _outside
 from millstream.store.store import Store
-from millstream.store.ticket import Ticket
-from millstream.store.transaction import WriteTransaction, _outside
 from millstream.testing import Faults, MemoryEngine, Probe, SimulatedClock, Torn, memory_store
 from millstream.threads.database import Millstream
 

@@ -17,11 +17,11 @@ import pytest
 
 import millstream
 from millstream import doctor
+from millstream.engine import copy as store_copy
+from millstream.engine.copy import PARTIAL, copy_store
+from millstream.engine.open import open_engine
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput
 from millstream.server.auth.tokens import create_token
-from millstream.store import store_copy
-from millstream.store.engines import open_engine
-from millstream.store.store_copy import PARTIAL, copy_store
 from tests.conformance.kits import all_rows
 
 SCHEMA = (
@@ -234,7 +234,7 @@ def test_an_empty_file_is_as_good_as_none_and_a_link_leads_to_its_file(
 
 COPIER = """
 import sys
-from millstream.store.store_copy import copy_store
+from millstream.engine.copy import copy_store
 
 def tell(stage, done, total):
     print(stage, flush=True)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from millstream.embedded import open_store
+from millstream.embedded.session import open_store
+from millstream.engine.protocol import Engine
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.limits import Limits
-from millstream.store.engine import Engine
-from millstream.store.sqlite import SqliteEngine
+from millstream.store.commit.pace import FAST_S, KEPT, WORST_S, Tempo
+from millstream.store.commit.ticket import Ticket
+from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
-from millstream.store.tempo import FAST_S, KEPT, WORST_S, Tempo
-from millstream.store.ticket import Ticket
-from millstream.store.transaction import WriteTransaction
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
 
 SLOW_S = 10 * FAST_S

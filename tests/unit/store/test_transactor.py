@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from millstream.embedded import open_store
+from millstream.embedded.session import open_store
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.errors import Closed, MillstreamError, Overloaded, Poisoned
 from millstream.limits import Limits
-from millstream.store import gather, ticket, transactor
-from millstream.store.sqlite import SqliteEngine
+from millstream.store.commit import gather, ticket, transactor
+from millstream.store.commit.ticket import Ticket
+from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
-from millstream.store.ticket import Ticket
-from millstream.store.transaction import WriteTransaction
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
 
 PATIENCE_S = 10

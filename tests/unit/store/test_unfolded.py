@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from millstream.store.unfolded import Unfolded
+from millstream.store.state.unfolded import Unfolded
 
 A, B, C = b"a", b"b", b"c"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import millstream
-from millstream.embedded import EmbeddedSession
+from millstream.embedded.session import EmbeddedSession
 from millstream.errors import MillstreamError, WriteFailed
 from millstream.format import keys
-from millstream.log.head import LogTruncated
-from millstream.store.transaction import WriteTransaction
+from millstream.log.model.head import LogTruncated
+from millstream.store.commit.transaction import WriteTransaction
 
 
 def test_a_change_that_could_not_be_read_again_is_refused(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from millstream import SqliteOptions
+from millstream.engine.commit import Commit
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.format import keys
 from millstream.limits import KiB
-from millstream.store.commit import Commit
-from millstream.store.sqlite import SqliteEngine
 
 OPTIONS = SqliteOptions(wal_bytes_checkpoint=64 * KiB)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millstream.threads.working import Bell
+from millstream.threads.worker_runtime import Bell
 
 PATIENCE_S = 30.0
 

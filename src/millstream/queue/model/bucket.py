@@ -52,7 +52,7 @@ from millstream.queue.model.slots import (
     Stretch,
     Trial,
 )
-from millstream.store.entity import Entity
+from millstream.store.state.entity import Entity
 
 _slot_of = attrgetter("slot")
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from millstream.queue.model.pace import NEVER_MS
-from millstream.store.entity import Entity
+from millstream.store.state.entity import Entity
 
 NOBODY = -1
 

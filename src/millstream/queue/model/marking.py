@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from millstream.errors import InvalidInput
 from millstream.header import HeaderMapping, Headers
-from millstream.log.names import check_text
+from millstream.log.model.names import check_text
 from millstream.queue.model.slots import RoutingMark
 from millstream.queue.model.spec import KEY, PRIORITY_MAX, QueueSpec
 

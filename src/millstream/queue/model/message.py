@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from millstream.errors import InvalidInput
 from millstream.header import NO_HEADERS, Headers
-from millstream.log.block import pack_headers, unpack_headers
+from millstream.log.model.block import pack_headers, unpack_headers
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Trial
 from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
 from millstream.record import Legible, Seconds, moment, to_ms, wall_ms_of

@@ -14,10 +14,10 @@ from functools import partial
 
 from millstream.format import rfc
 from millstream.format.ids import make_claim_id, split_id
+from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span, Trial
 from millstream.queue.model.spec import QueueSpec
-from millstream.queue.model.trials import trials_of
 
 ATTEMPTS_MAX = 65_535
 """Attempts in one of the RFC's arrays; of more, the last ones."""

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
-from millstream.store.entity import Entity
+from millstream.store.state.entity import Entity
 
 NAMED_MAX = 1_000
 """Groups with a record that are named; of more, only their number is known."""

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from millstream.errors import InvalidInput, NotFound
 from millstream.format.ids import CAPACITY_EXPONENT_MAX
-from millstream.log.names import NUMBER_MAX, ROOM, check_name, check_text
+from millstream.log.model.names import NUMBER_MAX, ROOM, check_name, check_text
 from millstream.numbers import check_duration
 from millstream.queue.model.backoff import Backoff
 from millstream.record import Seconds, to_ms

@@ -35,7 +35,7 @@ from millstream.queue.model.queue_changes import (
 )
 from millstream.queue.model.slots import NO_SLOTS, Slots
 from millstream.queue.model.spec import QueueSpec
-from millstream.store.entity import Entity
+from millstream.store.state.entity import Entity
 
 APART = -1
 """The lane of messages that an index finds, not their turn."""

@@ -14,8 +14,8 @@ from millstream.queue.model.counts import Counts
 from millstream.queue.model.queue_changes import Moved
 from millstream.queue.model.slots import DONE, FORGOTTEN
 from millstream.queue.model.state import QueueState
-from millstream.store.rows import View
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.view import View
 
 HAS_DONE, EMPTIED = range(2)
 """The stages: some messages are done; nothing is left that is of interest."""

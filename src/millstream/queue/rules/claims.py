@@ -10,23 +10,23 @@ from collections.abc import Sequence
 
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.limits import CONSUMER_BYTES_MAX
-from millstream.log.names import check_integer, check_text
+from millstream.log.model.names import check_integer, check_text
 from millstream.queue import commands as c
 from millstream.queue.model import pace
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Claimed
 from millstream.queue.model.slots import Slots
 from millstream.queue.model.state import QueueState
+from millstream.queue.rules.ack_and_claim import stride, stride_together
 from millstream.queue.rules.choosing import Chosen
 from millstream.queue.rules.endings import end_attempts, expire
 from millstream.queue.rules.finding import of_queue
+from millstream.queue.rules.grouped_lane import take_passing
 from millstream.queue.rules.index import QUIET, Rank
 from millstream.queue.rules.ledger import Ledger
-from millstream.queue.rules.passing import take_passing
 from millstream.queue.rules.placing import place
-from millstream.queue.rules.stride import stride, stride_together
-from millstream.store.group import Role
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.group import Role
+from millstream.store.commit.transaction import WriteTransaction
 
 CLAIM_MAX = 10_000
 LAST: Rank = (9, 0)
@@ -48,7 +48,7 @@ class Claiming:
     """The operation of a claim; those of several consumers on one queue are made as one.
 
     32 threads that claim one message each need half the processor's time per claim with it: 28 µs
-    instead of 46 on a disk, 20 instead of 42 in memory (2026-11; `Joint` in `store/group.py`).
+    instead of 46 on a disk, 20 instead of 42 in memory (2026-11; `Joint` in `store/commit/group.py`).
     """
 
     __slots__ = ("command", "joins")

@@ -18,18 +18,18 @@ from millstream.format import keys
 from millstream.format.packing import Single, pack_single
 from millstream.header import Headers, HeaderValue, Pair
 from millstream.log.commands import Append
-from millstream.log.head import Head
-from millstream.log.salvage import Damage, salvage
+from millstream.log.model.head import Head
+from millstream.log.reading.salvage import Damage, salvage
+from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import tries_of
 from millstream.queue.model.queue_changes import Moved
 from millstream.queue.model.slots import Slots, Trial
 from millstream.queue.model.state import QueueState
-from millstream.queue.model.trials import trials_of
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.putting import append
 from millstream.record import Record
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
 
 OWN = "dead-letter-"
 """How the headers begin that a letter has beside those of its message."""

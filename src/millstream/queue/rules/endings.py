@@ -13,7 +13,7 @@ from itertools import groupby
 
 from millstream.errors import InvalidInput, LeaseLost, TooLarge
 from millstream.format.ids import CAPACITIES, NUMBER_BITS, bucket_of
-from millstream.log.names import check_text
+from millstream.log.model.names import check_text
 from millstream.queue import commands as c
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Ended, Renewed
@@ -29,11 +29,11 @@ from millstream.queue.model.slots import (
     Slots,
 )
 from millstream.queue.model.spec import DELAY_MS_MAX
+from millstream.queue.rules.ack_and_claim import stride
 from millstream.queue.rules.aging import note_done
 from millstream.queue.rules.dead_letter import publish_failed
 from millstream.queue.rules.ledger import Ledger
-from millstream.queue.rules.stride import stride
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
 
 EXPIRE_PER_COMMIT = 10_000
 EXPIRED = "lease expired"

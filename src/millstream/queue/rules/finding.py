@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from millstream.engine.commit import Row
 from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.format.described import describe
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.spec import no_queue
 from millstream.queue.model.state import QueueState
-from millstream.store.commit import Row
-from millstream.store.rows import View
+from millstream.store.state.view import View
 
 ROWS_PER_STEP = 1_000
 

@@ -21,7 +21,7 @@ from millstream.queue.model.group import NO_STANDING, NOBODY, Group, GroupStandi
 from millstream.queue.model.roster import Roster, Rostered
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.open_group import OpenGroup
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
 
 QUIET, NOISY = 0, 1
 NOISY_SHARE = 0.1

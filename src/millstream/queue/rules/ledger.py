@@ -15,7 +15,7 @@ from millstream.queue.model.spec import no_queue
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.finding import of_queue
 from millstream.queue.rules.index import Index
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
 
 
 class Ledger:

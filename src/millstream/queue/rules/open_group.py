@@ -14,7 +14,7 @@ from millstream.format import keys
 from millstream.format.ids import split_id
 from millstream.queue.model.group import GroupStanding
 from millstream.queue.model.state import QueueState
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
 
 MEMBERS_PER_READ = 64
 

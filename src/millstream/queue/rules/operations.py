@@ -12,11 +12,12 @@ from millstream.errors import Conflict, InvalidInput
 from millstream.format import keys
 from millstream.format.encodings import encode_u64
 from millstream.format.ids import bucket_of, capacity_of
-from millstream.log import operations as logs
 from millstream.log.commands import DeleteLog
-from millstream.log.head import Head
-from millstream.log.names import NUMBER_MAX, check_name
+from millstream.log.model.head import Head
+from millstream.log.model.names import NUMBER_MAX, check_name
+from millstream.log.rules import operations as logs
 from millstream.queue import commands as c
+from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.bucket_changes import Removed
 from millstream.queue.model.counts import Counts
@@ -26,7 +27,6 @@ from millstream.queue.model.roster import Rostered
 from millstream.queue.model.slots import AVAILABLE, FAILED, Trial
 from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.model.state import QueueState
-from millstream.queue.model.trials import trials_of
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.partitions import with_partitions
@@ -38,8 +38,8 @@ from millstream.queue.rules.starting import (
     check_time,
     first_offset,
 )
-from millstream.store.rows import View
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.view import View
 
 T = TypeVar("T", QueueSpec, Backoff)
 _INDEXES = (

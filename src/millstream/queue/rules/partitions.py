@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from millstream.errors import Conflict, InvalidInput
 from millstream.format import keys
 from millstream.log.commands import CreatePartitions
-from millstream.log.partition_operations import create_partitions as make_partitions
-from millstream.log.partitioned import count_partitions
+from millstream.log.model.partitioned import count_partitions
+from millstream.log.rules.partition_operations import create_partitions as make_partitions
 from millstream.partitioning import pattern_of
 from millstream.queue.model.queue_changes import Specified
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.finding import all_queues
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
 
 
 def create_partitions(tx: WriteTransaction, command: CreatePartitions) -> int:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from millstream.format import keys
 from millstream.format.encodings import encode_u64
-from millstream.log.head import Head
+from millstream.log.model.head import Head
 from millstream.queue import commands as c
 from millstream.queue.model.bucket_changes import Placed, SlotMark
 from millstream.queue.model.counts import Counts
@@ -24,7 +24,7 @@ from millstream.queue.model.slots import RoutingMark, Span, Trial
 from millstream.queue.model.state import APART, Allotment, QueueState
 from millstream.queue.rules.interleaving import arrivals_ms
 from millstream.queue.rules.ledger import Ledger
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
 
 FORGOTTEN_PER_PLACED = 2
 """For every message that is remembered against repeats, so many old ones are forgotten."""

@@ -14,9 +14,9 @@ from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.format.headers import labels_of, relabelled
 from millstream.format.packing import Batch, Single, check_timestamp
-from millstream.log import operations as logs
 from millstream.log.commands import Append
-from millstream.log.together import append_together
+from millstream.log.rules import operations as logs
+from millstream.log.rules.joined_appends import append_together
 from millstream.queue import commands as c
 from millstream.queue.model.marking import addressed, mark_of
 from millstream.queue.model.slots import Span
@@ -25,8 +25,8 @@ from millstream.queue.model.state import QueueState
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import place
 from millstream.queue.rules.sources import INBOX, LATER, LATER_ID, inbox_of, later_of
-from millstream.store.group import Role
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.group import Role
+from millstream.store.commit.transaction import WriteTransaction
 
 _OWN = (INBOX, LATER)
 """What the names of the logs begin with that belong to a queue."""

@@ -9,18 +9,18 @@ from __future__ import annotations
 from millstream.errors import Conflict
 from millstream.format.headers import labels_of
 from millstream.format.ids import bucket_of
-from millstream.log import operations as logs
 from millstream.log.commands import Append
+from millstream.log.rules import operations as logs
 from millstream.queue import commands as c
+from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.bucket_changes import Removed
 from millstream.queue.model.marking import mark_of
 from millstream.queue.model.slots import FAILED, Span
-from millstream.queue.model.trials import trials_of
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import Arrival, admit
 from millstream.queue.rules.sources import LATER_ID, later_of
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
 
 
 def replace_failed(tx: WriteTransaction, command: c.ReplaceFailed) -> int:

@@ -13,12 +13,12 @@ from functools import partial
 from msgspec import Struct
 
 from millstream.format import keys
-from millstream.log.ancestry import FORK_NAME
-from millstream.log.head import Head, Name, without
+from millstream.log.model.head import Head, Name, without
+from millstream.log.rules.ancestry import FORK_NAME
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.model.state import QueueState
-from millstream.store.rows import View
-from millstream.store.state import State
+from millstream.store.state.state import State
+from millstream.store.state.view import View
 from millstream.store.store import Store
 
 INBOX = "queue:"

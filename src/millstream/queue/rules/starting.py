@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from millstream.errors import CorruptionError, InvalidInput, OutOfRange
 from millstream.format.entries import decode_places
-from millstream.log.damage import next_entry
-from millstream.log.head import Head
-from millstream.log.reader import RowMoved, entries_of
+from millstream.log.model.head import Head
+from millstream.log.reading.damage import next_entry
+from millstream.log.reading.reader import RowMoved, entries_of
 from millstream.queue.model.spec import QueueSpec
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
 
 AHEAD_MS_MAX = 60_000
 """By how much the clock of a caller may be ahead: "from now on" is not taken for a time to come."""

@@ -22,9 +22,9 @@ from millstream.errors import Conflict, InvalidInput, OutOfRange
 from millstream.format import keys
 from millstream.format.entries import Entry, Places, decode_places
 from millstream.header import Scalar
-from millstream.log.head import Head, Name, without
-from millstream.log.names import check_integer
-from millstream.log.reader import RowMoved, bounds_of, entries_of, log_id_of
+from millstream.log.model.head import Head, Name, without
+from millstream.log.model.names import check_integer
+from millstream.log.reading.reader import RowMoved, bounds_of, entries_of, log_id_of
 from millstream.queue.commands import Routed
 from millstream.queue.model.marking import Wishes, check_wishes, mark_of
 from millstream.queue.model.slots import RoutingMark, Span
@@ -35,9 +35,9 @@ from millstream.queue.rules.placing import place
 from millstream.queue.rules.sources import may_match
 from millstream.queue.service.decoding import decoded_entry
 from millstream.queue.service.routing import joined_spans
-from millstream.store.rows import Rows, View
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.view import Rows, View
 from millstream.store.store import Store
-from millstream.store.transaction import WriteTransaction
 
 TRIES = 8
 """How often a log is read that is truncated or folded meanwhile."""

@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from millstream.errors import WriteFailed
 from millstream.format import keys
 from millstream.format.ids import bucket_of
-from millstream.log.head import Name
-from millstream.log.names import check_integer
+from millstream.log.model.head import Name
+from millstream.log.model.names import check_integer
 from millstream.queue import commands as c
+from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.message import Lot, Try, tries_of
 from millstream.queue.model.spec import no_queue
-from millstream.queue.model.trials import trials_of
 from millstream.queue.rules.arriving import ARRIVALS_MAX
 from millstream.queue.rules.claims import Claiming, claim, claim_next, place_routed
 from millstream.queue.rules.endings import finish
@@ -35,10 +35,10 @@ from millstream.queue.service.reading import (
     read_inside,
 )
 from millstream.queue.service.routing import PLACE_RECORDS, route, route_inside
-from millstream.store.rows import View
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.hypothetical import Reading
+from millstream.store.state.view import View
 from millstream.store.store import Store
-from millstream.store.supposing import Reading
-from millstream.store.transaction import WriteTransaction
 
 ROUTING_S_MAX = 1.0
 """How long a claim routes before it takes what there is; the rest is routed in the background."""

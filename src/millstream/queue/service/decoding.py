@@ -16,11 +16,11 @@ from threading import Lock
 
 from millstream.format import entries
 from millstream.header import Scalar
-from millstream.log.block import unpack_visible
-from millstream.log.head import without
-from millstream.log.reader import joined_entries_of
+from millstream.log.model.block import unpack_visible
+from millstream.log.model.head import without
+from millstream.log.reading.reader import joined_entries_of
 from millstream.queue.rules.sources import QueueSource
-from millstream.store.rows import Rows
+from millstream.store.state.view import Rows
 
 ENTRIES_KEPT = 2_000
 BYTES_KEPT_MAX = 16 * 1024 * 1024

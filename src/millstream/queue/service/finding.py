@@ -10,22 +10,22 @@ from functools import partial
 
 from millstream.format import keys
 from millstream.format.ids import split_id
-from millstream.log.head import Head, Name
-from millstream.log.names import check_integer
+from millstream.log.model.head import Head, Name
+from millstream.log.model.names import check_integer
 from millstream.queue import commands as c
+from millstream.queue.model.attempts import reasons_of
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import Fate, State
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, FORGOTTEN, IN_FLIGHT
 from millstream.queue.model.state import QueueState
-from millstream.queue.model.trials import reasons_of
 from millstream.queue.rules.finding import find_bucket, need_queue
 from millstream.queue.rules.sources import LATER_ID, inbox_of, later_of
 from millstream.queue.service.consuming import route_ahead
 from millstream.queue.service.peeking import BUCKETS_PER_LOOK, find_buckets
 from millstream.record import moment
-from millstream.store.rows import View
+from millstream.store.state.hypothetical import Reading
+from millstream.store.state.view import View
 from millstream.store.store import Store
-from millstream.store.supposing import Reading
 
 ROWS_PER_LOOK = 1_000
 

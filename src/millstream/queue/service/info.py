@@ -10,8 +10,8 @@ from itertools import chain, islice
 from millstream.errors import CorruptionError
 from millstream.format import entries, keys
 from millstream.format.ids import bucket_of, split_id
-from millstream.log.head import Head
-from millstream.log.reader import RowMoved, entries_of
+from millstream.log.model.head import Head
+from millstream.log.reading.reader import RowMoved, entries_of
 from millstream.queue import commands as c
 from millstream.queue.model import pace
 from millstream.queue.model.message import QueueInfo, Skipped
@@ -20,8 +20,8 @@ from millstream.queue.rules.finding import find_bucket, find_queue, of_queue
 from millstream.queue.rules.index import NOISY, QUIET
 from millstream.queue.rules.sources import Facts, QueueSource, facts_of
 from millstream.record import moment
-from millstream.store.rows import View
-from millstream.store.state import State
+from millstream.store.state.state import State
+from millstream.store.state.view import View
 from millstream.store.store import Store
 
 DUE_COUNTED_MAX = 100_000

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from millstream.format import keys
-from millstream.log.head import Head, LogTruncated, Name
-from millstream.log.sparse import LIVE_DIVISOR, Needed
+from millstream.log.model.head import Head, LogTruncated, Name
+from millstream.log.rules.sparse import LIVE_DIVISOR, Needed
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
 from millstream.queue.model.state import QueueState
@@ -25,10 +25,10 @@ from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.operations import delete_remains, has_remains
 from millstream.queue.rules.sources import own_logs, takes
 from millstream.queue.service.consuming import route_some
-from millstream.store.rows import View
-from millstream.store.state import NO_END
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.state import NO_END
+from millstream.store.state.view import View
 from millstream.store.store import Store
-from millstream.store.transaction import WriteTransaction
 
 REST_S = 5.0
 """How long an inbox that was looked at is left alone while consumers go on."""

@@ -16,17 +16,17 @@ from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.format.ids import NUMBER_BITS, capacity_of, make_bucket_id, split_id
 from millstream.queue import commands as c
+from millstream.queue.model.attempts import reasons_of
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import Lot
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
 from millstream.queue.model.state import QueueState
-from millstream.queue.model.trials import reasons_of
 from millstream.queue.rules.finding import find_bucket, need_queue
 from millstream.queue.service.consuming import route_ahead
 from millstream.queue.service.reading import peek_grant, read_singles
-from millstream.store.rows import View
+from millstream.store.state.hypothetical import Reading
+from millstream.store.state.view import View
 from millstream.store.store import Store
-from millstream.store.supposing import Reading
 
 PEEK_MAX = 10_000
 BUCKETS_PER_LOOK = 100

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from millstream.errors import CorruptionError, MillstreamError
 from millstream.format import keys
-from millstream.log.block import pack_headers
-from millstream.log.head import Head
-from millstream.log.reader import fetch_blocks
-from millstream.log.recent import (
+from millstream.log.model.block import pack_headers
+from millstream.log.model.head import Head
+from millstream.log.reading.reader import fetch_blocks
+from millstream.log.reading.recent import (
     Columns,
     held_row,
     is_at_hand,
@@ -28,13 +28,13 @@ from millstream.log.recent import (
     recent_rows,
     recent_scattered,
 )
-from millstream.log.salvage import bare_stretches, behind, salvage
+from millstream.log.reading.salvage import bare_stretches, behind, salvage
 from millstream.queue import commands as c
 from millstream.queue.model.message import Damage, Label, Lot
 from millstream.queue.rules.endings import finish
 from millstream.record import Record
+from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
-from millstream.store.transaction import WriteTransaction
 
 DAMAGED = "damaged: "
 """How the reason of a message begins that cannot be read."""

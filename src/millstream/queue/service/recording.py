@@ -16,14 +16,14 @@ from typing import TypeVar
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import entries, keys, rfc
 from millstream.format.ids import make_bucket_id
-from millstream.log.head import Bounds
-from millstream.log.reader import RowMoved, entries_of, with_rows
+from millstream.log.model.head import Bounds
+from millstream.log.reading.reader import RowMoved, entries_of, with_rows
 from millstream.queue import commands as c
 from millstream.queue.model import records
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import Span, Trial
 from millstream.queue.rules.finding import need_queue
-from millstream.store.rows import Rows, View
+from millstream.store.state.view import Rows, View
 from millstream.store.store import Store
 
 RECORDS_MAX = 10_000

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
-from millstream.log.damage import next_entry
-from millstream.log.head import Bounds, Head, without
-from millstream.log.reader import RowMoved, joined_entries_of, with_rows
+from millstream.log.model.head import Bounds, Head, without
+from millstream.log.reading.damage import next_entry
+from millstream.log.reading.reader import RowMoved, joined_entries_of, with_rows
 from millstream.queue.commands import Routed
 from millstream.queue.model.marking import mark_of
 from millstream.queue.model.slots import RoutingMark, Span
@@ -27,7 +27,7 @@ from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.interleaving import Look, Looked, interleave
 from millstream.queue.rules.sources import Facts, QueueSource
 from millstream.queue.service.decoding import DecodedEntry, RecentEntries
-from millstream.store.rows import Rows, View
+from millstream.store.state.view import Rows, View
 from millstream.store.store import Store
 
 if TYPE_CHECKING:

@@ -14,17 +14,17 @@ from millstream.command import Read, Signed, Traits, on_queue
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.format.ids import split_id
-from millstream.log.head import Head, without
+from millstream.log.model.head import Head, without
+from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.message import Try, tries_of
-from millstream.queue.model.trials import trials_of
 from millstream.queue.rules.finding import need_queue
 from millstream.queue.rules.sources import find_sources, own_logs
 from millstream.queue.service.consuming import need_facts
 from millstream.queue.service.peeking import PEEK_MAX, STATES, copies_of
 from millstream.queue.service.reading import log_name
-from millstream.store.rows import View
+from millstream.store.state.hypothetical import Reading
+from millstream.store.state.view import View
 from millstream.store.store import Store
-from millstream.store.supposing import Reading
 
 
 class Attempted(Struct, frozen=True, array_like=True):

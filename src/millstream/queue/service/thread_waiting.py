@@ -24,8 +24,8 @@ from millstream.queue.rules.endings import give_back
 from millstream.queue.runs import lots_claimed
 from millstream.queue.service import consuming
 from millstream.queue.service.waiting import Lines
+from millstream.store.commit.ticket import Ticket
 from millstream.store.store import Store
-from millstream.store.ticket import Ticket
 
 UNTOLD_S = 1.0
 """How long a claim waits for the outcome of a commit: an interrupted committer may not have told it."""

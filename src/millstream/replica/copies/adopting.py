@@ -17,22 +17,22 @@ from millstream.format import entries, keys
 from millstream.format.checking import check_stored
 from millstream.format.packing import check_timestamp
 from millstream.limits import Limits
-from millstream.log.block import RecordBlock
 from millstream.log.commands import Truncate
-from millstream.log.head import Head, LogPlaced, LogTruncated, Owned, RecordsAppended, Touched
-from millstream.log.names import check_integer, check_name
-from millstream.log.operations import check_free, find_log, need_log, new_log, truncate_log
-from millstream.log.partitioned import check_copy
+from millstream.log.model.block import RecordBlock
+from millstream.log.model.head import Head, LogPlaced, LogTruncated, Owned, RecordsAppended, Touched
+from millstream.log.model.names import check_integer, check_name
+from millstream.log.model.partitioned import check_copy
+from millstream.log.rules.operations import check_free, find_log, need_log, new_log, truncate_log
 from millstream.replica import commands as c
 from millstream.replica.chain import Mark, Parsed, parse
 from millstream.replica.copies.copying import LogStanding, advance, chains_of
 from millstream.replica.copies.marks import add_marks, begin_marks, last_mark
 from millstream.replica.copies.parcel import unpacked
 from millstream.replica.metadata import adopt_metadata
-from millstream.store.instance import instance_id
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.hypothetical import Reading
+from millstream.store.state.instance import instance_id
 from millstream.store.store import Store
-from millstream.store.supposing import Reading
-from millstream.store.transaction import WriteTransaction
 
 BLOCKS_MAX = 100_000
 """Blocks in one step: they are written under the lock."""

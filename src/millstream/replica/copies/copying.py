@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from millstream.errors import CorruptionError, NotFound, OutOfRange, TooLarge, Truncated
 from millstream.format import keys
-from millstream.log.ancestry import fork_of
-from millstream.log.block import RecordBlock
-from millstream.log.head import Head
-from millstream.log.metadata import MetadataState
-from millstream.log.names import check_integer, check_name
-from millstream.log.operations import find_log
-from millstream.log.reader import fetch_blocks
+from millstream.log.model.block import RecordBlock
+from millstream.log.model.head import Head
+from millstream.log.model.metadata import MetadataState
+from millstream.log.model.names import check_integer, check_name
+from millstream.log.reading.reader import fetch_blocks
+from millstream.log.rules.ancestry import fork_of
+from millstream.log.rules.operations import find_log
 from millstream.replica import commands as c
 from millstream.replica.chain import ZERO, Chain, Mark, Run
 from millstream.replica.copies.marks import (
@@ -33,11 +33,11 @@ from millstream.replica.copies.marks import (
 )
 from millstream.replica.copies.pattern import takes
 from millstream.replica.metadata import digest_of
-from millstream.store.instance import Instance
-from millstream.store.rows import View
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.hypothetical import Reading
+from millstream.store.state.instance import Instance
+from millstream.store.state.view import View
 from millstream.store.store import Store
-from millstream.store.supposing import Reading
-from millstream.store.transaction import WriteTransaction
 
 READ_BYTES = 4 * 1024 * 1024
 """Values read at once to be hashed."""

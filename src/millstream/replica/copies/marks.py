@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from millstream.format import keys
 from millstream.format.lineage import MARKS_PER_ROW, decode_marks, encode_marks
-from millstream.log.head import Head
+from millstream.log.model.head import Head
 from millstream.replica.chain import Mark
-from millstream.store.rows import View
-from millstream.store.state import NO_END
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.state import NO_END
+from millstream.store.state.view import View
 
 ROWS_PER_STEP = 8
 ROWS_PER_ERASURE = 1_000

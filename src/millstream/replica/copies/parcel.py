@@ -17,8 +17,8 @@ from millstream.errors import CorruptionError, InvalidInput, TooLarge
 from millstream.format import block as blocks
 from millstream.format import entries
 from millstream.limits import Limits
-from millstream.log.block import RecordBlock, pack
-from millstream.log.names import check_integer
+from millstream.log.model.block import RecordBlock, pack
+from millstream.log.model.names import check_integer
 from millstream.replica.commands import GetChain, Parcel, SendBlocks, weight
 from millstream.replica.copies import copying
 from millstream.store.store import Store

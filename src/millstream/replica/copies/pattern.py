@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from millstream.log.ancestry import FORK_NAME
-from millstream.log.names import PRIVATE
+from millstream.log.model.names import PRIVATE
+from millstream.log.rules.ancestry import FORK_NAME
 from millstream.partitioning import whole_of
 
 

@@ -14,18 +14,18 @@ from millstream.errors import AlreadyExists, Conflict, OutOfRange, Truncated
 from millstream.format import keys
 from millstream.format.lineage import Fork
 from millstream.limits import NAME_CHARS_MAX
-from millstream.log.ancestry import FORK_NAME, Tail, children, fork_of, put_fork
-from millstream.log.cursor_state import AcksSetBack, CursorState
-from millstream.log.head import Created, Head, LogNamed, LogPlaced, Touched
-from millstream.log.names import check_integer, check_name
-from millstream.log.operations import check_free, find_log, need_log
-from millstream.log.producer import Produced, ProducerState
+from millstream.log.model.cursor_state import AcksSetBack, CursorState
+from millstream.log.model.head import Created, Head, LogNamed, LogPlaced, Touched
+from millstream.log.model.names import check_integer, check_name
+from millstream.log.model.producer import Produced, ProducerState
+from millstream.log.rules.ancestry import FORK_NAME, Tail, children, fork_of, put_fork
+from millstream.log.rules.operations import check_free, find_log, need_log
 from millstream.record import SetBackReader
 from millstream.replica import commands as c
 from millstream.replica.copies.adopting import fenced
 from millstream.replica.copies.marks import add_marks, cut_marks, last_mark, mark_at
 from millstream.replica.forks.moving import lower_end
-from millstream.store.transaction import WriteTransaction
+from millstream.store.commit.transaction import WriteTransaction
 
 Passed = Callable[[WriteTransaction, int, int], str | None]
 """Asked of each part with readers: which of them has passed an offset of a log, in words."""

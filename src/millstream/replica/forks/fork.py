@@ -21,13 +21,13 @@ from millstream.errors import Conflict, ForkDetected, InvalidInput
 from millstream.format import keys
 from millstream.format.lineage import Fork
 from millstream.log import commands as c
-from millstream.log.ancestry import fork_of, put_fork
-from millstream.log.head import Bounds, Head, LogTruncated
-from millstream.log.metadata import MetadataState, Set
-from millstream.log.names import check_name
-from millstream.log.operations import check_free, need_log, not_owner
-from millstream.log.partitioned import check_plain
-from millstream.log.reader import fetch_blocks
+from millstream.log.model.head import Bounds, Head, LogTruncated
+from millstream.log.model.metadata import MetadataState, Set
+from millstream.log.model.names import check_name
+from millstream.log.model.partitioned import check_plain
+from millstream.log.reading.reader import fetch_blocks
+from millstream.log.rules.ancestry import fork_of, put_fork
+from millstream.log.rules.operations import check_free, need_log, not_owner
 from millstream.record import Merged
 from millstream.replica.chain import Parsed, parse
 from millstream.replica.copies.adopting import put_records
@@ -40,9 +40,9 @@ from millstream.replica.forks.aside import (
 )
 from millstream.replica.forks.moving import raise_point
 from millstream.replica.metadata import adopt_metadata
-from millstream.store.rows import View
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.state.view import View
 from millstream.store.store import Store
-from millstream.store.transaction import WriteTransaction
 
 RULES = ("refuse", "longest", "rebase")
 

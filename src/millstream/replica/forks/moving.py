@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from millstream.engine.commit import Row
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.format.lineage import Fork
-from millstream.log.ancestry import forget_marks, note_set_back, put_fork
-from millstream.log.head import Dropped, EndSetBack, Head, LogTruncated, RecordsAppended
-from millstream.log.sparse import bytes_below, payloads_of, rows_of
-from millstream.store.commit import Row
-from millstream.store.transaction import WriteTransaction
+from millstream.log.model.head import Dropped, EndSetBack, Head, LogTruncated, RecordsAppended
+from millstream.log.rules.ancestry import forget_marks, note_set_back, put_fork
+from millstream.log.rules.sparse import bytes_below, payloads_of, rows_of
+from millstream.store.commit.transaction import WriteTransaction
 
 ENTRIES_PER_SLICE = 1_000
 BYTES_PER_SLICE = 8 * 1024 * 1024

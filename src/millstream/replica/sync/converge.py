@@ -25,8 +25,8 @@ from millstream.errors import (
     Truncated,
 )
 from millstream.log.commands import MergeFork
-from millstream.log.metadata import Meta
-from millstream.log.names import check_name
+from millstream.log.model.metadata import Meta
+from millstream.log.model.names import check_name
 from millstream.replica.commands import (
     AdoptOwner,
     AdoptState,

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from millstream.errors import InvalidInput
-from millstream.log.names import check_text
+from millstream.log.model.names import check_text
 from millstream.record import SetBackReader
 
 Direction = Literal["both", "pull", "push"]

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from millstream.command import Action, Command, Exemption, Right, Transact
 from millstream.errors import Denied
-from millstream.log.names import ROOM
+from millstream.log.model.names import ROOM
 from millstream.partitioning import PARTITION, pattern_of, whole_of
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.rules.sources import INBOX, LATER

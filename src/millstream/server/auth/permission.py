@@ -10,7 +10,7 @@ from msgspec import Struct
 from millstream.command import Action
 from millstream.errors import InvalidInput
 from millstream.limits import NAME_CHARS_MAX
-from millstream.log.names import ROOM
+from millstream.log.model.names import ROOM
 from millstream.queue.rules.sources import INBOX, LATER
 from millstream.server.auth.name_pattern import covers, matches
 from millstream.server.auth.need import RESERVED, Need, Noun

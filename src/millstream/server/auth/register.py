@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from millstream.errors import AlreadyExists, CorruptionError, EndMoved, NotFound, Truncated
-from millstream.log.block import RecordBlock
+from millstream.log.model.block import RecordBlock
 from millstream.record import LogInfo
 from millstream.rooms.tickets import BOOK
 from millstream.server.auth.permission import Permission, parse_permissions

@@ -22,7 +22,7 @@ from millstream.command import AsyncSession
 from millstream.errors import InvalidInput, MetadataConflict, Truncated, Unauthenticated
 from millstream.format.ticket import BY_STORE, KEY_BYTES
 from millstream.log.commands import DescribeLog, GetMetadata, ReadBlocks, SetMetadata
-from millstream.log.names import check_name
+from millstream.log.model.names import check_name
 from millstream.rooms.tickets import TICKET_KEY
 from millstream.server.auth.access import Principal, common
 from millstream.server.auth.permission import parse_permissions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.errors import MillstreamError
-from millstream.server.cluster.seat import Seat
+from millstream.server.cluster.role import Seat
 from millstream.server.observe.health import Check
 
 SILENT_S = 10.0

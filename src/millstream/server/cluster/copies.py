@@ -15,9 +15,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from millstream.clock import Clock
-from millstream.cluster.snapshots import copy
+from millstream.cluster.node.snapshots import copy
+from millstream.engine.protocol import Engine
 from millstream.errors import InvalidInput, NotFound, OutOfRange, Overloaded
-from millstream.store.engine import Engine
 
 CHUNK_BYTES = 4 * 1024 * 1024
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from millstream.cluster.bulletin import NodeReport
+from millstream.cluster.reports import NodeReport
 from millstream.errors import CorruptionError, Overloaded
 from millstream.remote.address import Address, parse_address
 from millstream.server.cluster.copies import OfferedCopy, digest_of

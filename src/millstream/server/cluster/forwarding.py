@@ -12,21 +12,21 @@ from typing import Any, TypeVar
 
 from msgspec import Raw
 
-from millstream import wire
-from millstream.aio.claim_loop import ClientTurns
-from millstream.aio.session import AsyncEmbeddedSession
 from millstream.command import Command, Operation, is_repeatable
+from millstream.embedded.loop.claim_loop import ClientTurns
+from millstream.embedded.loop.session import AsyncEmbeddedSession
 from millstream.errors import CannotOpen, NotLeader, OutcomeUnknown
 from millstream.log.commands import GetBounds
 from millstream.queue.commands import ClaimMessages
 from millstream.remote.address import Address, parse_address
-from millstream.remote.link import Link, LoopRequest, Patience
+from millstream.remote.loop_client import Link, LoopRequest, Patience
 from millstream.remote.nodes import Nodes
 from millstream.remote.repeats import Interrupted
 from millstream.remote.results import result_of
 from millstream.rooms.commands import Broadcast
-from millstream.server.cluster.seat import AGAIN_S, FORWARD_S, Seat
+from millstream.server.cluster.role import AGAIN_S, FORWARD_S, Seat
 from millstream.store.store import Store
+from millstream.wire import commands as wire
 
 T = TypeVar("T")
 

@@ -18,11 +18,9 @@ import msgspec
 from millstream import __version__
 from millstream.clock import Clock, SystemClock
 from millstream.cluster import entry as entries
-from millstream.cluster.bulletin import BulletinBoard, NodeReport
-from millstream.cluster.node import Node
-from millstream.cluster.settings import NodeSettings
-from millstream.cluster.shared_log import Gone, Unreachable
-from millstream.cluster.standby import (
+from millstream.cluster.node.node import Node
+from millstream.cluster.node.status import Standing
+from millstream.cluster.pair import (
     PRIMARY_SETTINGS,
     STANDBY_SETTINGS,
     EntriesAsked,
@@ -34,13 +32,15 @@ from millstream.cluster.standby import (
     note_superseded,
     write_mark,
 )
-from millstream.cluster.standing import Standing
+from millstream.cluster.reports import BulletinBoard, NodeReport
+from millstream.cluster.settings import NodeSettings
+from millstream.cluster.shared_log import Gone, Unreachable
+from millstream.engine.open import open_engine
+from millstream.engine.protocol import Engine
 from millstream.errors import Conflict
 from millstream.format import keys
 from millstream.remote.address import Address, parse_address
 from millstream.server.cluster.fetching import Fetcher
-from millstream.store.engine import Engine
-from millstream.store.engines import open_engine
 
 ENTRIES = "/cluster/entries"
 SUPERSEDE = "/cluster/supersede"

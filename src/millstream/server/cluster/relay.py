@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from millstream.cluster.read_level import HOP_HEADER
 from millstream.errors import MillstreamError, OutcomeUnknown
 from millstream.remote.address import Address, parse_address
-from millstream.server.cluster.seat import AGAIN_S, FORWARD_S, Asker, Seat
+from millstream.server.cluster.role import AGAIN_S, FORWARD_S, Asker, Seat
 from millstream.server.cluster.upstream import Broken, Header, Upstream, UpstreamCall
 from millstream.server.problems import respond
 

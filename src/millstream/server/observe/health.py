@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from millstream.aio.session import AsyncEmbeddedSession
 from millstream.command import Stats
+from millstream.embedded.loop.session import AsyncEmbeddedSession
 from millstream.errors import MillstreamError
 from millstream.limits import Limits, MiB
 from millstream.log.commands import GetBounds

@@ -15,13 +15,13 @@ import msgspec
 from msgspec import Struct
 
 from millstream.clock import Clock
+from millstream.embedded.status import CommitTimes, Flow, Pulse, age_s, flow_between
+from millstream.embedded.totals import Tally, Totals
 from millstream.errors import MillstreamError
-from millstream.pulse import CommitTimes, Flow, Pulse, age_s, flow_between
 from millstream.record import Status
 from millstream.server.observe.health import Checkup
 from millstream.server.observe.meter import Meter
 from millstream.store.store import Store
-from millstream.tally import Tally, Totals
 
 TICK_S = 1.0
 KEPT = 300

@@ -32,7 +32,7 @@ from millstream.rooms.backlog import RoomBacklog
 from millstream.rooms.sweeping import SweepCounts
 from millstream.server.core import Core
 from millstream.server.observe.health import RANK, loop_lag_s
-from millstream.store.rows import View
+from millstream.store.state.view import View
 from millstream.store.store import Store
 
 NAMES_MAX = 1_000

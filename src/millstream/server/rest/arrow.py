@@ -28,7 +28,8 @@ from millstream.command import AsyncSession
 from millstream.format import block as stored
 from millstream.header import Headers
 from millstream.log import commands as c
-from millstream.log.arrow import (
+from millstream.log.model.block import RecordBlock
+from millstream.log.reading.arrow import (
     LETTERS,
     int64_column,
     key_column,
@@ -36,7 +37,6 @@ from millstream.log.arrow import (
     list_offsets,
     value_column,
 )
-from millstream.log.block import RecordBlock
 from millstream.server.rest.endpoint import ARROW
 
 _TIME = pa.timestamp("ms", tz="UTC")

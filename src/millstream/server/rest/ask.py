@@ -15,10 +15,10 @@ from starlette.types import Scope
 
 from millstream.command import Command
 from millstream.errors import InvalidInput, InvalidName
-from millstream.log.names import NUMBER_MAX, check_name
+from millstream.log.model.names import NUMBER_MAX, check_name
 from millstream.record import to_ms
 from millstream.server.auth.access import Principal
-from millstream.server.cluster.seat import ALONE, Asker
+from millstream.server.cluster.role import ALONE, Asker
 from millstream.server.core import Core
 from millstream.server.observe.tracing import traceparent_of
 

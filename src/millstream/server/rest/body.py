@@ -15,7 +15,7 @@ import msgspec
 from starlette.requests import Request
 
 from millstream.errors import InvalidInput, TooLarge
-from millstream.server.parts import decode_at_once
+from millstream.server.frame_parts import decode_at_once
 from millstream.server.problems import Malformed, TooSlow
 
 T = TypeVar("T")

@@ -8,15 +8,15 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from millstream.cluster.bulletin import Role
-from millstream.cluster.standby import EntriesAsked, Superseded
-from millstream.cluster.standing import Standing
+from millstream.cluster.node.status import Standing
+from millstream.cluster.pair import EntriesAsked, Superseded
+from millstream.cluster.reports import Role
 from millstream.errors import Conflict, Denied, InvalidInput, NotFound
 from millstream.server.auth.access import NODE
 from millstream.server.auth.need import Need
 from millstream.server.cluster.fetching import DIGEST_HEADER
 from millstream.server.cluster.pairing import Pairing
-from millstream.server.cluster.seat import Seat
+from millstream.server.cluster.role import Seat
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import JSON, Endpoints
 from millstream.server.rest.logs import Existed

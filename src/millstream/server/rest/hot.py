@@ -23,8 +23,8 @@ from millstream.errors import Closed, MillstreamError
 from millstream.server import direct, problems
 from millstream.server.auth.access import Principal
 from millstream.server.core import Core
-from millstream.server.http.guard import REQUEST_ID, Guard
-from millstream.server.http.hot import Head, HotCycle
+from millstream.server.listen.guard import REQUEST_ID, Guard
+from millstream.server.listen.hot import Head, HotCycle
 from millstream.server.observe.tracing import is_on
 from millstream.server.rest.ask import Ask, checked_segment
 from millstream.server.rest.body import decode_json, decode_query

@@ -11,8 +11,8 @@ from msgspec import Struct
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
+from millstream.embedded.status import Pulse
 from millstream.errors import Denied, MillstreamError, Unauthenticated
-from millstream.pulse import Pulse
 from millstream.server.auth.need import Need
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints

@@ -15,8 +15,8 @@ from millstream.aio.log import Log
 from millstream.aio.partitioned import PartitionedLog
 from millstream.errors import InvalidInput, NotFound, Partitioned, Truncated
 from millstream.log import commands as c
-from millstream.log.block import RecordBlock
-from millstream.log.names import NUMBER_MAX
+from millstream.log.model.block import RecordBlock
+from millstream.log.model.names import NUMBER_MAX
 from millstream.partitioning import PARTITIONS_MAX, partition_name
 from millstream.record import Item, PartitionOffset, Producer, Record
 from millstream.server.problems import NotAcceptable

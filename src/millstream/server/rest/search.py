@@ -15,8 +15,8 @@ from msgspec import Meta, Struct
 from millstream.errors import InvalidInput
 from millstream.filters import parse
 from millstream.log import commands as c
-from millstream.log.block import RecordBlock
-from millstream.log.names import NUMBER_MAX
+from millstream.log.model.block import RecordBlock
+from millstream.log.model.names import NUMBER_MAX
 from millstream.record import Record
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints

@@ -2,7 +2,7 @@
 
 A transaction is known by its name for a week, to the token that committed it: a repeat of the commit
 gets the answer of the first time, and other content under the same name is a conflict. What was
-committed is noted in a log of our own, in the same commit (`log/publishing.py`). Staged parts
+committed is noted in a log of our own, in the same commit (`log/rules/publishing.py`). Staged parts
 themselves live only as long as the server; see `staged`.
 """
 
@@ -22,14 +22,14 @@ from millstream.format.checking import check_packed
 from millstream.format.packing import Batch, Single, pack_many
 from millstream.limits import Limits
 from millstream.log import commands as c
-from millstream.log.names import check_name
-from millstream.log.publishing import FindPublished, Published, PublishParts
+from millstream.log.model.names import check_name
+from millstream.log.rules.publishing import FindPublished, Published, PublishParts
 from millstream.server.auth.access import Principal
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import BATCH, Endpoints
 from millstream.server.rest.logs import Existed
 from millstream.server.rest.payload import NewRecord, item_of
-from millstream.server.shelf import PARTS_MAX, Part, Shelf, ShelvedParts
+from millstream.server.staged_parts import PARTS_MAX, Part, Shelf, ShelvedParts
 
 BOOK = "millstream:staging"
 """The log that notes what was committed."""

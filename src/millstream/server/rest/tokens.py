@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
-from millstream.embedded import EmbeddedSession
+from millstream.embedded.session import EmbeddedSession
 from millstream.errors import Denied
 from millstream.record import moment, optional_ms
 from millstream.server.auth.need import Need

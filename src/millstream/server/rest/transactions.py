@@ -11,7 +11,7 @@ from millstream.command import Transact
 from millstream.errors import InvalidInput
 from millstream.format.packing import check_json, pack_many
 from millstream.log import commands as logs
-from millstream.log.names import check_name
+from millstream.log.model.names import check_name
 from millstream.queue import commands as queues
 from millstream.queue.model.message import LeaseEnd
 from millstream.record import optional_ms

@@ -10,7 +10,7 @@ import asyncio
 import math
 
 from millstream.server.auth.access import Principal
-from millstream.server.rooms.entering import parse_query
+from millstream.server.rooms.entry import parse_query
 from millstream.server.rooms.frames import DATA, END_OF_EVENT, in_stream
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener

@@ -17,16 +17,16 @@ from millstream.rooms.model import RoomLook
 from millstream.server.auth.access import Principal
 from millstream.server.auth.need import Need
 from millstream.server.core import Core
-from millstream.server.rooms.attendance import Attendance
-from millstream.server.rooms.entering import RoomAsked, check_offset, find_sent, missing_of, user_of
+from millstream.server.rooms.context import Ground
+from millstream.server.rooms.entry import RoomAsked, check_offset, find_sent, missing_of, user_of
 from millstream.server.rooms.frames import (
     Welcome,
     presence_shown,
     welcome_frame,
 )
-from millstream.server.rooms.ground import Ground
 from millstream.server.rooms.listener import RoomListener
 from millstream.server.rooms.live import LiveRoom
+from millstream.server.rooms.presence import Attendance
 from millstream.server.rooms.profile import PROFILES
 
 LOOK_S = 0.5

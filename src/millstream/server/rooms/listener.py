@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from millstream.aio.feed import Feed
-from millstream.aio.fetching import Delivery, Missing
+from millstream.embedded.loop.feed import Feed
+from millstream.embedded.loop.feed_reads import Delivery, Missing
 from millstream.errors import (
     DiskFull,
     MillstreamError,
@@ -32,6 +32,7 @@ from millstream.rooms.settings import RoomSettings
 from millstream.server.auth.access import Principal
 from millstream.server.journal import note_failure
 from millstream.server.problems import problem_of
+from millstream.server.rooms.context import Ground
 from millstream.server.rooms.frames import (
     END_RETAINED,
     begin_retained,
@@ -41,7 +42,6 @@ from millstream.server.rooms.frames import (
     retained_part,
     sent_frame,
 )
-from millstream.server.rooms.ground import Ground
 from millstream.server.rooms.outbox import RoomOutbox
 from millstream.server.rooms.pushing import PushedMessages, pushed
 

@@ -18,7 +18,7 @@ from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
 from millstream.rooms.settings import DEFAULTS, RoomSettings
 from millstream.rooms.turns import Turn
 from millstream.server.rooms.conflation import Conflation
-from millstream.server.rooms.ground import Ground
+from millstream.server.rooms.context import Ground
 from millstream.server.rooms.listener import RoomListener
 
 

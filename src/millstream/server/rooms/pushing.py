@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from millstream.aio.fetching import Delivery
+from millstream.embedded.loop.feed_reads import Delivery
 from millstream.record import Record
 from millstream.rooms.names import RESERVED_TYPES
 from millstream.server.rooms.frames import (

@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from millstream.errors import MillstreamError
 from millstream.server.problems import refuse_handshake
-from millstream.server.rooms.conversing import Conversing
-from millstream.server.rooms.entering import parse_query, room_of_path
+from millstream.server.rooms.client import Conversing
+from millstream.server.rooms.entry import parse_query, room_of_path
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.socket_listener import SocketListener
 

@@ -6,7 +6,7 @@ import asyncio
 
 from starlette.types import Message, Send
 
-from millstream.server.http.websocket import SocketConnection
+from millstream.server.listen.websocket import SocketConnection
 from millstream.server.rooms.frames import fragment, on_socket
 from millstream.server.rooms.listener import RoomListener
 

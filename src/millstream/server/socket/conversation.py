@@ -16,19 +16,19 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from millstream.aio import session
 from millstream.command import Command, waits
+from millstream.embedded.loop import session
 from millstream.errors import InvalidInput, MillstreamError, Overloaded, Unauthenticated
 from millstream.queue.commands import ClaimMessages
 from millstream.server import direct
 from millstream.server.auth.access import NODE, Principal
+from millstream.server.claim_counts import Holdings
 from millstream.server.cluster.forwarding import Forwarder
-from millstream.server.cluster.seat import ALONE, Asker
+from millstream.server.cluster.role import ALONE, Asker
 from millstream.server.core import Core
-from millstream.server.holdings import Holdings
 from millstream.server.journal import note_failure
+from millstream.server.listen.refusals import TOO_MANY, RefusalCount, is_refusal, shared_by
 from millstream.server.observe.tracing import is_on, traceparent_of
-from millstream.server.patience import TOO_MANY, RefusalCount, is_refusal, shared_by
 from millstream.server.socket.outbox import Outbox, Sent, Unsent
 from millstream.server.socket.reading import (
     Request,
@@ -37,7 +37,7 @@ from millstream.server.socket.reading import (
     is_small,
     take_apart_weighed,
 )
-from millstream.wire import decode_internal, decode_requests
+from millstream.wire.commands import decode_internal, decode_requests
 
 GOING_AWAY = 1001
 REFUSED_TEXT = 1003

@@ -13,8 +13,8 @@ from typing import Any
 
 from starlette.types import Send
 
-from millstream import wire
 from millstream.errors import MillstreamError
+from millstream.wire import commands as wire
 
 FRAME_BYTES = 1024 * 1024
 """A frame is larger only if one answer is: so a slow reader is seen to be slow."""

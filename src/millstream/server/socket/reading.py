@@ -12,8 +12,8 @@ from millstream.command import Command
 from millstream.errors import MillstreamError
 from millstream.limits import Limits
 from millstream.server.bounds import check_records
-from millstream.server.parts import WEIGHT_MAX, decode_at_once, weigh
-from millstream.wire import decode_requests
+from millstream.server.frame_parts import WEIGHT_MAX, decode_at_once, weigh
+from millstream.wire.commands import decode_requests
 
 TOO_BIG = 1009
 

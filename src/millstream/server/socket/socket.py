@@ -11,14 +11,14 @@ import asyncio
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
-from millstream import wire
 from millstream.errors import MillstreamError, Unauthenticated
 from millstream.format.keys import STORE_KEY
 from millstream.server.auth.access import NODE
-from millstream.server.cluster.seat import Seat
+from millstream.server.cluster.role import Seat
 from millstream.server.core import Core
 from millstream.server.socket.conversation import NODE_REQUESTS_MAX, Conversation
-from millstream.store.instance import Instance
+from millstream.store.state.instance import Instance
+from millstream.wire import commands as wire
 
 PATH = "/socket"
 

@@ -26,13 +26,10 @@ from millstream.errors import (
 )
 from millstream.log import commands as c
 from millstream.record import LogInfo, Seconds, to_ms, wall_ms_of
-from millstream.spark.archive import Archive, ArchivedFile, Move, Segment
-from millstream.spark.archiving import WrittenRange
-from millstream.spark.bins import Bin, BinSizes, Range, bins
+from millstream.spark.archive.archive import Archive, ArchivedFile, Move, Segment
+from millstream.spark.archive.lake import Registered, check_table
+from millstream.spark.archive.task import WrittenRange
 from millstream.spark.failures import point
-from millstream.spark.following import StreamCursors
-from millstream.spark.lake import Registered, check_table
-from millstream.spark.losses import Loss, count
 from millstream.spark.options import read_options
 from millstream.spark.pipelines.merging import merge_and_register
 from millstream.spark.pipelines.target import (
@@ -45,7 +42,10 @@ from millstream.spark.pipelines.target import (
     subscription,
 )
 from millstream.spark.place import Place, writing
-from millstream.spark.planning import bytes_of, find_logs, offset_at, with_wholes
+from millstream.spark.source.bins import Bin, BinSizes, Range, bins
+from millstream.spark.source.cursors import StreamCursors
+from millstream.spark.source.losses import Loss, count
+from millstream.spark.source.planning import bytes_of, find_logs, offset_at, with_wholes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -376,9 +376,9 @@ def _write(job: Job, chosen: list[Bin[Range]], into: str, codec: str) -> Iterato
     def write(wanted: Bin[Range]) -> bytes:
         from pyspark.sql.types import StructType
 
-        from millstream.spark.archiving import write_ranges
-        from millstream.spark.folders import folder_of
-        from millstream.spark.layout import arrow_schema, schema_of
+        from millstream.spark.archive.folders import folder_of
+        from millstream.spark.archive.task import write_ranges
+        from millstream.spark.source.layout import arrow_schema, schema_of
 
         columns = [one for one in schema_of(options) if one.name != "partition"]
         schema = arrow_schema(StructType(columns))

@@ -17,11 +17,11 @@ from millstream.queue.rules.sources import inbox_of
 from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.queue.service.scanning import ListPositions
 from millstream.record import wall_ms_of
-from millstream.spark.archive import Archive
+from millstream.spark.archive.archive import Archive
 from millstream.spark.failures import point
-from millstream.spark.losses import TellLoss
 from millstream.spark.pipelines.matching import matches
 from millstream.spark.pipelines.target import Job
+from millstream.spark.source.losses import TellLoss
 
 if TYPE_CHECKING:
     from millstream.command import Session

@@ -14,15 +14,15 @@ from msgspec import Struct
 from millstream.clock import SystemClock
 from millstream.errors import AlreadyExists, InvalidInput, NotFound
 from millstream.log import commands as c
-from millstream.log.names import check_name
+from millstream.log.model.names import check_name
 from millstream.record import Seconds, to_ms, wall_ms_of
-from millstream.spark.archive import Archive
-from millstream.spark.bins import Range
-from millstream.spark.disk_folder import disk_path
+from millstream.spark.archive.archive import Archive
+from millstream.spark.archive.disk_folder import disk_path
 from millstream.spark.failures import point
-from millstream.spark.losses import Loss
 from millstream.spark.pipelines.target import Job, Target, Tell, quiet
 from millstream.spark.place import writing
+from millstream.spark.source.bins import Range
+from millstream.spark.source.losses import Loss
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,9 +16,9 @@ import msgspec
 from millstream.filters import parse
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.service.assigning import ASSIGNED_MAX, Assignment
-from millstream.spark.bins import Bin, BinSizes, Range, bins
-from millstream.spark.looking import Interest, RangeLook, TaskAnswer, look_at
-from millstream.spark.losses import Loss
+from millstream.spark.pipelines.queue_matches import Interest, RangeLook, TaskAnswer, look_at
+from millstream.spark.source.bins import Bin, BinSizes, Range, bins
+from millstream.spark.source.losses import Loss
 
 if TYPE_CHECKING:
     from millstream.spark.pipelines.target import Job

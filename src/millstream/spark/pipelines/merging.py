@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from millstream.clock import SystemClock
-from millstream.spark.archive import Archive, ArchivedFile, Move
+from millstream.spark.archive.archive import Archive, ArchivedFile, Move
+from millstream.spark.archive.lake import expire_versions, register, tables_of
+from millstream.spark.archive.merging import Merge, plan_merges
 from millstream.spark.failures import point
-from millstream.spark.lake import expire_versions, register, tables_of
-from millstream.spark.merging import Merge, plan_merges
 
 InTasks = Callable[[Callable[[Merge], bytes], Sequence[Merge]], list[bytes]]
 """Does something with each merge, in tasks; answers in the same order."""
@@ -95,9 +95,9 @@ def _write(in_tasks: InTasks, into: Archive, merges: list[Merge], codec: str) ->
     path = into.path
 
     def write(wanted: Merge) -> bytes:
-        from millstream.spark.folders import folder_of
-        from millstream.spark.lake_columns import archive_schema
-        from millstream.spark.merging import merge_files
+        from millstream.spark.archive.folders import folder_of
+        from millstream.spark.archive.lake_columns import archive_schema
+        from millstream.spark.archive.merging import merge_files
 
         return msgspec.json.encode(merge_files(folder_of(path), wanted, archive_schema(), codec))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from millstream.errors import InvalidInput
-from millstream.log.names import check_name
+from millstream.log.model.names import check_name
 from millstream.queue.commands import REDRIVE_PER_COMMIT, RedriveClaims
 from millstream.spark.failures import point
 from millstream.spark.pipelines.target import Job, Target, Tell, find_queues, quiet, understood

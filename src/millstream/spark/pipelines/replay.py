@@ -24,8 +24,8 @@ import msgspec
 from msgspec import Struct
 
 from millstream.errors import Conflict, InvalidInput, NotFound
-from millstream.log.names import check_name
-from millstream.spark.disk_folder import store_whole
+from millstream.log.model.names import check_name
+from millstream.spark.archive.disk_folder import store_whole
 from millstream.spark.failures import point
 from millstream.spark.pipelines.target import PARQUET_TIMES, Job, Target, Tell, quiet, understood
 

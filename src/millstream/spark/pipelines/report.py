@@ -18,13 +18,13 @@ from msgspec import Struct
 from millstream.clock import SystemClock
 from millstream.errors import CorruptionError, InvalidInput, NotFound
 from millstream.queue.model.message import QueueInfo
-from millstream.spark.disk_folder import disk_path
-from millstream.spark.losses import Loss, TellLoss
+from millstream.spark.archive.disk_folder import disk_path
 from millstream.spark.pipelines.figures import FigureCounts, Figures, QueueFigures
 from millstream.spark.pipelines.page import page_of
 from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
 from millstream.spark.pipelines.unreadable import header_losses, readable_queues
 from millstream.spark.place import reading
+from millstream.spark.source.losses import Loss, TellLoss
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

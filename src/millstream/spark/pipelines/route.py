@@ -16,17 +16,17 @@ from millstream.errors import InvalidInput, NotFound, Truncated
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.queue.service.scanning import ListPositions
-from millstream.spark.assigning import assign_all, covered
-from millstream.spark.bins import Range
 from millstream.spark.failures import point
-from millstream.spark.looking import Interest
-from millstream.spark.losses import Loss, TellLoss
 from millstream.spark.pipelines.backfill import backfill_queues
 from millstream.spark.pipelines.looks import RoundLook, look, one_ahead, suits
 from millstream.spark.pipelines.matching import ask_for_values, matches
+from millstream.spark.pipelines.queue_matches import Interest
 from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
 from millstream.spark.place import writing
-from millstream.spark.stream import shares
+from millstream.spark.sink.assignment import assign_all, covered
+from millstream.spark.source.bins import Range
+from millstream.spark.source.losses import Loss, TellLoss
+from millstream.spark.source.stream import shares
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,15 +15,15 @@ import msgspec
 
 from millstream.clock import SystemClock
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput, NotFound
-from millstream.log.names import check_name
+from millstream.log.model.names import check_name
 from millstream.queue.commands import DescribeQueue, ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.remote.address import is_address
-from millstream.spark.bins import Bin, BinSizes, Range, bins
-from millstream.spark.listing import listed
-from millstream.spark.losses import Loss, TellLoss
 from millstream.spark.options import ReadOptions, read_options
 from millstream.spark.place import Place, make_place
+from millstream.spark.source.bins import Bin, BinSizes, Range, bins
+from millstream.spark.source.listing import listed
+from millstream.spark.source.losses import Loss, TellLoss
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,7 +108,7 @@ class Job:
         options = self.task_options(failOnDataLoss=False)
 
         def search(wanted: Bin[Range]) -> bytes:
-            from millstream.spark.archiving import find_losses
+            from millstream.spark.archive.task import find_losses
 
             return msgspec.msgpack.encode(find_losses(options, wanted, values=values))
 

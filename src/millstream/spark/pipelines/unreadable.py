@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from millstream.errors import CorruptionError
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.service.scanning import ListAttempts
-from millstream.spark.bins import Range
-from millstream.spark.losses import Loss, TellLoss
 from millstream.spark.options import read_options
 from millstream.spark.pipelines.target import Job, left_out, options_of, subscription
 from millstream.spark.place import reading
-from millstream.spark.planning import find_logs
+from millstream.spark.source.bins import Range
+from millstream.spark.source.losses import Loss, TellLoss
+from millstream.spark.source.planning import find_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from millstream.clock import SystemClock
-from millstream.cluster.bulletin import BulletinBoard
-from millstream.cluster.node import Node
+from millstream.cluster.node.node import Node
+from millstream.cluster.reports import BulletinBoard
+from millstream.engine.open import open_engine
 from millstream.server.cluster.fetching import Fetcher
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
-from millstream.store.engines import open_engine
 from millstream.testing.shared_log import SimulatedLog
 from tests.unit.cluster.trio import QUICK
 

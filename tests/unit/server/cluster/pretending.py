@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from millstream.clock import SystemClock
-from millstream.cluster.bulletin import NodeReport, Role
-from millstream.cluster.standing import Standing
+from millstream.cluster.node.status import Standing
+from millstream.cluster.reports import NodeReport, Role
+from millstream.engine.commit import Commit
+from millstream.engine.protocol import WouldWait, Writer
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.errors import NotLeader
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
-from millstream.store.commit import Commit
-from millstream.store.engine import WouldWait, Writer
-from millstream.store.sqlite import SqliteEngine
 
 KEY = "k" * 64
 SETTINGS = Settings(port=0, stop_s=1.0)

@@ -11,9 +11,9 @@ pa = pytest.importorskip("pyarrow")
 
 import millstream  # noqa: E402
 from millstream.errors import InvalidInput  # noqa: E402
-from millstream.spark.bins import Range  # noqa: E402
 from millstream.spark.options import read_options  # noqa: E402
-from millstream.spark.reading import read_ranges  # noqa: E402
+from millstream.spark.source.bins import Range  # noqa: E402
+from millstream.spark.source.task import read_ranges  # noqa: E402
 from tests.unit.server.cluster.electing import ServedNodes, serving_nodes  # noqa: E402
 
 SCHEMA = pa.schema([("value", pa.binary()), ("offset", pa.int64())])

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 import millstream
-from millstream.server.rooms import own
-from millstream.server.rooms.own import OwnOffsets
+from millstream.server.rooms import own_records as own
+from millstream.server.rooms.own_records import OwnOffsets
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock

@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 import millstream
-from millstream.embedded import open_file
+from millstream.embedded.session import open_file
 from millstream.errors import Locked
 from millstream.rooms.commands import JoinRoom, ListInstances, TakeInstance
 from millstream.rooms.presence import FIRST_ROWS, FIRST_USERS

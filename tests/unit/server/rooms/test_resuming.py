@@ -14,7 +14,7 @@ from millstream.errors import Fenced
 from millstream.rooms import commands as c
 from millstream.rooms.model import RoomMessage
 from millstream.rooms.state import RESUMED_MAX
-from millstream.server.rooms.entering import missing_of
+from millstream.server.rooms.entry import missing_of
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.server.rooms.joining import joined

@@ -18,7 +18,7 @@ from millstream.rooms.commands import SpecifyRoom
 from millstream.rooms.settings import RoomSettings
 from millstream.server.auth.register import Registrar
 from millstream.server.auth.tokens import create_token
-from millstream.server.rooms.conversing import STORING_MAX
+from millstream.server.rooms.client import STORING_MAX
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.server.rooms.joining import address, joined

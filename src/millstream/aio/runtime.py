@@ -1,0 +1,99 @@
+"""What coroutines do otherwise than threads: the same names as in `millstream.threads.runtime`.
+
+The other files of nouns in this folder hold for both: those of threads are generated from them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Event, Future, Lock
+from collections.abc import Callable, Coroutine, Generator
+from functools import wraps
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from millstream.command import AsyncSession, Command
+
+__all__ = ["Entries", "Event", "Future", "Lock", "Unbroken", "opening"]
+
+T = TypeVar("T")
+_P = ParamSpec("_P")
+
+
+class _Closable(Protocol):
+    """A handle that is closed when its block ends."""
+
+    async def close(self) -> None:
+        """Let go of it."""
+
+
+_C = TypeVar("_C", bound=_Closable)
+
+
+class _Opening(Coroutine[Any, Any, _C], Generic[_C]):
+    """A handle that is on its way: awaited, or entered by `async with`, which closes it as well."""
+
+    def __init__(self, opening: Coroutine[Any, Any, _C]) -> None:
+        self._opening = opening
+        self._opened: _C | None = None
+
+    def __await__(self) -> Generator[Any, Any, _C]:
+        return self._opening.__await__()
+
+    def send(self, value: Any) -> Any:
+        """As of any coroutine, so that a loop can run it."""
+        return self._opening.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """The same."""
+        return self._opening.throw(*error)
+
+    def close(self) -> None:
+        """The same."""
+        self._opening.close()
+
+    async def __aenter__(self) -> _C:
+        self._opened = await self._opening
+        return self._opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+
+
+def opening(function: Callable[_P, Coroutine[Any, Any, _C]]) -> Callable[_P, _Opening[_C]]:
+    """Let what a function opens be awaited, or be entered at once."""
+
+    @wraps(function)
+    def begin(*given: _P.args, **named: _P.kwargs) -> _Opening[_C]:
+        return _Opening(function(*given, **named))
+
+    return begin
+
+
+class Entries:
+    """A mapping cannot be awaited: coroutines have the methods alone."""
+
+
+class Unbroken:
+    """Runs a command to its end, also if the coroutine that asked for it is cancelled."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+        self._last: Future[Any] | None = None
+
+    async def execute(self, command: Command[T]) -> T:
+        """The command's answer."""
+        running = asyncio.ensure_future(self._session.execute(command))
+        self._last = running
+        return await asyncio.shield(running)
+
+    async def ended(self) -> None:
+        """Wait until the last command has ended, however it did."""
+        if self._last is not None:
+            await asyncio.wait([self._last])

@@ -1,0 +1,131 @@
+"""What coroutines do otherwise than threads when they work on messages.
+
+The names are those of `millstream.threads.worker_runtime`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from millstream.command import AsyncSession, Transact
+from millstream.errors import Closed
+from millstream.worker.crew import Crew, Report, Tasks, ThreadCrew
+from millstream.worker.options import WorkerOptions
+
+
+class Bell:
+    """Wakes the one coroutine that waits for it; any thread may ring."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        """End the wait, or the next one; nothing if the event loop has ended."""
+        if threading.get_ident() == self._thread:
+            self._rung.set()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._rung.set)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    def clear(self) -> None:
+        """Forget that it was rung."""
+        self._rung.clear()
+
+    async def wait(self, within_s: float | None) -> bool:
+        """Wait until it is rung; False if that is not so in time."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._rung.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class SideCall:
+    """A call that is made beside its caller, as a task."""
+
+    def __init__(self, call: Callable[[], Coroutine[Any, Any, Any]], *, name: str) -> None:
+        self._task = asyncio.create_task(call(), name=name)
+        self._is_told = False
+
+    async def ends(self, within_s: float | None = None) -> bool:
+        """Wait until it has ended; False if that is not so in time."""
+        await asyncio.wait([self._task], timeout=within_s)
+        return self._task.done()
+
+    def take_error(self) -> BaseException | None:
+        """What ended it, if that was an error; once. A cancellation is none."""
+        if self._is_told or self._task.cancelled():
+            return None
+        self._is_told = True
+        return self._task.exception()
+
+    async def wind_up(self, error: BaseException | None) -> None:
+        """Wait until it has ended. It is cancelled if its caller was or is cancelled."""
+        if isinstance(error, asyncio.CancelledError):
+            self._task.cancel()
+        try:
+            await asyncio.wait([self._task])
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Cancel it, and wait until it has ended."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+async def work_through(
+    work: Callable[[], Awaitable[None]], *, stop: Callable[[], None], cancel: Callable[[], None]
+) -> None:
+    """Work to the end; a caller that is cancelled calls `cancel`, and works on until all is given back.
+
+    Cancelled again, it ends at once. Signals, which would call `stop`, are left to the loop's owner.
+    """
+    is_broken_off = False
+
+    async def resist() -> None:
+        while True:
+            try:
+                return await work()
+            except asyncio.CancelledError:
+                if is_broken_off:
+                    raise
+                cancel()  # so it is if the loop cancels all its tasks
+
+    working = asyncio.create_task(resist())
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        cancel()
+        try:
+            await asyncio.shield(working)
+        except asyncio.CancelledError:
+            is_broken_off = True
+            working.cancel()
+        raise
+    finally:
+        await asyncio.wait([working])
+
+
+def make_crew(options: WorkerOptions, session: AsyncSession, report: Report) -> Crew:
+    """Tasks of the loop for a coroutine function, threads for a plain one."""
+    if options.is_async:
+        return Tasks(options, session.limits, commit=session.execute, report=report)
+    loop = asyncio.get_running_loop()
+
+    def commit(steps: Transact) -> list[Any]:
+        if loop.is_closed():
+            raise Closed("the worker has ended")
+        return asyncio.run_coroutine_threadsafe(session.execute(steps), loop).result()
+
+    return ThreadCrew(options, session.limits, commit=commit, report=report)

@@ -1,0 +1,1 @@
+"""The shared log on NATS JetStream: connections, the server process, and streams."""

@@ -1,0 +1,238 @@
+"""The replicated engine: a node's own rows, written only by the leader and only with its quorum.
+
+The store above knows nothing of the cluster. On a node that does not lead it sees commits come as if
+another process had made them; there the engine is read-only, and every write is refused with
+`NotLeader` before anything is done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from millstream.cluster.node.member import ClusterMember
+from millstream.cluster.node.snapshots import Exchangeable
+from millstream.cluster.node.table_changes import Recorder
+from millstream.engine.commit import Commit, Row
+from millstream.engine.polling import TURN_S
+from millstream.engine.protocol import (
+    Ability,
+    Durability,
+    Engine,
+    Shortage,
+    Snapshot,
+    SqlWriter,
+    WouldWait,
+    Writer,
+    no_tables,
+)
+from millstream.engine.scrub_protocol import Reference, Scrubbable, ScrubStep, StepBounds
+from millstream.record import SqlResult
+
+
+class ReplicatedEngine:
+    """An engine around a node's own."""
+
+    shared = True
+    writes_alone = True
+    """Other nodes have rows of their own."""
+
+    def __init__(self, member: ClusterMember) -> None:
+        self._member = member
+        self._inner: Engine = member.engine
+        self.durability: Durability = self._inner.durability
+        self.abilities: frozenset[Ability] = self._inner.abilities - {"forks"} | {"replicated"}
+        self.place = self._inner.place
+
+    @property
+    def read_only(self) -> bool:
+        """Whether another node writes."""
+        return not self._member.leadership.leads
+
+    @property
+    def on_upkeep_due(self) -> Callable[[], None] | None:
+        """Called when `upkeep` would find something to do."""
+        return self._inner.on_upkeep_due
+
+    @on_upkeep_due.setter
+    def on_upkeep_due(self, call: Callable[[], None] | None) -> None:
+        self._inner.on_upkeep_due = call
+
+    def write(self, *, waits: bool = True) -> ReplicatedWriter:
+        """The leader's turn to write; raises `NotLeader` elsewhere.
+
+        A commit waits for other machines: an event loop, which does not wait, never makes one itself.
+        """
+        self._member.check_leads()
+        if not waits:
+            raise WouldWait
+        return ReplicatedWriter(self._member)
+
+    def read(self) -> AbstractContextManager[Snapshot]:
+        """A snapshot of this node's rows."""
+        return self._inner.read()
+
+    def last_seq(self) -> int:
+        """The sequence of this node's newest delta."""
+        return self._inner.last_seq()
+
+    def await_change(self, seen: int, stop: threading.Event) -> bool:
+        """Block until the node has applied something; for a moment only."""
+        with self._member.changed:
+            if stop.is_set() or self.last_seq() != seen:
+                return not stop.is_set()
+            self._member.changed.wait(TURN_S)
+        return not stop.is_set() and self.last_seq() != seen
+
+    def upkeep(self, alone: AbstractContextManager[object]) -> None:
+        """Checkpoints are every node's own."""
+        self._inner.upkeep(_Both(alone, self._member.turn))
+
+    def shortage(self) -> Shortage | None:
+        """Whether this node's disk has too little room."""
+        return self._inner.shortage()
+
+    def folder(self) -> Path | None:
+        """A folder on this node's disk."""
+        return self._inner.folder()
+
+    def copy_to(self, path: Path) -> None:
+        """Write a consistent copy of this node's rows and tables into a new file."""
+        cast(Exchangeable, self._inner).copy_to(path)
+
+    @property
+    def scrub_share(self) -> float:
+        """Every node scrubs its own file."""
+        return cast(Scrubbable, self._inner).scrub_share
+
+    @property
+    def scrub_stages(self) -> tuple[str, ...]:
+        """Those of this node's rows."""
+        return cast(Scrubbable, self._inner).scrub_stages
+
+    def scrub(self, stage: str, at: str, bounds: StepBounds, needs: Reference) -> ScrubStep:
+        """Read on in this node's rows."""
+        return cast(Scrubbable, self._inner).scrub(stage, at, bounds, needs)
+
+    def scrubbed_file(self) -> Path | None:
+        """This node's file."""
+        return cast(Scrubbable, self._inner).scrubbed_file()
+
+    def recover(self) -> None:
+        """Make certain what is on this node's disk."""
+        self._member.recover()
+
+    def close(self) -> None:
+        """Nothing: the node has the rows, and closes them when it stops."""
+
+    def describe(self) -> dict[str, Any]:
+        """Facts of this node's own engine."""
+        return self._inner.describe()
+
+
+class ReplicatedWriter:
+    """The leader's turn to write, while it is entered."""
+
+    __slots__ = ("_entered", "_member", "_recorder", "_writer")
+
+    def __init__(self, member: ClusterMember) -> None:
+        self._member = member
+        self._recorder: Recorder | None = None
+
+    def __enter__(self) -> ReplicatedWriter:
+        member = self._member
+        member.turn.acquire()
+        try:
+            member.check_leads()
+            self._entered = member.engine.write()
+            self._writer: Writer = self._entered.__enter__()
+        except BaseException:
+            member.turn.release()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if self._recorder is not None:
+                self._recorder.close()
+            self._entered.__exit__(kind, error, trace)
+        finally:
+            self._member.turn.release()
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, or None."""
+        return self._writer.get(key)
+
+    def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
+        """Up to `limit` rows with start <= key < stop."""
+        return self._writer.scan(start, stop, limit=limit)
+
+    def last_seq(self) -> int:
+        """The sequence of the newest delta."""
+        return self._writer.last_seq()
+
+    def first_seq(self) -> int:
+        """The sequence of the oldest delta."""
+        return self._writer.first_seq()
+
+    def commit(self, commit: Commit) -> None:
+        """Return when the quorum has the commit, and this node too.
+
+        Raises `NotLeader` or `NoQuorum` (nothing was stored), or `OutcomeUnknown`.
+        """
+        tables = [] if self._recorder is None else self._recorder.finish()
+        self._member.commit(self._writer, commit, tables)
+
+    def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
+        """Run a statement on the application's own tables; what it changes travels with the commit."""
+        return self._recording().run(statement, parameters)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Statements inside it are undone if it is left by an exception."""
+        with self._recording().savepoint():
+            yield
+
+    def _recording(self) -> Recorder:
+        if self._recorder is None:
+            if not hasattr(self._writer, "sql"):
+                raise no_tables("tx.sql")
+            self._recorder = Recorder(cast(SqlWriter, self._writer))
+        return self._recorder
+
+
+class _Both:
+    """Two turns, taken one after the other; as often as one likes."""
+
+    def __init__(
+        self, first: AbstractContextManager[object], second: AbstractContextManager[object]
+    ) -> None:
+        self._first, self._second = first, second
+
+    def __enter__(self) -> None:
+        self._first.__enter__()
+        try:
+            self._second.__enter__()
+        except BaseException:
+            self._first.__exit__(None, None, None)
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._second.__exit__(kind, error, trace)
+        finally:
+            self._first.__exit__(kind, error, trace)

@@ -1,0 +1,1 @@
+"""The embedded sessions: they answer commands from a store in this process."""

@@ -1,0 +1,76 @@
+"""Callers that wait for an offset of a log: who waits, until when, and when each is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from millstream.clock import Clock
+from millstream.errors import MillstreamError
+from millstream.store.commit.transactor import fresh
+
+
+class _Wait(Struct, eq=False):
+    """A caller that waits for an offset."""
+
+    offset: int
+    setbacks: int | None
+    until_s: float | None
+    answer: asyncio.Future[bool]
+
+
+class OffsetWaits:
+    """The callers that wait at one feed; belongs to its event loop."""
+
+    def __init__(self, clock: Clock, look_soon: Callable[[], None]) -> None:
+        self._clock = clock
+        self._look_soon = look_soon
+        """Has the feed look at its log: `settle` follows, or `fail`."""
+        self._waits: set[_Wait] = set()
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    async def wait(self, offset: int, timeout_ms: int | None, setbacks: int | None) -> bool:
+        """Wait until there is a record at the offset; False if the time is up before.
+
+        The time runs from this call. With `setbacks`, the wait also ends once the log's end has gone
+        back more often than that.
+        """
+        clock = self._clock
+        until_s = None if timeout_ms is None else clock.seconds() + timeout_ms / 1000
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        wait = _Wait(offset, setbacks, until_s, answer)
+        self._waits.add(wait)
+        self._look_soon()
+        try:
+            while not answer.done():
+                left_s = None if until_s is None else until_s - clock.seconds()
+                if left_s is not None and left_s <= 0:
+                    self._look_soon()  # the last look says whether it was in vain
+                    return await answer
+                await asyncio.wait([answer], timeout=left_s)
+            return answer.result()
+        finally:
+            self._waits.discard(wait)
+
+    def settle(self, end: int, setbacks: int) -> None:
+        """Answer waits whose offset is there, or whose time is up."""
+        now_s = self._clock.seconds()
+        for wait in self._waits:
+            went_back = wait.setbacks is not None and setbacks > wait.setbacks
+            if wait.answer.done():
+                continue
+            if end > wait.offset or went_back:
+                wait.answer.set_result(True)
+            elif wait.until_s is not None and now_s >= wait.until_s:
+                wait.answer.set_result(False)
+
+    def fail(self, error: Exception) -> None:
+        """The log could not be looked at: all that wait are told."""
+        for wait in self._waits:
+            if not wait.answer.done():
+                known = isinstance(error, MillstreamError)
+                wait.answer.set_exception(fresh(error) if known else error)  # type: ignore[arg-type]

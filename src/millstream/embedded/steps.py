@@ -1,0 +1,361 @@
+"""Steps: what a transaction gathers, the same for every surface; without any I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol, overload
+
+from msgspec import convert
+
+from millstream.command import Sql, sql_parameters
+from millstream.errors import InvalidInput
+from millstream.format.packing import check_json, pack_many, pack_single
+from millstream.header import HeadersLike
+from millstream.limits import Limits
+from millstream.log import commands as c
+from millstream.log.model.names import check_name
+from millstream.log.progress import Acknowledged, CursorProgress, listed, ranges_of
+from millstream.log.spreading import Spreader
+from millstream.numbers import checked_numbers
+from millstream.queue.commands import FinishClaims, RenewClaims
+from millstream.queue.model.message import LeaseEnd
+from millstream.queue.model.spec import Named, lease_ms_of
+from millstream.queue.putting import put_batch, put_one
+from millstream.queue.runs import Messages, claims_of
+from millstream.record import PartitionOffset, Producer, Seconds, optional_ms
+from millstream.rooms.commands import SendToRoom
+from millstream.rooms.model import RoomMessage
+from millstream.rooms.packing import data_of
+
+
+class NamedCursor(Protocol):
+    """A durable cursor, whatever surface it belongs to."""
+
+    name: str
+    log_name: str
+    durable: bool
+    progress: CursorProgress
+
+
+class Later:
+    """The answer of a step, there once the transaction has been committed."""
+
+    __slots__ = ("_read", "_result", "_told", "done")
+
+    def __init__(
+        self, told: Callable[[], None] | None = None, read: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.done = False
+        self._told = told
+        self._read = read
+        self._result: Any = None
+
+    def settle(self, result: Any) -> None:
+        """Put the answer in, and tell the handle that the step was about."""
+        self._result = result if self._read is None else self._read(result)
+        self.done = True
+        if self._told is not None:
+            self._told()
+
+    @property
+    def result(self) -> Any:
+        """The step's answer; asking before the commit is a mistake."""
+        if not self.done:
+            raise RuntimeError(
+                "the transaction has not been committed: a step's answer is there after the "
+                "`with` block, if that ended without an error"
+            )
+        return self._result
+
+
+@checked_numbers
+class Steps:
+    """Gathers operations; none happens before the transaction that they belong to is committed."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._steps: list[Any] = []
+        self._answers: list[Later] = []
+        self._then: list[Callable[[], None]] = []
+        """What is to be done once all answers are there."""
+        self._ended = False
+
+    def append(
+        self,
+        log: str | Named,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: HeadersLike | None = None,
+        timestamp: int | None = None,
+        expect_end: int | None = None,
+        producer: Producer | None = None,
+    ) -> Later:
+        """Append one record; the answer is its offset, of a log with partitions its `PartitionOffset`."""
+        spreader: Spreader | None = getattr(log, "spreader", None)
+        if spreader is not None:
+            return self._spread_one(
+                spreader,
+                value,
+                key=key,
+                headers=headers,
+                timestamp=timestamp,
+                expect_end=expect_end,
+                producer=producer,
+            )
+        record = pack_single(
+            value, key=key, headers=headers, timestamp=timestamp, limits=self._limits
+        )
+        return self._add(c.Append(_name(log), record, expect_end, producer))
+
+    def append_many(
+        self,
+        log: str | Named,
+        values: Sequence[Any],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[HeadersLike | None] | None = None,
+        timestamps: Sequence[int] | int | None = None,
+    ) -> Later:
+        """Append a batch; the answer is the offset of its first record.
+
+        Of a log with partitions the answer is a list, with the `PartitionOffset` of each record.
+        """
+        spreader: Spreader | None = getattr(log, "spreader", None)
+        if spreader is not None:
+            return self._spread_many(
+                spreader, values, keys=keys, headers=headers, timestamps=timestamps
+            )
+        records = pack_many(
+            values, keys=keys, headers=headers, timestamps=timestamps, limits=self._limits
+        )
+        if records is None:
+            return self._nothing()
+        return self._add(c.Append(_name(log), records))
+
+    def _spread_one(
+        self,
+        spreader: Spreader,
+        value: Any,
+        *,
+        key: bytes | str | None,
+        headers: HeadersLike | None,
+        timestamp: int | None,
+        expect_end: int | None,
+        producer: Producer | None,
+    ) -> Later:
+        if expect_end is not None:
+            raise InvalidInput("expect_end is of one log: name a partition, log.partition(0)")
+        number, step = spreader.one(
+            value,
+            key=key,
+            headers=headers,
+            timestamp=timestamp,
+            partition=None,
+            producer=producer,
+            limits=self._limits,
+        )
+        self._add(c.CreatePartitions(spreader.log, spreader.partitions))
+        return self._add(step, read=lambda offset: PartitionOffset(number, offset))
+
+    def _spread_many(self, spreader: Spreader, values: Sequence[Any], **columns: Any) -> Later:
+        spread = spreader.many(values, **columns, limits=self._limits)
+        self._add(c.CreatePartitions(spreader.log, spreader.partitions))
+        answers = [self._add(step) for step in spread.appends]
+        told = Later()
+
+        def tell() -> None:
+            told.settle(spread.places([one.result for one in answers]))
+
+        self._then.append(tell)
+        return told
+
+    def truncate(self, log: str | Named, *, before: int, past_end: bool = False) -> Later:
+        """Forget the records before an offset; the answer is how many went."""
+        return self._add(c.Truncate(_name(log), before, past_end))
+
+    def set_metadata(self, log: str | Named, key: str, value: Any) -> Later:
+        """Set a metadata entry."""
+        return self._add(c.SetMetadata(_name(log), check_name(key, "metadata"), check_json(value)))
+
+    def put(
+        self,
+        queue: str | Named,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: HeadersLike | None = None,
+        priority: int | None = None,
+        group: str | None = None,
+        dedup: str | None = None,
+        delay: Seconds | None = None,
+        at: datetime | int | None = None,
+        producer: Producer | None = None,
+    ) -> Later:
+        """Put one message, as `Queue.put` does; the answer is what that returns."""
+        return self._add(
+            put_one(
+                _name(queue, "queue"),
+                value,
+                key=key,
+                headers=headers,
+                priority=priority,
+                group=group,
+                dedup=dedup,
+                delay=delay,
+                at=at,
+                producer=producer,
+                limits=self._limits,
+            )
+        )
+
+    def put_many(
+        self,
+        queue: str | Named,
+        values: Iterable[Any],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[HeadersLike | None] | None = None,
+        delay: Seconds | None = None,
+        at: datetime | int | None = None,
+    ) -> Later:
+        """Put a batch to a queue, which must exist; the answer is the id of its first message."""
+        command, _ = put_batch(
+            _name(queue, "queue"),
+            values,
+            keys=keys,
+            headers=headers,
+            delay=delay,
+            at=at,
+            limits=self._limits,
+        )
+        return self._nothing() if command is None else self._add(command)
+
+    def send(
+        self,
+        room: str | Named,
+        type: str,
+        data: Any,
+        key: str | None = None,
+        *,
+        user: str | None = None,
+    ) -> Later:
+        """Send one message to a room, as `Room.send` does; the answer is its offset.
+
+        The handle of a room does not hear what is sent by it; `user` is shown as the sender.
+        """
+        sender = getattr(room, "user", "") if user is None else user
+        message = RoomMessage(type, data_of(data), key)
+        name, origin = _name(room, "room"), getattr(room, "origin", "")
+        return self._add(SendToRoom(name, [message], sender, origin))
+
+    @overload
+    def ack(self, messages: Messages, /) -> Later: ...
+    @overload
+    def ack(self, cursor: NamedCursor, records: Acknowledged, /) -> Later: ...
+    def ack(self, named: Any, records: Any = None, /) -> Later:
+        """Acknowledge claimed messages of one queue; or, on a durable cursor, records.
+
+        A lost lease undoes the whole transaction. So does a `Conflict`, if the records were set
+        aside since they were taken. The answer for a cursor is its floor.
+        """
+        if records is None:
+            return self._finish(named, "ack")
+        if (divide := getattr(named, "by_partition", None)) is not None:
+            return [self._nothing(), *(self.ack(*one) for one in divide(records))][-1]
+        taken = listed(records)
+        cursor = _durable(named)
+        ranges = cursor.progress.with_lost(ranges_of(taken))
+        log, setbacks = cursor.log_name, cursor.progress.setbacks
+        cursor.progress.check(log, taken)
+        step = c.Acknowledge(log, cursor.name, ranges, setbacks)
+        return self._add(step, lambda: cursor.progress.acked(ranges, setbacks))
+
+    def nack(self, messages: Messages, *, delay: Seconds | None = None, reason: str = "") -> Later:
+        """Try claimed messages of one queue again, as `Queue.nack` does."""
+        delay_ms = optional_ms(delay, "delay")
+        return self._finish(messages, "nack", delay_ms, reason)
+
+    def fail(self, messages: Messages, *, reason: str = "") -> Later:
+        """Give up on claimed messages of one queue."""
+        return self._finish(messages, "fail", reason=reason)
+
+    def renew(self, messages: Messages, *, lease: Seconds | None = None) -> Later:
+        """Prolong the leases of claimed messages of one queue; the answer is until when."""
+        queue, runs = claims_of(messages)
+        if not runs:
+            return self._nothing()
+        lease_ms = lease_ms_of(lease)
+        return self._add(RenewClaims(queue, runs, lease_ms), read=_until)
+
+    def _finish(
+        self, messages: Messages, outcome: str, delay_ms: int | None = None, reason: str = ""
+    ) -> Later:
+        queue, runs = claims_of(messages)
+        if not runs:
+            return self._nothing()
+        return self._add(FinishClaims(queue, runs, outcome, delay_ms, reason), read=_none)
+
+    def seek(self, cursor: NamedCursor, offset: int) -> Later:
+        """Set a durable cursor's floor; the answer is the floor."""
+        step = c.MoveCursor(_durable(cursor).log_name, cursor.name, offset)
+        return self._add(step, lambda: cursor.progress.moved(offset))
+
+    def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Later:
+        """Read or write the application's own tables, on SQLite, in the same commit.
+
+        The answer is a `SqlResult`: the rows, and how many were changed. Only a program that has
+        opened the file can do so: neither a server nor a cluster offers it.
+        """
+        return self._add(Sql(statement, sql_parameters(parameters)))
+
+    def _add(
+        self,
+        step: Any,
+        told: Callable[[], None] | None = None,
+        read: Callable[[Any], Any] | None = None,
+    ) -> Later:
+        if self._ended:
+            raise RuntimeError("the transaction has ended: its steps are gathered inside the block")
+        self._steps.append(step)
+        answer = Later(told, read)
+        self._answers.append(answer)
+        return answer
+
+    def _nothing(self) -> Later:
+        """The answer of a step that there is no need to take."""
+        answer = Later()
+        answer.settle(None)
+        return answer
+
+    def _settle(self, results: list[Any]) -> None:
+        for answer, result in zip(self._answers, results, strict=True):
+            answer.settle(result)
+        for then in self._then:
+            then()
+
+
+def _until(end: Any) -> datetime:
+    """When leases end; a server's answer has no type yet."""
+    return convert(end, LeaseEnd).until
+
+
+def _none(_lost: Any) -> None:
+    """Attempts that end in a transaction all end, or none does: there is nothing to tell."""
+
+
+def _durable(cursor: NamedCursor) -> NamedCursor:
+    if not hasattr(cursor, "progress"):
+        raise InvalidInput(
+            "tx.ack takes messages, or a cursor and its records: tx.ack(messages) or "
+            f"tx.ack(cursor, records); got a {type(cursor).__name__} and records"
+        )
+    if not cursor.durable:
+        raise InvalidInput(f"cursor {cursor.name!r} keeps its acknowledgements in memory")
+    return cursor
+
+
+def _name(noun: str | Named, what: str = "log") -> str:
+    name: Any = getattr(noun, "name", None)
+    return check_name(noun if name is None else name, what)  # type: ignore[arg-type]

@@ -1,0 +1,111 @@
+"""What a store holds that no sync carries: everything but its logs.
+
+A sync copies logs. Who takes a synced copy for a backup must be told what is not in it, so each
+sync asks the stores that give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+import msgspec
+
+from millstream.engine.protocol import query_tables
+from millstream.errors import MillstreamError
+from millstream.format import keys
+from millstream.log import commands as c
+from millstream.log.model.head import Head
+from millstream.log.model.names import PRIVATE
+from millstream.log.reading import queries
+from millstream.queue.commands import DescribeQueue
+from millstream.queue.service.info import describe_queue
+from millstream.replica.commands import ListUnsynced, Unsynced
+from millstream.rooms.operations import all_rooms
+from millstream.rooms.tickets import BOOK
+from millstream.store.state.view import View
+from millstream.store.store import Store
+
+COUNTED_MAX = 1_000
+"""Of each kind; a store that has more says so many."""
+
+NAMED_MAX = 20
+"""Names of each kind."""
+
+_TABLES = (
+    "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') "
+    "AND name NOT LIKE 'sqlite^_%' ESCAPE '^' AND name NOT LIKE 'millstream^_%' ESCAPE '^' "
+    "ORDER BY name"
+)
+
+
+def list_unsynced(store: Store, _query: ListUnsynced) -> list[Unsynced]:
+    """What there is of each kind that a sync leaves behind; kinds without anything are left out."""
+    store.refresh()
+    queues, cursors, rooms = store.view(_names)
+    tables = _tables(store) if "sql" in store.engine.abilities else []
+    messages = sum(_messages(store, name) for name in queues)
+    found = (
+        _of("queue", queues, messages),
+        _of("cursor", cursors),
+        _of("room", rooms),
+        Unsynced("token", _tokens(store), []),
+        _of("table", tables),
+    )
+    return [one for one in found if one.count]
+
+
+def _of(kind: str, names: list[str], messages: int = 0) -> Unsynced:
+    return Unsynced(kind, len(names), names[:NAMED_MAX], messages)
+
+
+def _names(view: View) -> tuple[list[str], list[str], list[str]]:
+    """The names of queues, of cursors with their logs, and of rooms."""
+    prefix = keys.prefix(keys.QUEUE)
+    queues = (key[2:].decode() for key in view.find_all(*keys.range_of(prefix)))
+    rooms = (room.head.name.partition(":")[2] for room in all_rooms(view))
+    return _some(queues), _some(_cursors(view)), _some(rooms)
+
+
+def _some(names: Iterable[str]) -> list[str]:
+    return [name for name, _ in zip(names, range(COUNTED_MAX), strict=False)]
+
+
+def _cursors(view: View) -> Iterator[str]:
+    for key in view.find_all(*keys.range_of(keys.prefix(keys.CURSOR))):
+        log = view.entity(keys.head(int.from_bytes(key[2:10], "big")), Head).name
+        if not log.startswith(PRIVATE):
+            yield f"{log}/{keys.trailing_name(key)}"
+
+
+def _messages(store: Store, queue: str) -> int:
+    info = describe_queue(store, DescribeQueue(queue))
+    if info is None:
+        return 0
+    return info.available + info.unrouted + info.delayed + info.in_flight + info.failed
+
+
+def _tables(store: Store) -> list[str]:
+    return [name for (name,) in query_tables(store.engine, _TABLES, ()).rows[:COUNTED_MAX]]
+
+
+class _Entry(msgspec.Struct):
+    """What the register of tokens says of one."""
+
+    type: str
+    id: str
+
+
+def _tokens(store: Store) -> int:
+    """How many tokens count; those that have expired too."""
+    tokens: set[str] = set()
+    position, end = queries.get_bounds(store, c.GetBounds(BOOK))
+    with suppress(MillstreamError, msgspec.MsgspecError):  # the doctor tells of damage
+        while position < end:
+            asked = c.ReadBlocks(BOOK, position, end, store.limits.read_bytes_max)
+            for block in queries.read_blocks(store, asked):
+                for record in block.records():
+                    entry = msgspec.json.decode(record.value or b"", type=_Entry)
+                    (tokens.add if entry.type == "made" else tokens.discard)(entry.id)
+                position = block.offsets.stop
+    return len(tokens)

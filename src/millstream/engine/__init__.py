@@ -1,0 +1,1 @@
+"""Engines: ordered maps from bytes to bytes with atomic, durable batches; one folder per backend."""

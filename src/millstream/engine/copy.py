@@ -1,0 +1,294 @@
+"""A copy of a store: a file into a file as a whole, anything else row by row.
+
+A file is copied by SQLite's online backup, in one snapshot, beside running commits: with the
+application's own tables, indexes, triggers and views. The copy is written under another name beside
+its place, is compared with the snapshot, and gets its name last. So there is no moment at which a
+half copy has the name of a store, and a copy that was broken off is begun again.
+
+A bucket has no room for the application's tables. A store that has them is copied into one only if
+the caller says that they may stay behind.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+
+from millstream.clock import SystemClock
+from millstream.engine.disk import full
+from millstream.engine.open import open_engine
+from millstream.engine.place import IN_MEMORY, check_file, is_bucket
+from millstream.engine.row_copy import Heard, compare_rows, copy_rows
+from millstream.engine.sqlite.engine import SqliteEngine, is_open_here
+from millstream.engine.sqlite.file import explained, inspect, patience, sync_folder
+from millstream.engine.sqlite.open_checks import layer_for
+from millstream.engine.sqlite.rows import SqliteReader
+from millstream.engine.sqlite.sql import application_tables, stored_tables, table_rows
+from millstream.errors import CannotOpen, CorruptionError, DiskFull, InvalidInput, MillstreamError
+
+PARTIAL = ".copying"
+"""Behind the name of a copy until it is whole."""
+
+IN_USE_S = 5.0
+"""How long a file that is to be replaced may still be in use."""
+
+
+class StoreCopy(NamedTuple):
+    """What a copy of a store did."""
+
+    rows: int
+    """Rows of Millstream that are the same on both sides."""
+    bytes: int
+    written: int
+    """Rows that were not there yet, or were others."""
+    tables: list[str]
+    """The application's tables and views that were copied."""
+    left_behind: list[str]
+    """Those that were not."""
+
+
+def copy_store(
+    source: str,
+    target: str,
+    *,
+    replace: bool = False,
+    without_tables: bool = False,
+    heard: Heard | None = None,
+) -> StoreCopy:
+    """Copy a store to a place where there is none, and compare both.
+
+    `replace` puts the copy in the place of a store's file that nobody uses. Raises `CannotOpen` if
+    the target holds something else, and `InvalidInput` if the application's tables would stay
+    behind without `without_tables`.
+    """
+    if IN_MEMORY in (source, target):
+        raise InvalidInput("a store in memory is copied nowhere: copy files and buckets")
+    with ExitStack() as opened:
+        origin = open_engine(source, mode="r", create=False)
+        opened.callback(origin.close)
+        if isinstance(origin, SqliteEngine) and not is_bucket(target):
+            return _copy_file(origin, Path(target), replace=replace, hear=heard or _quiet)
+        if replace:
+            raise InvalidInput(
+                f"only a file can be replaced, by a copy of a file: {target} was left as it is"
+            )
+        left_behind = _tables_of(origin) if isinstance(origin, SqliteEngine) else []
+        if left_behind and not without_tables:
+            raise InvalidInput(
+                f"{source} has tables of the application, and {target} has no room for them: "
+                f"{', '.join(left_behind)}. Nothing was copied: copy to a file to have them too, or "
+                "say that they may stay behind (--without-tables)"
+            )
+        made = open_engine(target)
+        opened.callback(made.close)
+        report = copy_rows(origin, made, heard)
+        return StoreCopy(*report, tables=[], left_behind=left_behind)
+
+
+def _quiet(_stage: str, _done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
+def _tables_of(engine: SqliteEngine) -> list[str]:
+    with engine.read() as snapshot:
+        return application_tables(snapshot.connection)
+
+
+def _copy_file(source: SqliteEngine, target: Path, *, replace: bool, hear: Heard) -> StoreCopy:
+    check_file(target)
+    place = Path(os.path.realpath(target))
+    _check_target(source, place, shown=target, replace=replace)
+    if source.last_seq() == 0:
+        raise CannotOpen(f"there is no store at {source.place}", path=source.place)
+    found: list[StoreCopy] = []
+
+    def check(snapshot: SqliteReader) -> None:
+        found.append(_compare(snapshot, partial, target, hear))
+
+    try:
+        with _partial(place, target) as partial:
+            source.copy_to(partial, heard=lambda done, of: hear("copying", done, of), check=check)
+            os.chmod(partial, os.stat(source.path).st_mode & 0o666)
+            _give_name(partial, place, shown=target, replace=replace)
+            sync_folder(place)
+    except apsw.FullError as error:
+        raise _without_room(target, full(place.parent, str(error))) from error
+    except apsw.Error as error:
+        raise explained(error, target) from error
+    except OSError as error:
+        raise CannotOpen(
+            f"{source.place} could not be copied to {target}: {error.strerror or error}; nothing "
+            "is there now that was not before",
+            path=str(target),
+        ) from error
+    return found[0]
+
+
+def _without_room(target: Path, error: DiskFull) -> MillstreamError:
+    return DiskFull(
+        f"the copy to {target} broke off: the disk is full, and what was copied is removed again. "
+        "Make room, and copy once more",
+        **error.data,
+    )
+
+
+def _check_target(source: SqliteEngine, place: Path, *, shown: Path, replace: bool) -> None:
+    """Refuse a place that is taken, before anything is copied."""
+    if place.exists() and os.path.samefile(place, source.path):
+        raise InvalidInput(f"{shown} is the store itself: copy it to another file")
+    if not place.parent.is_dir():
+        raise CannotOpen(
+            f"{shown}: the directory {place.parent} does not exist; create it first",
+            path=str(shown),
+        )
+    if place.is_dir():
+        raise CannotOpen(f"{shown} is a directory; name a file in it", path=str(shown))
+    if not place.exists() or not place.stat().st_size:
+        if _has_log(place):
+            raise CannotOpen(
+                f"{shown}-wal is there without its store, and would spoil the copy: move it away",
+                path=str(shown),
+            )
+        return
+    if not replace:
+        raise CannotOpen(
+            f"{shown} is there already, and was left as it is: copy to another name, or replace it "
+            "(--replace)",
+            path=str(shown),
+        )
+    inspect(place)  # what is no store is not replaced
+
+
+def _has_log(place: Path) -> bool:
+    log = Path(f"{place}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+@contextmanager
+def _partial(place: Path, shown: Path) -> Iterator[Path]:
+    """An empty file beside the target, which this copy alone writes; removed if it was not renamed.
+
+    The lock on it tells a copy that runs from one that was killed, whose file is used again.
+    """
+    partial = place.with_name(place.name + PARTIAL)
+    descriptor = os.open(partial, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CannotOpen(
+                f"another copy to {shown} is running; wait for it, or copy to another name",
+                path=str(shown),
+                again=True,
+            ) from error
+        _remove(partial, "-wal", "-shm", "-journal")
+        os.ftruncate(descriptor, 0)
+        try:
+            yield partial
+        finally:
+            if _is_same(partial, descriptor):
+                _remove(partial, "")
+            _remove(partial, "-wal", "-shm", "-journal")
+    finally:
+        os.close(descriptor)
+
+
+def _is_same(path: Path, descriptor: int) -> bool:
+    """Whether a path still names an open file."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    return False
+
+
+def _remove(path: Path, *endings: str) -> None:
+    for ending in endings:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}{ending}")
+
+
+def _give_name(partial: Path, place: Path, *, shown: Path, replace: bool) -> None:
+    """Give a whole copy the name of the target, unless another program has taken it meanwhile."""
+    if replace and place.exists() and place.stat().st_size:
+        _replace(partial, place, shown)
+        return
+    with suppress(FileNotFoundError):
+        if not place.stat().st_size:
+            place.unlink()  # an empty file is as good as none
+    try:
+        os.link(partial, place)  # a rename would replace what is there
+    except FileExistsError as error:
+        raise CannotOpen(
+            f"{shown} was made by another program meanwhile, and was left as it is",
+            path=str(shown),
+        ) from error
+    except OSError:  # this file system has no links
+        os.rename(partial, place)
+
+
+def _replace(partial: Path, place: Path, shown: Path) -> None:
+    """Put a copy in the place of a store's file that nobody uses.
+
+    The write-ahead log of that file must go first: SQLite would read it into the copy. A file
+    leaves write-ahead mode only if nobody else has it open, and is locked until it is gone.
+    """
+    in_use = CannotOpen(
+        f"{shown} is in use, and was left as it is: close it everywhere, or copy to another name",
+        path=str(shown),
+        again=True,
+    )
+    if is_open_here(place):
+        raise in_use
+    old = apsw.Connection(str(place), flags=apsw.SQLITE_OPEN_READWRITE, vfs=layer_for(place))
+    try:
+        old.set_busy_handler(patience(SystemClock(), IN_USE_S))
+        if old.pragma("journal_mode", "DELETE") != "delete":
+            raise in_use
+        old.execute("BEGIN EXCLUSIVE")
+        os.rename(partial, place)
+    except apsw.BusyError as error:
+        raise in_use from error
+    finally:
+        old.close()
+
+
+def _compare(snapshot: SqliteReader, partial: Path, shown: Path, hear: Heard) -> StoreCopy:
+    """Read the whole copy, and compare every row of every table with what was copied."""
+    made = open_engine(partial, mode="r")
+    try:
+        assert isinstance(made, SqliteEngine)
+        hear("checking", 0, 0)
+        made.verify(lambda: False)
+        report = compare_rows(snapshot, made, hear)
+        with made.read() as copy:
+            if _schema(copy) != _schema(snapshot):
+                raise _differs(shown, "its tables, indexes, triggers and views")
+            for table in stored_tables(snapshot.connection):
+                hear(f"comparing {table}", 0, 0)
+                both = (table_rows(one.connection, table) for one in (snapshot, copy))
+                if any(one != other for one, other in zip_longest(*both)):
+                    raise _differs(shown, f"the table {table!r}")
+        tables = application_tables(snapshot.connection)
+        return StoreCopy(report.rows, report.bytes, report.rows, tables, [])
+    finally:
+        made.close()
+
+
+def _schema(reader: SqliteReader) -> list[tuple[object, ...]]:
+    query = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
+    return reader.connection.execute(query).fetchall()
+
+
+def _differs(shown: Path, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"the copy to {shown} differs from what was copied in {what}, and was removed: look after "
+        "the disk, and copy once more",
+        what="copy",
+        where=str(shown),
+    )

@@ -1,0 +1,99 @@
+"""Room: whether the disk of a store has enough of it, asked rarely.
+
+A commit that finds the disk full half-way leaves its outcome in doubt. So a reserve is kept: while there
+is less, commits are refused before they begin. Room inside the store's file, which what was deleted has
+left there, counts too: else truncating a store that has filled its disk would be of no use. Room that
+the file will take, once the write-ahead log is copied into it, counts as taken: else that copy would
+take the reserve.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import NamedTuple
+
+from millstream.clock import Clock
+from millstream.engine.protocol import Shortage
+from millstream.errors import DiskFull
+from millstream.limits import Limits, MiB
+
+ASKED_S = 0.01
+"""How long an answer holds while there is room: a fast disk takes less than the reserve meanwhile."""
+
+ASKED_BYTES = MiB
+"""Growth of the write-ahead log after which is asked again at the latest."""
+
+WRITTEN_TIMES = 2
+"""How often a byte can take its room: in the write-ahead log, and in the file."""
+
+SHARE = 16
+"""The reserve is at most this part of a disk: a small one would take nothing otherwise."""
+
+
+class FileSpace(NamedTuple):
+    """Room that matters beside that of the disk."""
+
+    inside_bytes: int
+    """What the store's file can take without growing."""
+    owed_bytes: int
+    """By how much it grows when the write-ahead log is copied into it."""
+
+
+def full(folder: str | os.PathLike[str], cause: str) -> DiskFull:
+    """What callers are told when a write found a folder's disk full, before anything was stored."""
+    folder = os.fspath(folder)
+    try:
+        free_bytes = shutil.disk_usage(folder).free
+    except OSError:
+        free_bytes = 0
+    return DiskFull(
+        f"the disk of {folder} is full ({cause}): {free_bytes:,} bytes are free; nothing was stored, "
+        "and reads go on. Make room on the disk: writing then works again without a restart",
+        path=folder,
+        free_bytes=free_bytes,
+    )
+
+
+class DiskSpace:
+    """The free room of one folder; while it is short, each question is asked anew."""
+
+    def __init__(
+        self, folder: str, limits: Limits, clock: Clock, *, file: Callable[[], FileSpace]
+    ) -> None:
+        """`file` is asked only if the disk may be short."""
+        self._folder = folder
+        self._file = file
+        self._reserve_bytes = limits.disk_free_bytes_min
+        self._clock = clock
+        self._asked_bytes = 0
+        self._due_bytes = 0
+        self._due_s = 0.0
+
+    def shortage(self, written_bytes: int) -> Shortage | None:
+        """What is missing, given how much is in the write-ahead log; None if nothing is."""
+        grown = self._asked_bytes <= written_bytes < self._due_bytes  # it shrinks as well
+        if grown and self._clock.seconds() < self._due_s:
+            return None
+        return self._ask(written_bytes) if self._reserve_bytes else None
+
+    def _ask(self, written_bytes: int) -> Shortage | None:
+        self._due_bytes = 0
+        try:
+            disk = shutil.disk_usage(self._folder)
+        except OSError:
+            return None  # the commit itself will tell
+        reserve_bytes = min(self._reserve_bytes, disk.total // SHARE)
+        spare_bytes = disk.free - written_bytes - reserve_bytes  # if the file grows by all of it
+        if spare_bytes < 0:
+            file = self._file()
+            spare_bytes = disk.free - file.owed_bytes - reserve_bytes
+            if spare_bytes < 0 and file.inside_bytes >= reserve_bytes:
+                spare_bytes += reserve_bytes // 2  # the file need not grow, only the log
+            if spare_bytes < 0:
+                return Shortage(self._folder, disk.free, reserve_bytes, file.owed_bytes)
+        self._asked_bytes = written_bytes
+        self._due_bytes = written_bytes + min(ASKED_BYTES, spare_bytes // WRITTEN_TIMES)
+        self._due_s = self._clock.seconds() + ASKED_S
+        return None

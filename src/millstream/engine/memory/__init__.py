@@ -1,0 +1,1 @@
+"""The memory engine: no disk, for tests and simulation."""

@@ -1,0 +1,93 @@
+"""The engines that there are: from the place of a store to the engine that keeps it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from millstream.clock import Clock
+from millstream.engine.memory.engine import MemoryEngine
+from millstream.engine.place import IN_MEMORY, check_file, check_there, is_bucket
+from millstream.engine.protocol import Durability, Engine, Mode
+from millstream.engine.slate.engine import SlateEngine
+from millstream.engine.slate.options import SlateOptions
+from millstream.engine.sqlite.engine import SqliteEngine
+from millstream.engine.sqlite.options import SqliteOptions
+from millstream.errors import CannotOpen, InvalidInput
+from millstream.format import keys
+from millstream.limits import Limits
+
+
+def open_engine(
+    place: str | os.PathLike[str],
+    *,
+    mode: Mode = "rw",
+    create: bool = True,
+    durability: Durability = "full",
+    options: SqliteOptions | SlateOptions | None = None,
+    limits: Limits | None = None,
+    clock: Clock | None = None,
+    member: bool = False,
+    before_fencing: Callable[[], None] | None = None,
+    **of_files: Any,
+) -> Engine:
+    """The engine of a place: a file is SQLite's, a bucket SlateDB's, and `:memory:` is memory.
+
+    A node of a cluster opens its own file as a `member`; for others it is there to be read. A
+    bucket that is opened to write fences its writer: `before_fencing` is called right before that,
+    and may still refuse by an error.
+    `of_files` are `SqliteEngine`'s own arguments. The other engines have no use for them.
+    """
+    if is_bucket(place):
+        if isinstance(options, SqliteOptions):
+            raise InvalidInput("options=SqliteOptions is for a file: give SlateOptions")
+        return SlateEngine(
+            str(place),
+            read_only=mode == "r",
+            create=create,
+            durability=durability,
+            options=options,
+            limits=limits,
+            clock=clock,
+            before_fencing=before_fencing,
+        )
+    if isinstance(options, SlateOptions):
+        raise InvalidInput("options=SlateOptions is for object storage, such as s3://bucket/prefix")
+    if os.fspath(place) == IN_MEMORY:
+        if mode == "r" or not create:
+            raise InvalidInput("mode='r' and create=False are for a file: memory begins empty")
+        if options is not None:
+            raise InvalidInput(f"options={type(options).__name__} is for a file, not for memory")
+        return MemoryEngine(durability=durability)
+    check_file(place)
+    if mode == "r" or not create:
+        check_there(place, "" if mode == "r" else "; create=True makes one")
+    engine = SqliteEngine(
+        place,
+        durability=durability,
+        options=options,
+        limits=limits,
+        clock=clock,
+        read_only=mode == "r",
+        **of_files,
+    )
+    try:
+        if mode != "r" and not member:
+            _refuse_member(engine)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def _refuse_member(engine: SqliteEngine) -> None:
+    """What a node of a cluster has is written by the cluster alone, or the nodes would differ."""
+    with engine.read() as snapshot:
+        found = snapshot.get(keys.CLUSTER_KEY)
+    if found is not None:
+        raise CannotOpen(
+            f"{engine.place} belongs to a node of a cluster, and only the cluster writes it: ask the "
+            "node by its address, or open the file to read: mode='r'",
+            path=engine.place,
+        )

@@ -1,0 +1,1 @@
+"""The SlateDB engine: rows in objects of a bucket, one writer at a time."""

@@ -1,0 +1,193 @@
+"""Rows in SlateDB: a value with its checksum behind it, and views of all rows as of one commit."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from millstream.engine.checksum import checked, row_checksum
+from millstream.engine.commit import Commit, Row
+from millstream.engine.slate.binding import Binding, Cell
+from millstream.engine.slate.prefetch import ReadAhead
+from millstream.errors import CorruptionError, MillstreamError, StoreError
+from millstream.format import keys
+
+CRC_BYTES = 4
+SCAN_ROWS = 1_000
+"""Rows of one step of a walk through a range that is to be deleted."""
+
+_BLOCKS = keys.prefix(keys.PAYLOAD_BLOCK)
+MARK = keys.payload_block(2**64 - 1)
+"""While the blocks of a large commit are stored and the commit is not, it says which they are: the
+key of the first, and that of the last. No message has that id."""
+
+_DELTAS = keys.range_of(keys.prefix(keys.DELTA))
+
+
+def cell_of(key: bytes, value: bytes) -> Cell:
+    """What is stored for a row."""
+    return value + row_checksum(key, value).to_bytes(CRC_BYTES, "little")
+
+
+def value_of(key: bytes, cell: Cell) -> bytes:
+    """The value of a stored row; damage raises `CorruptionError`."""
+    return checked(key, cell[:-CRC_BYTES], int.from_bytes(cell[-CRC_BYTES:], "little"))
+
+
+class Deltas:
+    """Which deltas there are; a writer keeps it by its own commits, so nothing is read for it."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self._numbers = numbers
+
+    def copy(self) -> Deltas:
+        """The same ones, for a commit that may fail."""
+        return Deltas(list(self._numbers))
+
+    def span(self) -> tuple[int, int]:
+        """The sequences of the oldest and the newest; 0 if there is none."""
+        return (self._numbers[0], self._numbers[-1]) if self._numbers else (0, 0)
+
+    def add(self, key: bytes) -> None:
+        """A row was put."""
+        if key[:2] == _DELTAS[0]:
+            number = keys.number(key)
+            if not self._numbers or number > self._numbers[-1]:
+                self._numbers.append(number)
+            elif self._numbers[bisect_left(self._numbers, number)] != number:
+                insort(self._numbers, number)
+
+    def drop(self, key: bytes) -> None:
+        """A row was deleted."""
+        if key[:2] == _DELTAS[0]:
+            at = bisect_left(self._numbers, keys.number(key))
+            if at < len(self._numbers) and self._numbers[at] == keys.number(key):
+                del self._numbers[at]
+
+
+class SlateImage:
+    """All rows as of one commit: a snapshot of SlateDB's, or a reader that stands still."""
+
+    __slots__ = (
+        "__weakref__",
+        "_early",
+        "ahead",
+        "binding",
+        "first_seq",
+        "last_seq",
+        "place",
+        "view",
+    )
+
+    def __init__(
+        self, binding: Binding, view: Any, *, place: str, span: tuple[int, int] | None = None
+    ) -> None:
+        self.binding, self.view, self.place = binding, view, place
+        self.ahead = ReadAhead(binding, view)
+        self.first_seq, self.last_seq = self.find_deltas().span() if span is None else span
+        self._early: tuple[bytes, bytes] | None = None
+
+    def find_deltas(self) -> Deltas:
+        """Which deltas there are."""
+        with reading(self):
+            return Deltas([keys.number(key) for key in walk(self, *_DELTAS)])
+
+    def early(self) -> tuple[bytes, bytes] | None:
+        """The first and the last block of a commit that is not made yet; looked up once."""
+        if self._early is None:
+            with reading(self):
+                cell = self.binding.get(self.view, MARK)
+            found = b"" if cell is None else value_of(MARK, cell)
+            self._early = found[: len(MARK)], found[len(MARK) :]
+        return self._early if self._early[0] else None
+
+    def visible(self, start: bytes, stop: bytes) -> bytes:
+        """Where a range of rows ends for readers: before such blocks, behind which there are none."""
+        if start[:2] != _BLOCKS or (early := self.early()) is None:
+            return stop
+        return min(stop, early[0])
+
+
+class SlateSnapshot:
+    """Reads of one image."""
+
+    def __init__(self, image: SlateImage) -> None:
+        self._image = image
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, or None."""
+        image = self._image
+        with reading(image):
+            if key[:2] == _BLOCKS:
+                cell = image.ahead.get(key)
+            else:
+                cell = image.binding.get(image.view, key)
+        return None if cell is None else value_of(key, cell)
+
+    def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
+        """Up to `limit` rows with start <= key < stop."""
+        if start >= stop or limit < 1:
+            return []
+        image = self._image
+        stop = image.visible(start, stop)
+        if start >= stop:
+            return []
+        with reading(image):
+            found = image.binding.scan(image.view, start, stop, limit)
+        return [(key, value_of(key, cell)) for key, cell in found]
+
+    def last_seq(self) -> int:
+        """The sequence of the newest delta."""
+        return self._image.last_seq
+
+    def first_seq(self) -> int:
+        """The sequence of the oldest delta."""
+        return self._image.first_seq
+
+
+def walk(image: SlateImage, start: bytes, stop: bytes, *, step: int = SCAN_ROWS) -> Iterator[bytes]:
+    """The keys of a range, a step at a time; values are neither checked nor kept."""
+    while start < stop:
+        found = image.binding.scan(image.view, start, stop, step)
+        for key, _ in found:
+            yield key
+        if len(found) < step:
+            return
+        start = found[-1][0] + b"\x00"
+
+
+def fill(batch: Any, commit: Commit, image: SlateImage, deltas: Deltas) -> None:
+    """Write a commit into a batch: what goes and is not put again, and what is put."""
+    dropped = dict.fromkeys(commit.deletes)
+    for start, stop in commit.ranges:
+        with reading(image):
+            dropped.update(dict.fromkeys(walk(image, start, stop)))
+    for key, value in commit.rows:
+        dropped.pop(key, None)
+        image.binding.put(batch, key, cell_of(key, value))
+        deltas.add(key)
+    for key in dropped:
+        image.binding.delete(batch, key)
+        deltas.drop(key)
+
+
+@contextmanager
+def reading(image: SlateImage) -> Iterator[None]:
+    """What SlateDB says of a failed read, in our words."""
+    errors = image.binding.module.Error
+    try:
+        yield
+    except (TimeoutError, errors) as error:
+        raise read_error(error, errors, image.place) from error
+
+
+def read_error(error: Any, errors: Any, place: str) -> MillstreamError:
+    """The error of a read that failed."""
+    said = getattr(error, "message", str(error)).partition(": <?xml")[0]  # what a server answered
+    if isinstance(error, errors.Data):
+        return CorruptionError(
+            f"an object of {place} is damaged or missing: {said}", what="object", where=place
+        )
+    return StoreError(f"{place} could not be read: {said}; try again", cause=said)

@@ -1,0 +1,1 @@
+"""The SQLite engine: one file, many threads, many processes."""

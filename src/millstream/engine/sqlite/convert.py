@@ -1,0 +1,157 @@
+"""A file with checksums in its pages becomes one without, so that any SQLite tool may write to it.
+
+Files were made with page checksums by default until 2026-11. A stock SQLite that writes to such a file
+does not keep them: they no longer fit, although every row is there. Damage looks the same. What tells
+them apart is everything else: if SQLite's check of the whole file finds nothing, and the checksum
+beside each row fits, a tool has written and nothing is lost. Otherwise the file is left as it is.
+
+The file gets its second index and a row that says that checksums in pages do not count any more, in one
+transaction: a kill leaves the old file or the new one. The 8 bytes at the end of each page stay; SQLite
+has no way to take them back but to copy every table, and they harm nobody. Others must not have the
+file open meanwhile: they would go on to compare checksums.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+
+from millstream.engine.disk import full
+from millstream.engine.sqlite.file import damaged, explained, inspect, is_damage
+from millstream.engine.sqlite.open_checks import Heard, check_all, complete, layer_for
+from millstream.engine.sqlite.pages import RESERVED_BYTES, plain_layer
+from millstream.engine.sqlite.schema import read_schema
+from millstream.engine.sqlite.stale_wal import break_in_log
+from millstream.errors import CannotOpen, CorruptionError, MillstreamError
+
+BUSY_MS = 1_000
+"""How long others may keep a lock before the file counts as in use."""
+
+SOUGHT_BYTES_MAX = 256 * 1024 * 1024
+"""Of a larger file the pages are not read on opening: reading 256 MiB takes about half a second."""
+
+PAGE_TRIES = 3
+"""How often a page is read whose checksum does not fit: it may be written just now."""
+
+
+class Conversion(NamedTuple):
+    """What was done with a file."""
+
+    rows: int
+    """Whose checksums were compared."""
+    had_page_checksums: bool
+    was_complete: bool
+    """Whether it had two indexes before."""
+    bytes_before: int
+    bytes_after: int
+
+
+def was_touched(path: Path) -> bool:
+    """Whether a file has checksums in its pages, and one of them does not fit.
+
+    The file is read by SQLite's own means: closing it otherwise would drop the locks of this process.
+    """
+    layer = layer_for(path)
+    if layer is None or path.stat().st_size > SOUGHT_BYTES_MAX:
+        return False
+    flags = [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0]
+    try:
+        file = apsw.VFSFile(layer, str(path), flags)
+    except apsw.Error:
+        return False
+    try:
+        starts = _starts(file)
+        return not all(_fits(file, start, starts.step) for start in starts)
+    finally:
+        file.xClose()
+
+
+def _starts(file: apsw.VFSFile) -> range:
+    """Where pages begin; none if they have no checksums."""
+    try:
+        header = file.xRead(100, 0)
+    except apsw.Error:
+        header = b""
+    if len(header) < 100 or header[20] != RESERVED_BYTES:
+        return range(0)
+    page_bytes = int.from_bytes(header[16:18], "big")
+    if page_bytes < 512:
+        return range(0)
+    return range(0, file.xFileSize() // page_bytes * page_bytes, page_bytes)
+
+
+def _fits(file: apsw.VFSFile, start: int, page_bytes: int) -> bool:
+    for _ in range(PAGE_TRIES):
+        try:
+            file.xRead(page_bytes, start)
+        except apsw.Error as error:
+            if not is_damage(error):
+                raise
+        else:
+            return True
+    return False
+
+
+def convert_file(path: Path, heard: Heard | None = None) -> Conversion:
+    """Check every row of a file, and have it go without checksums in its pages.
+
+    Raises `CorruptionError` if something is damaged, and `CannotOpen` if others have it open; the
+    file is as it was then.
+    """
+    hear = heard or (lambda _stage, _done, _total: None)
+    inspect(path)
+    bytes_before = path.stat().st_size
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=plain_layer())
+    try:
+        connection.set_busy_timeout(BUSY_MS)
+        # A log that was left must not vanish before it was looked at.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        schema = read_schema(connection)
+        found = break_in_log(path, connection)
+        if found is not None:
+            raise damaged(path, f"{found}; to go on without them, open it with accept_loss=True")
+        had_checksums = schema.has_page_checksums(connection)
+        if schema.row is not None and not had_checksums and not schema.is_moved:
+            return Conversion(0, False, True, bytes_before, bytes_before)
+        rows = check_all(connection, hear)
+        _keep_others_out(connection, path)
+        hear("converting", 0, 0)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        complete(connection, page_checksums=False)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA journal_mode = WAL")
+    except CorruptionError as error:
+        raise error if str(path) in error.message else damaged(path, error.message) from error
+    except apsw.Error as error:
+        raise _failed(error, path) from error
+    finally:
+        connection.close()
+    return Conversion(
+        rows, had_checksums, schema.row is not None, bytes_before, path.stat().st_size
+    )
+
+
+def _keep_others_out(connection: apsw.Connection, path: Path) -> None:
+    """Leave write-ahead mode, which SQLite allows to the only connection alone."""
+    try:
+        mode = connection.execute("PRAGMA journal_mode = DELETE").get
+    except (apsw.BusyError, apsw.LockedError):
+        mode = "wal"
+    if mode != "delete":
+        raise CannotOpen(
+            f"{path} is open elsewhere, and can be converted by the only process that has it open: "
+            "close it everywhere, then run it again; nothing was changed",
+            path=str(path),
+        )
+
+
+def _failed(error: apsw.Error, path: Path) -> MillstreamError:
+    if isinstance(error, apsw.FullError):
+        return full(os.path.dirname(os.path.realpath(path)), str(error))
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return CannotOpen(f"{path} is busy: {error}; nothing was changed", path=str(path))
+    return explained(error, path)

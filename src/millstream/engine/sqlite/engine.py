@@ -1,0 +1,484 @@
+"""The SQLite engine: one file, many threads, many processes.
+
+Records lie in one table with two indexes by key: in a table that is itself sorted by key, large values
+would stand between the keys, and a search would read many more pages. What is keyed by one number
+(payloads, payload blocks, deltas) lies in tables by that number. Beside each row stands the CRC32C of
+its key and value, checked whenever the row is read; the second index tells of rows that the first one
+has lost (`sqlite_schema`).
+
+Writers take turns by `BEGIN IMMEDIATE`; readers never wait. Checkpoints run on a connection of
+their own. "Database is locked" is waited for, and becomes `Overloaded` in the end.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from millstream.clock import Clock, SystemClock
+from millstream.engine.disk import DiskSpace, FileSpace, full
+from millstream.engine.polling import poll
+from millstream.engine.protocol import Ability, Durability, Shortage
+from millstream.engine.scrub_protocol import Reference, ScrubStep, StepBounds
+from millstream.engine.sqlite.checkpoint import Checkpoints
+from millstream.engine.sqlite.convert import convert_file, was_touched
+from millstream.engine.sqlite.copy import PagesCopied, copy_file, exchange_file
+from millstream.engine.sqlite.file import (
+    FILE_MODE,
+    PAGE_BYTES,
+    check_mode,
+    close_connection,
+    connect,
+    create,
+    damaged,
+    explained,
+    inspect,
+    is_damage,
+    patience,
+    sync_folder,
+)
+from millstream.engine.sqlite.identity import Home, size_of
+from millstream.engine.sqlite.lock import still_locked
+from millstream.engine.sqlite.open_checks import layer_for, settle_file
+from millstream.engine.sqlite.options import SqliteOptions, fitted
+from millstream.engine.sqlite.page_check import check_pages
+from millstream.engine.sqlite.pages import checksum_layer, is_verified
+from millstream.engine.sqlite.pool import PooledSnapshot, ReaderPool
+from millstream.engine.sqlite.rows import SqliteReader, SqliteWriter
+from millstream.engine.sqlite.schema import read_schema
+from millstream.engine.sqlite.scrub import STAGES, scrub_step
+from millstream.engine.sqlite.stale_wal import break_beside_writers
+from millstream.engine.sqlite.wal import step_bytes
+from millstream.engine.sqlite.wal_repair import repair_log
+from millstream.engine.sqlite.wal_space import LogRoom
+from millstream.errors import (
+    CannotOpen,
+    CorruptionError,
+    MillstreamError,
+    OutcomeUnknown,
+    Overloaded,
+    StoreGone,
+    WriteFailed,
+)
+from millstream.limits import Limits
+
+SCRUB_CACHE_KIB = 512
+"""Of the connection that scrubs: it reads each page once or twice, and then no more for hours."""
+
+_open_paths: Counter[str] = Counter()
+"""How many engines of this process have a file open."""
+
+
+def is_open_here(path: Path) -> bool:
+    """Whether this process uses a file: then it must not be opened and closed by other means.
+
+    Closing any descriptor of a file drops all locks that the process has on it.
+    """
+    return _open_paths[os.path.realpath(path)] > 0
+
+
+class SqliteEngine:
+    """Rows in one SQLite file."""
+
+    shared = True
+    writes_alone = False
+    abilities: frozenset[Ability] = frozenset({"sql", "forks", "scrub"})
+    scrub_stages = STAGES
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: Durability = "full",
+        options: SqliteOptions | None = None,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+        vfs: str | None = None,
+        read_only: bool = False,
+        accept_loss: bool = False,
+        file_mode: int | None = None,
+    ) -> None:
+        """Open or make a file; one that is there keeps its mode.
+
+        A write-ahead log whose damage cuts off commits is refused; with `accept_loss` the store
+        opens as it was before them, and they are gone. `vfs` names the layer that SQLite reaches
+        files by, instead of the one with checksums of pages.
+        """
+        self.path = Path(path).absolute()
+        self.place = str(self.path)
+        self.on_upkeep_due: Callable[[], None] | None = None
+        self.on_damage: Callable[[CorruptionError], None] | None = None
+        """Called by any thread that meets a damaged row or page, before its caller is told."""
+        self.read_only = read_only
+        self.durability: Durability = durability
+        self.commits = 0
+        self._clock = clock or SystemClock()
+        self._vfs = vfs
+        self._is_twofold = True
+        self._page_bytes = PAGE_BYTES
+        self._page_checksums = False
+        self._pool = ReaderPool(self.path, make=self._make_reader, explain=self._damaged)
+        self._writer: SqliteWriter | None = None
+        self._tender: apsw.Connection | None = None
+        self._scrubber: apsw.Connection | None = None
+        self._log_room = LogRoom(os.path.realpath(self.path)) if vfs is None else None
+        """None if SQLite reaches files by another layer, which has to see every write."""
+        self._real_path = os.path.realpath(self.path)
+        folder = os.path.dirname(self._real_path)
+        self._options = fitted(options or SqliteOptions(), folder)
+        self._checkpoints = Checkpoints(self._options)
+        self.scrub_share = 0.0 if read_only else self._options.scrub_share
+        """A handle that only reads leaves the scrub to those that write."""
+        self._room = DiskSpace(folder, limits or Limits(), self._clock, file=self._space)
+        log_was_left = self._prepare_file(file_mode)
+        self._home = Home(self._real_path, self._clock, shown=self.place)
+        self._open_first(log_was_left=log_was_left, accept_loss=accept_loss)
+        _open_paths[self._real_path] += 1
+
+    def _prepare_file(self, file_mode: int | None) -> bool:
+        """Check the file, convert or create it; True if a dead process has left a write-ahead log."""
+        is_first = not is_open_here(self.path)
+        if is_first:
+            inspect(self.path)
+            is_ours_alone = self.read_only or self._vfs or self._options.page_checksums
+            if not is_ours_alone and was_touched(self.path):
+                convert_file(self.path)
+        if self._vfs is None:
+            wanted = self._options.page_checksums and not size_of(self.path)
+            self._vfs = checksum_layer() if wanted else layer_for(self.path)
+        log_was_left = is_first and self._wal_file_bytes() > 0
+        if not self.read_only:
+            create(
+                self.path,
+                busy=self._busy(),
+                vfs=self._vfs,
+                file_mode=FILE_MODE if file_mode is None else check_mode(file_mode),
+                page_checksums=self._options.page_checksums,
+            )
+        elif not self.path.exists() or not self.path.stat().st_size:
+            raise CannotOpen(f"{self.path}: there is no store", path=str(self.path))
+        return log_was_left
+
+    def _open_first(self, *, log_was_left: bool, accept_loss: bool) -> None:
+        """Open the first connection, and check with it that the file is sound."""
+        connection = self._connect()
+        try:
+            self._page_checksums = is_verified(connection)
+            self._page_bytes = connection.pragma("page_size")
+            if log_was_left:
+                self._check_log(connection, accept_loss=accept_loss)
+            self._check_file(connection)
+            if not self.read_only:
+                self._writer = self._make_writer(connection)
+        except BaseException as error:
+            close_connection(connection, checkpoint=not log_was_left)  # leaves no empty log behind
+            if isinstance(error, apsw.Error):
+                raise self._damaged(error) from error
+            raise
+        if self.read_only:
+            self._pool.keep(self._reader_on(connection))
+
+    def write(self, *, waits: bool = True) -> SqliteWriter:
+        """Wait for the turn to write; leaving without a commit undoes it all."""
+        if self.read_only:
+            raise CannotOpen(f"{self.path} was opened to be read only", path=str(self.path))
+        writer = self._writer or self._reopen_writer()
+        self._home.check_write(writer.connection)
+        writer.waits = waits
+        return writer
+
+    def read(self) -> PooledSnapshot:
+        """A snapshot on a connection from the pool."""
+        self._home.check_read()
+        return PooledSnapshot(self._pool)
+
+    def last_seq(self) -> int:
+        """The sequence of the newest delta."""
+        reader = self._pool.take()
+        try:
+            return reader.last_seq()
+        except apsw.Error as error:
+            raise self._damaged(error) from error
+        finally:
+            self._pool.give(reader)
+
+    def await_change(self, seen: int, stop: threading.Event) -> bool:
+        """Look every few milliseconds for what other processes have committed."""
+        return poll(lambda: self.last_seq() != seen, stop)
+
+    def upkeep(self, alone: AbstractContextManager[object]) -> None:
+        """Copy the write-ahead log into the file if it has grown enough, also by others."""
+        self._checkpoints.notice(self._wal_file_bytes())
+        if self._checkpoints.is_due():
+            self.checkpoint(alone)
+        short = self.shortage()
+        large = self._wal_file_bytes() > self._options.wal_bytes_checkpoint
+        if short is not None and (large or short.owed_bytes):  # the disk needs the log's room
+            with alone:
+                self._copy_log(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def checkpoint(self, alone: AbstractContextManager[object]) -> None:
+        """Copy the write-ahead log into the file, whether it has grown or not."""
+        self._checkpoints.run(self._copy_log, alone)
+
+    def shortage(self) -> Shortage | None:
+        """Whether the disk has too little room."""
+        return self._room.shortage(self._checkpoints.wal_bytes)
+
+    def _space(self) -> FileSpace:
+        """What the file has room for, and will need; the worst if that cannot be told now."""
+        with suppress(MillstreamError, apsw.Error, OSError), self.read() as snapshot:
+            ((pages,),) = snapshot.connection.execute("PRAGMA page_count")
+            ((free_pages,),) = snapshot.connection.execute("PRAGMA freelist_count")
+            owed_bytes = pages * self._page_bytes - os.stat(self._real_path).st_size
+            return FileSpace(free_pages * self._page_bytes, max(0, owed_bytes))
+        return FileSpace(0, self._checkpoints.wal_bytes)
+
+    def folder(self) -> Path | None:
+        """The folder of the file, wherever links lead."""
+        return Path(self._real_path).parent
+
+    def recover(self) -> None:
+        """Write what the write-ahead log holds to disk once more; the writer is opened anew."""
+        with self._pool.held():
+            found: list[apsw.Connection] = []
+            try:
+                found = [self._connect(), self._connect()]
+                repair_log(Path(self._real_path), turn=found[0], other=found[1])
+            except apsw.Error as error:
+                raise self._refused(error) from error
+            except OSError as error:
+                raise WriteFailed(f"{self.path}: {error}", path=str(self.path)) from error
+            finally:
+                for connection in found:
+                    close_connection(connection, checkpoint=False)
+            with self._pool.lock:
+                writer, self._writer = self._writer, None
+            if writer is not None:
+                close_connection(writer.connection, checkpoint=False)
+
+    def suspend(self) -> None:
+        """Before a fork: close every connection, without a checkpoint, and hold back new ones."""
+        self._pool.suspend(partial(self._drop_connections, checkpoint=False))
+
+    def resume(self, *, in_child: bool) -> None:
+        """After the fork: connections are opened again when they are needed."""
+        self._pool.resume(in_child=in_child)
+
+    def copy_to(
+        self,
+        path: Path,
+        *,
+        heard: PagesCopied | None = None,
+        check: Callable[[SqliteReader], None] | None = None,
+    ) -> None:
+        """Write a consistent copy of the whole file into a new one, beside running commits.
+
+        `check` is called with the snapshot that was copied, to compare it with the copy.
+        """
+        with self.read() as snapshot:
+            snapshot.last_seq()  # the transaction sees from now on what it saw at its first read
+            copy_file(snapshot.connection, path, vfs=self._vfs, heard=heard)
+            if check is not None:
+                check(snapshot)
+
+    def verify(self, stop: Callable[[], bool]) -> bool:
+        """Read every page, beside running commits; False if it was stopped.
+
+        Raises `CorruptionError` for a damaged one.
+        """
+        with self.read() as snapshot:
+            return check_pages(snapshot.connection, stop, place=self.place)
+
+    def scrub(self, stage: str, at: str, bounds: StepBounds, needs: Reference) -> ScrubStep:
+        """Read on in a stage, on a connection of its own: what others have in their caches stays there."""
+        self._home.check_read()
+        with self._pool.held():
+            with self._pool.lock:
+                if self._scrubber is None:
+                    self._scrubber = self._connect()
+                    self._scrubber.execute(f"PRAGMA cache_size = -{SCRUB_CACHE_KIB}")
+            try:
+                step = scrub_step(self._scrubber, stage, at, bounds, needs)
+            except apsw.Error as error:
+                raise self._damaged(error) from error
+        for found in step.unsound:
+            self._tell_damage(CorruptionError(found.message, what="row", where=found.at))
+        return step
+
+    def scrubbed_file(self) -> Path:
+        """The store's file, wherever links lead."""
+        return Path(self._real_path)
+
+    def exchange(self, path: Path, *, aside: Path) -> None:
+        """Put another file in the place of this one, which goes aside; reads wait meanwhile."""
+        self.suspend()
+        try:
+            exchange_file(Path(self._real_path), path, aside=aside)
+            self._home.settle()
+        finally:
+            self.resume(in_child=False)
+
+    def close(self) -> None:
+        """Close every connection; the last one to go checkpoints and removes the log."""
+        self._pool.close(self._close_all)
+
+    def _close_all(self) -> None:
+        kept = self.read_only and self._wal_file_bytes() > 0
+        if self._writer is not None:
+            with suppress(StoreGone):
+                self._home.check_contents(self._writer.connection)
+        self._drop_connections(checkpoint=not kept and self._home.may_checkpoint)
+        _open_paths[self._real_path] -= 1
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for `stats`."""
+        return {
+            "engine": "sqlite",
+            "durability": self.durability,
+            "missing": self._home.missing(),
+            "file_bytes": size_of(self._real_path),
+            "wal_bytes": self._wal_file_bytes(),
+            "page_checksums": self._page_checksums,
+            "sqlite_version": apsw.sqlite_lib_version(),
+        }
+
+    def _refused(self, error: apsw.Error) -> MillstreamError:
+        """Why a transaction to write could not be begun."""
+        if isinstance(error, apsw.BusyError):
+            return still_locked(self.path, self._options.busy_timeout_ms)
+        if isinstance(error, apsw.FullError):
+            return full(os.path.dirname(self._real_path), str(error))
+        failed = isinstance(error, apsw.IOError | apsw.ReadOnlyError)
+        if failed and not is_damage(error):
+            return WriteFailed(f"{self.path}: {error}", path=str(self.path))
+        return self._damaged(error)
+
+    def _wal_file_bytes(self) -> int:
+        return size_of(f"{self._real_path}-wal")
+
+    def _connect(self) -> apsw.Connection:
+        self._home.check_connecting()
+        path = Path(self._real_path)  # wherever links lead by now
+        connection = connect(path, busy=self._busy(), vfs=self._vfs)
+        level = "FULL" if self.durability == "full" else "NORMAL"
+        connection.execute(f"PRAGMA synchronous = {level}")
+        if self.read_only:
+            connection.execute("PRAGMA query_only = 1")
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        return connection
+
+    def _make_writer(self, connection: apsw.Connection) -> SqliteWriter:
+        self._home.forget_log()
+        self._home.check_contents(connection)
+        sync_folder(self.path)  # SQLite has made the log by now, if there was none
+        connection.set_wal_hook(self._on_wal)
+        room = None if self.durability == "relaxed" else self._log_room
+        writer = SqliteWriter(connection, busy=self._busy(), refused=self._refused, room=room)
+        writer.on_damage = self._tell_damage
+        writer.is_twofold = self._is_twofold
+        return writer
+
+    def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self.commits += 1
+        if self._log_room is not None:
+            self._log_room.note(pages, step_bytes(self._page_bytes))
+        due = self._checkpoints.committed(pages * self._page_bytes)
+        if due and self.on_upkeep_due is not None:
+            self.on_upkeep_due()
+        return apsw.SQLITE_OK
+
+    def _reopen_writer(self) -> SqliteWriter:
+        with self._pool.lock:
+            self._pool.check_open()
+            if self._writer is None:
+                connection = self._connect()
+                try:
+                    self._writer = self._make_writer(connection)
+                except BaseException:
+                    close_connection(connection, checkpoint=False)
+                    raise
+            return self._writer
+
+    def _check_log(self, connection: apsw.Connection, *, accept_loss: bool) -> None:
+        """Refuse a log that a dead process has left if acknowledged commits in it are cut off."""
+        found = break_beside_writers(self.path, connection, self._connect_beside)
+        if found is None:
+            return
+        torn = self.durability == "relaxed" and found.may_be_torn
+        if not (accept_loss or torn):
+            raise damaged(
+                self.path, f"{found}; to go on without them, open it with accept_loss=True"
+            )
+        if not self.read_only:  # or the next one to open it would find the same
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def _connect_beside(self) -> apsw.Connection:
+        return connect(self.path, busy=self._busy(), vfs=self._vfs)
+
+    def _check_file(self, connection: apsw.Connection) -> None:
+        """Compare the file with what it says of itself, and bring that up to date."""
+        if is_open_here(self.path):
+            self._is_twofold = read_schema(connection).is_twofold
+        else:
+            self._is_twofold = settle_file(connection, self.path, read_only=self.read_only)
+
+    def _make_reader(self) -> SqliteReader:
+        return self._reader_on(self._connect())
+
+    def _reader_on(self, connection: apsw.Connection) -> SqliteReader:
+        reader = SqliteReader(connection)
+        reader.is_twofold = self._is_twofold
+        reader.on_damage = self._tell_damage
+        return reader
+
+    def _tell_damage(self, error: CorruptionError) -> None:
+        if self.on_damage is not None:
+            self.on_damage(error)
+
+    def _copy_log(self, mode: int) -> tuple[int, int] | None:
+        if self._pool.is_closed:
+            return None
+        with self._pool.held():
+            with self._pool.lock:
+                if self._tender is None:
+                    self._tender = self._connect()
+            self._home.check_contents(self._tender)  # else it would be mixed with what is there now
+            return self._copy(self._tender, mode)
+
+    def _copy(self, tender: apsw.Connection, mode: int) -> tuple[int, int] | None:
+        try:
+            pages, copied_pages = tender.wal_checkpoint(mode=mode)
+            return pages * self._page_bytes, copied_pages * self._page_bytes
+        except apsw.BusyError:
+            return None  # another process reads or writes just now; the next commit asks again
+        except apsw.Error as error:
+            if is_damage(error):
+                raise self._damaged(error) from error
+            if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_FSYNC:
+                raise OutcomeUnknown(f"{self.path}: checkpoint: {error}") from error
+            raise WriteFailed(f"{self.path}: checkpoint: {error}") from error
+
+    def _drop_connections(self, *, checkpoint: bool) -> None:
+        found = [reader.connection for reader in self._pool.drain()]
+        found += [self._writer.connection] if self._writer else []
+        found += [one for one in (self._tender, self._scrubber) if one]
+        self._tender = self._scrubber = self._writer = None
+        for connection in found:
+            close_connection(connection, checkpoint=checkpoint)
+
+    def _busy(self) -> Callable[[int], bool]:
+        return patience(self._clock, self._options.busy_timeout_ms / 1000)
+
+    def _damaged(self, error: apsw.Error) -> MillstreamError:
+        if isinstance(error, apsw.BusyError | apsw.LockedError):
+            return Overloaded(f"{self.path} is busy: {error}", path=str(self.path))
+        return explained(error, self.path)

@@ -1,0 +1,348 @@
+"""The file of the SQLite engine: recognised before it is touched, created in one step.
+
+A file that is not ours, or that a newer version wrote, is refused by its header alone; SQLite does
+not open it. Creation is one transaction in rollback mode, so a kill in the middle leaves an empty
+file, which is as good as none.
+
+A new file has no checksums in its pages, so that every SQLite tool may write to it (`sqlite_schema`
+says how damage is noticed without them). An option gives it some, by SQLite's checksum layer.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from io import BufferedReader
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import apsw
+
+from millstream.clock import Clock
+from millstream.engine.sqlite.header import (
+    HEADER_BYTES,
+    MAGIC,
+    header_problem,
+    page_bytes_of,
+    page_count_of,
+)
+from millstream.engine.sqlite.pages import RESERVED_BYTES, is_layered
+from millstream.engine.sqlite.schema import FORMAT, create_schema, has_tables
+from millstream.errors import CannotOpen, CorruptionError, InvalidInput, MillstreamError
+
+APPLICATION_ID = 0x4D494C4C
+"""'MILL', where SQLite keeps a file's owner."""
+
+PAGE_CHECKSUMS = 0x10000
+"""Beside the format in the user version: every page has a checksum."""
+
+PAGE_BYTES = 4096
+"""Of a new file. Measured: of 4, 8 and 16 KiB the best for single commits and no worse for blocks."""
+
+FILE_MODE = 0o600
+"""Of a new store: it holds what it was given, and the secrets of its server."""
+
+_CREATION_TRIES = 200
+_HEADER_TRIES = 3
+_NAMED = b"CREATE TABLE millstream_record"
+
+
+def inspect(path: Path) -> None:
+    """Refuse a path that cannot be a store, before anything is written."""
+    try:
+        if not path.parent.is_dir():
+            raise CannotOpen(
+                f"{path}: the directory {path.parent} does not exist; create it first",
+                path=str(path),
+            )
+        if path.is_dir():
+            raise CannotOpen(f"{path} is a directory; name a file in it", path=str(path))
+        for place in (path, path.parent):
+            if place.exists() and not os.access(place, os.R_OK | os.W_OK):
+                whose = f"{path}" if place == path else f"{path}: its folder {place}"
+                raise CannotOpen(
+                    f"{whose} cannot be read and written by this user, which also reading needs",
+                    path=str(path),
+                )
+    except OSError as error:
+        raise CannotOpen(f"{path} cannot be reached: {error.strerror}", path=str(path)) from error
+    for _ in range(_CREATION_TRIES):
+        problem = _problem(path)
+        if problem is None:
+            return
+        if not Path(f"{path}-journal").exists():
+            break
+        sleep(0.01)  # another process is creating it just now
+    assert problem is not None
+    raise problem
+
+
+def _problem(path: Path) -> MillstreamError | None:
+    try:
+        with path.open("rb") as file:
+            page = file.read(PAGE_BYTES)
+            if not page:
+                return None
+            return refusal(path, page) or _damaged_header(path, file, page)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return CannotOpen(f"{path} cannot be read: {error.strerror}", path=str(path))
+
+
+def _damaged_header(path: Path, file: BufferedReader, page: bytes) -> MillstreamError | None:
+    if is_half_made(path):
+        return None  # SQLite undoes what was interrupted
+    missing = cut(path, page)
+    if missing:
+        return damaged(path, missing)
+    for _ in range(_HEADER_TRIES):
+        problem = header_problem(file, path.stat().st_size, has_log=_has(path, "-wal"))
+        if problem is None:
+            return None
+        sleep(0.01)  # another process may be writing it just now
+    assert problem is not None
+    return damaged(path, problem)
+
+
+def refusal(path: Path, page: bytes) -> MillstreamError | None:
+    """Why a file is no store that can be opened, by its first page; None if it may be one."""
+    if page[:16] == MAGIC and len(page) >= HEADER_BYTES:
+        if _is_marked(page) or not _is_whole(page):
+            return None  # `connect` looks for the tables, wherever they are
+        strange = "is an SQLite file, but not a Millstream store"
+    elif _NAMED in page:
+        return damaged(path, "its header is not what was written")
+    else:
+        strange = "is not a Millstream store: it is no SQLite file"
+    return CannotOpen(f"{path} {strange}", path=str(path))
+
+
+def _is_marked(page: bytes) -> bool:
+    """Whether the header or the schema in the first page names a store."""
+    return int.from_bytes(page[68:72], "big") == APPLICATION_ID or _NAMED in page
+
+
+def _is_whole(page: bytes) -> bool:
+    """Whether the whole schema is in the first page: the page is a leaf."""
+    return page[HEADER_BYTES : HEADER_BYTES + 1] == b"\x0d"
+
+
+def cut(path: Path, page: bytes) -> str | None:
+    """How much is missing at the end of a file; None if nothing, or if SQLite's files have the rest."""
+    pages, page_bytes = page_count_of(page), page_bytes_of(page)
+    if not (pages and page_bytes):
+        return None  # the count of pages is not kept up to date
+    if is_half_made(path) or _has(path, "-wal"):
+        return None  # a creation or a checkpoint was interrupted: SQLite undoes or ends it
+    there = path.stat().st_size
+    if there >= pages * page_bytes:
+        return None
+    return f"the file was cut: it ends in page {there // page_bytes + 1:,} of {pages:,}"
+
+
+def is_half_made(path: Path) -> bool:
+    """Whether a creation was interrupted, or goes on, or a write of a tool that keeps such a journal."""
+    return _has(path, "-journal")
+
+
+def _has(path: Path, suffix: str) -> bool:
+    other = Path(f"{path}{suffix}")
+    return other.exists() and other.stat().st_size > 0
+
+
+def damaged(path: Path | str, found: str) -> CorruptionError:
+    """What is said of a file that is not what was written: what was found, and what to do."""
+    return CorruptionError(
+        f"{path} is damaged: {found}; `millstream doctor {path}` says what is lost and what can "
+        "still be read; put back a copy of the file, or copy what can be read to a new store",
+        what="file",
+        where=str(path),
+    )
+
+
+def is_damage(error: apsw.Error) -> bool:
+    """Whether SQLite has found bytes that are not what was written."""
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return True
+    return getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA
+
+
+def reason_of(error: apsw.Error) -> str:
+    """What is wrong with bytes that SQLite could not use."""
+    if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
+        return "the checksum of a page does not fit"
+    return f"SQLite says: {error}"
+
+
+def explained(error: apsw.Error, path: Path | str) -> MillstreamError:
+    """What an error of SQLite means to the caller."""
+    if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
+        return damaged(
+            path,
+            "the checksum of a page does not fit; if another SQLite tool has written to the file, "
+            f"`millstream migrate {path}` checks every row, and converts it",
+        )
+    if is_damage(error):
+        return damaged(path, reason_of(error))
+    return CannotOpen(f"{path}: {error}", path=str(path))
+
+
+def create(
+    path: Path,
+    *,
+    busy: Callable[[int], bool],
+    vfs: str | None,
+    file_mode: int = FILE_MODE,
+    page_checksums: bool = False,
+) -> None:
+    """Make the file and its tables if they are missing; several processes may try at once."""
+    connection = None
+    try:
+        _make(path, file_mode)
+        connection = _open(path, busy=busy, vfs=vfs)
+        # A log that was left must not vanish before it was looked at.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        if has_tables(connection):
+            return
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA synchronous = FULL")
+        version = FORMAT
+        if page_checksums:
+            if not is_layered(connection):
+                raise no_layer(path)
+            connection.reserve_bytes(reserve=RESERVED_BYTES)
+            version |= PAGE_CHECKSUMS
+        connection.execute("BEGIN EXCLUSIVE")
+        if not has_tables(connection):
+            _refuse_other_tables(connection, path)
+            create_schema(connection, page_checksums=page_checksums)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute("COMMIT")
+    except (apsw.Error, OSError) as error:
+        if isinstance(error, apsw.Error) and is_damage(error):
+            raise explained(error, path) from error
+        raise CannotOpen(
+            f"{path} cannot be created: {error}; is {path.parent} writable, and the disk not full?",
+            path=str(path),
+        ) from error
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def check_mode(file_mode: Any) -> int:
+    """A mode that a store's file may have: its owner must read and write it."""
+    if not isinstance(file_mode, int) or file_mode & ~0o666 or file_mode & 0o600 != 0o600:
+        shown = oct(file_mode) if isinstance(file_mode, int) else repr(file_mode)
+        raise InvalidInput(
+            f"file_mode is from 0o600 (the owner alone) to 0o666 (all users), not {shown}"
+        )
+    return int(file_mode)
+
+
+def _make(path: Path, file_mode: int) -> None:
+    """An empty file with this mode, whatever the umask; SQLite gives its neighbours the same."""
+    try:
+        place = os.path.realpath(path)  # a link may lead to a file that is not there yet
+        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, file_mode)
+    except FileExistsError:
+        return
+    try:
+        os.fchmod(descriptor, file_mode)
+    finally:
+        os.close(descriptor)
+
+
+def connect(path: Path, *, busy: Callable[[int], bool], vfs: str | None) -> apsw.Connection:
+    """A connection to a file that exists, in write-ahead mode."""
+    try:
+        connection = _open(path, busy=busy, vfs=vfs)
+    except apsw.Error as error:
+        raise explained(error, path) from error
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute("PRAGMA cache_size = -8192")
+        connection.execute("PRAGMA fullfsync = 1")
+        connection.execute("PRAGMA trusted_schema = 0")
+        connection.execute("PRAGMA foreign_keys = 1")
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, apsw.Error):
+            raise explained(error, path) from error
+        raise
+    return connection
+
+
+def close_connection(connection: apsw.Connection, *, checkpoint: bool) -> None:
+    """Close a connection; the last one of all copies the log into the file, if it is to."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0 if checkpoint else 1)
+    connection.close()
+
+
+def patience(clock: Clock, timeout_s: float) -> Callable[[int], bool]:
+    """Wait in short, uneven steps: the lock is free again within a commit or a fold slice."""
+    deadline = 0.0
+
+    def wait(attempt: int) -> bool:
+        nonlocal deadline
+        if attempt == 0:
+            deadline = clock.seconds() + timeout_s
+        if clock.seconds() > deadline:
+            return False
+        sleep(random.uniform(0.0001, 0.0005) * min(attempt + 1, 10))
+        return True
+
+    return wait
+
+
+def no_layer(path: Path) -> CannotOpen:
+    """What is said of a file whose page checksums could not be kept."""
+    return CannotOpen(
+        f"{path}: pages with checksums are wanted, and this apsw ({apsw.apsw_version()}) came without "
+        "SQLite's checksum layer, so it would spoil them: install a wheel of apsw 3.51 or newer "
+        f"(`pip install -U apsw`), or have them go by `millstream migrate {path}`",
+        path=str(path),
+    )
+
+
+def _refuse_other_tables(connection: apsw.Connection, path: Path) -> None:
+    """Refuse to make a store among the tables of others; a file that was left empty is as good as none."""
+    if connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None:
+        raise CannotOpen(f"{path} is an SQLite file, but not a Millstream store", path=str(path))
+
+
+def _open(path: Path, *, busy: Callable[[int], bool], vfs: str | None) -> apsw.Connection:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
+    connection.set_busy_handler(busy)
+    return connection
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names of a file and of its write-ahead log durable, where folders can be synced.
+
+    SQLite does so when it first syncs a new log, and says nothing if that fails.
+    """
+    if os.name != "posix":
+        return
+    folder = os.path.dirname(os.path.realpath(path))
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOTSUP):
+            return  # this file system cannot sync folders
+        raise CannotOpen(
+            f"{path}: its folder {folder} could not be synced ({error.strerror or error}), so a "
+            "power cut could make the file vanish; nothing was written. Look after the disk, and "
+            "open the store again: the sync is then repeated",
+            path=str(path),
+        ) from error

@@ -1,0 +1,181 @@
+"""The tables of a store's file, and what is compared with them on opening.
+
+    table              rows by                      found again by
+    millstream_file    one row: what the file is    this module
+    millstream_record  key, in two indexes          either index, if the other one misses a key
+    millstream_payload message id                   the entry of a log that names the id
+    millstream_block   first message id             the entry of a log that names the id
+    millstream_delta   sequence, without gaps       SQLite's own check of this table, on opening
+
+A flipped bit in an index or in an interior page makes rows vanish. The checksum beside a row cannot
+tell that. So the key of each record lies in two indexes: one bit cannot damage both. Appends and
+claims write deltas, and only folds write records: the processor time of single appends, claims and
+reads is the same with the second index as before it (measured in turns, 2026-11). Links from each row
+to the next one would cost more: each insert would change two rows.
+
+`millstream_file` comes first in the schema: a page that loses its last cells loses the other tables,
+and opening says so. Its row names the root page of each tree. A root page that differs was moved by
+`VACUUM` of some SQLite tool, or it is damaged: SQLite's check of the whole file tells which.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+
+from millstream.engine.checksum import row_checksum
+from millstream.engine.sqlite.pages import RESERVED_BYTES
+from millstream.errors import CannotOpen, CorruptionError
+
+PREFIX = "millstream_"
+FORMAT = 1
+"""The version of the rows; a store with a higher one is left alone."""
+
+RECORD = f"{PREFIX}record"
+DELTA = f"{PREFIX}delta"
+FIRST_INDEX = f"sqlite_autoindex_{RECORD}_1"
+SECOND_INDEX = f"{PREFIX}record_again"
+
+_FILE = f"{PREFIX}file"
+_COLUMNS = "(id INTEGER PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL)"
+_FILE_SQL = f"CREATE TABLE {_FILE} {_COLUMNS}"
+_SECOND_SQL = f"CREATE UNIQUE INDEX {SECOND_INDEX} ON {RECORD} (key)"
+_TABLES = {
+    RECORD: f"CREATE TABLE {RECORD} "
+    "(key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL)",
+    f"{PREFIX}payload": f"CREATE TABLE {PREFIX}payload {_COLUMNS}",
+    f"{PREFIX}block": f"CREATE TABLE {PREFIX}block {_COLUMNS}",
+    DELTA: f"CREATE TABLE {DELTA} {_COLUMNS}",
+}
+_ORIGINAL: dict[str, tuple[str, str, str | None]] = {
+    **{name: ("table", name, text) for name, text in _TABLES.items()},
+    FIRST_INDEX: ("index", RECORD, None),
+}
+_ADDED: dict[str, tuple[str, str, str | None]] = {
+    _FILE: ("table", _FILE, _FILE_SQL),
+    SECOND_INDEX: ("index", RECORD, _SECOND_SQL),
+}
+_FILE_KEY = _FILE.encode()
+
+
+class FileRow(msgspec.Struct, frozen=True):
+    """What a file says of itself, in a row with a checksum."""
+
+    format: int
+    page_checksums: bool
+    roots: dict[str, int]
+    """The root page of each of our trees."""
+
+
+class Schema(NamedTuple):
+    """What the schema of a file was found to be."""
+
+    row: FileRow | None
+    """None in a file that an earlier version has made."""
+    roots: dict[str, int]
+
+    @property
+    def is_twofold(self) -> bool:
+        """Whether the keys of records lie in two indexes."""
+        return self.row is not None
+
+    def has_page_checksums(self, connection: apsw.Connection) -> bool:
+        """Whether pages are to have checksums: earlier versions said so in the header alone."""
+        if self.row is not None:
+            return self.row.page_checksums
+        return int(connection.reserve_bytes()) == RESERVED_BYTES
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether a tree has another root page than the file's row says."""
+        return self.row is not None and self.row.roots != self.roots
+
+
+def create_schema(connection: apsw.Connection, *, page_checksums: bool) -> None:
+    """Make all tables in an empty file; inside a transaction of the caller."""
+    connection.execute(_FILE_SQL)
+    for name, text in _TABLES.items():
+        connection.execute(text)
+        if name == RECORD:
+            connection.execute(_SECOND_SQL)
+    write_file_row(connection, page_checksums=page_checksums)
+
+
+def complete_schema(connection: apsw.Connection) -> None:
+    """Add the tables that the file of an earlier version lacks; inside a transaction of the caller."""
+    connection.execute(_SECOND_SQL)
+    connection.execute(_FILE_SQL)
+
+
+def write_file_row(connection: apsw.Connection, *, page_checksums: bool) -> None:
+    """Say what the file is, and where its trees begin now."""
+    row = FileRow(FORMAT, page_checksums, _roots(connection))
+    value = msgspec.json.encode(row, order="sorted")
+    connection.execute(
+        f"INSERT OR REPLACE INTO {_FILE} (id, value, crc) VALUES (1, ?, ?)",
+        (value, row_checksum(_FILE_KEY, value)),
+    )
+
+
+def has_tables(connection: apsw.Connection) -> bool:
+    """Whether the file holds a store, whatever its header says."""
+    found = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (RECORD,))
+    return found.fetchone() is not None
+
+
+def read_schema(connection: apsw.Connection) -> Schema:
+    """Compare the schema of a file with what was written. Raises `CorruptionError`, `CannotOpen`."""
+    found = {
+        name: ((kind, table, text), root)
+        for kind, name, table, root, text in connection.execute(
+            "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_schema "
+            "WHERE type IN ('table', 'index')"
+        )
+        if name in _ORIGINAL or name in _ADDED
+    }
+    is_added = not _ADDED.keys().isdisjoint(found)
+    expected = {**_ORIGINAL, **_ADDED} if is_added else _ORIGINAL
+    for name, wanted in expected.items():
+        there = found.get(name)
+        if there is None or there[0] != wanted:
+            what = "is missing" if there is None else "is not defined as it was made"
+            raise CorruptionError(f"{wanted[0]} {name} {what}", what="schema", where=name)
+    roots = {name: root for name, (_, root) in found.items()}
+    pages = connection.pragma("page_count")
+    if len(set(roots.values())) < len(roots) or not all(
+        1 < root <= pages for root in roots.values()
+    ):
+        raise CorruptionError(
+            "two trees begin at one page, or outside the file", what="schema", where=""
+        )
+    return Schema(_read_row(connection) if is_added else None, roots)
+
+
+def _read_row(connection: apsw.Connection) -> FileRow:
+    rows: list[Any] = connection.execute(f"SELECT id, value, crc FROM {_FILE}").fetchall()
+    try:
+        ((number, value, crc),) = rows
+        if number != 1 or row_checksum(_FILE_KEY, value) != crc:
+            raise ValueError("its checksum does not fit")
+        row = msgspec.json.decode(value, type=FileRow)
+    except (ValueError, TypeError, msgspec.MsgspecError) as error:
+        raise CorruptionError(f"the row of {_FILE}: {error}", what="row", where=_FILE) from error
+    if row.format > FORMAT:
+        path = connection.filename
+        raise CannotOpen(f"{path} {newer(row.format)}", path=path)
+    return row
+
+
+def _roots(connection: apsw.Connection) -> dict[str, int]:
+    found: list[Any] = connection.execute("SELECT name, rootpage FROM sqlite_schema").fetchall()
+    return {name: root for name, root in found if name in _ORIGINAL or name in _ADDED}
+
+
+def newer(format_: int) -> str:
+    """What is said of a file of a later version."""
+    return (
+        f"has format {format_}, and this Millstream knows formats up to {FORMAT}; "
+        "upgrade Millstream to open it"
+    )

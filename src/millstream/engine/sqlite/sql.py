@@ -1,0 +1,89 @@
+"""The application's own tables in a store's file: its statements, kept away from ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import apsw
+
+from millstream.engine.sqlite.schema import PREFIX
+from millstream.record import SqlResult
+
+Parameters = Sequence[Any] | Mapping[str, Any]
+Authorizer = Callable[[int, str | None, str | None, str | None, str | None], int]
+
+NOT_SQL = apsw.Error, TypeError, ValueError, OverflowError
+"""What a statement raises that cannot be run as it stands."""
+
+_FORBIDDEN = {
+    apsw.SQLITE_TRANSACTION,
+    apsw.SQLITE_SAVEPOINT,
+    apsw.SQLITE_ATTACH,
+    apsw.SQLITE_DETACH,
+    apsw.SQLITE_PRAGMA,
+}
+_READS = {apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE}
+
+
+def may_write(
+    action: int, first: str | None, second: str | None, _database: str | None, _by: str | None
+) -> int:
+    """Keep statements away from our tables and from the transaction itself."""
+    if action in _FORBIDDEN:
+        return apsw.SQLITE_DENY
+    ours = any(name is not None and name.lower().startswith(PREFIX) for name in (first, second))
+    return apsw.SQLITE_DENY if ours else apsw.SQLITE_OK
+
+
+def may_read(
+    action: int, first: str | None, second: str | None, database: str | None, by: str | None
+) -> int:
+    """The same, for statements that change nothing."""
+    if action not in _READS:
+        return apsw.SQLITE_DENY
+    return may_write(action, first, second, database, by)
+
+
+def run(
+    connection: apsw.Connection, statement: str, parameters: Parameters, allowed: Authorizer
+) -> SqlResult:
+    """Run a statement, as far as it is allowed to; the errors are SQLite's."""
+    connection.authorizer = allowed
+    before = connection.total_changes()
+    try:
+        rows = connection.execute(statement, parameters).fetchall()
+        changed = connection.changes() if connection.total_changes() > before else 0
+        return SqlResult(rows, changed)
+    finally:
+        connection.authorizer = None
+
+
+def application_tables(connection: apsw.Connection) -> list[str]:
+    """The names of the application's tables and views, in order."""
+    rows = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
+    )
+    return [name for (name,) in rows if not name.lower().startswith((PREFIX, "sqlite_"))]
+
+
+def stored_tables(connection: apsw.Connection) -> list[str]:
+    """The application's tables that have rows of their own: no views, no virtual tables.
+
+    A virtual table keeps its rows in tables beside it, which are among these.
+    """
+    rows = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 ORDER BY name"
+    )
+    return [name for (name,) in rows if not name.lower().startswith((PREFIX, "sqlite_stat"))]
+
+
+def table_rows(connection: apsw.Connection, table: str) -> Iterator[tuple[Any, ...]]:
+    """All rows of a table, in the order of its tree, without columns that are computed."""
+    named = connection.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
+    columns = ", ".join(_quoted(str(name)) for (name,) in named)
+    yield from connection.execute(f"SELECT {columns} FROM main.{_quoted(table)} NOT INDEXED")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,242 @@
+"""SQLite's write-ahead log, frame by frame: what SQLite would silently leave out of it.
+
+Commits that have not been copied into the file yet lie here. Each frame carries a checksum over all
+frames before it; where that chain breaks, SQLite takes the log to end. That is right for the last
+transaction, which a power cut may have torn before it was acknowledged, and wrong for one that was
+acknowledged. There is proof that commits are lost
+
+- if the frame at the break differs in one bit from what its checksum says: torn writes do not, or
+- if behind the break a commit is followed by a frame that continues its chain: its writer had seen
+  that commit succeed, or
+- if the header of the log is damaged and commits follow: it is synced before they are written.
+
+The second is no proof for a store whose commits are not synced (`durability="relaxed"`).
+
+What remains unseen: damage of more than a bit in the last transaction alone. It looks as a torn write
+does.
+
+    header  32 bytes, big-endian: magic, version, page size, sequence, two salts, two checksums
+    frame   24 bytes: page, size of the file after a commit or 0, two salts, two checksums; then the page
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from io import FileIO
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from millstream.engine.sqlite.file import PAGE_BYTES
+from millstream.engine.sqlite.header import is_page_size
+from millstream.engine.sqlite.pages import is_one_bit, sums
+
+HEADER_BYTES = 32
+FRAME_BYTES = 24
+TRIES = 3
+"""A log that is started anew while it is read is looked at again."""
+
+_HEADER = struct.Struct(">8I")
+_FRAME = struct.Struct(">6I")
+_SALTS = struct.Struct(">2I")
+_SUMMED_BYTES = 24
+"""Of the header."""
+_LITTLE, _BIG = 0x377F0682, 0x377F0683
+
+Salts = tuple[int, int]
+
+
+class Break(NamedTuple):
+    """Where the chain of checksums ends although commits follow."""
+
+    frame: int
+    """From 1; 0 is the header."""
+    frames: int
+    commits_behind: int
+    """Those that can still be seen there, at least."""
+    may_be_torn: bool = False
+    """Whether a power cut explains it too, for commits that were not synced one by one."""
+
+    def __str__(self) -> str:
+        """What is damaged, and what is lost by it."""
+        place = f"frame {self.frame} of {self.frames}" if self.frame else "its header"
+        return (
+            f"the write-ahead log is damaged at {place}: SQLite would ignore what lies behind, and "
+            f"at least {max(1, self.commits_behind)} commits that were acknowledged would be lost"
+        )
+
+
+class _Frame(NamedTuple):
+    page: int
+    commit: int
+    salts: Salts
+    stored: tuple[int, int]
+    summed: bytes
+
+    @classmethod
+    def decode(cls, head: bytes) -> Self:
+        page, commit, first, second, *stored = _FRAME.unpack(head)
+        return cls(page, commit, (first, second), (stored[0], stored[1]), head[:8])
+
+
+def step_bytes(page_bytes: int) -> int:
+    """The bytes of a frame with its page."""
+    return FRAME_BYTES + page_bytes
+
+
+def find_break(
+    path: Path,
+    count_known: Callable[[], int] = lambda: 0,
+    is_written: Callable[[], bool] = lambda: False,
+) -> Break | None:
+    """Where acknowledged commits are cut off; None if nowhere, or if there is no log.
+
+    `count_known` says how many frames SQLite has found in order, with a commit at the end, by now;
+    `is_written`, whether a living process has the turn to write. What SQLite knows is not looked at,
+    nor what such a process has not committed.
+    """
+    for _ in range(TRIES):
+        try:
+            with path.open("rb", buffering=0) as file:  # a buffer would hold what was there before
+                before = file.read(HEADER_BYTES)
+                if len(before) < HEADER_BYTES:
+                    return None
+                log = _Log(file, before, path.stat().st_size)
+                found = log.find_break(count_known, is_written)
+                file.seek(0)
+                if file.read(HEADER_BYTES) == before:
+                    return found
+        except FileNotFoundError:
+            return None
+    return None
+
+
+def count_sound(path: Path) -> int:
+    """How many frames from the first on are as they were written."""
+    with path.open("rb", buffering=0) as file:
+        header = file.read(HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            return 0
+        return _Log(file, header, path.stat().st_size).count_sound()
+
+
+class _Log:
+    """An open log; frames are numbered from 1."""
+
+    def __init__(self, file: FileIO, header: bytes, size: int) -> None:
+        self._file = file
+        magic, _, page_bytes, _, first, second, *stored = _HEADER.unpack(header)
+        self.page_bytes = page_bytes if is_page_size(page_bytes) else PAGE_BYTES
+        self._step_bytes = step_bytes(self.page_bytes)
+        self.frames = (size - HEADER_BYTES) // self._step_bytes
+        self._swap = (magic & 1 == 1) != (sys.byteorder == "big")
+        self._seeds = (stored[0], stored[1])
+        self.salts: Salts = (first, second)
+        self.is_sound = (
+            magic in (_LITTLE, _BIG)
+            and sums(header[:_SUMMED_BYTES], swap=self._swap) == self._seeds
+        )
+
+    def find_break(
+        self, count_known: Callable[[], int], is_written: Callable[[], bool]
+    ) -> Break | None:
+        """Where commits are cut off."""
+        if not self.is_sound:
+            return self._break_in_header()
+        before = 0
+        while True:
+            known = min(count_known(), self.frames)
+            ours = list(self._ours(known + 1))
+            if not ours:  # as mostly: what lies behind is older than the log's last new start
+                return None
+            if not any(frame.commit for _, frame in ours):
+                if is_written():
+                    return None
+                if min(count_known(), self.frames) > known:
+                    continue  # committed just now
+            at = self._first_broken(known)
+            found = self._break_at(at, ours) if at <= self.frames else None
+            if found is None or at <= before:
+                return found
+            before = at  # a writer may just be there: what it wrote behind came after this frame
+
+    def _break_at(self, at: int, ours: list[tuple[int, _Frame]]) -> Break | None:
+        """What is cut off by a frame that does not continue the chain."""
+        ours = [one for one in ours if one[0] >= at]
+        behind = sum(frame.commit > 0 for _, frame in ours)
+        if self._is_one_bit(at):
+            return Break(at, self.frames, behind)
+        if self._has_successor(ours):
+            return Break(at, self.frames, behind, may_be_torn=True)
+        return None
+
+    def count_sound(self) -> int:
+        """The frames up to the first that does not continue the chain."""
+        return self._first_broken(0) - 1 if self.is_sound else 0
+
+    def _break_in_header(self) -> Break | None:
+        """The salts of the header may be what is damaged: those of the first frame will do as well."""
+        if self.frames < 1:
+            return None
+        header, self.salts = self.salts, self._frame(1).salts
+        if _distance(header, self.salts) > 1 and self.salts == (0, 0):
+            return None
+        behind = sum(frame.commit > 0 for _, frame in self._ours(1))
+        return Break(0, self.frames, behind) if behind else None
+
+    def _first_broken(self, sound: int) -> int:
+        """The first frame that does not continue the chain."""
+        chain = self._frame(sound).stored if sound else self._seeds
+        for number in range(sound + 1, self.frames + 1):
+            frame = self._frame(number)
+            if frame.salts != self.salts or self._summed(number, chain) != frame.stored:
+                return number
+            chain = frame.stored
+        return self.frames + 1
+
+    def _is_one_bit(self, number: int) -> bool:
+        chain = self._frame(number - 1).stored if number > 1 else self._seeds
+        frame, computed = self._frame(number), self._summed(number, chain)
+        off = _distance(frame.salts, self.salts)
+        if off:
+            return off == 1 and computed == frame.stored
+        return is_one_bit(computed, frame.stored, len(frame.summed) + self.page_bytes)
+
+    def _has_successor(self, ours: list[tuple[int, _Frame]]) -> bool:
+        """Whether a commit among these was followed by a frame that knew of it."""
+        for number, frame in ours:
+            if frame.commit and number < self.frames:
+                after = self._frame(number + 1)
+                if after.salts == self.salts and after.stored == self._summed(
+                    number + 1, frame.stored
+                ):
+                    return True
+        return False
+
+    def _ours(self, start: int) -> Iterator[tuple[int, _Frame]]:
+        """The frames that were written since the log was started anew; a damaged bit is forgiven."""
+        descriptor, salted = self._file.fileno(), _SALTS.pack(*self.salts)
+        for number in range(start, self.frames + 1):
+            head = os.pread(descriptor, FRAME_BYTES, self._place(number)).ljust(FRAME_BYTES, b"\0")
+            if head[8:16] == salted or _distance(_SALTS.unpack_from(head, 8), self.salts) <= 1:
+                yield number, _Frame.decode(head)
+
+    def _frame(self, number: int) -> _Frame:
+        return _Frame.decode(self._read(self._place(number), FRAME_BYTES))
+
+    def _summed(self, number: int, chain: tuple[int, int]) -> tuple[int, int]:
+        data = self._read(self._place(number), self._step_bytes)
+        return sums(data[:8] + data[FRAME_BYTES:], chain, swap=self._swap)
+
+    def _place(self, number: int) -> int:
+        return HEADER_BYTES + (number - 1) * self._step_bytes
+
+    def _read(self, place: int, size: int) -> bytes:
+        self._file.seek(place)
+        return self._file.read(size).ljust(size, b"\0")
+
+
+def _distance(one: Salts, other: Salts) -> int:
+    return (one[0] ^ other[0]).bit_count() + (one[1] ^ other[1]).bit_count()

@@ -1,0 +1,1 @@
+"""The values of logs: heads, cursors, producers, blocks, names."""

@@ -1,0 +1,49 @@
+"""Links: the payload that each entry of a log needs, for the scrub of the store.
+
+An entry and its payloads are written and deleted in one commit. So an entry without its payload is damage, as
+soon as no commit that is yet to be folded has the payload.
+"""
+
+from __future__ import annotations
+
+from millstream.errors import CorruptionError
+from millstream.format import block as blocks
+from millstream.format import entries, keys
+from millstream.log.model.head import Head
+from millstream.store.state.view import View
+from millstream.store.store import Links
+
+_ENTRY = keys.prefix(keys.ENTRY)
+
+
+def payload_of(key: bytes, value: bytes) -> bytes | None:
+    """The key of the payload that a row needs; None if the row is no entry."""
+    if not key.startswith(_ENTRY):
+        return None
+    try:
+        if blocks.is_block(value):
+            header = blocks.decode_header(value, kind=blocks.METADATA)
+            return keys.payload_block(header.first_id)
+        return keys.payload(entries.single_id(value))
+    except CorruptionError:
+        return None  # the row's checksum fits: readers say what else is wrong
+
+
+def lost_payload(view: View, entry: bytes, payload: bytes) -> str:
+    """What is lost if the payload is missing while its log still shows the entry; else empty."""
+    try:
+        value = view.get(entry)
+        if value is None or payload_of(entry, value) != payload or view.get(payload) is not None:
+            return ""
+        head = view.entity(keys.head(keys.pair(entry)[0]), Head)
+        first, stop = entries.extent(entry, value)
+    except CorruptionError:
+        return ""  # a row that is damaged is a finding of its own
+    start = max(first, head.start)
+    if head.deleted or start >= stop:
+        return ""  # on its way to deletion, or kept for queues, which say what they miss
+    hit = f"offset {start}" if stop == start + 1 else f"offsets {start} to {stop - 1}"
+    return f"log {head.name!r}: the payload of the records at {hit} is gone"
+
+
+LINKS = Links(payload_of, lost_payload)

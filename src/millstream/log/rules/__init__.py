@@ -1,0 +1,1 @@
+"""The rules of logs: each takes a transaction and a command, and answers."""

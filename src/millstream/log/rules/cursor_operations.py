@@ -1,0 +1,133 @@
+"""The rules of cursors: each takes a transaction and a command, and answers."""
+
+from __future__ import annotations
+
+from millstream.errors import InvalidInput, NotFound, OutOfRange, TooLarge
+from millstream.format import keys
+from millstream.log import commands as c
+from millstream.log.model.cursor_state import Acked, CursorOpened, CursorState, FloorMoved
+from millstream.log.model.head import Head
+from millstream.log.model.marks import Marks
+from millstream.log.model.names import check_integer
+from millstream.log.progress import set_aside
+from millstream.log.rules.ancestry import set_back_to
+from millstream.log.rules.operations import find_log, make_log, need_log
+from millstream.record import CursorInfo
+from millstream.store.commit.transaction import WriteTransaction
+
+
+def open_cursor(tx: WriteTransaction, command: c.OpenCursor) -> CursorInfo:
+    """Make a cursor if there is none."""
+    if check_integer("a section", command.section) < 1:
+        raise InvalidInput(f"a section has at least one record, not {command.section}")
+    log_id, head = make_log(tx, command.log)
+    key = keys.cursor(log_id, command.cursor)
+    state = tx.entity(key, CursorState)
+    if not state.present:
+        floor = {"earliest": head.start, "latest": head.end}.get(str(command.start), command.start)
+        if type(floor) is not int or not 0 <= floor <= head.end:
+            raise OutOfRange(
+                f"a cursor on log {command.log!r} starts at 'earliest', 'latest' or an offset "
+                f"up to {head.end}, not at {command.start!r}",
+                position=command.start,
+                end=head.end,
+            )
+        tx.change(key, CursorOpened(floor, command.section, command.durable))
+    return cursor_info(command.cursor, state, head)
+
+
+def acknowledge(tx: WriteTransaction, command: c.Acknowledge) -> int:
+    """Mark ranges as done."""
+    key, state, head = _need_cursor(tx, command.log, command.cursor)
+    _check_still_there(tx, command, head, max((stop for _, stop in command.ranges), default=0))
+    for start, stop in command.ranges:
+        if not check_integer("an offset", start) < check_integer("an offset", stop):
+            raise InvalidInput(f"[{start}, {stop}) is not a range of positions")
+        if stop > head.end:
+            raise _past_the_end(head, stop - 1)
+    marks: Marks = state.marks
+    most = tx.limits.cursor_ranges_max
+    if (
+        marks.count() + len(command.ranges) > most
+        and marks.with_added(command.ranges).count() > most
+    ):
+        raise TooLarge(
+            f"cursor {command.cursor!r} has {marks.count():,} gaps; fill them before "
+            "acknowledging further out of order",
+            size=marks.count(),
+            limit=most,
+        )
+    tx.change(key, Acked(command.ranges))
+    return marks.floor
+
+
+def move_cursor(tx: WriteTransaction, command: c.MoveCursor) -> int:
+    """Set a cursor's floor."""
+    key, state, head = _need_cursor(tx, command.log, command.cursor)
+    marks: Marks = state.marks
+    _check_still_there(tx, command, head, command.floor)
+    if check_integer("an offset", command.floor) > head.end:
+        raise _past_the_end(head, command.floor)
+    if not command.forward or command.floor > marks.floor:
+        tx.change(key, FloorMoved(command.floor))
+    return int(state.marks.floor)
+
+
+def delete_cursor(tx: WriteTransaction, command: c.DeleteCursor) -> bool:
+    """Forget a cursor."""
+    found = find_log(tx, command.log)
+    if found is None:
+        return False
+    key = keys.cursor(found[0], command.cursor)
+    if not tx.entity(key, CursorState).present:
+        return False
+    tx.change(key, None)
+    return True
+
+
+def _check_still_there(
+    tx: WriteTransaction, command: c.Acknowledge | c.MoveCursor, head: Head, stop: int
+) -> None:
+    """Refuse to acknowledge records that were set aside: others lie at their offsets now."""
+    known = command.setbacks
+    if known is None or head.setbacks <= known:
+        return
+    log_id, _ = need_log(tx, command.log)
+    at = set_back_to(tx.view, log_id, known)
+    if at is not None and stop > at:
+        raise set_aside(command.log, at)
+
+
+def _need_cursor(tx: WriteTransaction, log: str, cursor: str) -> tuple[bytes, CursorState, Head]:
+    log_id, head = need_log(tx, log)
+    key = keys.cursor(log_id, cursor)
+    state = tx.entity(key, CursorState)
+    if not state.present:
+        raise NotFound(f"log {log!r} has no cursor {cursor!r}", name=cursor)
+    return key, state, head
+
+
+def _past_the_end(head: Head, position: int) -> OutOfRange:
+    return OutOfRange(
+        f"position {position} is past the end {head.end} of log {head.name!r}",
+        position=position,
+        end=head.end,
+    )
+
+
+def cursor_info(name: str, state: CursorState, head: Head) -> CursorInfo:
+    """How a cursor stands; what was truncated counts as acknowledged."""
+    marks: Marks = state.marks
+    floor, _ = marks.next_gap(head.start)
+    ranges = [(a, b) for a, b in marks.ranges() if a > floor]
+    return CursorInfo(
+        name=name,
+        floor=floor,
+        ranges=ranges,
+        lag=max(0, head.end - floor) - sum(b - a for a, b in ranges),
+        section=state.section,
+        durable=state.durable,
+        set_back=state.set_back,
+        setbacks=head.setbacks,
+        lost=marks.gaps(marks.floor, head.start),
+    )

@@ -1,0 +1,53 @@
+"""Appends that wait together: single records of several callers, added to one log as one append.
+
+Each caller gets the offset of its own record. Whatever is not plain (a log that is held, or written
+elsewhere, or nearly full) is left to `operations.append`, one by one, which answers each in its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.format import block, keys
+from millstream.format.packing import Single, batch_of
+from millstream.limits import MESSAGE_ID_MAX
+from millstream.log.model.head import RecordsAppended
+from millstream.log.rules.operations import find_log, make_log, put_batch, put_singles
+from millstream.store.commit.transaction import WriteTransaction
+
+BLOCK_RECORDS_MIN = 16
+"""Fewer records are stored as single appends: the fold joins these with their neighbours, and leaves
+blocks as they are."""
+
+BYTES_MAX = 256 * 1024
+"""Of values that are added together: a block is read whole."""
+
+
+def append_together(tx: WriteTransaction, name: str, records: Sequence[Single]) -> list[int] | None:
+    """Add records of several callers; the offset of each. None if each has to be added alone."""
+    values = [record.value or b"" for record in records]
+    if sum(map(len, values)) > BYTES_MAX:
+        return None
+    log_id, head = find_log(tx, name) or make_log(tx, name)
+    first, count = head.end, len(records)
+    if head.owner or head.token or first + count > MESSAGE_ID_MAX:
+        return None
+    put = put_singles if count < BLOCK_RECORDS_MIN else _put_block
+    size = put(tx, log_id, first, records)
+    tx.change(keys.head(log_id), RecordsAppended(count, size, tx.wall_ms))
+    return list(range(first, first + count))
+
+
+def _put_block(tx: WriteTransaction, log_id: int, offset: int, records: Sequence[Single]) -> int:
+    wall_ms = tx.wall_ms
+    timestamps = [record.timestamp_ms for record in records]
+    own_keys, headers = [record.key for record in records], [record.headers for record in records]
+    given = timestamps.count(None) < len(timestamps)
+    columns, metadata = block.encode_metadata(
+        timestamps=[wall_ms if ms is None else ms for ms in timestamps] if given else None,
+        keys=own_keys if own_keys.count(None) < len(own_keys) else None,
+        headers=headers if any(headers) else None,
+        valid=[record.value is not None for record in records],
+    )
+    payload = block.encode_values([record.value or b"" for record in records])
+    return put_batch(tx, log_id, offset, batch_of(len(records), payload, columns, metadata, None))

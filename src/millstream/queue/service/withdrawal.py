@@ -1,0 +1,262 @@
+"""Withdrawing: the end of a log was set aside, and queues that had passed it go back.
+
+Other records take the place of those that went. So no claim, attempt or repeat of the old ones may
+count for the new ones:
+
+    available, in flight   they leave the queue; their leases are lost. The fork has them
+    done, failed           they stay as they are, as messages of the fork; dead letters that are
+                           still to be written are made from there
+
+The queue then routes the log again from where the records differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from millstream.format import entries, keys
+from millstream.format.encodings import encode_u64
+from millstream.format.ids import split_id
+from millstream.log.reading.reader import entries_of
+from millstream.log.rules.ancestry import Tail
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.bucket_changes import Withdrawn
+from millstream.queue.model.marking import mark_of
+from millstream.queue.model.queue_changes import QueueSetBack
+from millstream.queue.model.slots import AVAILABLE, IN_FLIGHT, Slots, Span
+from millstream.queue.rules.aging import note_removed
+from millstream.queue.rules.dead_letter import Owed
+from millstream.queue.rules.endings import earliest
+from millstream.queue.rules.finding import all_queues, all_rows
+from millstream.queue.rules.ledger import Ledger
+from millstream.queue.service.decoding import decoded_entry
+from millstream.record import SetBackReader
+from millstream.store.commit.transaction import WriteTransaction
+
+
+def set_queues_back(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
+    """Set every queue back that has passed the beginning of a tail; what became of each."""
+    found = []
+    for name in [one.name for one in all_queues(tx.view) if tail.log_id in one.positions]:
+        one = _Withdrawal(tx, name, tail).run()
+        if one is not None:
+            found.append(one)
+    return found
+
+
+class _Withdrawal:
+    """One queue that goes back."""
+
+    def __init__(self, tx: WriteTransaction, name: str, tail: Tail) -> None:
+        self._tx = tx
+        self._tail = tail
+        self._ledger = Ledger(tx, name)
+        self._queue = self._ledger.queue
+        self._waiting: dict[int, str] = {}
+        """Claim ids of available messages that go, and their groups."""
+        self._listed: set[int] = set()
+        """Claim ids of those that go and waited in a lane: a delayed one is listed as well."""
+        self._in_flight: Counter[str] = Counter()
+        """Groups of messages in flight that go."""
+        self._gone = 0
+        """How many messages go."""
+        self._kept = False
+        """Whether anything is left of the tail: done, or failed."""
+
+    def run(self) -> SetBackReader | None:
+        """Take out what goes, and note where routing goes on; None if there is nothing to do."""
+        tail, queue = self._tail, self._queue
+        passed = queue.positions[tail.log_id]
+        self._forget_repeats()
+        for bucket_id in list(self._buckets()):
+            self._withdraw(bucket_id)
+        self._readdress_letters()
+        if passed <= tail.at and not self._gone and not self._kept:
+            return None
+        lanes = self._unlisted()
+        position = min(passed, max(tail.at, self._first_wanted()))
+        self._tx.change(
+            self._ledger.key,
+            QueueSetBack(
+                tail.log_id,
+                position,
+                tail.aside_id,
+                tail.end if self._kept else -1,
+                lanes,
+                self._gone,
+            ),
+        )
+        self._unlist()
+        self._ledger.close()
+        return SetBackReader(
+            kind="queue", name=queue.name, passed=passed, offset=position, withdrawn=self._gone
+        )
+
+    def _first_wanted(self) -> int:
+        """A queue whose spec starts at an offset does not begin before it."""
+        start = self._queue.spec.start
+        return 0 if start in ("earliest", "latest") else int(start)
+
+    # Buckets.
+
+    def _buckets(self) -> Iterator[int]:
+        """The buckets with messages of the tail."""
+        tx, tail = self._tx, self._tail
+        for key in tx.view.find_all(*keys.of_queue(keys.BUCKET, self._queue.queue_id)):
+            if any(tail_of(span, tail) for span in tx.entity(key, Bucket).spans):
+                yield keys.pair(key)[1]
+
+    def _withdraw(self, bucket_id: int) -> None:
+        ledger, tail = self._ledger, self._tail
+        bucket = ledger.bucket(bucket_id)
+        gone = flying = total = 0
+        for span in bucket.spans:
+            lost = tail_of(span, tail)
+            if lost is None:
+                continue
+            total += lost.count
+            for slots in bucket.runs(AVAILABLE, lost.slot, lost.slot + lost.count):
+                gone += slots[1] - slots[0]
+                for slot in range(*slots):
+                    claim_id = bucket_id + slot
+                    self._waiting[claim_id] = bucket.mark(slot)[1]
+            for slots in bucket.runs(IN_FLIGHT, lost.slot, lost.slot + lost.count):
+                flying += slots[1] - slots[0]
+                self._in_flight.update(bucket.mark(slot)[1] for slot in range(*slots))
+        self._gone += gone + flying
+        self._kept = self._kept or total > gone + flying
+        ledger.change_bucket(bucket_id, Withdrawn(tail.log_id, tail.at, tail.aside_id))
+        ledger.counts.available -= gone
+        if flying:
+            ledger.add_in_flight(-flying)
+            ledger.busy[bucket_id] = earliest(bucket)
+        if gone + flying:
+            ledger.change_alive(bucket_id, -gone - flying)
+            note_removed(self._tx, self._queue.queue_id, bucket_id)
+
+    def _readdress_letters(self) -> None:
+        """Dead letters that are still to be written are about records that the fork has now."""
+        if not self._queue.letters:
+            return
+        tail, tx = self._tail, self._tx
+        for key, value in all_rows(tx.scan, *keys.of_queue(keys.LETTER, self._queue.queue_id)):
+            owed = msgspec.msgpack.decode(value, type=Owed)
+            if owed.log_id == tail.log_id and owed.offset >= tail.at:
+                moved = replace(owed, log_id=tail.aside_id)
+                tx.put(key, msgspec.msgpack.encode(moved))
+                self._kept = True
+
+    # What lists messages.
+
+    def _unlisted(self) -> list[tuple[int, int, int]]:
+        """Which numbers leave their lanes; the others that wait are found by the index."""
+        numbers = {split_id(claim_id)[1]: claim_id for claim_id in self._waiting}
+        found = []
+        for lane, ranges in self._queue.lanes.items():
+            for start, stop in ranges:
+                for first, last in _runs(
+                    number for number in range(start, stop) if number in numbers
+                ):
+                    found.append((lane, first, last))
+        for _, first, last in found:
+            self._ledger.counts.fresh -= last - first
+            for number in range(first, last):
+                claim_id = numbers[number]
+                del self._waiting[claim_id]
+                self._listed.add(claim_id)
+        return found
+
+    def _unlist(self) -> None:
+        """Take what goes out of the index, and let the groups that it was in go on."""
+        if self._waiting or self._listed:
+            counts = self._ledger.counts
+            counts.ready -= self._erase(keys.READY)
+            counts.waiting -= self._erase(keys.RETRY)
+            counts.scheduled -= self._erase(keys.SCHEDULE)
+        if not self._queue.spec.group_by:
+            return
+        members: dict[str, set[int]] = {}
+        for claim_id, group in self._waiting.items():
+            members.setdefault(group, set()).add(claim_id)
+        for group in sorted(members.keys() | self._in_flight.keys()):
+            if group:
+                gone = members.get(group, set())
+                self._ledger.index.withdraw(group, gone, self._in_flight[group])
+
+    def _erase(self, kind: int) -> int:
+        """Take what goes out of the rows of a type, which list neighbours; how many."""
+        tx, queue_id, erased = self._tx, self._queue.queue_id, 0
+        for key, value in all_rows(tx.scan, *keys.of_queue(kind, queue_id)):
+            claim = keys.ready_claim(key) if kind == keys.READY else keys.due_claim(key)
+            first, count = claim[1], keys.run_count(value[:4])
+            kept = [one for one in range(first, first + count) if not self._goes(one)]
+            if len(kept) == count:
+                continue
+            tx.erase(key)
+            erased += count - len(kept)
+            for start, stop in _runs(iter(kept)):
+                rest = keys.run_value(stop - start, full=kind == keys.READY) + value[4:]
+                tx.put(keys.with_claim(key, start), rest)
+        return erased
+
+    def _goes(self, claim_id: int) -> bool:
+        return claim_id in self._waiting or claim_id in self._listed
+
+    # Repeats.
+
+    def _forget_repeats(self) -> None:
+        """What goes is no reason to drop a message that is like it; what is done still is one."""
+        spec, tx, tail = self._queue.spec, self._tx, self._tail
+        if not spec.dedup_by:
+            return
+        # What this operation moves is read where it lies until it is accepted.
+        alive = {offset for bucket_id in self._buckets() for offset in self._unfinished(bucket_id)}
+        for first, value in entries_of(tx.view, tail.log_id, start=tail.at, stop=tail.end):
+            entry, headers = decoded_entry(value)
+            for index in range(entries.count(value)):
+                if first + index in alive:
+                    mark = mark_of(spec, entry.keys[index], headers[index])
+                    self._forget(mark.digest, entry.appended[index])
+
+    def _unfinished(self, bucket_id: int) -> Iterator[int]:
+        """The offsets of the tail whose messages are available or in flight."""
+        bucket = self._ledger.bucket(bucket_id)
+        for state in (AVAILABLE, IN_FLIGHT):
+            for slots in bucket.runs(state):
+                for span in bucket.sources(*slots):
+                    lost = tail_of(span, self._tail)
+                    if lost is not None:
+                        yield from range(lost.offset, lost.offset + lost.count)
+
+    def _forget(self, digest: bytes, at_ms: int) -> None:
+        tx, queue_id = self._tx, self._queue.queue_id
+        until_ms = at_ms + self._queue.spec.dedup_window_ms
+        key = keys.seen(queue_id, digest)
+        if digest and tx.get(key) == encode_u64(until_ms):
+            tx.erase(key)
+            tx.erase(keys.seen_until(queue_id, until_ms, digest))
+
+
+def tail_of(span: Span, tail: Tail) -> Span | None:
+    """What of a span lies in a tail."""
+    if span.log_id != tail.log_id or span.offset + span.count <= tail.at:
+        return None
+    skip = max(0, tail.at - span.offset)
+    return replace(span.cut(skip, span.count - skip, span.slot + skip), log_id=tail.aside_id)
+
+
+def _runs(numbers: Iterator[int]) -> Iterator[Slots]:
+    """Ascending numbers as ranges."""
+    start = stop = -1
+    for number in numbers:
+        if number != stop:
+            if start >= 0:
+                yield start, stop
+            start = number
+        stop = number + 1
+    if start >= 0:
+        yield start, stop

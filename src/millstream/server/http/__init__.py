@@ -1,1 +1,0 @@
-"""Below any request: connections, TLS handshakes, and the guard that looks at each request first."""

@@ -1,0 +1,1 @@
+"""Below any request: sockets, connections, TLS handshakes, and the guard of each request."""

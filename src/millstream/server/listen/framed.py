@@ -1,0 +1,314 @@
+"""Framed connections: our own frames on a bare connection, after an upgrade to `millstream`.
+
+To the application it is a WebSocket: the same guard, routes and conversations are behind it. It
+bounds what it keeps for a client. A frame over the limit is refused by its head; a frame that does not
+go on coming, or answers that are not read, end the connection. The kernel notices a peer that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from starlette.types import Message, Scope
+from uvicorn.protocols.utils import ClientDisconnected, get_local_addr, get_remote_addr, is_ssl
+from uvicorn.server import ServerState
+
+from millstream.server.listen.intake import Intake
+from millstream.wire import commands as wire
+from millstream.wire import framing
+from millstream.wire.framing import BadFrame, Unframer
+
+PATH = b"/socket"
+"""Where frames are spoken; elsewhere the wish for an upgrade is passed over."""
+
+LOOK_S = 20.0
+PROGRESS_BYTES_MIN = 64 * 1024
+"""How often it is looked whether a frame that has begun goes on: by so many bytes, or it is let go.
+By the first look the client is admitted, or it is cut."""
+
+CLOSE_S = 5.0
+"""How long a client may take to hang up, once it was told that this is the end."""
+
+SLICE_BYTES = 64 * 1024
+"""Bytes that are parsed at once: most frames are whole in them."""
+
+QUEUED_MAX = 16
+"""Frames that wait to be taken; then the client is not read."""
+
+GOING_AWAY = 1001
+NOT_A_FRAME = 1007
+TOO_LARGE = 1009
+
+_logger = logging.getLogger("millstream.server")
+
+
+class FramedConnection(asyncio.Protocol):
+    """One client that speaks frames; made in the place of its HTTP connection."""
+
+    def __init__(
+        self, app: Any, state: ServerState, transport: Any, scope: Scope, *, frame_bytes_max: int
+    ) -> None:
+        self.transport = transport
+        self._app = app
+        self._loop = asyncio.get_running_loop()
+        self._state = state
+        self._scope = scope
+        self._unframer = Unframer(frame_bytes_max)
+        self._frames: deque[Message] = deque([{"type": "websocket.connect"}])
+        self._take: Callable[[bytes], bool] | None = None
+        self._taker: asyncio.Future[None] | None = None
+        self._reads = True
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._is_open = False
+        """Whether the upgrade was granted."""
+        self._is_over = False
+        """Whether either side has said that this is the end, or is gone."""
+        self._refusal: Message | None = None
+        self._pong = b""
+        """The last pong that waits until the client reads."""
+        self._intake = Intake(
+            transport, self._parse, slice_bytes=SLICE_BYTES, may_read=lambda: self._reads
+        )
+        self._received = 0
+        """Bytes since it was last looked."""
+        self._was_between = True
+        self._unsent = 0
+        self._timer = self._loop.call_later(LOOK_S, self._look)
+
+    @classmethod
+    def take_over(
+        cls, app: Any, state: ServerState, transport: Any, scope: Scope, *, frame_bytes_max: int
+    ) -> None:
+        """Talk over a connection that asked for the upgrade, from here on."""
+        inner = _socket_scope(scope, transport)
+        made = cls(app, state, transport, inner, frame_bytes_max=frame_bytes_max)
+        state.connections.add(made)  # type: ignore[arg-type]
+        _keep_alive(transport.get_extra_info("socket"))
+        transport.set_protocol(made)
+        task = made._loop.create_task(made._serve())
+        state.tasks.add(task)
+        task.add_done_callback(state.tasks.discard)
+
+    # What the transport tells.
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the application, and leave the place to another connection."""
+        self._timer.cancel()
+        self._state.connections.discard(self)
+        self._writable.set()
+        self._end(1006)
+
+    def pause_writing(self) -> None:
+        """More waits to be sent than the client has taken."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """The client has taken nearly all of it."""
+        self._writable.set()
+        pong, self._pong = self._pong, b""
+        if pong and not self._is_over:
+            self.transport.write(pong)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came to the parser, a few frames per turn of the loop."""
+        self._received += len(data)
+        self._intake.feed(data)
+
+    def _parse(self, data: bytes) -> int:
+        """Take frames out of what came; how many they were."""
+        if self._is_over or not self._is_open:
+            return 0  # nothing may come before the answer, nor counts after the end
+        try:
+            frames = self._unframer.feed(data)
+            for kind, found in frames:
+                if kind == framing.DATA:
+                    if not self._is_taken(found):
+                        self._hand_on({"type": "websocket.receive", "bytes": found})
+                elif kind == framing.PING:
+                    self._answer_ping(found)
+                elif kind == framing.CLOSE:
+                    self._end(framing.read_close(found)[0])
+                    self.transport.close()
+        except BadFrame as error:
+            self._close(TOO_LARGE if error.is_too_large else NOT_A_FRAME, error.reason)
+            self._end(1006)
+            return 0
+        return len(frames)
+
+    def _answer_ping(self, payload: bytes) -> None:
+        """Answer a ping; while the client does not read, the last one of several alone."""
+        pong = framing.frame(payload, framing.PONG)
+        if self._writable.is_set():
+            self.transport.write(pong)
+        else:
+            self._pong = pong
+
+    # What the application asks for.
+
+    async def _serve(self) -> None:
+        self._scope["state"] |= {
+            "abort": self.transport.abort,
+            "write": self._write,
+            "listen": self._listen,
+            "is_gone": lambda: self._is_over,
+        }
+        try:
+            await self._app(self._scope, self._receive, self._send)
+        except ClientDisconnected:
+            pass
+        except Exception:
+            _logger.exception("socket_failed")
+        if not self._is_over:
+            self.transport.close() if self._is_open else self._refuse(500, [], b"")
+
+    async def _receive(self) -> Message:
+        while not self._frames:
+            self._taker = self._loop.create_future()
+            try:
+                await self._taker
+            finally:
+                self._taker = None
+        message = self._frames.popleft()
+        if not self._reads and not self._frames:
+            self._reads = True
+            self._intake.resume_reading()
+        return message
+
+    async def _send(self, message: Message) -> None:
+        kind = message["type"]
+        if not self._writable.is_set():
+            await self._writable.wait()
+        if self._is_over:
+            if kind == "websocket.close":
+                return
+            raise ClientDisconnected
+        if kind == "websocket.send":
+            self.transport.writelines(framing.pieces(message["bytes"]))
+        elif kind == "websocket.accept":
+            self._accept(message)
+        elif kind == "websocket.close":
+            if self._is_open:
+                self._close(message.get("code", 1000), message.get("reason") or "")
+                self._end(1000)
+            else:
+                self._refuse(403, [], b"")
+        elif kind == "websocket.http.response.start":
+            self._refusal = message
+        elif self._refusal is not None:
+            self._refuse(self._refusal["status"], self._refusal["headers"], message["body"])
+
+    def _write(self, frame: bytes) -> bool:
+        """Send a frame of data at once, if there is room: False if not."""
+        if self._is_over or not self._writable.is_set():
+            return False
+        self.transport.writelines(framing.pieces(frame))
+        return True
+
+    def _listen(self, take: Callable[[bytes], bool]) -> None:
+        """Hand frames over as they come, while none before them waits; False: it is to wait."""
+        self._take = take
+
+    def _is_taken(self, frame: bytes) -> bool:
+        """Whether a frame need not wait: the application has taken all before it, and this one."""
+        if self._take is None or self._frames:
+            return False
+        if self._taker is None or self._taker.done():
+            return False  # it is still busy with the one before
+        return self._take(frame)
+
+    def _accept(self, message: Message) -> None:
+        self._is_open = True
+        names = [(b"connection", b"upgrade"), (b"upgrade", framing.UPGRADE.encode())]
+        self.transport.write(_head(101, [*names, *message.get("headers", ())]))
+
+    def _refuse(self, status: int, headers: Any, body: bytes) -> None:
+        self._is_over = True
+        names = [(name, value) for name, value in headers if name != b"content-length"]
+        names += [(b"connection", b"close"), (b"content-length", b"%d" % len(body))]
+        self.transport.write(_head(status, names) + body)
+        self._timer.cancel()
+        self._timer = self._loop.call_later(CLOSE_S, self.transport.abort)
+        self.transport.close()
+
+    # Frames, and the end.
+
+    def _hand_on(self, message: Message) -> None:
+        self._frames.append(message)
+        if self._taker is not None and not self._taker.done():
+            self._taker.set_result(None)
+        if self._reads and len(self._frames) > QUEUED_MAX:
+            self._reads = False
+            self.transport.pause_reading()
+
+    def _close(self, code: int, reason: str) -> None:
+        """Say why this is the end; what the client still sends is passed over until it hangs up."""
+        if self._is_over:
+            return
+        self.transport.write(framing.close_frame(code, reason))
+        if not self._reads:
+            self._reads = True
+            self._intake.resume_reading()
+        self._timer.cancel()
+        self._timer = self._loop.call_later(CLOSE_S, self.transport.abort)
+        if code <= GOING_AWAY:  # else what is not read yet would destroy the reason on its way
+            self.transport.close()
+
+    def _end(self, code: int) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._hand_on({"type": "websocket.disconnect", "code": code})
+
+    def _look(self) -> None:
+        """Cut a client that neither reads its answers nor goes on with a frame, or was not admitted."""
+        unsent, is_between = self.transport.get_write_buffer_size(), self._unframer.is_between
+        stuck = 0 < self._unsent <= unsent
+        slow = not (is_between or self._was_between) and self._received < PROGRESS_BYTES_MIN
+        unanswered = not (self._is_open or self._is_over)
+        if stuck or slow or unanswered:
+            self.transport.abort()
+            return
+        if self._is_open and not self._received and not unsent:
+            self.transport.write(framing.frame(b"", framing.PING))  # for proxies in between
+        self._unsent, self._was_between, self._received = unsent, is_between, 0
+        self._timer = self._loop.call_later(LOOK_S, self._look)
+
+
+def wants_frames(method: str, url: bytes, upgrade: bytes | None) -> bool:
+    """Whether a request asks for an upgrade that is granted by a framed connection."""
+    is_asked = upgrade == framing.UPGRADE.encode() and method == "GET"
+    return is_asked and url.partition(b"?")[0] == PATH
+
+
+def _socket_scope(scope: Scope, transport: Any) -> Scope:
+    """What an application sees of a request for an upgrade: that of a WebSocket."""
+    return {
+        **scope,
+        "type": "websocket",
+        "scheme": "wss" if is_ssl(transport) else "ws",
+        "server": get_local_addr(transport),
+        "client": get_remote_addr(transport),
+        "path": scope["root_path"] + PATH.decode(),
+        "raw_path": scope["root_path"].encode() + PATH,
+        "subprotocols": [wire.SUBPROTOCOL],
+        "extensions": {"websocket.http.response": {}},
+    }
+
+
+def _keep_alive(sock: Any) -> None:
+    """Have the kernel notice a peer that is gone without a word."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _head(status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
+    lines = [b"HTTP/1.1 %d %s" % (status, HTTPStatus(status).phrase.encode())]
+    return b"\r\n".join([*lines, *(name + b": " + value for name, value in headers), b"", b""])

@@ -1,0 +1,390 @@
+"""The guard: looks at every request before anything of its body is read.
+
+Who asks is known then, or the request is refused: 401 without a valid token or ticket, 403 from a
+page or under a name that is not the server's, 429 for too much. Behind it a route finds
+`principal` and `request_id` in its state. It also counts, traces and, if asked to, logs requests;
+never a query, for that may hold a ticket.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from millstream.cluster.read_level import (
+    HOP_HEADER,
+    READ_LEVEL_HEADER,
+    STRONG,
+    parse_read_level,
+)
+from millstream.errors import Denied, MillstreamError, Unauthenticated
+from millstream.server.auth import tickets
+from millstream.server.auth.access import ANYONE_HERE, NOBODY, NODE, Principal
+from millstream.server.auth.tokens import TEXT_CHARS_MAX
+from millstream.server.cluster.role import ALONE, Asker
+from millstream.server.journal import ACCESS
+from millstream.server.listen.hot import Head, HotPaths
+from millstream.server.observe.tracing import request_span
+from millstream.server.problems import respond
+
+if TYPE_CHECKING:
+    from millstream.server.core import Core
+
+PUBLIC = frozenset({"/", "/health", "/docs", "/demo/canvas", "/millstream.js", "/millstream.d.ts"})
+PUBLIC_FOLDER = "/web/"
+"""Paths that need no token; handlers see the principal `NOBODY`."""
+
+REQUEST_ID = b"x-request-id"
+PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
+_access = logging.getLogger(ACCESS)
+_logger = logging.getLogger("millstream.server")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SAFE = ("GET", "HEAD", "OPTIONS")
+"""Methods by which a page elsewhere can change nothing, and whose answer it cannot read."""
+_FROM_ELSEWHERE = ("cross-site", "same-site")
+"""What a browser says in `Sec-Fetch-Site` of a request that another origin's page has made."""
+
+
+class WrongOrigin(Denied):
+    """A page of another origin, which was not allowed to connect."""
+
+
+class WrongHost(Denied):
+    """A name under which this machine does not know itself: DNS may have been turned against it."""
+
+
+class Guard:
+    """ASGI middleware: the outermost, around the whole application."""
+
+    def __init__(self, app: ASGIApp, core: Core) -> None:
+        self.app = app
+        """What is guarded."""
+        self.hot: HotPaths | None = None
+        """What answers hot requests, past the application; it asks `principal_now`."""
+        self._core = core
+        self._origins = {_origin(text) for text in core.settings.origins}
+        self._checks_host = core.settings.is_loopback()
+        self._needs_tokens = core.settings.needs_tokens()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        request_id = self.request_id(scope)
+        scope["state"] = {**scope.get("state", {}), "request_id": request_id}
+        watched = _Watched(self._core, scope, receive, send, request_id)
+        with watched, ExitStack() as held:
+            try:
+                self._check_host(scope)
+                self._check_origin(scope)
+                principal = await self._principal(scope)
+                watched.principal = principal.name
+                self._core.quota.spend(principal)
+                held.enter_context(self._core.quota.connections.held(principal))
+            except MillstreamError as error:
+                self._core.meter.denied.labels(type(error).__name__).inc()
+                await watched.refuse(respond(error))
+                return
+            scope["state"]["principal"] = principal
+            scope["state"]["count_received"] = watched.count_received
+            watched.count_writes()
+            with request_span(scope):
+                if not await self._hand_on(scope, watched):
+                    await self.app(scope, watched.receive, watched.send)
+
+    def request_id(self, scope: Scope) -> str:
+        """The id of a request: the one that it came with, or a new one."""
+        return _given_id(scope) or secrets.token_hex(8)
+
+    def id_of_hot(self, head: Head) -> str:
+        """As `request_id`, of a hot request."""
+        given = head.get(REQUEST_ID)
+        text = None if given is None else given.decode("latin-1").strip()
+        return text if text and _REQUEST_ID.fullmatch(text) else secrets.token_hex(8)
+
+    def principal_now(self, scope: Scope, head: Head) -> Principal | None:
+        """Who asks, if a hot request may come in and that is known at once; never of tickets.
+
+        It refuses nothing itself: a request that is not let in here is asked for its reasons later.
+        """
+        if self._checks_host and not _is_loopback(head.get(b"host", b"").decode("latin-1").strip()):
+            return None
+        try:
+            if b"origin" in head or b"sec-fetch-site" in head:
+                self._check_origin(scope)
+            text = _credential(scope) if b"authorization" in head else None
+        except MillstreamError:
+            return None
+        if text is None:
+            return None if self._needs_tokens else ANYONE_HERE
+        if len(text) > TEXT_CHARS_MAX or text.startswith(tickets.PREFIX):
+            return None
+        return self._core.tokens.authenticate_now(text)
+
+    async def _hand_on(self, scope: Scope, watched: _Watched) -> bool:
+        """Whether the leading node of the cluster has answered in the place of this one."""
+        relay, asker = self._core.relay, scope["state"].get("asker", ALONE)
+        if relay is None or not relay.takes(scope, asker):
+            return False
+        return await relay.hand_on(scope, watched.receive, watched.send, asker)
+
+    # Who asks.
+
+    async def _principal(self, scope: Scope) -> Principal:
+        """The principal of a request; a token that is shown must be valid, also if none is needed."""
+        text = _credential(scope)
+        seat = self._core.seat
+        if seat is not None:
+            scope["state"]["asker"] = _asker(scope, text)
+            if text is not None and seat.is_node(text):
+                return NODE
+        if text is None:
+            if not self._core.settings.needs_tokens():
+                return ANYONE_HERE
+            if scope["path"] in PUBLIC or scope["path"].startswith(PUBLIC_FOLDER):
+                return NOBODY
+            raise Unauthenticated
+        if len(text) > TEXT_CHARS_MAX:
+            raise Unauthenticated
+        tokens = self._core.tokens
+        if not text.startswith(tickets.PREFIX):
+            return await tokens.authenticate(text)
+        wall_ms = self._core.store.clock.wall_ms()
+        principal = tickets.verify(await tokens.ticket_key(), text, wall_ms=wall_ms)
+        if not principal.token and self._core.settings.needs_tokens():
+            raise Unauthenticated
+        return await tokens.confirm(principal)
+
+    # Where from, and under which name.
+
+    def _check_host(self, scope: Scope) -> None:
+        """On loopback, a page elsewhere whose name leads here is told apart by that name."""
+        if self._checks_host:
+            host = _only(scope, b"host")
+            if host is None or not _is_loopback(host):
+                raise WrongHost("this server is reached as localhost or 127.0.0.1 only")
+
+    def _check_origin(self, scope: Scope) -> None:
+        if scope["type"] == "http" and scope["method"] in _SAFE:
+            return
+        found = [value for name, value in scope["headers"] if name == b"origin"]
+        if not found:
+            # No browser; or one that hides the origin, but says that it is another.
+            if _only(scope, b"sec-fetch-site") in _FROM_ELSEWHERE:
+                raise WrongOrigin("pages of other origins may not change anything here")
+            return
+        origin = _origin(found[0].decode("latin-1"))
+        scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
+        own = _origin(f"{scheme}://{_only(scope, b'host') or ''}")
+        if len(found) > 1 or origin is None or origin not in {own, *self._origins}:
+            raise WrongOrigin(
+                "pages of this origin may not connect; the server's settings name those"
+            )
+
+
+class _Watched:
+    """One request as it passes: counted, given its id, and noted in the log."""
+
+    def __init__(
+        self, core: Core, scope: Scope, receive: Receive, send: Send, request_id: str
+    ) -> None:
+        self.principal = ""
+        self._core = core
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._id = request_id
+        self._is_socket = scope["type"] == "websocket"
+        self._status = 0
+        self._received = 0
+        self._sent = 0
+
+    def __enter__(self) -> None:
+        self._began_s = self._core.store.clock.seconds()
+        self._core.meter.requests_open.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        meter = self._core.meter
+        meter.requests_open.count -= 1
+        if self._is_socket and self._status == 101:
+            meter.sockets.dec()
+        meter.requests.add(self._status or 500)
+        if self._core.settings.log_requests:
+            _access.info("%s", self._line())
+        elif self._is_socket and self._status != 101:
+            facts = {"path": self._path(), "status": self._status, "principal": self.principal}
+            _logger.warning("socket_refused", extra=facts)
+
+    async def receive(self) -> Message:
+        """What the client sends, counted."""
+        message = await self._receive()
+        kind = message["type"]
+        if kind == "http.request":
+            size = len(message.get("body", b""))
+        elif kind == "websocket.receive":
+            size = len(message.get("bytes") or message.get("text") or b"")
+        else:
+            return message
+        self.count_received(size)
+        return message
+
+    def count_received(self, size: int) -> None:
+        """Count what has come, also where the application takes it past `receive`."""
+        self._received += size
+        self._core.meter.received_bytes.count += size
+
+    async def send(self, message: Message) -> None:
+        """What the application sends, counted, and with the request's id."""
+        kind = message["type"]
+        if kind in ("http.response.start", "websocket.http.response.start"):
+            self._status = message["status"]
+            if (count_answer := self._scope["state"].get("count_answer")) is not None:
+                count_answer(self._status)
+            message = _with_id(message, self._id)
+        elif kind == "websocket.accept":
+            self._status = 101
+            self._core.meter.sockets.inc()
+            message = _with_id(message, self._id)
+        elif kind == "websocket.close":
+            self._status = self._status or 403
+        else:
+            size = len(message.get("body") or message.get("bytes") or message.get("text") or b"")
+            self._sent += size
+            self._core.meter.sent_bytes.count += size
+        await self._send(message)
+
+    def count_writes(self) -> None:
+        """Count what the application writes past `send`, where a connection has that."""
+        write = self._scope["state"].get("write")
+        if write is None:
+            return
+
+        def counted(frame: bytes) -> bool:
+            is_written: bool = write(frame)
+            if is_written:
+                self._sent += len(frame)
+                self._core.meter.sent_bytes.count += len(frame)
+            return is_written
+
+        self._scope["state"]["write"] = counted
+
+    async def refuse(self, response: Response) -> None:
+        """Answer without the application; a socket is refused before it is one."""
+        prefix = ""
+        if self._is_socket:
+            await self._receive()  # websocket.connect
+            if "websocket.http.response" not in self._scope.get("extensions", {}):
+                await self.send({"type": "websocket.close", "code": 1008})
+                return
+            prefix = "websocket."
+        await self.send(
+            {
+                "type": f"{prefix}http.response.start",
+                "status": response.status_code,
+                "headers": response.raw_headers,
+            }
+        )
+        await self.send({"type": f"{prefix}http.response.body", "body": response.body})
+
+    def _line(self) -> str:
+        passed_s = self._core.store.clock.seconds() - self._began_s
+        return msgspec.json.encode(
+            {
+                "event": "request",
+                "request_id": self._id,
+                "method": "SOCKET" if self._is_socket else self._scope["method"],
+                "path": self._path(),
+                "status": self._status or 500,
+                "ms": round(passed_s * 1000, 3),
+                "received_bytes": self._received,
+                "sent_bytes": self._sent,
+                "principal": self.principal,
+            }
+        ).decode()
+
+    def _path(self) -> str:
+        return str(self._scope["path"].encode("utf-8", "backslashreplace").decode())
+
+
+def _credential(scope: Scope) -> str | None:
+    """The token or ticket that a request shows; None if there is none at all."""
+    if any(name == b"authorization" for name, _ in scope["headers"]):
+        scheme, _, text = (_only(scope, b"authorization") or "").partition(" ")
+        if scheme.lower() != "bearer" or not text.strip():
+            raise Unauthenticated
+        return text.strip()
+    query = scope.get("query_string", b"")
+    if b"ticket=" not in query or not (scope["type"] == "websocket" or scope["method"] == "GET"):
+        return None
+    parts = query.split(b"&")
+    found = [part.removeprefix(b"ticket=") for part in parts if part.startswith(b"ticket=")]
+    if not found:
+        return None
+    # Removed: routes have no use for it, and servers log addresses.
+    scope["query_string"] = b"&".join(one for one in parts if not one.startswith(b"ticket="))
+    text = unquote(found[0].decode("latin-1"))
+    if len(found) != 1 or not text.startswith(tickets.PREFIX):
+        raise Unauthenticated  # a token is no ticket: queries are kept in histories
+    return text
+
+
+def _asker(scope: Scope, credential: str | None) -> Asker:
+    """What a node must know of a client, to hand on what it asks for."""
+    given = _only(scope, READ_LEVEL_HEADER.encode())
+    level = STRONG if given is None else parse_read_level(given)
+    hop = HOP_HEADER.encode()
+    is_handed_on = any(name == hop for name, _ in scope["headers"])
+    return Asker(credential or "", level, is_handed_on)
+
+
+def _only(scope: Scope, name: bytes) -> str | None:
+    """The value of a header that is there exactly once."""
+    found: list[bytes] = [value for key, value in scope["headers"] if key == name]
+    return found[0].decode("latin-1").strip() if len(found) == 1 else None
+
+
+def _given_id(scope: Scope) -> str | None:
+    text = _only(scope, REQUEST_ID)
+    return text if text is not None and _REQUEST_ID.fullmatch(text) else None
+
+
+def _with_id(message: Message, request_id: str) -> Message:
+    headers: Iterable[Any] = message.get("headers") or ()
+    return {**message, "headers": [*headers, (REQUEST_ID, request_id.encode())]}
+
+
+@lru_cache(maxsize=64)
+def _is_loopback(host: str) -> bool:
+    """Whether a Host header names this machine as only itself does."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        if any(char in host for char in "/?#@\\"):
+            return False
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _origin(text: str) -> tuple[str, str, int] | None:
+    """An origin's scheme, host and port; None for what is none, such as `null`."""
+    try:
+        parts = urlsplit(text.strip().lower())
+        port = parts.port or PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    if not parts.hostname or port is None or parts.path not in ("", "/") or parts.query:
+        return None
+    return parts.scheme, parts.hostname, port

@@ -1,0 +1,81 @@
+"""TLS handshakes: each has its place among the connections, and its time, before any request.
+
+A connection counts from the moment when it is accepted, not only once both sides have agreed on
+keys. When they have, an HTTP connection takes it over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+
+from millstream.server.listen import connection
+
+HANDSHAKE_S = 10.0
+"""How long a client and the server may take to agree on keys."""
+
+RETRY_S = 0.1
+"""How long accepting rests when the process has no file descriptors left."""
+
+
+class Handshakes:
+    """Accepts connections of one listener, and brings each to TLS. Lives in one event loop."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        make: Callable[[], asyncio.Protocol],
+        established: Callable[[], int],
+        connections_max: int,
+    ) -> None:
+        self._listener = listener
+        self._context = context
+        self._make = make
+        self._established = established
+        self._connections_max = connections_max
+        self._open: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    def __len__(self) -> int:
+        """How many connections have not agreed on keys yet."""
+        return len(self._open)
+
+    def close(self) -> None:
+        """Accept nothing more, and cut what has not agreed on keys: it has asked for nothing."""
+        for task in (self._accepting, *self._open):
+            task.cancel()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(self._listener)
+            except OSError:
+                await asyncio.sleep(RETRY_S)
+                continue
+            # Past the bound a few still come to TLS, and get a refusal.
+            most = self._connections_max + connection.REFUSED_MAX
+            if self._established() + len(self._open) >= most:
+                accepted.close()
+                continue
+            task = loop.create_task(self._agree(accepted))
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+
+    async def _agree(self, accepted: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make,
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=HANDSHAKE_S,
+            )
+        except OSError:
+            accepted.close()  # no TLS, too slow, or gone: there is no client to tell
+        except asyncio.CancelledError:
+            accepted.close()
+            raise

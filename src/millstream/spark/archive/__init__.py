@@ -1,0 +1,1 @@
+"""Archives: Parquet files by log and date, and the tables over them."""

@@ -1,0 +1,150 @@
+"""Archives as tables: Iceberg or Delta over the same Parquet files; nothing is copied.
+
+    PATH/_delta_log/                  a Delta table at PATH, partitioned by log and date
+    PATH/_iceberg/                    an Iceberg table, unless a catalog is configured for it
+
+What the manifest has and a table lacks is added in one commit, which also removes what was merged into
+other files. So a run that is repeated adds nothing, and one that was cut is completed by the next.
+Each commit says up to which offset of each log it goes: by that a table is found as it was
+(`version_at`).
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+from msgspec import Struct
+
+from millstream.errors import CannotOpen, InvalidInput, NotFound
+from millstream.spark.archive.archive import Archive, ArchivedFile, Segment
+from millstream.spark.archive.table import ArchiveTable, Changes
+from millstream.spark.failures import point
+from millstream.spark.source.positions import Position
+
+KINDS = ("iceberg", "delta")
+
+_PACKAGES = {"iceberg": "pyiceberg", "delta": "deltalake"}
+_FOLDERS = {"iceberg": "_iceberg", "delta": "_delta_log"}
+
+
+class Registered(Struct, frozen=True, kw_only=True):
+    """What was added to a table."""
+
+    kind: str
+    path: str
+    files: int
+    records: int
+    version: int
+    """The table's version: Delta's number, Iceberg's snapshot; -1 if it has none yet."""
+    removed: int = 0
+    """Files that were merged into others."""
+
+
+def check_table(kind: str) -> None:
+    """Refuse a kind of table that there is not, or that cannot be written here."""
+    if kind not in KINDS:
+        raise InvalidInput(f"a table is one of {', '.join(KINDS)}, not {kind!r}")
+    try:
+        import_module(_PACKAGES[kind])
+    except ImportError as error:
+        raise CannotOpen(
+            f"a table of the kind {kind} needs {_PACKAGES[kind]}: pip install 'millstream[lake]'"
+        ) from error
+
+
+def tables_of(archive: Archive) -> list[str]:
+    """The kinds of table that an archive is already."""
+    return [kind for kind, below in _FOLDERS.items() if archive.folder.exists(below)]
+
+
+def open_table(archive: Archive, kind: str) -> ArchiveTable:
+    """The table of an archive, made if need be."""
+    check_table(kind)
+    if kind == "delta":
+        from millstream.spark.archive.delta import DeltaArchive
+
+        return DeltaArchive(archive)
+    from millstream.spark.archive.iceberg import IcebergArchive
+
+    return IcebergArchive(archive)
+
+
+def register(archive: Archive, kind: str) -> Registered:
+    """Bring a table to where the manifest of an archive is, in one commit; makes it if need be."""
+    table = open_table(archive, kind)
+    changes = _changes(archive, table.files())
+    point("table planned")
+    if changes.added or changes.removed:
+        table.commit(changes)
+    point("table committed")
+    return Registered(
+        kind=kind,
+        path=archive.path,
+        files=len(changes.added),
+        records=sum(file.rows for _, file in changes.added),
+        version=table.version(),
+        removed=len(changes.removed),
+    )
+
+
+def _changes(archive: Archive, known: set[str]) -> Changes:
+    added: list[tuple[Segment, ArchivedFile]] = []
+    wanted: set[str] = set()
+    ends: Position = {}
+    for log, segments in archive.segments_of(archive.logs()).items():
+        ends[log] = segments[-1].stop
+        for segment in segments:
+            files = {archive.folder.uri(one.path): one for one in segment.files}
+            wanted |= files.keys()
+            added += [(segment, one) for uri, one in files.items() if uri not in known]
+    grown = {segment.log for segment, _ in added}
+    return Changes(added=added, removed=known - wanted, ends=ends, grown=grown)
+
+
+def version_at(archive: Archive, kind: str, log: str, offset: int) -> int:
+    """The newest version of a table that holds nothing of a log from an offset on.
+
+    Delta's number of a version, or Iceberg's id of a snapshot.
+    """
+    table = open_table(archive, kind)
+    found: int | None = None
+    for version, ends in table.history():
+        if ends.get(log, 0) > offset:
+            break
+        found = version
+    if found is None:
+        raise NotFound(f"no version of the table ends before offset {offset} of log {log!r}")
+    known = {
+        archive.folder.uri(path)
+        for segments in archive.segments_of(archive.logs()).values()
+        for segment in segments
+        for path in segment.paths()
+    }
+    if not table.files_of(found) <= known:
+        raise NotFound(
+            f"version {found} of the table has expired; read its newest version where "
+            f"`offset < {offset}`"
+        )
+    return found
+
+
+def expire_versions(archive: Archive, before_ms: int) -> None:
+    """Let every table of an archive forget versions whose files may be removed."""
+    for kind in tables_of(archive):
+        open_table(archive, kind).expire(before_ms)
+
+
+def delta_table(path: str | os.PathLike[str]) -> Any:
+    """The Delta table of an archive, as `deltalake` has it."""
+    from millstream.spark.archive.delta import load_delta
+
+    return load_delta(Archive(path))
+
+
+def iceberg_table(path: str | os.PathLike[str]) -> Any:
+    """The Iceberg table of an archive, as `pyiceberg` has it."""
+    from millstream.spark.archive.iceberg import load_iceberg
+
+    return load_iceberg(Archive(path))

@@ -1,0 +1,44 @@
+"""What both kinds of table have in common: columns, and how a commit notes where it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import msgspec
+import pyarrow as pa
+
+from millstream.objects.address import settings_of
+from millstream.spark.archive.folders import BucketFolder, Folder
+from millstream.spark.source.layout import arrow_schema, log_schema
+from millstream.spark.source.positions import Position, packed, unpacked
+
+
+def archive_schema() -> pa.Schema:
+    """The columns of archived files."""
+    from pyspark.sql.types import StructType
+
+    return arrow_schema(StructType([one for one in log_schema("typed") if one.name != "partition"]))
+
+
+def text_of(ends: Position) -> str:
+    """Where a commit ends, as a property."""
+    return msgspec.json.encode(packed(ends)).decode()
+
+
+def position_of(text: str | None) -> Position:
+    """Where a commit ends, from its property."""
+    return unpacked(msgspec.json.decode(text)) if text else {}
+
+
+def bucket_settings(
+    folder: Folder, names: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """What a library is told of a bucket, by its own names for it; the rest it finds itself."""
+    if not isinstance(folder, BucketFolder):
+        return {}
+    found = settings_of(folder.address, environment)
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    if region and folder.address.scheme == "s3":
+        found.setdefault("region", region)
+    return {names[key]: value for key, value in found.items() if key in names}

@@ -1,0 +1,1 @@
+"""Spark on this machine: Java, the session, and the Python of its workers."""

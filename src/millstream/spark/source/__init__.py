@@ -1,0 +1,1 @@
+"""The data source that Spark reads: batches, streams and tables."""

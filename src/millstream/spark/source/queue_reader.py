@@ -1,0 +1,186 @@
+"""Batch reads of a queue: its messages in one state, or how every message's attempts went.
+
+Nothing is changed by it, and nothing claimed. Available is also what waits in the logs and was not
+routed yet: such rows have no claim id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress, count, islice
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from millstream.errors import NotFound
+from millstream.filters import parse
+from millstream.header import Headers
+from millstream.log import commands as c
+from millstream.queue.commands import DescribeQueue, PeekMessages
+from millstream.queue.model.message import Message, messages_of
+from millstream.queue.service.scanning import Attempted, ListAttempts, ListUnrouted
+from millstream.record import Record, wall_ms_of
+from millstream.spark.options import ReadOptions
+from millstream.spark.place import reading
+from millstream.spark.source.columns import header_column
+from millstream.spark.source.layout import arrow_schema, check_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from millstream.command import Session
+
+PAGE = 1_000
+
+Row = dict[str, Any]
+
+
+class QueueReader(DataSourceReader):
+    """Reads a queue, in the order of its claims, in one task."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_schema(schema, options)
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One piece; a queue that is not there is refused before the read begins."""
+        name = self._options.queue
+        with reading(self._options.place) as session:
+            if session.execute(DescribeQueue(name)) is None:
+                raise NotFound(
+                    f"option queue: there is no queue {name!r}; `millstream queue list` shows "
+                    "what there is",
+                    name=name,
+                )
+        return [InputPartition(name)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The queue's rows."""
+        schema = arrow_schema(self._schema)
+        with reading(self._options.place) as session:
+            rows = iter(self._rows(session))
+            while some := list(islice(rows, PAGE)):
+                yield _batch(some, schema)
+
+    def _rows(self, session: Session) -> Iterable[Row]:
+        options = self._options
+        if options.state == "attempts":
+            yield from _attempts(session, options.queue)
+            return
+        yield from _peeked(session, options)
+        if options.state == "available":
+            yield from _unrouted(session, options.queue)
+
+
+def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = []
+    for field in schema:
+        found = [row[field.name] for row in rows]
+        if field.name == "headers":
+            arrays.append(_headers(found, field.type))
+        elif pa.types.is_timestamp(field.type):
+            numbers = [None if ms is None else ms * 1000 for ms in found]
+            arrays.append(pa.array(numbers, pa.int64()).cast(field.type))
+        else:
+            arrays.append(pa.array(found, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _headers(found: Sequence[Headers | None], kind: pa.DataType) -> pa.Array:
+    """The headers of messages; null where they cannot be read, which is not the same as none."""
+    column = header_column([one.plain() for one in found if one is not None], kind)
+    if None not in found:
+        return column
+    places = count()
+    return column.take(pa.array([None if one is None else next(places) for one in found]))
+
+
+def _row(one: Message | Record, queue: str, state: str) -> Row:
+    """A message of the queue, or a record that it will find; the latter was not claimed yet."""
+    claim = one if isinstance(one, Message) else None
+    damage = "" if claim is None else claim.damage
+    is_lost = damage == "record"
+    return {
+        "queue": queue,
+        "state": state,
+        "claimId": None if claim is None else str(claim.claim_id),
+        "attempt": 0 if claim is None else claim.attempt,
+        "key": one.key,
+        "value": None if damage else one.value,
+        "topic": one.log,
+        "offset": one.offset,
+        "timestamp": None if is_lost else one.timestamp,
+        "reason": "" if claim is None else claim.reason,
+        "damage": damage,
+        "headers": None if is_lost else one.headers,
+    }
+
+
+def _peeked(session: Session, options: ReadOptions) -> Iterator[Row]:
+    after = -1
+    while lots := session.execute(
+        PeekMessages(options.queue, options.state, PAGE, after=after, route=False)
+    ):
+        page = messages_of(lots)
+        yield from (_row(one, options.queue, options.state) for one in page)
+        after = page[-1].claim_id
+
+
+def _unrouted(session: Session, name: str) -> Iterator[Row]:
+    """What the queue will find in its logs, as its filter says."""
+    info = session.execute(DescribeQueue(name))
+    if info is None:
+        return
+    for one in session.execute(ListUnrouted(name)):
+        wanted = "" if one.own else info.spec.filter
+        for record in _matching(session, wanted, one.log, one.start, one.stop):
+            yield _row(record, name, "available")
+
+
+def _matching(session: Session, wanted: str, log: str, start: int, stop: int) -> Iterator[Record]:
+    condition = parse(wanted) if wanted else None
+    start = max(start, session.execute(c.GetBounds(log))[0])
+    while start < stop:
+        found = session.execute(c.ReadBlocks(log, start, stop, session.limits.read_bytes_max))
+        if not found:
+            return
+        for block in found:
+            matched: Iterable[Any] = [True] * block.count
+            if condition is not None:
+                matched = condition.match_many(
+                    block.visible_headers(),
+                    keys=block.keys(),
+                    timestamps=block.timestamps(),
+                    log=log,
+                    valid=block.valid(),
+                )
+            yield from compress(block.records(), matched)
+            start = block.offsets.stop
+
+
+def _attempts(session: Session, name: str) -> Iterator[Row]:
+    after = -1
+    while page := session.execute(ListAttempts(name, PAGE, after)):
+        for one in page:
+            yield from _tries(one, name)
+        after = page[-1].claim_id
+
+
+def _tries(one: Attempted, queue: str) -> Iterator[Row]:
+    for number, found in enumerate(one.tries, 1):
+        yield {
+            "queue": queue,
+            "state": one.state.replace(" ", ""),
+            "claimId": str(one.claim_id),
+            "attempt": number,
+            "topic": one.log,
+            "offset": one.offset,
+            "appendedAt": one.appended_ms,
+            "consumer": found.consumer,
+            "claimedAt": wall_ms_of(found.claimed),
+            "endedAt": None if found.ended is None else wall_ms_of(found.ended),
+            "outcome": found.outcome,
+            "reason": found.reason,
+        }

@@ -1,0 +1,310 @@
+"""A transaction: what one operation sees and changes, inside the group that is being committed.
+
+An operation checks first and changes then. What it puts is kept aside until it has succeeded; what
+it changed is taken back if it raises. So an operation that fails undoes itself and nothing else.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar, cast
+
+from millstream.engine.commit import Commit, Row, Value, loaded
+from millstream.engine.protocol import SqlWriter, no_tables
+from millstream.errors import CorruptionError, DiskFull, Overloaded, WriteFailed
+from millstream.format import ids, keys
+from millstream.limits import MESSAGE_ID_MAX, Limits
+from millstream.record import SqlResult
+from millstream.store.commit.draft import Draft, joined
+from millstream.store.commit.uninterrupted import may_be_an_interrupt
+from millstream.store.state.delta import Delta, encode
+from millstream.store.state.entity import Entity
+from millstream.store.state.state import State
+from millstream.store.state.view import View
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Entity)
+Operation = Callable[["WriteTransaction"], T]
+
+
+class WriteTransaction:
+    """The door through which operations reach the store; valid only while one runs."""
+
+    __slots__ = (
+        "_dropped",
+        "_drops",
+        "_first_change",
+        "_inline",
+        "_next_id",
+        "_next_log",
+        "_rows",
+        "_wrote",
+        "delta",
+        "encoded",
+        "limits",
+        "refusal",
+        "state",
+        "store_ms",
+        "wall_ms",
+        "writer",
+    )
+
+    def __init__(
+        self, state: State, writer: Draft, limits: Limits, *, refusal: DiskFull | None = None
+    ) -> None:
+        self.state = state
+        self.writer = writer
+        """What is stored, and over it what this commit writes."""
+        self.limits = limits
+        self.refusal = refusal
+        """What an operation that publishes is refused with; it alone, not the rest of its group."""
+        self._wrote = False
+        """Whether statements on the application's tables were run."""
+        self.wall_ms = state.clock.wall_ms()
+        boot_ms, self.store_ms = state.time.now()
+        self.delta: Delta[Any] = Delta(
+            state.seq + 1,
+            self.wall_ms,
+            self.store_ms,
+            boot_ms,
+            state.time.boot_id,
+            state.next_id,
+            state.next_log,
+            [],
+            [],
+            [],
+        )
+
+    # What operations use.
+
+    @property
+    def view(self) -> View:
+        """What was there before this operation, for rules that only look."""
+        return View(self.state, self.writer)
+
+    def get(self, key: bytes) -> bytes | None:
+        """A row, wherever it lies, as this operation leaves it."""
+        found = self._inline.get(key)
+        if found is None and key in self._rows:
+            found = loaded(self._rows[key])
+        if found is None and key not in self._dropped:
+            found = self.state.overlay.get(key)
+            if found is None:
+                found = self.writer.get(key)
+        return found
+
+    def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
+        """Up to `limit` small rows in a range, in order, as this operation leaves them."""
+        rows = self.view.scan(start, stop, limit=limit)
+        if self._dropped:
+            full = len(rows) == limit
+            rows = [row for row in rows if row[0] not in self._dropped]
+            if full and len(rows) < limit:
+                most = limit + len(self._dropped)
+                rows = self.view.scan(start, stop, limit=most)
+                rows = [row for row in rows if row[0] not in self._dropped][:limit]
+        if self._inline or self._rows:
+            found = dict(rows)
+            found.update((k, v) for k, v in self._inline.items() if start <= k < stop)
+            found.update((k, loaded(v)) for k, v in self._rows.items() if start <= k < stop)
+            rows = sorted(found.items())[:limit]
+        return rows
+
+    def entity(self, key: bytes, kind: type[E]) -> E:
+        """The entity of a key, to look at; `change` is the only way to move it."""
+        found = self.state.entities.get(key)
+        if found is None:
+            found = self.state.entity(key, self.writer)
+        assert type(found) is kind
+        return found
+
+    def notice_folds(self) -> None:
+        """See what other processes have folded, for an operation that reads many rows where they lie.
+
+        What they moved is otherwise held here as well, until the next commit of theirs is applied.
+        """
+        self.state.folded_through(self.writer.first_seq() - 1)
+
+    def change(self, key: bytes, change: Any) -> None:
+        """Move an entity, None removes it; the change becomes part of the commit."""
+        state = self.state
+        entity = state.entities.get(key)
+        if entity is None or change is None:
+            state.change(key, change, self.writer)
+        else:
+            entity.apply(change)
+        state.touched.add(key)
+        self.delta.changes.append((key, change))
+
+    def put(self, key: bytes, value: bytes, *, home: bool = False) -> None:
+        """Write a row, after what the same operation drops; an earlier one of the key is gone.
+
+        Small ones ride in the delta; large ones, and those of which there are many, go straight
+        to their base table.
+        """
+        if not home and len(value) <= self.limits.inline_bytes_max:
+            self._inline[key] = value
+        else:
+            self._rows[key] = self.writer.hold(value)
+
+    def drop(self, key: bytes) -> None:
+        """Delete one row, wherever it lies."""
+        self._dropped.add(key)
+        self._drops.append((key, key + b"\x00"))
+
+    def drop_some(self, start: bytes, stop: bytes, *, limit: int) -> bool:
+        """Delete up to `limit` small rows of a range, the first ones; True if more are left."""
+        rows = self.scan(start, stop, limit=limit + 1)
+        for key, _ in rows[:limit]:
+            self.erase(key)
+        return len(rows) > limit
+
+    def drop_all(self, start: bytes, stop: bytes) -> None:
+        """Delete every row of a range that must go in one commit, because the rest would be wrong."""
+        self._drops.append((start, stop))
+
+    def erase(self, key: bytes) -> None:
+        """Delete one small row, also if this operation has put it."""
+        self._inline.pop(key, None)
+        self._rows.pop(key, None)
+        self.drop(key)
+
+    def take_ids(self, count: int) -> int:
+        """Message ids, contiguous and never given out again; answers the first."""
+        if self.refusal is not None:
+            raise self.refusal
+        first = self.delta.next_id
+        if first + count > MESSAGE_ID_MAX:
+            raise Overloaded("this store has no message ids left")
+        self.delta.next_id = first + count
+        return first
+
+    def take_log_id(self) -> int:
+        """An internal log id, never reused."""
+        self.delta.next_log += 1
+        return self.delta.next_log - 1
+
+    def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
+        """Run a statement on the application's own tables, as part of this commit."""
+        if self.refusal is not None:
+            raise self.refusal
+        found = self._tables().sql(statement, parameters)
+        self._wrote = True
+        return found
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Statements on the application's tables inside it are undone if it is left by an error."""
+        return self._tables().savepoint()
+
+    def _tables(self) -> SqlWriter:
+        stored: Any = self.writer.stored
+        if not hasattr(stored, "sql"):  # the engine has not that ability
+            raise no_tables("tx.sql")
+        return cast(SqlWriter, stored)
+
+    # What the transactor uses.
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run one operation; if it raises, the transaction is as if it had never begun."""
+        delta = self.delta
+        self._first_change = len(delta.changes)
+        self._next_id, self._next_log = delta.next_id, delta.next_log
+        self._inline: dict[bytes, bytes] = {}
+        self._rows: dict[bytes, Value] = {}
+        self._drops: list[tuple[bytes, bytes]] = []
+        self._dropped: set[bytes] = set()
+        """Of these, single rows."""
+        try:
+            result = operation(self)
+        except BaseException:
+            self._undo()
+            raise
+        try:
+            self._accept()
+        except CorruptionError:
+            raise  # the writer commits nothing any more
+        except Exception as error:
+            if may_be_an_interrupt(error):
+                raise
+            raise WriteFailed(f"nothing was stored: {error}") from error
+        return result
+
+    def finish(self) -> Commit | None:
+        """Everything that the group does to the rows, as one value; None if that is nothing.
+
+        `encoded` is from then on its delta as it is written.
+        """
+        delta, state, writer = self.delta, self.state, self.writer
+        if delta.next_id == state.next_id:
+            changed = delta.changes or delta.puts or delta.drops or self._wrote
+            if not changed and writer.is_blank:
+                return None
+        elif delta.next_id > state.id_limit:
+            block = ids.next_block(state.next_id, delta.next_id - state.next_id)
+            writer.put([(keys.ID_BLOCK_KEY, ids.encode_seq_block(block))])
+            state.id_limit = block.end
+        data = self.encoded = encode(delta)
+        state.check(delta, data)
+        row = keys.delta(delta.seq), data
+        return Commit((row,)) if writer.is_blank else writer.finish(row)
+
+    def _accept(self) -> None:
+        """Take over what the operation put and dropped: drops first, in the replay as well."""
+        overlay = self.state.overlay
+        rows = self._rows
+        if rows:
+            for key in rows:
+                if overlay.get(key) is not None:
+                    self.drop(key)
+        if self._drops:
+            self._delete(self._drops)
+        if rows:
+            self.writer.put_held(rows)
+        if self._inline:
+            put = self._inline.items()
+            overlay.put(self.delta.seq, put)
+            self.delta.puts += put
+
+    def _delete(self, drops: list[tuple[bytes, bytes]]) -> None:
+        single = []
+        for start, stop in drops:
+            if stop == start + b"\x00":
+                single.append(start)
+            else:
+                self.writer.delete_range(start, stop)
+        if single:
+            self.writer.delete(single)
+        self.state.overlay.drop_all(drops)
+        self.delta.puts = _outside(self.delta.puts, drops)
+        self.delta.drops += drops
+
+    def _undo(self) -> None:
+        delta = self.delta
+        undone = {key for key, _ in delta.changes[self._first_change :]}
+        del delta.changes[self._first_change :]
+        delta.next_id, delta.next_log = self._next_id, self._next_log
+        if not undone:
+            return
+        try:
+            self.state.rebuild(undone, self.writer, delta)
+        except Exception as error:
+            if may_be_an_interrupt(error):
+                raise
+            raise WriteFailed(
+                f"an operation failed and could not be undone, so nothing was stored: {error}"
+            ) from error
+
+
+def _outside(rows: list[Row], ranges: list[tuple[bytes, bytes]]) -> list[Row]:
+    """The rows that lie in none of the ranges."""
+    if not rows:
+        return rows
+    starts, stops = joined(ranges)
+    found = []
+    for row in rows:
+        at = bisect_right(starts, row[0])
+        if not at or row[0] >= stops[at - 1]:
+            found.append(row)
+    return found

@@ -1,0 +1,72 @@
+"""What threads do otherwise than coroutines: the parts that the generated nouns stand on.
+
+The nouns of threads are generated from those of coroutines (`tools/generate.py`). What cannot be
+the same text is here, and under the same names in `millstream.aio.runtime`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, MutableMapping
+from concurrent.futures import Future
+from threading import Event, Lock
+from typing import Any, TypeVar
+
+from millstream.command import Command, Session
+
+__all__ = ["Entries", "Event", "Future", "Lock", "Unbroken", "opening"]
+
+T = TypeVar("T")
+
+
+def opening(function: T) -> T:
+    """Coroutines have to wrap what opens a handle; threads enter the handle itself."""
+    return function
+
+
+class Entries(MutableMapping[str, Any]):
+    """Entries as a mapping: each access is one command."""
+
+    @abstractmethod
+    def all(self) -> dict[str, Any]:
+        """Every entry."""
+
+    @abstractmethod
+    def set(self, key: str, value: Any) -> None:
+        """Set an entry."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Delete an entry; a missing one is a `KeyError`."""
+
+    def __getitem__(self, key: str) -> Any:
+        return self.all()[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        self.delete(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.all())
+
+    def __len__(self) -> int:
+        return len(self.all())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.all()!r})"
+
+
+class Unbroken:
+    """Runs a command to its end, one after the other: a thread is not cancelled in between."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def execute(self, command: Command[T]) -> T:
+        """The command's answer."""
+        return self._session.execute(command)
+
+    def ended(self) -> None:
+        """Wait until the last command has ended: it has."""

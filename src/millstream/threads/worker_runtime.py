@@ -1,0 +1,98 @@
+"""What threads do otherwise than coroutines when they work on messages.
+
+The names are those of `millstream.aio.worker_runtime`.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from millstream.command import Session
+from millstream.worker.crew import Crew, LoopCrew, Report, ThreadCrew
+from millstream.worker.options import WorkerOptions
+from millstream.worker.stopping import stopped_by_signals
+
+TURN_S = 0.5
+"""How long a thread sleeps without a look: a signal that comes just before the main thread falls
+asleep does not wake it, and its handler runs with the next turn."""
+
+
+class Bell:
+    """Wakes the one thread that waits for it; any thread may ring, also from a signal's handler."""
+
+    def __init__(self) -> None:
+        self._rung: SimpleQueue[None] = SimpleQueue()
+
+    def ring(self) -> None:
+        """End the wait, or the next one."""
+        self._rung.put(None)
+
+    def clear(self) -> None:
+        """Forget that it was rung."""
+        while not self._rung.empty():
+            self._rung.get_nowait()
+
+    def wait(self, within_s: float | None) -> bool:
+        """Wait until it is rung; False if that is not so in time."""
+        left_s = math.inf if within_s is None else within_s
+        while True:
+            try:
+                self._rung.get(timeout=min(left_s, TURN_S))
+            except Empty:
+                left_s -= TURN_S
+                if left_s <= 0:
+                    return False
+            else:
+                return True
+
+
+class SideCall:
+    """A call that is made beside its caller, on a thread that does not keep the process alive."""
+
+    def __init__(self, call: Callable[[], Any], *, name: str) -> None:
+        self._call = call
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:  # told by `take_error`
+            self._error = error
+
+    def ends(self, within_s: float | None = None) -> bool:
+        """Wait until it has ended; False if that is not so in time."""
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
+
+    def take_error(self) -> BaseException | None:
+        """What ended it, if that was an error; once."""
+        error, self._error = self._error, None
+        return error
+
+    def wind_up(self, error: BaseException | None) -> None:
+        """Wait until it has ended."""
+        self.ends()
+
+    def close(self) -> None:
+        """Wait until it has ended: a thread cannot be cancelled."""
+        self.ends()
+
+
+def work_through(
+    work: Callable[[], None], *, stop: Callable[[], None], cancel: Callable[[], None]
+) -> None:
+    """Work to the end. In the main thread SIGTERM and SIGINT call `stop`; a thread is not cancelled."""
+    with stopped_by_signals(stop):
+        work()
+
+
+def make_crew(options: WorkerOptions, session: Session, report: Report) -> Crew:
+    """Tasks of a loop on a thread of its own for a coroutine function, threads for a plain one."""
+    crew = LoopCrew if options.is_async else ThreadCrew
+    return crew(options, session.limits, commit=session.execute, report=report)

@@ -1,0 +1,1 @@
+"""Commands and frames as bytes, between a client and a server."""

@@ -1,0 +1,230 @@
+"""The wire: commands, answers and errors as bytes, between a client and a server.
+
+A frame is a MessagePack array of requests, or of answers, so that many small ones travel together.
+
+    request   [id, command]        a command is a map with its name under "type"
+    answer    [id, 0, result]      the command was carried out
+              [id, 1, error]       an error is [name, message, data]
+
+Ids are the asker's own; answers may come in any order. Records to be appended travel as they are
+stored, as whole blocks: the server checks them without taking them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Any, TypeVar, Union, get_args
+
+import msgspec
+from msgspec import Raw, Struct
+
+from millstream import command as base
+from millstream import errors
+from millstream.command import Command
+from millstream.embedded.session import COMMANDS
+from millstream.errors import InvalidInput, MillstreamError, told_elsewhere
+from millstream.limits import Limits
+
+T = TypeVar("T")
+
+SUBPROTOCOL = "millstream.v1"
+VERSION = 1
+
+OFFERED: tuple[type[Command[Any]], ...] = tuple(
+    kind for kind in COMMANDS if kind.traits.needs != "internal"
+)
+"""What a client may ask a server for."""
+
+STEPS: tuple[type[Command[Any]], ...] = tuple(kind for kind in OFFERED if kind.traits.is_step)
+"""What may be a step of a transaction as well."""
+
+
+class _Transact(Struct, frozen=True, tag="Transact"):
+    """`command.Transact`, with steps of known types."""
+
+    steps: list[Union[STEPS]]  # type: ignore[valid-type]  # noqa: UP007
+
+
+_SENT: tuple[type[Any], ...] = (
+    _Transact,
+    *(kind for kind in OFFERED if kind is not base.Transact),
+)
+
+
+class Hello(Struct, frozen=True):
+    """The first frame that a server sends: what it is, and what may be in flight at once."""
+
+    version: int
+    instance: str
+    limits: Limits
+    requests_max: int
+    """Requests without an answer; the next one waits until there is one less."""
+    frame_bytes_max: int
+    leader: str = ""
+    """The address of the cluster's leading node, if another node answers this."""
+
+
+class _Failure(Struct, frozen=True, array_like=True):
+    name: str
+    message: str
+    data: dict[str, Any]
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is MappingProxyType:
+        return value.copy()
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+_requests: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
+    list[tuple[int, Union[_SENT]]]  # type: ignore[valid-type]  # noqa: UP007
+)
+_command: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Union[_SENT])  # noqa: UP007
+_answers = msgspec.msgpack.Decoder(list[tuple[int, int, Raw]])
+_placed = msgspec.msgpack.Decoder(tuple[Raw, int])
+_failure = msgspec.msgpack.Decoder(_Failure)
+_hello = msgspec.msgpack.Decoder(Hello)
+
+
+def encode_command(command: Command[Any]) -> Raw:
+    """A command's part of a frame, for `encode_requests`.
+
+    What a server would not take is refused here: its refusal would concern the whole frame.
+    """
+    _check_offered(command)
+    try:
+        data = _encode(command)
+        _command.decode(data)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidInput(
+            f"{type(command).__name__} cannot be asked like this: {error}"
+        ) from error
+    return Raw(data)
+
+
+def encode_internal(command: Command[Any]) -> Raw:
+    """A command's part of a frame between nodes: also one that no client may ask for."""
+    return Raw(_encode(command))
+
+
+def encode_requests(requests: Sequence[tuple[int, Raw]]) -> bytes:
+    """A frame of requests, each by its number."""
+    return _encode(requests)
+
+
+def _check_offered(command: Command[Any]) -> None:
+    steps = command.steps if isinstance(command, base.Transact) else [command]
+    for step in steps:
+        if isinstance(step, base.Sql | base.QuerySql):
+            verb = "tx.sql" if isinstance(step, base.Sql) else "ms.sql"
+            raise InvalidInput(
+                f"{verb} needs the store's own file; a server or a cluster does not offer it: keep "
+                "the application's tables in a database of its own"
+            )
+
+
+def decode_requests(data: bytes) -> list[tuple[int, Command[Any]]]:
+    """The requests of a frame; anything else is refused."""
+    return _decode_with(_requests, data)
+
+
+def decode_internal(data: bytes) -> list[tuple[int, Command[Any]]]:
+    """The requests of a frame that another node has sent."""
+    return _decode_with(_internal_decoder(), data)
+
+
+def _decode_with(
+    decoder: msgspec.msgpack.Decoder[Any], data: bytes
+) -> list[tuple[int, Command[Any]]]:
+    found: list[tuple[int, Any]]
+    try:
+        found = decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"not a frame of requests: {error}") from error
+    for at, (number, asked) in enumerate(found):
+        if type(asked) is _Transact:
+            found[at] = number, base.Transact(asked.steps)
+    return found
+
+
+@cache
+def _internal_decoder() -> msgspec.msgpack.Decoder[Any]:
+    own = [kind for kind in COMMANDS if kind.traits.needs == "internal"]
+    kinds = (*_SENT, *(kind for kind in own if kind not in (base.Sql, base.QuerySql)))
+    return msgspec.msgpack.Decoder(list[tuple[int, Union[kinds]]])  # type: ignore[valid-type]  # noqa: UP007
+
+
+def encode_answers(answers: list[tuple[int, Any]]) -> bytes:
+    """A frame of answers: results, or errors."""
+    return _encode(
+        [
+            (number, 1, _Failure(type(found).__name__, *told_elsewhere(found)))
+            if isinstance(found, MillstreamError)
+            else (number, 0, found)
+            for number, found in answers
+        ]
+    )
+
+
+def decode_answers(data: bytes) -> list[tuple[int, Raw | MillstreamError]]:
+    """The answers of a frame; results are decoded by `decode_result`, which knows their type."""
+    try:
+        return [
+            (number, _error(bytes(raw)) if failed else raw)
+            for number, failed, raw in _answers.decode(data)
+        ]
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(f"not a frame of answers: {error}") from error
+
+
+def decode_result(command: Command[T], raw: Raw) -> T:
+    """The answer to a command, with the type that the command says."""
+    found: T = _result_decoder(type(command)).decode(raw)
+    return found
+
+
+def decode_placed(raw: Raw) -> tuple[Raw, int]:
+    """An answer between nodes: the result, and the entry of the shared log at which it is seen."""
+    return _placed.decode(raw)
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """The first frame of a server."""
+    return _encode(hello)
+
+
+def decode_hello(data: bytes) -> Hello:
+    """The first frame of a server; one of another version is refused."""
+    try:
+        hello = _hello.decode(data)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(f"this is no Millstream server: {error}") from error
+    if hello.version != VERSION:
+        raise InvalidInput(f"the server speaks version {hello.version}, this client {VERSION}")
+    return hello
+
+
+def _error(data: bytes) -> MillstreamError:
+    failure = _failure.decode(data)
+    kind = getattr(errors, failure.name, MillstreamError)
+    if not (isinstance(kind, type) and issubclass(kind, MillstreamError)):
+        kind = MillstreamError
+    return kind(failure.message, **{key: _unlisted(found) for key, found in failure.data.items()})
+
+
+def _unlisted(value: Any) -> Any:
+    """Lists of lists as lists of tuples: runs and ranges, which the wire knows no better."""
+    if isinstance(value, list):
+        return [tuple(one) if isinstance(one, list) else one for one in value]
+    return value
+
+
+@cache
+def _result_decoder(kind: type[Command[Any]]) -> msgspec.msgpack.Decoder[Any]:
+    """By the type in `Read[...]` and the like, which the command's class was made from."""
+    (parent,) = kind.__orig_bases__  # type: ignore[attr-defined]
+    (answer,) = get_args(parent)
+    return msgspec.msgpack.Decoder(answer)
