@@ -140,8 +140,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tier = config.getoption("--tier")
     if tier is None:
         return
-    chosen = [item for item in items if LONG.has(item.nodeid) == (tier == "long")]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    chosen: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        is_chosen = LONG.has(item.nodeid) == (tier == "long")
+        (chosen if is_chosen else others).append(item)
+    config.hook.pytest_deselected(items=others)
     items[:] = chosen
 
 

@@ -6,11 +6,13 @@ A test that looks inside the process of its store, or that is about files, says
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import millstream
 from millstream import Limits, Millstream, aio
@@ -65,6 +67,17 @@ def quiet_loggers() -> Iterator[None]:
         logger.setLevel(level)
         logger.propagate = propagate
         logger.handlers[:] = handlers
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_are_built_once() -> Iterator[None]:
+    """Keeps the command line that Typer has built for the next test.
+
+    Typer's runner builds all commands for each run of one: that took nine tenths of these tests.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", functools.lru_cache(8)(get_command))
+        yield
 
 
 @pytest.fixture

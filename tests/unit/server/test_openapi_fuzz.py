@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -18,6 +20,11 @@ import uvicorn
 from hypothesis import HealthCheck
 from schemathesis.checks import not_a_server_error
 from schemathesis.config import SchemathesisConfig
+from schemathesis.generation.hypothesis.builder import (
+    HypothesisTestConfig,
+    HypothesisTestMode,
+    create_test,
+)
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
@@ -29,11 +36,17 @@ from millstream.embedded.session import open_store
 from millstream.engine.memory.engine import MemoryEngine
 from millstream.server.auth.access import ANYONE_HERE
 from millstream.server.core import Core
-from millstream.server.docs.endpoints import document_bytes, routes
+from millstream.server.docs.endpoints import ENDPOINTS, document_bytes, routes
 from millstream.server.settings import Settings
 from tests.unit.server.asking import AsSomebody
 
 EXAMPLES = 12
+SEED = int(os.environ["MILLSTREAM_SEED"])
+SETTINGS = hypothesis.settings(
+    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None
+)
+ENDLESS = {"watchStore", "listenToRoom"}
+"""Operations that answer without end."""
 START_S_MAX = 20
 CHECKS = [
     not_a_server_error,
@@ -98,18 +111,26 @@ def as_bytes(context: schemathesis.SerializationContext, value: object) -> bytes
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
 
 
-schema = schemathesis.openapi.from_dict(
-    json.loads(document_bytes()),
-    config=SchemathesisConfig.from_dict({"generation": {"mode": "all", "max-examples": EXAMPLES}}),
-).exclude(operation_id=["watchStore", "listenToRoom"])  # they answer without end
+@pytest.fixture(scope="module")
+def schema() -> Any:
+    """The document, as Schemathesis reads it."""
+    options = {"generation": {"mode": "all", "max-examples": EXAMPLES}}
+    config = SchemathesisConfig.from_dict(options)
+    return schemathesis.openapi.from_dict(json.loads(document_bytes()), config=config)
 
 
+# Not `@schema.parametrize()`: it gives all its tests one name, of which pytest-xdist runs but one,
+# and it thinks out every request of every operation whenever the tests are collected.
 @pytest.mark.slow
-@schema.parametrize()
-@hypothesis.settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None
-)
-def test_the_server_answers_as_documented(case: schemathesis.Case, address: str) -> None:
-    if case.operation.definition.raw["operationId"] == "getRecord":
-        case.headers["accept"] = "application/json"  # else it is the value, which may be any JSON
-    case.call_and_validate(base_url=address, checks=CHECKS)
+@pytest.mark.parametrize("name", [one.name for one in ENDPOINTS if one.name not in ENDLESS])
+def test_the_server_answers_as_documented(name: str, schema: Any, address: str) -> None:
+    (found,) = schema.include(operation_id=name).get_all_operations()
+
+    def ask(case: schemathesis.Case) -> None:
+        if name == "getRecord":
+            case.headers["accept"] = "application/json"  # else it is the value: any JSON
+        case.call_and_validate(base_url=address, checks=CHECKS)
+
+    modes = list(HypothesisTestMode)
+    config = HypothesisTestConfig(schema.config, modes, explicit_settings=SETTINGS, seed=SEED)
+    create_test(operation=found.ok(), test_func=ask, config=config)()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from importlib import import_module
 from typing import Any
@@ -16,6 +17,7 @@ GIVEN = {"spark", "store", "progress"}
 """What a command finds out itself."""
 
 
+@functools.cache
 def command_of(pipeline: str) -> Any:
     found: Any = typer.main.get_command(app)
     for name in ("spark", "run", pipeline):

@@ -31,7 +31,9 @@ def test_all_that_is_retained_comes_with_the_welcome(
             assert [(one["type"], one["key"]) for one in client.retained] == wanted
             assert all(one["data"] == "x" * size for one in client.retained)
             client.settle()  # it is heard, and answered, behind that
-        query = {"live": "sse", "seconds": "0.5"} | ({} if types is None else {"types": types})
-        text = httpx.get(f"{server.url}/rooms/canvas", params=query, timeout=60).text
-        first = text.partition("data: ")[2].partition("\n\n")[0]
-        assert [(one["type"], one["key"]) for one in json.loads(first)["retained"]] == wanted
+        query = {"live": "sse"} | ({} if types is None else {"types": types})
+        place = f"{server.url}/rooms/canvas"
+        with httpx.stream("GET", place, params=query, timeout=60) as events:
+            first = next(line for line in events.iter_lines() if line.startswith("data: "))
+        welcome = json.loads(first.removeprefix("data: "))
+        assert [(one["type"], one["key"]) for one in welcome["retained"]] == wanted

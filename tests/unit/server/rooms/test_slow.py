@@ -42,7 +42,8 @@ def slow(server: Serving, **query: object) -> Iterator[Client]:
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     plain.connect(("127.0.0.1", server.port))
     where = address(server, "canvas", **query)
-    with connect(where, sock=plain, max_queue=1, ping_interval=None, max_size=None) as connection:
+    own = {"max_queue": 1, "ping_interval": None, "max_size": None, "close_timeout": 0.0}
+    with connect(where, sock=plain, **own) as connection:
         client = Client(connection)
         client.take()
         yield client
@@ -121,7 +122,7 @@ def test_what_waits_for_all_listeners_of_a_token_is_bounded(
                 late.take()
             assert not unread
         with slow(server):
-            fill(writer, 301, 100)
+            fill(writer, 301, 100, reader=quick)
         probe = Probe(server.core.store)
         probe.until(lambda: not unread)  # who is gone holds nothing
 
