@@ -30,7 +30,7 @@ from millstream.rooms import commands as c
 from millstream.rooms.settings import RoomSettings
 from millstream.server.auth.access import ANYONE_HERE
 from millstream.server.core import Core
-from millstream.server.rooms.entry import RoomAsked
+from millstream.server.rooms.entry import EntryRequest
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener
 from millstream.server.settings import Settings
@@ -219,7 +219,7 @@ class Rooms:
     async def enter(self, index: int, hub: int) -> None:
         client = self.clients[index]
         await self.drop(index)
-        asked = RoomAsked(client=client.name, offset=client.position)
+        asked = EntryRequest(client=client.name, offset=client.position)
         entered = await self.hubs[hub].enter(ANYONE_HERE, ROOM, asked, Heard)
         assert isinstance(entered.listener, Heard)
         client.listener, client.hub, client.may_miss = entered.listener, hub, False

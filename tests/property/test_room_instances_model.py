@@ -32,7 +32,7 @@ from millstream.rooms.settings import RoomSettings
 from millstream.rooms.sweeping import SEEN_MS
 from millstream.server.auth.access import ANYONE_HERE
 from millstream.server.core import Core
-from millstream.server.rooms.entry import RoomAsked
+from millstream.server.rooms.entry import EntryRequest
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener
 from millstream.server.settings import Settings
@@ -153,7 +153,7 @@ class World:
             return
         _, server = found
         user, room = self.chance.choice([*USERS, ""]), self.chance.choice(ROOMS)
-        entered = await server.hub.enter(ANYONE_HERE, room, RoomAsked(user=user), Heard)
+        entered = await server.hub.enter(ANYONE_HERE, room, EntryRequest(user=user), Heard)
         assert isinstance(entered.listener, Heard)
         entered.listener.begin(self.told)
         server.hub.begin_listening(entered)

@@ -1,1 +1,1 @@
-"""Rooms over WebSockets and server-sent events: who listens here, and what is pushed to them."""
+"""Rooms over WebSockets and server-sent events: listeners, pushed messages, presence."""

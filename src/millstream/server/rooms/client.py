@@ -1,9 +1,12 @@
-"""What one client of a room sends: frames that are heard as they come, within the client's limits.
+"""The client of a room: reads the frames that one client sends over a WebSocket, within its limits.
 
-A frame is decoded and handed to the store when it comes, without a task of its own. Frames wait if
-the client's token has to be looked at first, if many of its frames are being stored already, if the
-client does not read what it is told, or if it was refused often; the connection is not read
-meanwhile. Frames of one client are stored in the order in which they came.
+A frame is decoded and handed to the store as soon as it arrives, without a task per frame. Frames
+of one client are stored in the order of arrival. A frame waits, and the connection is not read,
+while
+- the client's token must be confirmed by the store first,
+- `STORING_MAX` frames of the client are being stored already,
+- the client does not read the frames that the server sends (back-pressure), or
+- the client pauses because too many of its frames were refused.
 """
 
 from __future__ import annotations
@@ -25,21 +28,22 @@ from millstream.server.journal import note_failure
 from millstream.server.listen.refusals import TOO_MANY, RefusalCount, is_refusal
 from millstream.server.listen.websocket import SocketConnection
 from millstream.server.problems import InternalError, Malformed
-from millstream.server.rooms.frames import PONG, Heard, decode_heard
+from millstream.server.rooms.frames import PONG, ClientFrame, decode_client_frame
 from millstream.server.rooms.hub import POLICY, Hub
 from millstream.server.rooms.socket_listener import SocketListener
 
 REFUSED_BINARY = 1003
 
 FRAME_BYTES = 1024 * 1024
-"""A client's frame has up to so many bytes, or as many as two of the room's largest messages."""
+"""Largest frame of a client, in bytes; or twice the room's `message_bytes_max`, if that is
+larger."""
 
 STORING_MAX = 64
-"""Frames of one client that are being stored at once; the next one is heard when one is."""
+"""Most frames of one client that are stored at the same time; further frames wait."""
 
 
-class Conversing:
-    """One client's side of a connection; belongs to the event loop that serves it."""
+class RoomClient:
+    """Reads the frames of one connection. Belongs to the event loop that serves the connection."""
 
     def __init__(
         self, hub: Hub, listener: SocketListener, state: dict[str, Any], receive: Receive
@@ -54,19 +58,21 @@ class Conversing:
         self._counted_s: float | None = None
         self._storing: set[asyncio.Future[Sent]] = set()
         self._late: list[str] = []
-        """Frames that could not be taken when they came; the first is being looked at."""
+        """Frames that could not be handled on arrival, in order. `_work` handles the first."""
         self._working: asyncio.Task[None] | None = None
         self._patience = RefusalCount()
-        self._rest_s = 0.0
-        """How long no frame is taken, because frames before it were refused."""
+        self._pause_s = 0.0
+        """How long the next frame must wait, because earlier frames were refused."""
         self._ended = asyncio.Event()
 
     async def run(self) -> None:
-        """Hear frames until the connection ends."""
+        """Read frames until the connection ends."""
         socket = self._socket
         try:
             while True:
-                if socket.queue.empty():  # from here on texts do not come by `receive`
+                if socket.queue.empty():
+                    # From here on the connection calls `on_text` directly. Texts that came earlier
+                    # still wait in the queue of `receive`, and must be handled first.
                     socket.on_text = self._hear_and_count
                 message = await self._receive()
                 if message["type"] == "websocket.disconnect":
@@ -90,7 +96,7 @@ class Conversing:
         self.hear(text)
 
     def hear(self, text: str) -> None:
-        """Take a frame now, or behind frames that wait."""
+        """Handle a frame now, or append it to the frames that wait."""
         if self._listener.is_cut:
             return
         tokens = self._hub.core.tokens
@@ -101,7 +107,7 @@ class Conversing:
             and tokens.is_fresh(self._listener.principal)
         ):
             self._take(text)
-            if self._rest_s:
+            if self._pause_s:
                 self._begin_work()
             return
         self._late.append(text)
@@ -113,13 +119,13 @@ class Conversing:
             self._working = asyncio.get_running_loop().create_task(self._work())
 
     async def _work(self) -> None:
-        """Take the frames that wait, one after the other, and read on."""
+        """Handle the waiting frames in order, then resume reading."""
         listener = self._listener
-        while self._late or self._rest_s:
-            rest_s, self._rest_s = self._rest_s, 0.0
-            if rest_s:
+        while self._late or self._pause_s:
+            pause_s, self._pause_s = self._pause_s, 0.0
+            if pause_s:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._ended.wait(), rest_s)
+                    await asyncio.wait_for(self._ended.wait(), pause_s)
                 continue
             await listener.flowing.wait()
             while len(self._storing) >= STORING_MAX:
@@ -127,7 +133,7 @@ class Conversing:
             try:
                 await self._hub.core.tokens.confirm(listener.principal)
             except MillstreamError:
-                pass  # taking the frame finds out as well
+                pass  # `_take` confirms again, and refuses the frame with the right error
             if not (listener.is_cut or listener.is_gone):
                 self._take(self._late[0])
             del self._late[0]
@@ -135,15 +141,15 @@ class Conversing:
         self._socket.resume_reading()
 
     def _take(self, text: str) -> None:
-        """Do what a frame asks for, or refuse it."""
+        """Execute a frame, or refuse it."""
         listener, number = self._listener, None
         try:
-            heard = self._decode(text)
-            if heard.ping is not UNSET:
+            frame = self._decode(text)
+            if frame.ping is not UNSET:
                 listener.tell(PONG)
-            if heard.send is not UNSET:
-                number = None if heard.n is UNSET else heard.n
-                self._send(heard, number)
+            if frame.send is not UNSET:
+                number = None if frame.n is UNSET else frame.n
+                self._send(frame, number)
         except Unauthenticated:
             listener.close(POLICY, "the token has expired, or was revoked")
         except Exception as error:
@@ -151,7 +157,7 @@ class Conversing:
             self._lose_patience(error)
 
     def _lose_patience(self, error: Exception) -> None:
-        """Take no frame for a while, once many were refused; in the end, end the connection."""
+        """Pause the client after many refused frames; end the connection after too many."""
         if not (is_refusal(error) or isinstance(error, Malformed)):
             return
         pause_s = self._patience.refuse(self._hub.core.store.clock.seconds())
@@ -159,39 +165,39 @@ class Conversing:
             self._listener.is_cut = True
             self._listener.close(POLICY, TOO_MANY)
         else:
-            self._rest_s = pause_s
+            self._pause_s = pause_s
 
-    def _decode(self, text: str) -> Heard:
-        most = max(FRAME_BYTES, 2 * self._listener.room.settings.message_bytes_max)
-        if len(text) > most:
+    def _decode(self, text: str) -> ClientFrame:
+        chars_max = max(FRAME_BYTES, 2 * self._listener.room.settings.message_bytes_max)
+        if len(text) > chars_max:
             raise TooLarge(
-                f"a frame of {len(text):,} characters; the limit is {most:,}",
+                f"a frame of {len(text):,} characters; the limit is {chars_max:,}",
                 size=len(text),
-                limit=most,
+                limit=chars_max,
             )
         try:
-            return decode_heard(text)
+            return decode_client_frame(text)
         except msgspec.ValidationError as error:
-            raise InvalidInput(f"no frame of a room: {error}") from error
+            raise InvalidInput(f"not a frame of a room: {error}") from error
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise Malformed(f"a frame is a JSON object: {error}") from error
+            raise Malformed(f"a frame must be a JSON object: {error}") from error
 
-    def _send(self, heard: Heard, number: int | None) -> None:
-        """Store what a frame brings; conflated types with the next tick, the others at once."""
+    def _send(self, frame: ClientFrame, number: int | None) -> None:
+        """Store the messages of a frame: conflated types with the next tick, all others at once."""
         listener, room, core = self._listener, self._listener.room, self._hub.core
-        assert heard.send is not UNSET
+        assert frame.send is not UNSET
         core.tokens.confirm_at_once(listener.principal).require(self._need)
-        messages = [one.message() for one in heard.send]
+        messages = [sent.message() for sent in frame.send]
         if not messages:
             raise InvalidInput("there is no message to send")
         core.quota.spend(listener.principal)
         settings = room.settings
         self._spend(len(messages), settings.messages_per_second)
         conflated = settings.conflated_types
-        later = [one for one in messages if one.type in conflated]
+        later = [message for message in messages if message.type in conflated]
         at_once = messages
         if later:
-            at_once = [one for one in messages if one.type not in conflated]
+            at_once = [message for message in messages if message.type not in conflated]
         if at_once:
             storing = room.send_for(listener, at_once, number)
             self._storing.add(storing)
@@ -206,7 +212,7 @@ class Conversing:
         if isinstance(error, Exception):
             self._refuse(error, number)
             self._lose_patience(error)
-            if self._rest_s and not self._listener.is_gone:
+            if self._pause_s and not self._listener.is_gone:
                 self._begin_work()
 
     def _refuse(self, error: Exception, number: int | None) -> None:
@@ -220,15 +226,15 @@ class Conversing:
         """Refuse more messages than the room allows a connection per second."""
         if not rate:
             return
-        most, now_s = max(1.0, rate), self._hub.core.store.clock.seconds()
+        burst, now_s = max(1.0, rate), self._hub.core.store.clock.seconds()
         if self._counted_s is None:
-            self._allowance = most
+            self._allowance = burst
         else:
-            self._allowance = min(most, self._allowance + (now_s - self._counted_s) * rate)
+            self._allowance = min(burst, self._allowance + (now_s - self._counted_s) * rate)
         self._counted_s = now_s
         if messages > self._allowance:
             raise Overloaded(
-                f"{messages} messages, and this connection may send {rate:g} per second; "
+                f"{messages} messages, but this connection may send only {rate:g} per second; "
                 "wait, or send less (the room's setting messages_per_second)",
                 messages_per_second=rate,
             )

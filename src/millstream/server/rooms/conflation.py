@@ -1,8 +1,8 @@
-"""Conflation: of messages that replace each other, only the latest of a tick is kept; pure.
+"""Conflation: keeps the latest message of each type and sender until the next tick; pure.
 
-Messages replace each other if they are of the same type and come from the same sender. They leave
-in the order in which the kept ones came. The first message after a quiet time leaves at once; the
-next one not before a tick has passed.
+A message replaces an earlier message of the same type and sender. The messages leave in the order
+in which the latest of each arrived. The first message after a quiet period leaves at once, the next
+after a full tick.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Conflation(Generic[T]):
-    """The latest messages of the tick that runs."""
+    """The latest message of each type and sender in the current tick."""
 
     def __init__(self) -> None:
         self._latest: dict[tuple[str, str], T] = {}
@@ -23,20 +23,20 @@ class Conflation(Generic[T]):
         return len(self._latest)
 
     def put(self, kind: str, sender: str, message: T) -> T | None:
-        """Keep a message; answers the one that it replaces, if there is one."""
+        """Add a message; return the replaced message, or None."""
         replaced = self._latest.pop((kind, sender), None)
         self._latest[kind, sender] = message
         return replaced
 
     def due_s(self, now_s: float, tick_s: float) -> float:
-        """How long what is kept waits from now on."""
+        """Return the seconds from now until the messages may leave."""
         if self._taken_s is None:
             return 0.0
         return max(0.0, self._taken_s + tick_s - now_s)
 
     def take(self, now_s: float) -> list[T]:
-        """Everything that is kept; the next tick begins."""
-        found = [*self._latest.values()]
+        """Return and remove all messages; the next tick starts now."""
+        messages = [*self._latest.values()]
         self._latest = {}
         self._taken_s = now_s
-        return found
+        return messages

@@ -1,4 +1,4 @@
-"""What the rooms of one server stand on: the session, the profile, and counters."""
+"""The shared context of a server's rooms: session, profile, quota and counters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from millstream.server.rooms.profile import Profile
 from millstream.store.store import Store
 
 
-class Ground:
-    """Shared by all rooms of a server; belongs to its event loop."""
+class RoomsContext:
+    """The context of all rooms of a server. Belongs to the server's event loop."""
 
     def __init__(
         self,
@@ -30,17 +30,18 @@ class Ground:
         self.session = session
         self.profile = profile
         self.quota = quota
-        """Counts the unread answers of each token."""
+        """Counts the bytes of unread answers of each token."""
         self.gather_s = poll_s or profile.gather_s
-        """How long news of a room gathers before it is fetched and pushed."""
+        """How long new messages of a room gather before they are fetched and pushed."""
         self.batch = batch
-        """Messages of one fetch."""
+        """Most messages of one fetch."""
         self.own = None if is_across else OwnRecords(session.store)
-        """What this process has stored; None if listeners hear what other processes send, too."""
+        """Records stored by this process; None if records of other processes are pushed as well."""
         self.pushed = 0
-        """Messages that were written to listeners, or left out because they had sent them."""
+        """Messages that listeners got, including messages that were skipped because the listener
+        sent them."""
         self.gaps = 0
-        """How often a listener was so slow that messages for it were dropped."""
+        """How often messages were dropped because their listener was too slow."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -49,11 +50,11 @@ class Ground:
         return self.session.store
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something that no client waits for."""
+        """Run background work that no client waits for."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Wait for what was begun."""
+        """Wait for all background work."""
         await asyncio.gather(*self._tasks, return_exceptions=True)

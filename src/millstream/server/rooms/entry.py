@@ -1,4 +1,4 @@
-"""Entering a room: what a client asks for in its address, and what it is told first."""
+"""Entering a room: parse the address, check user and offset, find the client's stored frames."""
 
 from __future__ import annotations
 
@@ -28,66 +28,67 @@ from millstream.server.auth.access import Principal
 from millstream.store.store import Store
 
 OFFSET_MAX = 2**53
-"""Offsets are numbers in JSON: beyond, browsers would round them."""
+"""Largest offset in an address: browsers round larger numbers in JSON."""
 
 TYPES_MAX = 100
 MISSING_MAX = 1_000
-"""Numbers that a welcome names as missing: a client has no more frames without an answer."""
+"""Most missing frame numbers in a welcome; a client has at most this many unanswered frames."""
 
 SEARCHED_BYTES = 1024 * 1024
-"""Metadata that is read at once when a client's own messages are looked for."""
+"""Bytes of metadata per read when the stored frames of a client are searched."""
 
 _CLIENT = re.compile(rf"[A-Za-z0-9_-]{{1,{CLIENT_CHARS_MAX}}}")
 _NUMBER = re.compile(r"[0-9]{1,16}")
 _PATH = re.compile(rb"/rooms/([^/]+)")
 
 
-class RoomAsked(Struct, frozen=True, kw_only=True):
-    """What follows the question mark."""
+class EntryRequest(Struct, frozen=True, kw_only=True):
+    """The query of a room's address, parsed."""
 
     offset: int | None = None
-    """The first offset that the client has not processed; None: it comes anew."""
+    """The first offset that the client has not processed. None: the client did not listen
+    before."""
     client: str = ""
     user: str = ""
     types: frozenset[str] | None = None
     sent: int = 0
-    """The client knows of all numbers up to this one whether they are stored."""
+    """The client knows the outcome of every frame up to this number."""
 
 
 def room_of_path(raw_path: bytes) -> str:
-    """The room that an address names, as it was sent: `%2F` is a slash within a name."""
-    found = _PATH.fullmatch(raw_path)
-    if found is None:
+    """Return the room's name from the raw path. `%2F` is a slash within a name."""
+    match = _PATH.fullmatch(raw_path)
+    if match is None:
         raise InvalidName("a room's address is /rooms/NAME, with the name percent-encoded")
     try:
-        text = unquote_to_bytes(found[1]).decode()
+        text = unquote_to_bytes(match[1]).decode()
     except UnicodeDecodeError as error:
         raise InvalidName("a name in a path is percent-encoded UTF-8") from error
     return check_name(text, "room")
 
 
-def parse_query(text: str, *, last_event: str = "") -> RoomAsked:
-    """What a query asks for; an offset in `Last-Event-ID` is the later one, and counts."""
-    given = dict(parse_qsl(text, keep_blank_values=True))
-    unknown = sorted({*given} - {"offset", "client", "user", "types", "sent", "live", "seconds"})
+def parse_query(text: str, *, last_event: str = "") -> EntryRequest:
+    """Parse the query. An offset in `Last-Event-ID` is newer than the query's, and wins."""
+    query = dict(parse_qsl(text, keep_blank_values=True))
+    unknown = sorted({*query} - {"offset", "client", "user", "types", "sent", "live", "seconds"})
     if unknown:
         raise InvalidInput(
             f"a room's address takes offset, client, user, types, sent and live, not {unknown[0]!r:.100}"
         )
     if _NUMBER.fullmatch(last_event):
-        given["offset"] = last_event
-    client = given.get("client", "")
+        query["offset"] = last_event
+    client = query.get("client", "")
     if client and not _CLIENT.fullmatch(client):
         raise InvalidInput(
             f"client has 1 to {CLIENT_CHARS_MAX} letters, digits, - or _, not {client!r:.100}"
         )
-    user = given.get("user", "")
-    return RoomAsked(
-        offset=_number("offset", given["offset"]) if given.get("offset") else None,
+    user = query.get("user", "")
+    return EntryRequest(
+        offset=_number("offset", query["offset"]) if query.get("offset") else None,
         client=client or secrets.token_urlsafe(12),
         user=check_name(user, "user") if user else "",
-        types=_types(given["types"]) if given.get("types") else None,
-        sent=_number("sent", given["sent"]) if given.get("sent") else 0,
+        types=_types(query["types"]) if query.get("types") else None,
+        sent=_number("sent", query["sent"]) if query.get("sent") else 0,
     )
 
 
@@ -98,50 +99,55 @@ def _number(name: str, text: str) -> int:
 
 
 def _types(text: str) -> frozenset[str]:
-    found = frozenset(part for part in text.split(",") if part)
-    if len(found) > TYPES_MAX or any(len(one) > TYPE_CHARS_MAX for one in found):
+    types = frozenset(name for name in text.split(",") if name)
+    if len(types) > TYPES_MAX or any(len(name) > TYPE_CHARS_MAX for name in types):
         raise InvalidInput(
             f"types names up to {TYPES_MAX} types of up to {TYPE_CHARS_MAX} characters"
         )
-    return found
+    return types
 
 
-def user_of(principal: Principal, asked: RoomAsked, room: str) -> str:
-    """Whom a client is shown as: whom its ticket is for, or else whom it says."""
-    if principal.user and asked.user not in ("", principal.user):
+def user_of(principal: Principal, request: EntryRequest, room: str) -> str:
+    """Return the user under which a client is shown: the ticket's user, else the user in the
+    query."""
+    if principal.user and request.user not in ("", principal.user):
         raise Denied(
-            f"this ticket is for the user {principal.user!r}, and enters as no other; "
-            f"not as {asked.user!r}",
+            f"this ticket is for the user {principal.user!r} and cannot enter as another user, "
+            f"here {request.user!r}",
             noun="room",
             action="read",
             name=room,
         )
-    return principal.user or asked.user
+    return principal.user or request.user
 
 
-def check_offset(asked: RoomAsked, look: RoomLook, room: str) -> None:
-    """Refuse to go on from an offset that the room has not come to: it is another room."""
-    if asked.offset is not None and asked.offset > look.offset:
+def check_offset(request: EntryRequest, look: RoomLook, room: str) -> None:
+    """Refuse an offset beyond the room's end: the client listened to an earlier room of that
+    name."""
+    if request.offset is not None and request.offset > look.offset:
         raise OutOfRange(
-            f"room {room!r:.{NAME_CHARS_MAX}} ends at {look.offset}, not behind {asked.offset}: it "
-            "was deleted, and made anew; join without an offset",
-            position=asked.offset,
+            f"room {room!r:.{NAME_CHARS_MAX}} ends at {look.offset}, before {request.offset}: the "
+            "room was deleted and created again; join without an offset",
+            position=request.offset,
             end=look.offset,
         )
 
 
-def missing_of(found: Set[int], known: int) -> list[int]:
-    """Which numbers above what a client knows, and below the highest found, are not stored.
+def missing_of(stored: Set[int], last_known: int) -> list[int]:
+    """Return the frame numbers between the last one that a client knows and the highest stored one
+    that are not stored.
 
-    They were refused, and the client may not have been told. Only the last ones are named.
+    These frames were refused, and the refusal may not have reached the client. At most
+    `MISSING_MAX` numbers are returned, the highest ones.
     """
-    last = max(found, default=0)
-    return [one for one in range(max(known + 1, last - MISSING_MAX), last) if one not in found]
+    last = max(stored, default=0)
+    first = max(last_known + 1, last - MISSING_MAX)
+    return [number for number in range(first, last) if number not in stored]
 
 
 def find_sent(store: Store, log: str, client: str, *, start: int, stop: int) -> set[int]:
-    """The numbers of a client's frames that are stored in [start, stop)."""
-    found: set[int] = set()
+    """Return the numbers of a client's frames whose messages are stored in [start, stop)."""
+    numbers: set[int] = set()
     while start < stop:
         try:
             blocks = reader.read_blocks(
@@ -159,6 +165,6 @@ def find_sent(store: Store, log: str, client: str, *, start: int, stop: int) -> 
             for headers in block.headers():
                 number = headers.get(NUMBER)
                 if headers.get(ORIGIN) == client and type(number) is int:
-                    found.add(number)
+                    numbers.add(number)
         start = blocks[-1].offsets.stop
-    return found
+    return numbers

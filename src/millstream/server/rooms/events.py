@@ -1,7 +1,7 @@
-"""A room as server-sent events, for clients behind proxies that know no WebSockets.
+"""A room as server-sent events, for clients behind proxies that do not support WebSockets.
 
-The frames are those of the WebSocket. An event's id is the offset to go on from, so that a browser
-that connects again by itself resumes where it was.
+The frames are the same as on a WebSocket. An event's id is the offset from which to resume, so that
+a browser that reconnects by itself misses no message.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener
 
 SILENCE_S = 10.0
-"""After so long without a message the client is told that the server is there."""
+"""The interval of silence after which the client gets a heartbeat."""
 
 HEARTBEAT = b": still here\n\n"
 
 WRITTEN_BYTES = 64 * 1024
-"""What may wait to be sent before a client counts as slow."""
+"""Bytes that may wait to be sent before a client counts as slow."""
 
 
 class EventListener(RoomListener):
-    """A listener that takes events from a list, as fast as its client reads."""
+    """A listener whose events wait in a list until the client reads them."""
 
     __slots__ = ("_bytes", "_events", "is_over", "news")
 
     def begin(self) -> None:
-        """Be ready to be told."""
+        """Prepare the list of events."""
         self.news = asyncio.Event()
         self.is_over = False
         self._events: list[bytes] = []
@@ -42,18 +42,18 @@ class EventListener(RoomListener):
         self.tell(frame[head:], self.position)
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
-        """Let an event wait for its client, behind a long one that is being written."""
+        """Add an event, after the long event that is being written."""
         if self.words is None:
             self._put(in_stream(text, offset))
         else:
             self.words.append((text, offset))
 
     def tell_part(self, text: bytes, offset: int, *, is_first: bool, is_last: bool) -> None:
-        """Let a part of an event wait for its client."""
-        part = in_stream(text, offset).removesuffix(END_OF_EVENT)
+        """Add a part of a long event."""
+        line = in_stream(text, offset).removesuffix(END_OF_EVENT)
         if not is_first:
-            part = part.partition(DATA)[2]
-        self._put(part + END_OF_EVENT if is_last else part)
+            line = line.partition(DATA)[2]
+        self._put(line + END_OF_EVENT if is_last else line)
 
     def _put(self, event: bytes) -> None:
         if not event:
@@ -65,16 +65,16 @@ class EventListener(RoomListener):
         self.news.set()
 
     def close(self, code: int, reason: str) -> None:
-        """End the stream behind what waits."""
+        """End the stream after the waiting events."""
         self.is_over = True
         self.news.set()
 
     def take(self) -> bytes:
-        """Everything that waits."""
-        found = b"".join(self._events)
+        """Remove and return all waiting events."""
+        events = b"".join(self._events)
         self._events, self._bytes = [], 0
         self.news.clear()
-        return found
+        return events
 
 
 def _now_s() -> float:
@@ -82,7 +82,8 @@ def _now_s() -> float:
 
 
 class EventStream:
-    """The events of one client, until it or the server ends; `close` must follow."""
+    """The events of one client until the client or the server ends. The caller must call
+    `close`."""
 
     def __init__(self, hub: Hub, listener: EventListener, seconds: float | None) -> None:
         self._hub = hub
@@ -94,27 +95,27 @@ class EventStream:
         return self
 
     async def __anext__(self) -> bytes:
-        """What has come, or a sign that the server is there."""
+        """Wait for the next events, or return a heartbeat."""
         listener = self._listener
-        left_s = self._until_s - _now_s()
+        remaining_s = self._until_s - _now_s()
         try:
-            async with asyncio.timeout(max(0.0, min(SILENCE_S, left_s))):
+            async with asyncio.timeout(max(0.0, min(SILENCE_S, remaining_s))):
                 await listener.news.wait()
         except TimeoutError:
-            if left_s <= SILENCE_S:
+            if remaining_s <= SILENCE_S:
                 raise StopAsyncIteration from None
             return HEARTBEAT
-        found = listener.take()
-        if not found:
+        events = listener.take()
+        if not events:
             raise StopAsyncIteration
         if not listener.is_ready:
             listener.resume()
         elif listener.is_over:
             listener.news.set()
-        return found
+        return events
 
     def close(self) -> None:
-        """The connection has ended; again does nothing."""
+        """Leave the room, because the connection has ended. A second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._hub.leave(self._listener)
@@ -123,9 +124,9 @@ class EventStream:
 async def enter_stream(
     hub: Hub, principal: Principal, room: str, *, query: str, last_event: str, seconds: float | None
 ) -> EventStream:
-    """Let a client in. Raises if it may not come in."""
-    asked = parse_query(query, last_event=last_event)
-    entered = await hub.enter(principal, room, asked, EventListener)
+    """Let a client into a room. Raises if the client may not enter."""
+    request = parse_query(query, last_event=last_event)
+    entered = await hub.enter(principal, room, request, EventListener)
     listener = entered.listener
     assert isinstance(listener, EventListener)
     listener.begin()

@@ -1,7 +1,7 @@
-"""Frames of rooms: JSON texts, and their bytes on a WebSocket or in a stream of events; pure.
+"""Frames of rooms: JSON texts, and their bytes on a WebSocket or in an event stream; pure.
 
-A server's WebSocket frames are not masked, so the same bytes go to every listener. `docs/PROTOCOL.md`
-has examples of every frame.
+The server does not mask WebSocket frames, so that all listeners can get the same bytes.
+`docs/PROTOCOL.md` has an example of every frame.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from millstream.rooms.settings import RoomSettings
 from millstream.server.rooms.outbox import Shown
 
 UNTYPED = "record"
-"""The type of a record that was appended to the room's log without one."""
+"""The type of a record that was appended to the room's log without a type."""
 
 DATA = b"data: "
 END_OF_EVENT = b"\n\n"
-"""Around the text of a server-sent event."""
+"""The end of a server-sent event."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -43,7 +43,7 @@ class MessageShown(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class PresentShown(Struct, frozen=True):
-    """A user who is there."""
+    """A user who is present in the room."""
 
     user: str
     since: int
@@ -52,29 +52,31 @@ class PresentShown(Struct, frozen=True):
 
 
 class Welcome(Struct, frozen=True, kw_only=True):
-    """The first thing that a listener is told."""
+    """The first frame of a listener."""
 
     room: str
     connection: str
     client: str
     user: str
     generation: int
-    """What the client sends by requests carries it; what it sends over this connection has it."""
+    """The room's generation. An HTTP request that sends messages for the client must carry this
+    number; frames on the connection need not."""
     offset: int
-    """Messages from here on follow."""
+    """The offset of the next message that the listener gets."""
     start: int
-    """The first offset that the room remembers: what a client sent before cannot be found stored."""
+    """The first offset that the room still has. Frames of this client below it cannot be found, so
+    `sent` and `missing` do not count them."""
     settings: RoomSettings
     users: int
-    """How many users are there, as of `as_of`."""
+    """How many users are present, as of `as_of`."""
     presence: list[PresentShown]
-    """The first of them, in the order of names; the others can be asked for."""
+    """The first users in the order of names; `GET /v1/rooms/{room}/presence` lists all."""
     as_of: int
-    """What messages from here on tell of users, and of retained values, comes after these."""
+    """`users`, `presence` and the retained values include all messages below this offset."""
     sent: int | None
-    """The highest number of this client's frames that was found stored; None: none was."""
+    """The highest number of this client's frames that is stored; None if no frame is."""
     missing: list[int]
-    """Lower ones that were not: they were refused."""
+    """Lower numbers whose frames are not stored: they were refused."""
 
 
 class SentMessage(Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,12 +88,12 @@ class SentMessage(Struct, frozen=True, forbid_unknown_fields=True):
     deleted: bool = False
 
     def message(self) -> RoomMessage:
-        """The same, on its way into the room."""
+        """Return the message in the form that the room's commands take."""
         data = b"null" if isinstance(self.data, UnsetType) else bytes(self.data)
         return RoomMessage(self.type, data, self.key, self.deleted)
 
 
-class Heard(Struct, frozen=True, forbid_unknown_fields=True):
+class ClientFrame(Struct, frozen=True, forbid_unknown_fields=True):
     """A frame of a client: messages to send, or a ping."""
 
     send: list[SentMessage] | UnsetType = UNSET
@@ -99,12 +101,12 @@ class Heard(Struct, frozen=True, forbid_unknown_fields=True):
     ping: Any = UNSET
 
 
-decode_heard = msgspec.json.Decoder(Heard).decode
+decode_client_frame = msgspec.json.Decoder(ClientFrame).decode
 PONG = b'{"pong":1}'
 
 
 def shown(record: Record) -> Shown:
-    """A record of the room's log, as listeners get it; one that was not sent as a message, too."""
+    """Encode a record of the room's log as listeners get it, also a record without a type."""
     headers = record.headers
     kind, sender, origin = headers.get(TYPE), headers.get(SENDER), headers.get(ORIGIN)
     key = record.key
@@ -117,54 +119,56 @@ def shown(record: Record) -> Shown:
         time=record.timestamp,
         deleted=headers.get(DELETED) is True,
     )
-    who = origin if isinstance(origin, str) and origin else message.sender
-    return Shown(record.offset, message.type, who, _encode(message))
+    origin_or_user = origin if isinstance(origin, str) and origin else message.sender
+    return Shown(record.offset, message.type, origin_or_user, _encode(message))
 
 
 def origin_of(record: Record) -> str:
-    """The client that sent a record; empty if none did."""
+    """Return the client that sent a record; empty if the record carries no client."""
     origin = record.headers.get(ORIGIN)
     return origin if isinstance(origin, str) else ""
 
 
 def number_of(record: Record) -> int | None:
-    """The sender's number of the frame that a record came in."""
+    """Return the number of the frame that carried a record, as its client counted."""
     number = record.headers.get(NUMBER)
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def retained_shown(values: Iterable[RetainedValue]) -> list[MessageShown]:
-    """Retained values as messages."""
+    """Return retained values as messages."""
     return [
         MessageShown(
-            offset=one.offset,
-            type=one.type,
-            sender=one.sender,
-            key=one.key,
-            data=Raw(json_of(one.data)),
-            time=one.timestamp,
+            offset=value.offset,
+            type=value.type,
+            sender=value.sender,
+            key=value.key,
+            data=Raw(json_of(value.data)),
+            time=value.timestamp,
         )
-        for one in values
+        for value in values
     ]
 
 
 def presence_shown(present: Iterable[Present]) -> list[PresentShown]:
-    """Who is there."""
-    return [PresentShown(one.user, one.since_ms, one.connections) for one in present]
+    """Return the present users as listeners get them."""
+    return [PresentShown(user.user, user.since_ms, user.connections) for user in present]
 
 
 def messages_frame(messages: Sequence[Shown], offset: int) -> bytes:
-    """Messages, and where to go on behind them."""
-    return b'{"messages":[%b],"offset":%d}' % (b",".join([one.json for one in messages]), offset)
+    """Encode messages, with the offset from which to resume after them."""
+    encoded = b",".join([message.json for message in messages])
+    return b'{"messages":[%b],"offset":%d}' % (encoded, offset)
 
 
 def welcome_frame(welcome: Welcome) -> bytes:
-    """The first frame; retained values may be added for a listener that has none yet."""
+    """Encode the first frame; `begin_retained` adds retained values for a new listener."""
     return _encode({"welcome": welcome})
 
 
 def gap_frame(first: int, stop: int, look: RoomLook) -> bytes:
-    """What this listener will not get, and who is there; what is retained now is added."""
+    """Encode a gap: the lost offsets and the present users; `begin_retained` adds retained
+    values."""
     return _encode(
         {
             "gap": {"from": first, "to": stop},
@@ -177,7 +181,8 @@ def gap_frame(first: int, stop: int, look: RoomLook) -> bytes:
 
 
 def begin_retained(frame: bytes) -> bytes:
-    """A frame up to where its retained values stand; `END_RETAINED` ends it behind them."""
+    """Open the list of retained values at the end of a frame; `END_RETAINED` closes list and
+    frame."""
     return frame[:-1] + b',"retained":['
 
 
@@ -185,25 +190,25 @@ END_RETAINED = b"]}"
 
 
 def retained_part(values: Iterable[RetainedValue]) -> bytes:
-    """Some retained values, with commas between."""
+    """Encode retained values, separated by commas."""
     return _encode(retained_shown(values))[1:-1]
 
 
 def sent_frame(number: int | None, offset: int) -> bytes:
-    """A frame of the client is stored, from this offset on."""
+    """Encode the confirmation of a client's frame, with the offset of its first message."""
     return _encode({"sent": number, "offset": offset})
 
 
 def error_frame(problem: Any, number: int | None) -> bytes:
-    """A frame of the client was refused."""
-    found: dict[str, Any] = {"error": problem}
+    """Encode the refusal of a client's frame."""
+    frame: dict[str, Any] = {"error": problem}
     if number is not None:
-        found["n"] = number
-    return _encode(found)
+        frame["n"] = number
+    return _encode(frame)
 
 
 def on_socket(text: bytes) -> bytes:
-    """A text as one unmasked WebSocket frame."""
+    """Return a text as one unmasked WebSocket frame."""
     size = len(text)
     if size < 126:
         return bytes((0x81, size)) + text
@@ -213,13 +218,14 @@ def on_socket(text: bytes) -> bytes:
 
 
 def fragment(text: bytes, *, is_first: bool, is_last: bool) -> bytes:
-    """A part of a text as one unmasked frame of a fragmented WebSocket message."""
+    """Return a part of a text as one unmasked frame of a fragmented WebSocket message."""
     head = bytes((0x01 * is_first | 0x80 * is_last,))
     return head + on_socket(text)[1:]
 
 
 def in_stream(text: bytes, offset: int | None) -> bytes:
-    """A text as one server-sent event; its id is the offset to go on from."""
-    line = text.replace(b"\n", b" ").replace(b"\r", b" ")  # between JSON's tokens only
+    """Return a text as one server-sent event; its id is the offset from which to resume."""
+    # JSON has line breaks between its tokens only, never within a string: a space is equal.
+    line = text.replace(b"\n", b" ").replace(b"\r", b" ")
     name = b"" if offset is None else b"id: %d\n" % offset
     return name + DATA + line + END_OF_EVENT

@@ -1,4 +1,7 @@
-"""The hub: the rooms that have listeners in this process, and everything that they share."""
+"""The hub: the rooms with listeners in this process, and the tasks they share.
+
+`enter` takes steps in an order that no message can slip through: see `_prepare`.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from millstream.rooms.model import RoomLook
 from millstream.server.auth.access import Principal
 from millstream.server.auth.need import Need
 from millstream.server.core import Core
-from millstream.server.rooms.context import Ground
-from millstream.server.rooms.entry import RoomAsked, check_offset, find_sent, missing_of, user_of
+from millstream.server.rooms.context import RoomsContext
+from millstream.server.rooms.entry import EntryRequest, check_offset, find_sent, missing_of, user_of
 from millstream.server.rooms.frames import (
     Welcome,
     presence_shown,
@@ -30,7 +33,7 @@ from millstream.server.rooms.presence import Attendance
 from millstream.server.rooms.profile import PROFILES
 
 LOOK_S = 0.5
-"""How often it is looked whether the tokens of listeners still count."""
+"""How often the tokens of all listeners are checked."""
 
 GOING_AWAY = 1001
 POLICY = 1008
@@ -39,24 +42,24 @@ Make = Callable[..., RoomListener]
 
 
 class Entered(NamedTuple):
-    """A listener that may begin, and the first frame that its client gets."""
+    """A listener that may start, and the first frame that its client gets."""
 
     listener: RoomListener
     welcome: bytes
     look: RoomLook | None
-    """What the room retains, if the client wants to know."""
+    """The room's retained values, for a client that enters for the first time."""
     gap: tuple[int, int | None] | None
-    """What has expired of what the client wanted."""
+    """Offsets that the client did not process and that the room no longer has."""
 
 
 class Hub:
-    """Rooms of one server; belongs to its event loop."""
+    """The rooms of one server. Belongs to the server's event loop."""
 
     def __init__(self, core: Core, instance: str) -> None:
         self.core = core
         self.session = core.session
         settings = core.settings
-        self.ground = Ground(
+        self.context = RoomsContext(
             core.session,
             PROFILES[settings.rooms_profile],
             is_across=settings.rooms_across,
@@ -76,35 +79,38 @@ class Hub:
 
     @property
     def listeners(self) -> int:
-        """How many listen now."""
+        """The number of listeners in all rooms."""
         return sum(len(room.listeners) for room in self.rooms.values())
 
     def counts(self) -> dict[str, int]:
-        """What is measured of this process: who listens, and what was pushed and dropped."""
+        """Return the counters of this process: listeners, pushed messages, gaps."""
         return {
             "listeners": self.listeners,
-            "pushed": self.ground.pushed,
-            "gaps": self.ground.gaps,
+            "pushed": self.context.pushed,
+            "gaps": self.context.gaps,
         }
 
     def own_place(self) -> OwnPlace:
-        """How far this instance has come in each room: what it has heard, it has pushed.
+        """Return how far this instance has delivered in each room; the feed pushes every record it
+        reads.
 
-        A room in which no listener takes anything now has no place: nobody waits for its feed.
+        A room whose listeners all lag or wait is left out: no listener is served from its feed.
         """
         rooms = [room for room in self.rooms.values() if room.feed.is_heard]
-        return OwnPlace(self.attendance.name, {one.name: one.feed.position for one in rooms})
+        return OwnPlace(self.attendance.name, {room.name: room.feed.position for room in rooms})
 
     # Coming and going.
 
-    async def enter(self, principal: Principal, name: str, asked: RoomAsked, make: Make) -> Entered:
-        """Let a client into a room, as far as its first frame; `leave` must follow.
+    async def enter(
+        self, principal: Principal, name: str, request: EntryRequest, make: Make
+    ) -> Entered:
+        """Let a client into a room, up to its first frame. The caller must call `leave` at the end.
 
-        A ticket must be good when its client enters. From then on its token counts alone.
+        A ticket must be valid when its client enters. Later, only the ticket's token is checked.
         """
         principal = await self.core.tokens.confirm(principal)
         principal.require(Need("room", "read", name))
-        user = user_of(principal, asked, name)
+        user = user_of(principal, request, name)
         if principal.is_ticket:
             principal = replace(principal, expires_ms=None)
         room = self._room(name)
@@ -113,45 +119,56 @@ class Hub:
             room,
             principal,
             connection=secrets.token_urlsafe(9),
-            client=asked.client,
+            client=request.client,
             user=user,
-            types=asked.types,
+            types=request.types,
         )
         try:
             async with self.core.quota.entering(principal):
-                return await self._prepare(room, listener, asked)
+                return await self._prepare(room, listener, request)
         except BaseException:
             self.leave(listener)
             raise
 
-    async def _prepare(self, room: LiveRoom, listener: RoomListener, asked: RoomAsked) -> Entered:
+    async def _prepare(
+        self, room: LiveRoom, listener: RoomListener, request: EntryRequest
+    ) -> Entered:
+        """Join, then look, then start to listen at the offset of the look.
+
+        The order matters. Presence is stored before the look, so that the welcome counts this
+        client. Earlier frames of a returning client must be in the store before they are searched,
+        so that none is reported as missing and then stored. The listener starts at the look's
+        offset, so that the welcome's retained values and the messages that follow neither overlap
+        nor leave a hole.
+        """
         await self.attendance.take()
         if listener.user:
             await self.attendance.join(listener)
-        if asked.offset is not None:
-            await room.settled(asked.client)  # what an earlier connection of the client has sent
+        if request.offset is not None:
+            await room.settled(request.client)  # frames of the client's earlier connection
             is_node = self.core.seat is not None
             listener.generation = await self.attendance.resume(listener, is_handed_on=is_node)
-        # A client that comes from another node may have heard what this one is still to apply.
+        # A client that comes from another node may have read records that this node must still
+        # apply.
         await self.session.catch_up()
-        types = None if asked.types is None else [*asked.types]
+        types = None if request.types is None else [*request.types]
         look = await self.session.execute(LookIntoRoom(room.name, types))
-        check_offset(asked, look, room.name)
+        check_offset(request, look, room.name)
         room.settings = look.settings
-        if self.ground.own is not None and not room.is_begun:
-            self.ground.own.begin(room.log, look.offset)
+        if self.context.own is not None and not room.is_begun:
+            self.context.own.begin(room.log, look.offset)
         room.is_begun = True
         stored: set[int] = set()
-        if asked.offset is None:
+        if request.offset is None:
             listener.position = look.offset
             listener.generation = look.generation
         else:
-            listener.position = asked.offset
+            listener.position = request.offset
             stored = await self.session.ask(
                 lambda: find_sent(
                     self.core.store,
                     room.log,
-                    asked.client,
+                    request.client,
                     start=listener.position,
                     stop=look.offset,
                 )
@@ -169,14 +186,14 @@ class Hub:
             presence=presence_shown(look.presence),
             as_of=look.offset,
             sent=max(stored, default=None),
-            missing=missing_of(stored, asked.sent),
+            missing=missing_of(stored, request.sent),
         )
         gap = (listener.position, look.start) if listener.position < look.start else None
-        wanted = look if asked.offset is None else None
-        return Entered(listener, welcome_frame(welcome), wanted, gap)
+        look_of_new_client = look if request.offset is None else None
+        return Entered(listener, welcome_frame(welcome), look_of_new_client, gap)
 
     def begin_listening(self, entered: Entered) -> None:
-        """Greet a client, and push to it what comes from then on."""
+        """Send the first frame, and push all later messages to the client."""
         listener = entered.listener
         self.rooms[listener.room.name].listeners.add(listener)
         listener.start(entered.welcome, entered.look, entered.gap)
@@ -186,7 +203,7 @@ class Hub:
             self._looking = asyncio.create_task(self._look())
 
     def leave(self, listener: RoomListener) -> None:
-        """A connection has ended."""
+        """Remove a listener whose connection has ended."""
         room = self.rooms[listener.room.name]
         listener.stop()
         room.listeners.discard(listener)
@@ -197,15 +214,17 @@ class Hub:
             room.close()
 
     def _room(self, name: str) -> LiveRoom:
-        found = self.rooms.get(name)
-        if found is None:
-            found = self.rooms[name] = LiveRoom(self.ground, name)
-        return found
+        room = self.rooms.get(name)
+        if room is None:
+            room = self.rooms[name] = LiveRoom(self.context, name)
+        return room
 
     # Sending.
 
     async def send(self, command: SendToRoom) -> int:
-        """Send for a request, or a client of the streaming socket."""
+        """Send messages for an HTTP request or for a client of the streaming socket."""
+        # A room with listeners stores the messages itself: it pushes them right after the commit,
+        # instead of reading them back.
         room = self.rooms.get(command.room)
         if room is None:
             return await self.session.execute(command)
@@ -214,16 +233,16 @@ class Hub:
     # In the background.
 
     async def _look(self) -> None:
-        """End connections whose tokens were revoked, or whose tickets are over."""
+        """End connections whose tokens were revoked, or have expired."""
         while self.rooms and not self.core.closing.is_set():
             await asyncio.sleep(LOOK_S)
-            listeners = [one for room in self.rooms.values() for one in room.listeners]
+            listeners = [listener for room in self.rooms.values() for listener in room.listeners]
             ended: dict[tuple[Principal, str], bool] = {}
             for listener in listeners:
-                asked = listener.principal, listener.room.name
-                if asked not in ended:
-                    ended[asked] = await self._has_ended(*asked)
-                if ended[asked]:
+                access = listener.principal, listener.room.name
+                if access not in ended:
+                    ended[access] = await self._has_ended(*access)
+                if ended[access]:
                     listener.close(POLICY, "the token has expired, or was revoked")
 
     async def _has_ended(self, principal: Principal, room: str) -> bool:
@@ -234,21 +253,21 @@ class Hub:
         except (Unauthenticated, Denied):
             return True
         except MillstreamError:
-            pass  # the store does not answer now: look again later
+            pass  # the store does not answer now: check again later
         return False
 
     async def _end(self) -> None:
-        """When the server stops: end all connections."""
+        """End all connections when the server stops."""
         await self.core.closing.wait()
         for room in self.rooms.values():
             for listener in [*room.listeners]:
                 listener.close(GOING_AWAY, "the server is stopping")
 
     async def close(self) -> None:
-        """Finish what was begun, and stop being an instance."""
-        tasks = [one for one in (self._looking, self._ending) if one is not None]
+        """End the background tasks, and release the name of this instance."""
+        tasks = [task for task in (self._looking, self._ending) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.ground.finish()
+        await self.context.finish()
         await self.attendance.close()

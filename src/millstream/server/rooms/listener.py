@@ -1,13 +1,14 @@
-"""A listener: one connection's place in a room's feed, and what happens if it is slow.
+"""A listener: one connection's position in a room's feed, and the handling of slow connections.
 
-    live      at the feed's position; what comes is written at once
-    waiting   its connection takes nothing more now: what comes waits in an outbox
-    behind    below the feed's position: it reads the room's log up to there, at its own pace
+    live      at the feed's position; messages are written at once
+    waiting   the connection accepts no more bytes now: messages wait in an outbox
+    behind    below the feed's position: the listener reads the room's log at its own pace
 
-If too much waits, or messages expired before they could be read, the listener is told of a gap, gets
-what is retained, and goes on behind it. Many retained values are one long frame: it is written part by
-part, each read from the store once the client has taken the part before. How bytes reach the client is left to its two kinds: a
-WebSocket, and a stream of server-sent events.
+A listener gets a gap if its outbox overflows, or if messages expired before it read them. After the
+gap it gets the retained values and continues. Many retained values form one long frame. The
+listener writes this frame in parts, and reads the next part from the store when the client has
+taken the last part, so that a slow client costs no memory. Two subclasses write the bytes: to a
+WebSocket, and to a stream of server-sent events.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from millstream.rooms.settings import RoomSettings
 from millstream.server.auth.access import Principal
 from millstream.server.journal import note_failure
 from millstream.server.problems import problem_of
-from millstream.server.rooms.context import Ground
+from millstream.server.rooms.context import RoomsContext
 from millstream.server.rooms.frames import (
     END_RETAINED,
     begin_retained,
@@ -46,10 +47,10 @@ from millstream.server.rooms.outbox import RoomOutbox
 from millstream.server.rooms.pushing import PushedMessages, pushed
 
 PIECE_BYTES = 64 * 1024
-"""About how much of an outbox is written at once."""
+"""About how many bytes of an outbox are written at once."""
 
 LONG_BYTES = 128 * 1024
-"""What a long frame that is being written counts among the unread answers of its token."""
+"""Bytes that a long frame counts as unread answer of its token while it is written."""
 
 RESTARTED = 1012
 FAILED = 1011
@@ -57,46 +58,51 @@ TRY_LATER = 1013
 
 
 def is_for_now(error: MillstreamError) -> bool:
-    """Whether a message was not stored, or may not be, for a reason that passes without its client."""
+    """Whether the store failed in a way that passes, so that the client should send the message
+    again later.
+
+    A full disk is excluded: it lasts until an operator acts.
+    """
     if isinstance(error, DiskFull):
         return False
     return isinstance(error, WriteFailed | OutcomeUnknown | OutOfSequence)
 
 
-class RoomPlace(Protocol):
-    """A room, as its listeners know it."""
+class ListenedRoom(Protocol):
+    """A room, as its listeners use it."""
 
     name: str
     feed: Feed
-    ground: Ground
+    context: RoomsContext
 
     @property
     def settings(self) -> RoomSettings:
-        """The settings that hold now."""
+        """The current settings."""
 
     @property
     def relays_all(self) -> bool:
-        """Whether listeners here hear what other processes send."""
+        """Whether listeners get records that other processes stored."""
 
     def relays(self, record: Record) -> bool:
-        """Whether a record is for listeners here."""
+        """Whether listeners of this process get a record."""
 
     def attach(self, listener: RoomListener) -> bool:
-        """Let a listener hear what comes; False if it has to read up to that first."""
+        """Add a listener to the feed; False if the listener must first read up to the feed's
+        position."""
 
     def send_for(
         self, listener: RoomListener, messages: list[RoomMessage], number: int | None
     ) -> asyncio.Future[Sent]:
-        """Store what a listener's client has sent, and tell it so."""
+        """Store messages of a listener's client, and confirm them to the client."""
 
     def conflate(
         self, listener: RoomListener, messages: list[RoomMessage], number: int | None
     ) -> None:
-        """Keep messages until the tick, of each type and client the latest."""
+        """Keep the latest message of each type and client until the next tick."""
 
 
 class RoomListener:
-    """One listener; belongs to the event loop that serves it."""
+    """One listener. Belongs to the event loop that serves its connection."""
 
     __slots__ = (
         "_behind",
@@ -123,7 +129,7 @@ class RoomListener:
 
     def __init__(
         self,
-        room: RoomPlace,
+        room: ListenedRoom,
         principal: Principal,
         *,
         connection: str,
@@ -140,75 +146,81 @@ class RoomListener:
         self.types = types
         self.position = 0
         self.generation = 0
-        """Of the room, when the client came: what it sends is refused once it came elsewhere."""
+        """The room's generation when the client entered. Once the client has entered through
+        another instance, the store refuses its messages under this generation."""
         self.is_ready = True
-        """Whether the connection takes what is written now."""
+        """Whether the connection accepts bytes now."""
         self.is_gone = False
         self.is_cut = False
-        """Whether nothing more is heard: a frame may not be stored, and its client comes again."""
+        """Whether further frames of the client are ignored: an earlier frame may not be stored, and
+        the client must reconnect to send it again."""
         self.turn = 0
-        """Frames with a number that were handed to the store at once."""
+        """How many numbered frames were handed to the store; conflated frames are not counted."""
         self.unanswered = 0
-        """How many of these are not answered."""
+        """How many of these frames have no answer yet."""
         self.outbox: RoomOutbox | None = None
         self.pending: set[int] = set()
-        """Numbers of this client's frames that are being stored."""
+        """Numbers of the client's frames that are being stored."""
         self.words: list[tuple[bytes, int | None]] | None = None
-        """Frames that wait for the end of a long one that is being written; None if none is."""
+        """Frames that wait until a long frame is complete; None while no long frame is written."""
         self._behind: asyncio.Task[None] | None = None
         self._ready: asyncio.Event | None = None
         self._counted_bytes = 0
-        """What the outbox counts among the unread answers of the token."""
+        """Bytes of the outbox that are counted as unread answers of the token."""
         self._gap: tuple[int, int | None] | None = None
-        """What is to be told first: the first offset that is missing, and the one behind the last."""
+        """The gap to report next: the first missing offset and the end; None: up to the room's
+        end."""
 
-    # What the kinds of listeners do their own way.
+    # Implemented by the subclasses.
 
     def write(self, frame: bytes) -> None:
-        """Write an encoded WebSocket frame that only says messages."""
-        raise AssertionError("a kind of listener says how")
+        """Write an encoded WebSocket frame that holds messages only."""
+        raise AssertionError("a subclass implements this")
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
-        """Write a frame that is JSON; with the offset to go on from, if it says one."""
-        raise AssertionError("a kind of listener says how")
+        """Write a JSON frame; `offset` is the offset from which to resume after it."""
+        raise AssertionError("a subclass implements this")
 
     def tell_part(self, text: bytes, offset: int, *, is_first: bool, is_last: bool) -> None:
         """Write a part of a long frame."""
-        raise AssertionError("a kind of listener says how")
+        raise AssertionError("a subclass implements this")
 
     def close(self, code: int, reason: str) -> None:
         """End the connection."""
-        raise AssertionError("a kind of listener says how")
+        raise AssertionError("a subclass implements this")
 
     def refuse(self, error: MillstreamError, number: int | None) -> None:
-        """Tell the client that a frame of its own was refused.
+        """Report to the client the refusal of a frame.
 
-        If the store could not take it, or nobody knows, the connection ends instead: the client
-        comes again, is told what is stored, and sends the rest again, in order.
+        If the store failed, or the outcome is unknown, the connection ends instead. The client
+        reconnects, learns from the welcome which frames are stored, and sends the others again in
+        order. After a refusal the client could send later frames first.
         """
         if number is not None and is_for_now(error):
-            if number in self.pending:  # else it came back as stored before its answer was lost
+            if number in self.pending:  # else the message was read back: it is stored
                 self.is_cut = True
-                self.close(FAILED, "the store does not answer now; come again, and send again")
+                self.close(FAILED, "the store does not answer now; connect again, and send again")
             return
         if number is not None:
             self.pending.discard(number)
         self.tell(error_frame(problem_of(error), number))
 
-    # What the feed tells.
+    # Called by the feed.
 
     def deliver(self, delivery: Delivery) -> None:
-        """Push messages, or let them wait."""
-        found = self._pushed(delivery)
-        if self.pending and self.client in found.origins:
-            self._confirm_own(found.origins[self.client])
+        """Push messages, or keep them in the outbox."""
+        messages = self._pushed(delivery)
+        if self.pending and self.client in messages.origins:
+            # The confirmation must reach the client before messages behind its own. The commit's
+            # callback may run after this delivery, so the first of both confirms.
+            self._confirm_own(messages.origins[self.client])
         if self.is_ready and self.outbox is None:
-            if self.types is None and self.client not in found.origins:
-                if found.whole:
-                    self.write(found.whole)
-            elif frame := found.frame(self.types, self.client):
+            if self.types is None and self.client not in messages.origins:
+                if messages.whole:
+                    self.write(messages.whole)
+            elif frame := messages.frame(self.types, self.client):
                 self.write(frame)
-            self.room.ground.pushed += len(found.messages)
+            self.room.context.pushed += len(messages.messages)
             return
         self._let_wait(delivery)
 
@@ -217,18 +229,18 @@ class RoomListener:
         return pushed(delivery, None if room.relays_all else room.relays)
 
     def miss(self, missing: Missing) -> None:
-        """Tell of what cannot be delivered, with what is retained."""
+        """Report records that cannot be delivered as a gap, with the retained values."""
         self.room.feed.detach(self)
         self._begin_behind((missing.first, missing.stop))
 
     def restart(self) -> None:
-        """The room was deleted: a client that wants to go on joins anew."""
+        """End the connection, because the room was deleted; the client may join again."""
         self.close(RESTARTED, "the room was deleted, or its log was set back; join again")
 
-    # What was sent.
+    # Confirmations.
 
     def confirm(self, number: int | None, offset: int) -> None:
-        """Tell the client that a frame of its own is stored; once, before what comes behind it."""
+        """Confirm a stored frame to the client, once."""
         if number is not None and number in self.pending:
             self.pending.discard(number)
             self.tell(sent_frame(number, offset))
@@ -240,17 +252,19 @@ class RoomListener:
     # Slow connections.
 
     def pause(self) -> None:
-        """The connection takes nothing more for now."""
+        """Write nothing more: the connection accepts no bytes now."""
         self.is_ready = False
 
     def resume(self) -> None:
-        """The connection takes more: write what waits."""
+        """Write the waiting messages: the connection accepts bytes again."""
         self.is_ready = True
         if self._ready is not None:
             self._ready.set()
         if self._behind is not None:
             return
         if self._gap is not None:
+            # An overflown outbox was dropped as a whole. The gap is reported only now, when the
+            # client reads again, so that it covers everything that was lost meanwhile.
             self._begin_behind(self._gap)
         while self.is_ready and self.outbox is not None:
             piece = self.outbox.take(PIECE_BYTES)
@@ -267,22 +281,23 @@ class RoomListener:
                 conflated=settings.conflated_types,
                 priority=settings.priority,
             )
-        found = self._pushed(delivery)
-        own = self.client if self.client in found.origins else ""
-        self.outbox.put(found.some(self.types, own), found.stop)
+        messages = self._pushed(delivery)
+        sender = self.client if self.client in messages.origins else ""
+        self.outbox.put(messages.some(self.types, sender), messages.stop)
         if not self._count_outbox():
             self.outbox.overflow()
         if self.outbox.gap_from is not None:
             self._gap = (self.outbox.gap_from, None)
             self.outbox = None
             self._count_outbox()
-            self.room.ground.gaps += 1
+            self.room.context.gaps += 1
             self.room.feed.detach(self)
 
     def _count_outbox(self) -> bool:
-        """Count what waits among the unread answers of the token; False if that may not wait."""
+        """Count the outbox as unread answers of the token; False if the token's quota is
+        exceeded."""
         now_bytes = 0 if self.outbox is None else self.outbox.held_bytes
-        grown, quota = now_bytes - self._counted_bytes, self.room.ground.quota
+        grown, quota = now_bytes - self._counted_bytes, self.room.context.quota
         if grown > 0 and not quota.let_wait(self.principal, grown):
             return False
         if grown < 0:
@@ -295,8 +310,12 @@ class RoomListener:
     def start(
         self, welcome: bytes, look: RoomLook | None, gap: tuple[int, int | None] | None = None
     ) -> None:
-        """Greet the client, with what a look has found retained, and begin to listen at `position`:
-        at once if the feed is there, else after reading up to it."""
+        """Send the first frame, with the retained values of a look, and start to listen at
+        `position`.
+
+        The listener is live at once if the feed is at its position. Otherwise the listener reads
+        the log first.
+        """
         if look is not None and look.more_after:
             self._begin_behind(gap, (welcome, look))
             return
@@ -307,7 +326,7 @@ class RoomListener:
             self._begin_behind(gap)
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Leave the feed, and drop all waiting messages."""
         self.is_gone = True
         self.room.feed.detach(self)
         self.outbox = None
@@ -329,7 +348,11 @@ class RoomListener:
     async def _catch_up(
         self, gap: tuple[int, int | None] | None, greeting: tuple[bytes, RoomLook] | None
     ) -> None:
-        """Read up to the feed, as fast as the connection takes it, and be live from then on."""
+        """Read up to the feed's position as fast as the connection accepts bytes, then go live.
+
+        `attach` must follow the last read without an await in between: the feed could move on
+        in the meantime, and the listener would miss the records.
+        """
         assert self._ready is not None
         feed = self.room.feed
         try:
@@ -346,12 +369,12 @@ class RoomListener:
             self.close(FAILED, "the store does not answer now; join again")
         except Exception as error:
             note_failure(error, room=self.room.name)
-            self.close(FAILED, "the server failed here; its log says where")
+            self.close(FAILED, "the server failed; its log says where")
         finally:
             self._behind = self._ready = None
 
     async def _until_ready(self) -> None:
-        """Wait until the connection takes more; what expires meanwhile is told as a gap."""
+        """Wait until the connection accepts bytes. Messages that expire meanwhile become a gap."""
         assert self._ready is not None
         if not self._ready.is_set():
             self.room.feed.rest(id(self))
@@ -361,44 +384,45 @@ class RoomListener:
     async def _read_some(self) -> None:
         assert self._ready is not None
         feed = self.room.feed
-        found = await feed.read(self.position, feed.position)
+        delivery = await feed.read(self.position, feed.position)
         await self._until_ready()
-        if isinstance(found, Missing):
-            await self._tell_gap(found.first, found.stop)
+        if isinstance(delivery, Missing):
+            await self._tell_gap(delivery.first, delivery.stop)
             return
-        self.position = feed.move(id(self), found.stop)
-        come = self._pushed(found)
-        if self.pending and self.client in come.origins:
-            self._confirm_own(come.origins[self.client])
-        if messages := come.some(self.types, self.client):
-            self.tell(messages_frame(messages, found.stop), found.stop)
-        self.room.ground.pushed += len(messages)
+        self.position = feed.move(id(self), delivery.stop)
+        pushed_messages = self._pushed(delivery)
+        if self.pending and self.client in pushed_messages.origins:
+            self._confirm_own(pushed_messages.origins[self.client])
+        if messages := pushed_messages.some(self.types, self.client):
+            self.tell(messages_frame(messages, delivery.stop), delivery.stop)
+        self.room.context.pushed += len(messages)
         if not self.is_ready:
             self._ready.clear()
 
     async def _tell_gap(self, first: int, stop: int | None) -> None:
-        """Tell of a gap; without a `stop`, of everything up to the end."""
+        """Report a gap from `first` to `stop`; without a `stop`, to the room's end."""
         assert self._ready is not None
         types = None if self.types is None else [*self.types]
-        look = await self.room.ground.session.execute(LookIntoRoom(self.room.name, types))
+        look = await self.room.context.session.execute(LookIntoRoom(self.room.name, types))
         await self._until_ready()
         self.position = self.room.feed.move(id(self), look.offset if stop is None else stop)
         await self._tell_retained(gap_frame(first, self.position, look), look)
 
     async def _tell_retained(self, frame: bytes, look: RoomLook) -> None:
-        """Write a frame with all retained values, each part once the client has taken the last one.
+        """Write a frame with all retained values, in parts; each part waits until the last was
+        taken.
 
-        A value that has changed since the look is left out: the message that changed it follows.
+        A value that changed after the look is left out: its newer message follows.
         """
         assert self._ready is not None
-        ground, types = self.room.ground, None if self.types is None else [*self.types]
+        context, types = self.room.context, None if self.types is None else [*self.types]
         values: list[RetainedValue] = look.retained
         after, start = look.more_after, begin_retained(frame)
         is_first, has_some = True, False
         self.words = []
-        with ground.quota.sending(self.principal, LONG_BYTES if after else 0):
+        with context.quota.sending(self.principal, LONG_BYTES if after else 0):
             while True:
-                unchanged = [one for one in values if one.offset < look.offset]
+                unchanged = [value for value in values if value.offset < look.offset]
                 start += retained_part(unchanged) + (b"" if after else END_RETAINED)
                 self.tell_part(start, self.position, is_first=is_first, is_last=not after)
                 if not self.is_ready:
@@ -406,14 +430,16 @@ class RoomListener:
                 if not after:
                     break
                 has_some, is_first = has_some or bool(unchanged), False
-                values, unchanged, start = [], [], b""  # nothing is held while the client reads
+                values, unchanged, start = [], [], b""  # hold no memory while the client reads
                 await self._ready.wait()
-                page = await ground.session.execute(
+                page = await context.session.execute(
                     ReadRetained(self.room.name, types, look.log_id, after)
                 )
                 values, after = page.values, page.more_after
                 start = (
-                    b"," if has_some and any(one.offset < look.offset for one in values) else b""
+                    b","
+                    if has_some and any(value.offset < look.offset for value in values)
+                    else b""
                 )
         words, self.words = self.words, None
         for word in words:

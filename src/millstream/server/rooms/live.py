@@ -1,4 +1,4 @@
-"""A room with listeners in this process: its feed, its settings, and what is sent to it here."""
+"""A room with listeners in this process: feed, settings, and the sending of messages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
 from millstream.rooms.settings import DEFAULTS, RoomSettings
 from millstream.rooms.turns import Turn
 from millstream.server.rooms.conflation import Conflation
-from millstream.server.rooms.context import Ground
+from millstream.server.rooms.context import RoomsContext
 from millstream.server.rooms.listener import RoomListener
 
 
-class Kept(NamedTuple):
-    """A message that waits for the tick, and the frames that are answered when it is stored."""
+class ConflatedMessage(NamedTuple):
+    """A message that waits for the tick, and the frames to confirm when it is stored."""
 
     listener: RoomListener
     message: RoomMessage
@@ -31,79 +31,81 @@ class Kept(NamedTuple):
 
 
 class LiveRoom:
-    """One room; lives while it has a listener, or one on its way."""
+    """One room. Exists while it has a listener, or a client that is entering."""
 
-    def __init__(self, ground: Ground, name: str) -> None:
-        self.ground = ground
+    def __init__(self, context: RoomsContext, name: str) -> None:
+        self.context = context
         self.name = name
         self.log = log_of(name)
-        self.feed = ground.session.feeds.of(self.log)
+        self.feed = context.session.feeds.of(self.log)
         self.feed.hold()
-        self.feed.gather_s = ground.gather_s
-        self.feed.fetch_records_max = ground.batch
-        if ground.own is not None:
-            ground.own.follow(self.log)
+        self.feed.gather_s = context.gather_s
+        self.feed.fetch_records_max = context.batch
+        if context.own is not None:
+            context.own.follow(self.log)
         self.listeners: set[RoomListener] = set()
         self.guests = 0
-        """Listeners, and those that are on their way."""
+        """Listeners, and clients that are entering."""
         self.is_begun = False
-        """Whether it was looked at: what was there before counts as stored here."""
+        """Whether a first look has set the offset below which all records count as stored here."""
         self._settings = DEFAULTS
         self._sending: dict[str, int] = {}
         """How many frames of each client are being stored."""
         self._settled = asyncio.Event()
-        self._conflation: Conflation[Kept] = Conflation()
+        self._conflation: Conflation[ConflatedMessage] = Conflation()
         self._tick: asyncio.TimerHandle | None = None
 
     @property
     def settings(self) -> RoomSettings:
-        """The settings that hold now, as far as this process has seen."""
-        views = self.ground.store.views
+        """The current settings, as of the last commit that this process knows."""
+        views = self.context.store.views
         log_id = views.get(keys.log_name(self.log))
-        found = views.get(room_keys.room(log_id)) if log_id else None
-        if isinstance(found, RoomSettings):
-            self._settings = found
+        view = views.get(room_keys.room(log_id)) if log_id else None
+        if isinstance(view, RoomSettings):
+            self._settings = view
         return self._settings
 
     @settings.setter
-    def settings(self, found: RoomSettings) -> None:
-        self._settings = found
+    def settings(self, settings: RoomSettings) -> None:
+        self._settings = settings
 
     def attach(self, listener: RoomListener) -> bool:
-        """Let a listener hear what comes; False if it has to read up to that first."""
+        """Add a listener to the feed; False if the listener must first read up to its position."""
         return self.feed.attach(listener)
 
     def close(self) -> None:
-        """Let go of it: nobody listens any more."""
+        """Store the conflated messages, and release the feed: the room has no listeners any
+        more."""
         if self._tick is not None:
             self._tick.cancel()
             self._flush()
-        if self.ground.own is not None:
-            self.ground.own.unfollow(self.log)
+        if self.context.own is not None:
+            self.context.own.unfollow(self.log)
         self.feed.release()
 
     @property
     def relays_all(self) -> bool:
-        """Whether listeners here hear what other processes send."""
-        return self.ground.own is None
+        """Whether listeners get records that other processes stored."""
+        return self.context.own is None
 
     def relays(self, record: Record) -> bool:
-        """Whether a record is for listeners here: presence always is, and what is stored here."""
-        own = self.ground.own
-        if own is None or record.headers.get(TYPE) in RESERVED_TYPES:
+        """Whether listeners of this process get a record: presence always, else if it was stored
+        here."""
+        own_records = self.context.own
+        if own_records is None or record.headers.get(TYPE) in RESERVED_TYPES:
             return True
-        return own.has(self.log, record.offset)
+        return own_records.has(self.log, record.offset)
 
     # Sending.
 
     def send(self, command: SendToRoom) -> asyncio.Future[Sent]:
-        """Store messages, and push them to all who listen here."""
+        """Store messages, and push them to all listeners of this process."""
         return self._store(command, ())
 
     def send_for(
         self, listener: RoomListener, messages: list[RoomMessage], number: int | None
     ) -> asyncio.Future[Sent]:
-        """Store what a listener's client has sent, and tell it so."""
+        """Store messages of a listener's client, and confirm them to the client."""
         command = self._sent_by(listener, messages, number)
         if number is None:
             return self._store(command, ())
@@ -123,76 +125,81 @@ class LiveRoom:
     def conflate(
         self, listener: RoomListener, messages: list[RoomMessage], number: int | None
     ) -> None:
-        """Keep messages until the tick, of each type and client the latest."""
+        """Keep the latest message of each type and client until the next tick."""
         numbers = [] if number is None else [number]
         listener.pending.update(numbers)
         for message in messages:
-            kept = Kept(listener, message, numbers)
-            replaced = self._conflation.put(message.type, listener.client, kept)
+            # A replaced message is never stored. The newer message confirms the frames of both, so
+            # that the client does not send the older frame again.
+            conflated = ConflatedMessage(listener, message, numbers)
+            replaced = self._conflation.put(message.type, listener.client, conflated)
             if replaced is not None:
-                numbers += [one for one in replaced.numbers if one not in numbers]
+                numbers += [earlier for earlier in replaced.numbers if earlier not in numbers]
         if self._tick is None:
             loop = asyncio.get_running_loop()
-            tick_s = self.settings.tick * self.ground.profile.tick_factor
+            tick_s = self.settings.tick * self.context.profile.tick_factor
             wait_s = self._conflation.due_s(loop.time(), tick_s)
             self._tick = loop.call_later(wait_s, self._flush)
 
     def _flush(self) -> None:
-        """Store what has gathered in the tick, all of it in one commit."""
+        """Store the conflated messages of the tick, with one command per client."""
         self._tick = None
-        by_client: dict[RoomListener, list[Kept]] = {}
-        for kept in self._conflation.take(asyncio.get_running_loop().time()):
-            by_client.setdefault(kept.listener, []).append(kept)
-        for listener, some in by_client.items():
-            numbers = sorted({number for kept in some for number in kept.numbers})
+        by_client: dict[RoomListener, list[ConflatedMessage]] = {}
+        for conflated in self._conflation.take(asyncio.get_running_loop().time()):
+            by_client.setdefault(conflated.listener, []).append(conflated)
+        for listener, waiting in by_client.items():
+            numbers = sorted({number for conflated in waiting for number in conflated.numbers})
             number = numbers[-1] if numbers else None
-            messages = [kept.message for kept in some]
+            messages = [conflated.message for conflated in waiting]
             command = self._sent_by(listener, messages, number)
-            told = [(listener, one) for one in numbers]
-            self.ground.begin(self._store_kept(command, told, listener))
+            confirmed = [(listener, number) for number in numbers]
+            self.context.begin(self._store_conflated(command, confirmed, listener))
 
-    async def _store_kept(
+    async def _store_conflated(
         self,
         command: SendToRoom,
-        told: Sequence[tuple[RoomListener, int]],
+        confirmed: Sequence[tuple[RoomListener, int]],
         listener: RoomListener,
     ) -> None:
         try:
-            await self._store(command, told)
+            await self._store(command, confirmed)
         except MillstreamError as error:
-            numbers: list[int | None] = [number for _, number in told]
+            numbers: list[int | None] = [number for _, number in confirmed]
             for number in numbers or [None]:
                 listener.refuse(error, number)
 
     def _store(
         self,
         command: SendToRoom,
-        told: Sequence[tuple[RoomListener, int]],
+        confirmed: Sequence[tuple[RoomListener, int]],
         turn: Turn | None = None,
     ) -> asyncio.Future[Sent]:
-        """Begin to store messages; they are pushed as soon as they are durable."""
-        storing = self.ground.session.begin(Broadcast(command, turn))
+        """Begin to store messages. They are pushed as soon as they are durable."""
+        # `begin_send` tells the feed that a commit is on its way: the feed waits for the records
+        # that `_stored` offers, instead of reading them back from the store.
+        storing = self.context.session.begin(Broadcast(command, turn))
         self.feed.begin_send()
         self._sending[command.origin] = self._sending.get(command.origin, 0) + 1
-        storing.add_done_callback(partial(self._stored, command, told, turn))
+        storing.add_done_callback(partial(self._stored, command, confirmed, turn))
         return storing
 
     def _stored(
         self,
         command: SendToRoom,
-        told: Sequence[tuple[RoomListener, int]],
+        confirmed: Sequence[tuple[RoomListener, int]],
         turn: Turn | None,
         storing: asyncio.Future[Sent],
     ) -> None:
-        """Tell the sender, and push; what failed is told by the caller that waits for it."""
+        """Confirm the frames and push the messages. The caller that waits reports a failure."""
         feed, client = self.feed, command.origin
         if turn is not None:
-            told[0][0].unanswered -= 1
+            confirmed[0][0].unanswered -= 1
         if not storing.cancelled() and storing.exception() is None:
             sent = storing.result()
-            for listener, number in told:
+            for listener, number in confirmed:
                 listener.confirm(number, sent.offset)
-            if self.ground.profile.pushes_own:
+            # Confirm before pushing: the client must know its own offset before messages behind it.
+            if self.context.profile.pushes_own:
                 feed.offer(sent.offset, records_of(self.log, command, sent))
         self._sending[client] -= 1
         if not self._sending[client]:
@@ -201,14 +208,14 @@ class LiveRoom:
         feed.end_send()
 
     async def settled(self, client: str) -> None:
-        """Wait until nothing that a client has sent is on its way into the store."""
+        """Wait until no frame of a client is being stored."""
         while client in self._sending:
             self._settled.clear()
             await self._settled.wait()
 
 
 def records_of(log: str, command: SendToRoom, sent: Sent) -> list[Record]:
-    """The records that messages have become, as they would be read."""
+    """Return the records of messages that were just stored, equal to records read from the log."""
     common: dict[str, str | int] = {}
     if command.sender:
         common[SENDER] = command.sender
@@ -220,11 +227,11 @@ def records_of(log: str, command: SendToRoom, sent: Sent) -> list[Record]:
         Record(
             log,
             sent.offset + index,
-            NULL if one.deleted else one.data,
+            NULL if message.deleted else message.data,
             sent.timestamp,
-            None if one.key is None else one.key.encode(),
-            Headers({TYPE: one.type, **common, **({DELETED: True} if one.deleted else {})}),
+            None if message.key is None else message.key.encode(),
+            Headers({TYPE: message.type, **common, **({DELETED: True} if message.deleted else {})}),
             sent.timestamp,
         )
-        for index, one in enumerate(command.messages)
+        for index, message in enumerate(command.messages)
     ]

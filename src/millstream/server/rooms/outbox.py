@@ -1,12 +1,12 @@
-"""The outbox of a slow listener: what waits for it, in two lanes, bounded in bytes; pure.
+"""The outbox of a slow listener: its waiting messages, in two lanes, bounded in bytes; pure.
 
-Messages of priority types overtake the others. A message of a conflated type takes the place of an
-earlier one of the same type and sender that still waits. Within a lane the order of offsets holds.
-With every piece goes the offset from which the listener would have to go on if its connection broke
-then: the lowest that waits. What has overtaken it comes a second time in that case.
+Messages of priority types overtake normal messages. A message of a conflated type replaces an
+earlier waiting message of the same type and sender. Each lane is ordered by offset. Every piece
+carries the lowest waiting offset: from there the client resumes if its connection breaks. Messages
+that overtook that offset are sent again in this case.
 
-If too much waits, everything that waits is dropped, and the outbox is `overflown`: the listener has
-a gap, from `gap_from` on.
+If the outbox exceeds its bytes, all waiting messages are dropped and the outbox is `overflown`: the
+listener has a gap that starts at `gap_from`.
 """
 
 from __future__ import annotations
@@ -17,104 +17,104 @@ from typing import NamedTuple
 from msgspec import Struct
 
 MESSAGE_BYTES = 100
-"""About what a message that waits takes besides its text."""
+"""About how many bytes a waiting message takes besides its text."""
 
 
 class Shown(Struct, frozen=True, gc=False):
-    """A message as listeners get it, and what decides about its way."""
+    """A message as listeners get it, and the fields that decide about its delivery."""
 
     offset: int
     type: str
     origin: str
-    """The client that sent it, or else the user."""
+    """The client that sent the message; its user, if the client is unknown."""
     json: bytes
 
 
 class OutboxPiece(NamedTuple):
-    """Messages that may be sent together, and the offset to go on from behind them."""
+    """Messages to send together, and the offset from which to resume after them."""
 
     messages: list[Shown]
     offset: int
 
 
 class RoomOutbox:
-    """What waits for one listener."""
+    """The waiting messages of one listener."""
 
     def __init__(
         self, bytes_max: int, *, conflated: Collection[str], priority: Collection[str]
     ) -> None:
         self.bytes = 0
-        """How much waits."""
+        """Bytes of the waiting messages."""
         self.gap_from: int | None = None
-        """The first offset that was dropped; None if nothing was."""
+        """The first dropped offset; None if no message was dropped."""
         self._bytes_max = bytes_max
         self._conflated = conflated
         self._priority = priority
         self._ahead: dict[int, Shown] = {}
-        self._others: dict[int, Shown] = {}
+        self._normal: dict[int, Shown] = {}
         self._latest: dict[tuple[str, str], int] = {}
         self._stop = 0
 
     def __bool__(self) -> bool:
-        return bool(self._ahead or self._others)
+        return bool(self._ahead or self._normal)
 
     @property
     def held_bytes(self) -> int:
-        """About how much memory is held for what waits."""
-        return self.bytes + MESSAGE_BYTES * (len(self._ahead) + len(self._others))
+        """About how many bytes of memory the waiting messages hold."""
+        return self.bytes + MESSAGE_BYTES * (len(self._ahead) + len(self._normal))
 
     def overflow(self) -> None:
-        """Drop everything that waits: the listener has a gap."""
+        """Drop all waiting messages: the listener has a gap."""
         self.gap_from = self._lowest()
-        self._ahead, self._others, self._latest, self.bytes = {}, {}, {}, 0
+        self._ahead, self._normal, self._latest, self.bytes = {}, {}, {}, 0
 
     @property
     def overflown(self) -> bool:
-        """Whether something was dropped."""
+        """Whether messages were dropped."""
         return self.gap_from is not None
 
     def put(self, messages: Iterable[Shown], stop: int) -> None:
-        """Let messages wait; they, and what this listener does not get, end before `stop`."""
+        """Add messages. `stop` is the end of their delivery, including messages of other types."""
         self._stop = stop
-        for one in messages:
+        for message in messages:
             if self.gap_from is not None:
                 break
-            self._add(one)
+            self._add(message)
 
     def take(self, bytes_max: int) -> OutboxPiece:
-        """What is sent next: at least one message, if any waits, and then as many as fit."""
-        found: list[Shown] = []
+        """Remove and return the next messages: at least one if any waits, and as many as fit."""
+        messages: list[Shown] = []
         size = 0
-        for lane in (self._ahead, self._others):
+        for lane in (self._ahead, self._normal):
             while lane:
-                offset, one = next(iter(lane.items()))
-                if found and size + len(one.json) > bytes_max:
-                    return OutboxPiece(found, self._lowest())
+                offset, message = next(iter(lane.items()))
+                if messages and size + len(message.json) > bytes_max:
+                    return OutboxPiece(messages, self._lowest())
                 del lane[offset]
-                size += len(one.json)
-                self._forget(one)
-                found.append(one)
-        return OutboxPiece(found, self._lowest())
+                size += len(message.json)
+                self._forget(message)
+                messages.append(message)
+        return OutboxPiece(messages, self._lowest())
 
-    def _add(self, one: Shown) -> None:
-        lane = self._ahead if one.type in self._priority else self._others
-        if one.type in self._conflated:
-            before = lane.pop(self._latest.get((one.type, one.origin), -1), None)
-            if before is not None:
-                self.bytes -= len(before.json)
-            self._latest[one.type, one.origin] = one.offset
-        self.bytes += len(one.json)
-        lane[one.offset] = one
+    def _add(self, message: Shown) -> None:
+        lane = self._ahead if message.type in self._priority else self._normal
+        if message.type in self._conflated:
+            replaced = lane.pop(self._latest.get((message.type, message.origin), -1), None)
+            if replaced is not None:
+                self.bytes -= len(replaced.json)
+            self._latest[message.type, message.origin] = message.offset
+        self.bytes += len(message.json)
+        lane[message.offset] = message
         if self.bytes > self._bytes_max:
             self.overflow()
 
-    def _forget(self, one: Shown) -> None:
-        self.bytes -= len(one.json)
-        if self._latest.get((one.type, one.origin)) == one.offset:
-            del self._latest[one.type, one.origin]
+    def _forget(self, message: Shown) -> None:
+        self.bytes -= len(message.json)
+        if self._latest.get((message.type, message.origin)) == message.offset:
+            del self._latest[message.type, message.origin]
 
     def _lowest(self) -> int:
-        """The first offset that waits; if none does, where the next message will be."""
+        """Return the lowest waiting offset; the offset of the next message if none waits."""
         return min(
-            [self._stop, *[next(iter(lane)) for lane in (self._ahead, self._others) if lane]]
+            [self._stop, *[next(iter(lane)) for lane in (self._ahead, self._normal) if lane]]
         )

@@ -1,7 +1,8 @@
-"""Which records of rooms this process has stored, whichever way: for a server that relays no others.
+"""Own records: which records of rooms this process has stored, in any way.
 
-It is noted inside the commit, before the commit is durable, so that no reader of the log can be ahead
-of it. What was there before a room had its first listener here counts as stored here as well.
+A server that does not push records of other processes asks here. Offsets are noted inside the
+commit, before the commit is durable, so that no reader of the log can be faster. Records that a
+room had before its first listener entered count as own records.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ from millstream.store.state.delta import Delta
 from millstream.store.store import Store
 
 RANGES_MAX = 10_000
-"""Stretches of one room's log that are remembered; what is before them counts as stored here."""
+"""Most ranges per log; all records below the kept ranges count as own records."""
 
 
 class OwnOffsets:
-    """The offsets of one log that this process has filled, as stretches in order; pure."""
+    """The offsets of one log that this process has stored, as ordered ranges; pure."""
 
     def __init__(self) -> None:
         self.since: int | None = None
-        """What is below counts as well."""
+        """Offsets below `since` count as own offsets, too."""
         self._ranges: list[tuple[int, int]] = []
 
     def __contains__(self, offset: int) -> bool:
         if self.since is not None and offset < self.since:
             return True
         ranges = self._ranges
-        at = bisect_right(ranges, (offset, 2**63)) - 1
-        return at >= 0 and offset < ranges[at][1]
+        index = bisect_right(ranges, (offset, 2**63)) - 1
+        return index >= 0 and offset < ranges[index][1]
 
     def note(self, start: int, stop: int) -> None:
-        """Add a stretch that lies behind all others; readers may look meanwhile."""
+        """Add a range above the last range; the event loop may read at the same time."""
         ranges = self._ranges
         if ranges and ranges[-1][1] == start:
             ranges[-1] = (ranges[-1][0], stop)
@@ -47,36 +48,40 @@ class OwnOffsets:
 
 
 class OwnRecords:
-    """The same for the rooms that have listeners here; noted on any thread, asked in the loop."""
+    """The own records of all rooms with listeners. Written on any thread, read in the event
+    loop."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._logs: set[str] = set()
-        self._found: dict[bytes, OwnOffsets] = {}
-        """By the key of the log's head: a log that is made again is another one."""
+        self._offsets: dict[bytes, OwnOffsets] = {}
+        """By the key of the log's head: a log that is created again has another key."""
         store.on_own = self._note
 
     def follow(self, log: str) -> None:
-        """Note what is stored in a log from now on."""
+        """Start to note the records of a log."""
         self._logs.add(log)
 
     def unfollow(self, log: str) -> None:
         """Forget a log."""
         self._logs.discard(log)
-        self._found = {key: one for key, one in self._found.items() if self._name(key) != log}
+        self._offsets = {
+            key: offsets for key, offsets in self._offsets.items() if self._name(key) != log
+        }
 
     def begin(self, log: str, end: int) -> None:
-        """The log ended here when it was first looked at, after `follow`: what was before counts."""
+        """Count all records below `end` as own records; only the first call after `follow` does
+        this."""
         key = self._key(log)
         if key is not None:
-            found = self._found.setdefault(key, OwnOffsets())
-            if found.since is None:
-                found.since = end
+            offsets = self._offsets.setdefault(key, OwnOffsets())
+            if offsets.since is None:
+                offsets.since = end
 
     def has(self, log: str, offset: int) -> bool:
-        """Whether this process has stored what is at an offset."""
-        found = self._found.get(self._key(log) or b"")
-        return found is not None and offset in found
+        """Whether this process has stored the record at an offset."""
+        offsets = self._offsets.get(self._key(log) or b"")
+        return offsets is not None and offset in offsets
 
     def _key(self, log: str) -> bytes | None:
         log_id = self._store.views.get(keys.log_name(log))
@@ -87,7 +92,7 @@ class OwnRecords:
         return "" if bounds is None else str(bounds.name)
 
     def _note(self, delta: Delta[Any]) -> None:
-        """Note what a commit appends; called under the store's mutex."""
+        """Note the records that a commit appends. Called under the store's mutex."""
         counts: dict[bytes, int] = {}
         for key, change in delta.changes:
             if type(change) is RecordsAppended:
@@ -95,5 +100,5 @@ class OwnRecords:
         for key, count in counts.items():
             head = self._store.state.entities.get(key)
             if isinstance(head, Head) and head.name in self._logs:
-                found = self._found.setdefault(key, OwnOffsets())
-                found.note(head.end - count, head.end)
+                offsets = self._offsets.setdefault(key, OwnOffsets())
+                offsets.note(head.end - count, head.end)

@@ -1,9 +1,9 @@
 """Attendance: this process as an instance, and the presence of its connections.
 
-The instance's name is held by a lease that one commit prolongs, and with it the presence of all
-connections. Connections that end are noted together. How far the instance has come in each room with
-listeners is noted once per second, in one commit for all rooms, if it has changed: what the store
-knows is compared with what is so, so a commit that failed is made up for by the next.
+A lease holds the instance's name and, with it, the presence of all connections. One
+commit renews the lease. Connections that end are noted in batches. Once per second the instance
+notes its watermarks for all rooms with listeners, in one commit, if any has changed. It compares
+its positions with the watermarks in the store, so that the next commit makes up for a failed one.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from millstream.server.rooms.listener import RoomListener
 from millstream.server.rooms.live import LiveRoom
 
 LEAVE_S = 0.05
-"""How long connections that end are gathered before they are noted."""
+"""How long ended connections are gathered before they are noted in one commit."""
 
 AGAIN_S = 1.0
-"""How long it is waited before they are noted again, if that failed."""
+"""The delay before a failed note is repeated."""
 
 WATERMARKS_S = 1.0
-"""How often watermarks are noted, if they have changed."""
+"""The interval between two notes of the watermarks."""
 
 RECLAIM_S = 1.0
-"""How often a server that was started again tries to take over what it was before."""
+"""The interval in which a restarted server tries to take over its earlier instance."""
 
 NO_GENERATION = 0
-"""Of no instance: the first one of each name is 1."""
+"""No generation: the first generation of an instance is 1."""
 
 RENEWALS = 3
-"""How often a lease is renewed within its time."""
+"""How many renewals fit into one lease."""
 
 _logger = logging.getLogger("millstream.server")
 
@@ -57,7 +57,7 @@ Rooms = Callable[[], Iterable[LiveRoom]]
 
 
 class Attendance:
-    """One instance; belongs to one event loop."""
+    """One instance. Belongs to one event loop."""
 
     def __init__(
         self, session: AsyncEmbeddedSession, name: str, rooms: Rooms, *, lease_ms: int
@@ -67,24 +67,25 @@ class Attendance:
         self._rooms = rooms
         self._lease_ms = lease_ms
         self.holder = make_holder(session.clock)
-        """Which process this is; others find out by it whether it is dead."""
+        """Names this process and its start time. Other processes check by it whether the holder is
+        alive."""
         self._taken: InstanceTaken | None = None
         self._taking = asyncio.Lock()
         self._keeping: asyncio.Task[None] | None = None
         self._reclaiming: asyncio.Task[None] | None = None
         self._noted: dict[str, int] = {}
-        """The watermarks of this generation that the store has, by room."""
+        """The watermarks of this generation in the store, by room."""
         self._left: list[Leaving] = []
         self._leaving: asyncio.TimerHandle | None = None
         self._notes: set[asyncio.Task[None]] = set()
 
     @property
     def is_taken(self) -> bool:
-        """Whether this process is an instance; it becomes one when it is first needed."""
+        """Whether this process holds the instance's name; it takes the name when first needed."""
         return self._taken is not None
 
     async def take(self) -> InstanceTaken:
-        """Become the instance. Raises `Locked` if another process is it, and alive."""
+        """Take the instance's name. Raises `Locked` if a live process holds it."""
         async with self._taking:
             if self._taken is None:
                 self._taken = await self._session.execute(self._taking_over())
@@ -92,15 +93,15 @@ class Attendance:
             return self._taken
 
     def reclaim(self) -> None:
-        """Take over in the background what an earlier process of this name has left.
+        """Take over the instance of an earlier process of this name, in the background.
 
-        Its connections end then, rather than when its lease does, and the other servers do not miss
-        it any more, also if no client enters a room here.
+        The earlier connections end now, and not when the lease ends. Other servers stop to wait for
+        the watermarks of that process, even if no client ever enters a room of this server.
         """
         self._reclaiming = asyncio.create_task(self._reclaim())
 
     async def join(self, listener: RoomListener) -> Joined:
-        """Note a connection in its room."""
+        """Store the presence of a connection in its room."""
         while True:
             taken = await self.take()
             try:
@@ -109,9 +110,9 @@ class Attendance:
                 await self._take_again(taken)
 
     async def resume(self, listener: RoomListener, *, is_handed_on: bool) -> int:
-        """Note that a client is back: the generation in which it sends.
+        """Note that a client is back, and return the generation under which it sends.
 
-        Of a node, frames that were handed on may wait at another one.
+        A node passes no generation: frames that it handed on may still wait at another node.
         """
         taken = await self.take()
         generation = NO_GENERATION if is_handed_on else taken.generation
@@ -123,24 +124,24 @@ class Attendance:
         return TakeInstance(self.name, self.holder, self._lease_ms)
 
     def leave(self, listener: RoomListener) -> None:
-        """Note soon, together with others, that a connection has ended."""
+        """Note soon, in a batch, that a connection has ended."""
         if not listener.user or self._taken is None:
             return
         self._left.append(Leaving(listener.room.name, listener.user, listener.connection))
         self._note_left_in(LEAVE_S)
 
     async def note_left(self) -> None:
-        """Note now which connections have ended, and return once it is stored."""
+        """Note all ended connections now, and return when the notes are stored."""
         if self._leaving is not None:
             self._leaving.cancel()
             self._note_left()
         await asyncio.gather(*self._notes)
 
     async def close(self) -> None:
-        """Stop being the instance: its connections count as left from now on."""
+        """Release the instance's name; its connections count as ended from now on."""
         if self._leaving is not None:
             self._leaving.cancel()
-        tasks = [one for one in (self._reclaiming, self._keeping) if one is not None]
+        tasks = [task for task in (self._reclaiming, self._keeping) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *self._notes, return_exceptions=True)
@@ -156,15 +157,15 @@ class Attendance:
     async def _reclaim(self) -> None:
         while self._taken is None:
             try:
-                found = await self._session.execute(ListInstances())
-                if not any(one.holder and one.name == self.name for one in found):
+                instances = await self._session.execute(ListInstances())
+                if not any(each.holder and each.name == self.name for each in instances):
                     return
                 await self.take()
-            except MillstreamError:  # its lease holds, or the store does not answer now
+            except MillstreamError:  # the earlier lease holds, or the store does not answer now
                 await asyncio.sleep(RECLAIM_S)
 
     async def _keep(self) -> None:
-        """Renew the lease, and note watermarks."""
+        """Renew the lease and note watermarks, in intervals."""
         assert self._taken is not None
         loop = asyncio.get_running_loop()
         renew_s = self._taken.lease_ms / 1000 / RENEWALS
@@ -176,7 +177,7 @@ class Attendance:
                 renewed_s = loop.time()
 
     async def keep_up(self, *, renews: bool) -> bool:
-        """Note watermarks, and renew the lease if that is due; False if the store did not take it."""
+        """Note the watermarks, and renew the lease if due; False if the store refused or failed."""
         taken = self._taken
         if taken is None:
             return False
@@ -194,19 +195,19 @@ class Attendance:
         return False
 
     async def _note_watermarks(self, taken: InstanceTaken) -> None:
-        """Have the store know where this instance is: in rooms where a listener hears or reads."""
-        wanted = {
+        """Store this instance's position in every room where a listener is live or reads."""
+        positions = {
             room.name: offset for room in self._rooms() if (offset := room.feed.lowest) is not None
         }
         marks = [
             Watermark(room, offset)
-            for room, offset in wanted.items()
+            for room, offset in positions.items()
             if offset != self._noted.get(room)
         ]
-        ended = [room for room in self._noted if room not in wanted]
+        ended = [room for room in self._noted if room not in positions]
         if marks or ended:
             await self._session.execute(NoteWatermarks(taken.name, taken.generation, marks, ended))
-            self._noted = wanted
+            self._noted = positions
 
     async def _try_again(self, lost: InstanceTaken) -> None:
         try:
@@ -215,16 +216,18 @@ class Attendance:
             _logger.error("instance_lost", extra={"instance": self.name, "error": error.message})
 
     async def _take_again(self, lost: InstanceTaken) -> None:
-        """Be the instance again, with all its connections: the lease ended while this process did
-        not run."""
+        """Take the instance's name again, with all connections.
+
+        The lease ended while this process was suspended, for example by a sleeping computer.
+        """
         async with self._taking:
             if self._taken is None or self._taken.generation != lost.generation:
                 return
             self._taken = await self._session.execute(self._taking_over())
             self._noted = {}
             _logger.warning("instance_taken_again", extra={"instance": self.name})
-            for listener in [one for room in self._rooms() for one in room.listeners]:
-                if listener.user and not listener.is_gone:  # it may have left meanwhile
+            for listener in [each for room in self._rooms() for each in room.listeners]:
+                if listener.user and not listener.is_gone:  # a listener may leave during an await
                     await self._session.execute(_joining(listener, self._taken))
 
     def _note_left_in(self, seconds: float) -> None:
@@ -236,13 +239,13 @@ class Attendance:
         self._leaving = None
         if self._taken is None:
             return
-        left, self._left = self._left, []
-        for first in range(0, len(left), PRESENCE_PER_COMMIT):
-            some = left[first : first + PRESENCE_PER_COMMIT]
-            self._begin(LeaveRooms(self._taken.name, self._taken.generation, some))
+        leaving, self._left = self._left, []
+        for first in range(0, len(leaving), PRESENCE_PER_COMMIT):
+            batch = leaving[first : first + PRESENCE_PER_COMMIT]
+            self._begin(LeaveRooms(self._taken.name, self._taken.generation, batch))
 
     def _begin(self, command: Operation[Any]) -> None:
-        """Carry out a command that no client waits for."""
+        """Execute a command in the background."""
         task = asyncio.get_running_loop().create_task(self._carry_out(command))
         self._notes.add(task)
         task.add_done_callback(self._notes.discard)

@@ -1,4 +1,4 @@
-"""Profiles: how an instance weighs latency against load; named figures, nothing else."""
+"""Profiles: named settings that weigh latency against load."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from msgspec import Struct
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """What a profile changes."""
+    """The settings of a profile."""
 
     gather_s: float
-    """How long news of a room gathers before it is fetched and pushed."""
+    """How long new messages of a room gather before they are fetched and pushed."""
     tick_factor: float
-    """By how much the ticks of conflated types are longer than the room says."""
+    """The factor by which the ticks of conflated types are longer than the room's setting."""
     pushes_own: bool
-    """Whether what this instance stores is pushed at once, rather than fetched with the rest."""
+    """Whether messages that this instance stores are pushed at once, and not read back first."""
 
 
 PROFILES: dict[str, Profile] = {

@@ -1,7 +1,7 @@
-"""What a delivery becomes: each message encoded once, and one frame for all who get the same.
+"""Pushed messages: each message of a delivery is encoded once, each frame once per set of messages.
 
-Most listeners get every message of a delivery, as the same bytes. Listeners that sent some of it
-themselves, or asked for some types only, get frames without the rest.
+Most listeners get all messages of a delivery, as the same bytes. A listener that sent some of the
+messages, or listens to some types only, gets a frame without the others.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from millstream.server.rooms.outbox import Shown
 _KEY = "pushed"
 
 Relays = Callable[[Record], bool]
-"""Whether a record is for the listeners of this process at all."""
+"""Whether the listeners of this process get a record."""
 
 
 class PushedMessages:
-    """The messages of one delivery, and the frames that were made of them."""
+    """The messages of one delivery, and the frames made of them."""
 
     __slots__ = ("_frames", "_senders", "messages", "origins", "stop", "whole")
 
@@ -39,44 +39,45 @@ class PushedMessages:
         self.stop = delivery.stop
         self._senders = [origin_of(record) for record in records]
         self.origins: dict[str, dict[int, int]] = {}
-        """The clients that sent some of it: their numbers, and the first offset of each."""
+        """The clients that sent messages of the delivery: frame numbers, and the first offset of
+        each."""
         for record, origin in zip(records, self._senders, strict=True):
             if origin:
                 numbers = self.origins.setdefault(origin, {})
                 if (number := number_of(record)) is not None:
                     numbers.setdefault(number, record.offset)
         self.whole = on_socket(messages_frame(self.messages, self.stop)) if records else b""
-        """The frame of a listener that gets everything; empty if there is nothing for it."""
+        """The frame with all messages; empty without messages."""
         self._frames: dict[tuple[Collection[str] | None, str], bytes] = {}
 
     def frame(self, types: frozenset[str] | None, client: str) -> bytes:
-        """The frame for a client that asked for some types; empty if there is nothing for it."""
-        own = client if client in self.origins else ""
-        if types is None and not own:
+        """Return the frame for a client that listens to `types`; empty if no message is left."""
+        sender = client if client in self.origins else ""
+        if types is None and not sender:
             return self.whole
-        found = self._frames.get((types, own))
-        if found is None:
-            some = self.some(types, own)
-            found = on_socket(messages_frame(some, self.stop)) if some else b""
-            self._frames[types, own] = found
-        return found
+        frame = self._frames.get((types, sender))
+        if frame is None:
+            messages = self.some(types, sender)
+            frame = on_socket(messages_frame(messages, self.stop)) if messages else b""
+            self._frames[types, sender] = frame
+        return frame
 
     def some(self, types: frozenset[str] | None, client: str) -> list[Shown]:
-        """The messages that a client gets: of the types that it asked for, and none of its own.
+        """Return the messages for a client: of its types, and without its own messages.
 
-        Who comes and goes is told to all of them.
+        Every client gets the messages about presence.
         """
         return [
-            one
-            for one, sender in zip(self.messages, self._senders, strict=True)
+            message
+            for message, sender in zip(self.messages, self._senders, strict=True)
             if (not client or sender != client)
-            and (types is None or one.type in types or one.type in RESERVED_TYPES)
+            and (types is None or message.type in types or message.type in RESERVED_TYPES)
         ]
 
 
 def pushed(delivery: Delivery, relays: Relays | None = None) -> PushedMessages:
-    """What a delivery becomes; made once, by the listener that asks first."""
-    found: PushedMessages | None = delivery.shared.get(_KEY)
-    if found is None:
-        found = delivery.shared[_KEY] = PushedMessages(delivery, relays)
-    return found
+    """Return the pushed messages of a delivery; the first listener makes them for all."""
+    messages: PushedMessages | None = delivery.shared.get(_KEY)
+    if messages is None:
+        messages = delivery.shared[_KEY] = PushedMessages(delivery, relays)
+    return messages

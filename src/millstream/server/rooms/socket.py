@@ -1,7 +1,7 @@
-"""A room over a WebSocket: JSON texts both ways.
+"""A room over a WebSocket: JSON texts in both directions.
 
-What is pushed is written straight to the connection, by the feed. What the client sends is heard
-straight from it (`conversing`).
+The feed writes messages directly to the connection, without a task per client. `RoomClient` handles
+the client's frames directly as they arrive.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from millstream.errors import MillstreamError
 from millstream.server.problems import refuse_handshake
-from millstream.server.rooms.client import Conversing
+from millstream.server.rooms.client import RoomClient
 from millstream.server.rooms.entry import parse_query, room_of_path
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.socket_listener import SocketListener
@@ -19,20 +19,20 @@ PATH = "/rooms/{room:path}"
 
 
 class RoomSocket:
-    """What the route of a room's WebSockets does."""
+    """The ASGI application at the route of a room's WebSockets."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a client in, and read what it sends."""
+        """Let a client in, and read its frames until it leaves."""
         await receive()  # websocket.connect
         hub = self._hub
         try:
             name = room_of_path(scope["raw_path"])
-            asked = parse_query(scope["query_string"].decode("latin-1"))
+            request = parse_query(scope["query_string"].decode("latin-1"))
             principal = scope["state"]["principal"]
-            entered = await hub.enter(principal, name, asked, SocketListener)
+            entered = await hub.enter(principal, name, request, SocketListener)
         except MillstreamError as error:
             await refuse_handshake(send, error)
             return
@@ -42,7 +42,7 @@ class RoomSocket:
             await send({"type": "websocket.accept"})
             listener.begin(scope["state"]["socket"], send)
             hub.begin_listening(entered)
-            await Conversing(hub, listener, scope["state"], receive).run()
+            await RoomClient(hub, listener, scope["state"], receive).run()
         finally:
             scope["state"]["socket"].on_flow = None
             hub.leave(listener)

@@ -1,4 +1,4 @@
-"""A listener at the other end of a WebSocket: what is pushed is written straight to the connection."""
+"""A listener over a WebSocket: messages are written directly to the connection."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from millstream.server.rooms.frames import fragment, on_socket
 from millstream.server.rooms.listener import RoomListener
 
 REASON_BYTES_MAX = 123
-"""Of a close frame's reason, by RFC 6455."""
+"""Largest reason of a close frame, by RFC 6455."""
 
 CLOSE_S = 1.0
 """How long a close frame may wait behind messages that the client does not read."""
 
 
 class SocketListener(RoomListener):
-    """A listener at the other end of a WebSocket."""
+    """A listener over a WebSocket."""
 
     __slots__ = ("_closing", "_send", "_socket", "flowing", "write")
 
     def begin(self, socket: SocketConnection, send: Send) -> None:
-        """Use a connection that was accepted."""
+        """Use an accepted connection."""
         self._socket = socket
         self._send = send
         self._closing: asyncio.Task[None] | None = None
@@ -31,12 +31,13 @@ class SocketListener(RoomListener):
         socket.on_flow = self._flow
         self.is_ready = socket.writable.is_set()
         self.flowing = asyncio.Event()
-        """Set while the client reads what it is told; else nothing is heard from it."""
+        """Set while the client reads; while it does not, its frames are not handled
+        (back-pressure)."""
         if self.is_ready:
             self.flowing.set()
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
-        """Write a frame, behind a long one that is being written."""
+        """Write a frame, after the long frame that is being written."""
         if self.words is None:
             self._socket.write(on_socket(text))
         else:
@@ -47,7 +48,7 @@ class SocketListener(RoomListener):
         self._socket.write(fragment(text, is_first=is_first, is_last=is_last))
 
     def close(self, code: int, reason: str) -> None:
-        """End the connection; what it has not read yet is not waited for."""
+        """End the connection. Unread messages are not waited for longer than `CLOSE_S`."""
         if self._closing is None and not self.is_gone:
             cut = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
             message = {"type": "websocket.close", "code": code, "reason": cut}
