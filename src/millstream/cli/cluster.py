@@ -12,7 +12,7 @@ import typer
 from millstream.cli.clustering import ClusterPlace
 from millstream.cli.command import Consent, command
 from millstream.cli.display import Printed, PrintedLine, Table, plural, rough
-from millstream.errors import Denied, NoQuorum
+from millstream.errors import CannotOpen, Denied, NoQuorum
 
 if TYPE_CHECKING:
     from millstream.cluster.membership import Plan
@@ -203,27 +203,20 @@ def _rebuild(plan: Plan, consent: Consent, *, accept_loss: bool, told: str) -> P
     )
 
 
-def _make_token(address: str, key: str, wanted: dict[str, Any], *, ca: str | None) -> Any:
-    """Ask a node over HTTP, with what nodes show each other."""
-    from http.client import HTTPConnection, HTTPSConnection
-
+def _make_token(address: str, key: str, request: dict[str, Any], *, ca: str | None) -> Any:
+    """Ask a node over HTTP for a token, with the key that nodes show each other."""
     from millstream.remote.address import parse_address
+    from millstream.remote.http import BrokenHttp, ask
 
-    where = parse_address(address, token=key, ca=ca)
-    if where.tls is None:
-        line = HTTPConnection(where.host, where.port, timeout=ASK_S)
-    else:
-        line = HTTPSConnection(where.host, where.port, timeout=ASK_S, context=where.tls)
-    headers = {"Content-Type": "application/json", **where.headers()}
+    node = parse_address(address, token=key, ca=ca)
+    kind = {"Content-Type": "application/json"}
     try:
-        line.request("POST", "/tokens", msgspec.json.encode(wanted), headers)
-        answer = line.getresponse()
-        told = msgspec.json.decode(answer.read())
-    finally:
-        line.close()
-    if answer.status >= 300:
-        raise Denied(f"{address} made no token: {told.get('detail', answer.status)}")
-    return told
+        answer = ask(node, "POST", "/tokens", msgspec.json.encode(request), kind, timeout_s=ASK_S)
+    except BrokenHttp as error:
+        raise CannotOpen(f"cannot reach {node.shown}: {error}", path=node.shown) from None
+    if not answer.is_good:
+        raise Denied(f"{address} made no token: {answer.detail}")
+    return msgspec.json.decode(answer.body)
 
 
 def _leader(reports: Reports) -> NodeReport | None:

@@ -6,10 +6,8 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 import typer
@@ -24,6 +22,7 @@ from millstream.engine.place import check_file, is_bucket
 from millstream.errors import CannotOpen, Denied, MillstreamError, Unauthenticated
 from millstream.record import Status
 from millstream.remote.address import Address
+from millstream.remote.http import BrokenHttp, HttpConnection
 from millstream.remote.nodes import parse_nodes
 from millstream.store.store import Store
 from millstream.threads.read_only import ReadOnly
@@ -169,7 +168,7 @@ class WatchedServer:
             except MillstreamError as error:
                 self._tell(error)
                 return
-            except (OSError, HTTPException, msgspec.MsgspecError) as error:
+            except (BrokenHttp, msgspec.MsgspecError) as error:
                 self.trouble = f"no word from {self.shown} ({error}); dialling again"
             self._closed.wait(AGAIN_S)
 
@@ -179,19 +178,12 @@ class WatchedServer:
         self._told.put(told)
 
     def _hear(self) -> None:
-        parts = urlsplit(self._address.socket_url)
-        host, path = parts.hostname or "", parts.path.rpartition("/")[0] + _LIVE
-        if self._address.tls is not None:
-            server: HTTPConnection = HTTPSConnection(
-                host, parts.port, timeout=ANSWER_S, context=self._address.tls
-            )
-        else:
-            server = HTTPConnection(host, parts.port, timeout=ANSWER_S)
-        try:
-            head = {**self._address.headers(), "Last-Event-ID": str(self._last_ms)}
-            server.request("GET", path, headers=head)
-            answer = server.getresponse()
-            _check(answer)
+        last = {"Last-Event-ID": str(self._last_ms)}
+        with (
+            HttpConnection(self._address, timeout_s=ANSWER_S) as server,
+            server.stream("GET", _LIVE, headers=last) as answer,
+        ):
+            _check(answer.status)
             for line in answer:
                 if self._closed.is_set():
                     return
@@ -199,17 +191,15 @@ class WatchedServer:
                     pulse = msgspec.json.decode(line[6:], type=Pulse)
                     self._last_ms, self.trouble = pulse.time, ""
                     self._tell(pulse)
-        finally:
-            server.close()
 
 
-def _check(answer: HTTPResponse) -> None:
-    """Refuse what will not be better the next time."""
-    if answer.status == 401:
+def _check(status: int) -> None:
+    """Refuse an answer that will not be better the next time."""
+    if status == 401:
         raise Unauthenticated
-    if answer.status == 403:
+    if status == 403:
         raise Denied("to watch a whole store, a token needs store:read")
-    if answer.status == 404:
+    if status == 404:
         raise CannotOpen("this server has no live view: is it an older one?", path=_LIVE)
-    if answer.status != 200:
-        raise HTTPException(f"status {answer.status}")
+    if status != 200:
+        raise BrokenHttp(f"status {status}", was_sent=True)

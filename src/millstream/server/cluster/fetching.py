@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from threading import Event
 from typing import TypeVar
@@ -19,7 +18,8 @@ import msgspec
 
 from millstream.cluster.reports import NodeReport
 from millstream.errors import CorruptionError, Overloaded
-from millstream.remote.address import Address, parse_address
+from millstream.remote.address import parse_address
+from millstream.remote.http import BrokenHttp, HttpConnection
 from millstream.server.cluster.copies import OfferedCopy, digest_of
 
 T = TypeVar("T")
@@ -57,14 +57,14 @@ class Fetcher:
     def __call__(self, source: NodeReport, path: Path) -> None:
         """Fetch a copy of a node's store into a file. Raises `Overloaded` if it cannot be had."""
         address = parse_address(source.address, token=self._key, ca=self._ca, is_handed_on=True)
-        line = _Line(address)
+        connection = HttpConnection(address, timeout_s=TIMEOUT_S)
         try:
-            offer = self._try(line, partial(_offer, line))
+            offer = self._try(partial(_offer, connection))
             with suppress(FileNotFoundError):
                 path.unlink()
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 for number in range(-(-offer.size // offer.chunk_bytes)):
-                    chunk = self._try(line, partial(_chunk, line, offer, number))
+                    chunk = self._try(partial(_chunk, connection, offer, number))
                     file.write(chunk)
                     self.fetched_bytes += len(chunk)
                 file.flush()
@@ -80,14 +80,13 @@ class Fetcher:
                 f"no copy of node {source.node} at {source.address} could be fetched: {error}"
             ) from error
         finally:
-            line.close()
+            connection.close()
 
-    def _try(self, line: _Line, ask: Callable[[], T]) -> T:
+    def _try(self, ask: Callable[[], T]) -> T:
         for left in reversed(range(TRIES)):
             try:
                 return ask()
             except _Failed:
-                line.close()
                 if not left:
                     raise
                 self.repeats += 1
@@ -95,49 +94,28 @@ class Fetcher:
         raise AssertionError("it is tried at least once")
 
 
-class _Line:
-    """A connection to the other node, opened when it is needed."""
-
-    def __init__(self, address: Address) -> None:
-        self._address = address
-        self._connection: HTTPConnection | None = None
-
-    def get(self, target: str) -> tuple[bytes, str]:
-        """The body of an answer, and the digest that came with it."""
-        if self._connection is None:
-            self._connection = self._connect()
-        try:
-            self._connection.request("GET", target, headers=self._address.headers())
-            answer = self._connection.getresponse()
-            body = answer.read()
-        except (OSError, HTTPException) as error:
-            raise _Failed(f"{type(error).__name__}: {error}") from error
-        if answer.status != 200:
-            raise _Failed(f"it answers {answer.status}: {body[:200].decode(errors='replace')}")
-        return body, answer.headers.get(DIGEST_HEADER, "")
-
-    def _connect(self) -> HTTPConnection:
-        where = self._address
-        if where.tls is None:
-            return HTTPConnection(where.host, where.port, timeout=TIMEOUT_S)
-        return HTTPSConnection(where.host, where.port, timeout=TIMEOUT_S, context=where.tls)
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+def _get(connection: HttpConnection, target: str) -> tuple[bytes, str]:
+    """Return the body of an answer, and the digest that came with it."""
+    try:
+        answer = connection.ask("GET", target)
+    except BrokenHttp as error:
+        raise _Failed(str(error)) from error
+    if answer.status != 200:
+        connection.close()
+        raise _Failed(f"it answers {answer.status}: {answer.excerpt}")
+    return answer.body, answer.headers.get(DIGEST_HEADER, "")
 
 
-def _offer(line: _Line) -> OfferedCopy:
-    body, _ = line.get(PATH)
+def _offer(connection: HttpConnection) -> OfferedCopy:
+    body, _ = _get(connection, PATH)
     try:
         return msgspec.json.decode(body, type=OfferedCopy)
     except msgspec.MsgspecError as error:
         raise _Failed(f"it offers no copy: {error}") from error
 
 
-def _chunk(line: _Line, offer: OfferedCopy, number: int) -> bytes:
-    body, digest = line.get(f"{PATH}?copy={offer.copy}&chunk={number}")
+def _chunk(connection: HttpConnection, offer: OfferedCopy, number: int) -> bytes:
+    body, digest = _get(connection, f"{PATH}?copy={offer.copy}&chunk={number}")
     if digest_of(body) != digest:
         raise _Failed(f"chunk {number} did not come as it was sent")
     return body

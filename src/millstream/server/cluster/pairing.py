@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,8 @@ from millstream.engine.open import open_engine
 from millstream.engine.protocol import Engine
 from millstream.errors import Conflict
 from millstream.format import keys
-from millstream.remote.address import Address, parse_address
+from millstream.remote.address import parse_address
+from millstream.remote.http import BrokenHttp, ask
 from millstream.server.cluster.fetching import Fetcher
 
 ENTRIES = "/cluster/entries"
@@ -254,26 +254,13 @@ class Pairing:
 
     def _post(self, path: str, body: bytes, timeout_s: float, kind: str = MSGPACK) -> bytes:
         address = parse_address(self._of, token=self.key, ca=self.ca, is_handed_on=True)
-        connection = _connect(address, timeout_s)
         try:
-            headers = {**address.headers(), "content-type": kind}
-            connection.request("POST", path, body, headers)
-            answer = connection.getresponse()
-            data = answer.read()
-        except (OSError, HTTPException) as error:
-            raise Unreachable(f"{address.shown}: {type(error).__name__}: {error}") from error
-        finally:
-            connection.close()
+            answer = ask(address, "POST", path, body, {"content-type": kind}, timeout_s=timeout_s)
+        except BrokenHttp as error:
+            raise Unreachable(f"{address.shown}: {error}") from error
         if answer.status != 200:
-            told = data[:200].decode(errors="replace")
-            raise Unreachable(f"{address.shown} answers {answer.status}: {told}")
-        return data
-
-
-def _connect(address: Address, timeout_s: float) -> HTTPConnection:
-    if address.tls is None:
-        return HTTPConnection(address.host, address.port, timeout=timeout_s)
-    return HTTPSConnection(address.host, address.port, timeout=timeout_s, context=address.tls)
+            raise Unreachable(f"{address.shown} answers {answer.status}: {answer.excerpt}")
+        return answer.body
 
 
 def _sequence_of(engine: Engine) -> int:

@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 from millstream.cluster.read_level import HOP_HEADER
 from millstream.errors import MillstreamError, OutcomeUnknown
 from millstream.remote.address import Address, parse_address
+from millstream.remote.http import BrokenHttp, Header, LoopConnections, LoopExchange
 from millstream.server.cluster.role import AGAIN_S, FORWARD_S, Asker, Seat
-from millstream.server.cluster.upstream import Broken, Header, Upstream, UpstreamCall
 from millstream.server.problems import respond
 
 CONNECT_S = 2.0
@@ -55,7 +55,7 @@ class Relay:
 
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
-        self._upstream = Upstream()
+        self._connections = LoopConnections()
 
     def takes(self, scope: Scope, asker: Asker) -> bool:
         """Whether the leading node has to answer a request."""
@@ -88,10 +88,10 @@ class Relay:
             seat.look()
         return False
 
-    async def _open(self, address: Address) -> UpstreamCall | None:
+    async def _open(self, address: Address) -> LoopExchange | None:
         try:
-            return await self._upstream.open(address, timeout_s=CONNECT_S)
-        except Broken:
+            return await self._connections.open(address, timeout_s=CONNECT_S)
+        except BrokenHttp:
             return None
 
     async def _carry(self, passage: _Passage) -> bool:
@@ -106,16 +106,16 @@ class Relay:
                 if passage.method in SAFE:
                     return False
                 raise
-            except Broken as error:
+            except BrokenHttp as error:
                 if not error.was_sent or (passage.method in SAFE and not passage.is_answered):
                     passage.exchange.cut()
-                    passage.exchange = await self._upstream.open(
+                    passage.exchange = await self._connections.open(
                         passage.address, timeout_s=CONNECT_S, fresh=True
                     )
                     await self._run(passage)
                 else:
                     raise
-        except Broken as error:
+        except BrokenHttp as error:
             if passage.is_answered:
                 raise  # the client sees an answer that ends too early
             unknown = OutcomeUnknown(
@@ -128,7 +128,7 @@ class Relay:
             if passage.has_left:
                 passage.exchange.cut()
             else:
-                self._upstream.give_back(passage.address, passage.exchange)
+                self._connections.give_back(passage.address, passage.exchange)
         return True
 
     async def _run(self, passage: _Passage) -> None:
@@ -150,10 +150,10 @@ class Relay:
 
     def close(self) -> None:
         """Let go of all connections."""
-        self._upstream.close()
+        self._connections.close()
 
 
-class _Replaced(Broken):
+class _Replaced(BrokenHttp):
     """Another node has begun to lead before the asked one has answered."""
 
 
@@ -161,7 +161,7 @@ class _Passage:
     """One request on its way through."""
 
     def __init__(
-        self, address: Address, exchange: UpstreamCall, scope: Scope, receive: Receive, send: Send
+        self, address: Address, exchange: LoopExchange, scope: Scope, receive: Receive, send: Send
     ) -> None:
         self.address, self.exchange = address, exchange
         self.scope, self.receive, self.send = scope, receive, send

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterable
-from http.client import HTTPException
-from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
-from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import msgspec
 from msgspec import Struct
 
-from millstream import errors
-from millstream.errors import CannotOpen, MillstreamError, NotLeader, Overloaded
+from millstream.errors import CannotOpen, NotLeader, Overloaded
 from millstream.format.block import checksum
-from millstream.remote.address import SOCKET_PATH
+from millstream.remote.http import BrokenHttp, ask
 from millstream.remote.nodes import parse_nodes
 from millstream.spark.place import Place
 from millstream.spark.sink.staging import LogBlock
@@ -79,47 +74,25 @@ class _UploadServer:
 
     def __init__(self, place: Place) -> None:
         self._nodes = parse_nodes(place.url, token=place.secret(), ca=place.ca or None)
-        secure = HTTPSHandler(context=self._nodes.current.tls)
-        self._open = build_opener(ProxyHandler({}), secure).open
 
     def ask(self, method: str, path: str, body: bytes = b"", media_type: str = "") -> None:
-        """Ask, again where the connection was lost; raises our errors."""
-        headers = {**self._nodes.current.headers(), "Accept": "application/json"}
+        """Send a request, again if the connection was lost. Raises the server's error."""
+        headers = {"Accept": "application/json"}
         if media_type:
             headers["Content-Type"] = media_type
-        for left in reversed(range(TRIES)):
-            url = self._base() + path
+        for tries_left in reversed(range(TRIES)):
             try:
-                request = Request(url, data=body, headers=headers, method=method)
-                self._open(request, timeout=TIMEOUT_S).close()
-                return
-            except HTTPError as error:
-                problem = _problem(error.code, error.read())
-                if not left or not isinstance(problem, Overloaded | NotLeader):
-                    raise problem from None
-                threading.Event().wait(PAUSE_S)
-            except (OSError, HTTPException) as error:
-                if not left:
-                    reason = getattr(error, "reason", error)
+                answer = ask(self._nodes.current, method, path, body, headers, timeout_s=TIMEOUT_S)
+            except BrokenHttp as error:
+                if not tries_left:
                     raise CannotOpen(
-                        f"{self._nodes.shown} cannot be reached: {type(reason).__name__}: {reason}",
-                        path=self._nodes.shown,
+                        f"{self._nodes.shown} cannot be reached: {error}", path=self._nodes.shown
                     ) from None
                 self._nodes.pass_on()
-
-    def _base(self) -> str:
-        socket_url = self._nodes.current.socket_url
-        return "http" + socket_url.removeprefix("ws").removesuffix(SOCKET_PATH)
-
-
-def _problem(status: int, data: bytes) -> MillstreamError:
-    """A server's refusal as the error that it was there."""
-    try:
-        told = json.loads(data)
-        name, text = str(told.get("title", "")), str(told.get("detail", ""))
-    except (ValueError, AttributeError):
-        name, text = "", ""
-    kind = getattr(errors, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, MillstreamError)):
-        kind = MillstreamError
-    return kind(text or f"the server answered {status}")
+                continue
+            if answer.is_good:
+                return
+            problem = answer.problem()
+            if not tries_left or not isinstance(problem, Overloaded | NotLeader):
+                raise problem
+            threading.Event().wait(PAUSE_S)
