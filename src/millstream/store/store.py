@@ -413,7 +413,7 @@ class Store(Committing):
                 lock.release()
             return
         self._start_reading()
-        self.guests = None
+        self.group_listeners = ()
         self.caches.clear()  # they may hold locks, and threads that wait: these stayed in the parent
         failed = self.recovery
         self.scrub.drop()

@@ -17,7 +17,7 @@ from millstream.engine.memory.engine import MemoryEngine
 from millstream.engine.memory.faults import Faults, Pause
 from millstream.errors import Conflict, WriteFailed
 from millstream.queue.commands import ClaimMessages
-from millstream.queue.service.thread_waiting import WaitingThread
+from millstream.queue.service.thread_waiting import ThreadLines, WaitingThread
 from millstream.store.commit.ticket import Ticket
 from millstream.testing import Probe, SimulatedClock, memory_store
 from millstream.threads.queue import Queue
@@ -176,18 +176,19 @@ def test_what_a_commit_brings_a_claim_that_has_left_goes_back(
     assert again.value == b"a"
 
 
-def test_a_claim_that_was_never_told_its_outcome_looks_itself(here: Millstream, ask: Ask) -> None:
-    queue, store = jobs(here), Probe(here).store
-    waiting = ask(queue.claim, 1, wait=LONG_S)
-    until_standing(here, 1)
-    assert store.guests is not None
-    invited = store.guests
+def test_a_claim_that_was_never_told_its_outcome_looks_itself(
+    here: Millstream, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = jobs(here)
+    arriving = ThreadLines.arriving
 
-    def interrupted(group: list[Ticket[Any]]) -> list[Ticket[Any]]:
-        invited(group)
+    def interrupted(lines: ThreadLines, group: list[Ticket[Any]]) -> list[Ticket[Any]]:
+        arriving(lines, group)
         return []
 
-    store.guests = interrupted
+    monkeypatch.setattr(ThreadLines, "arriving", interrupted)
+    waiting = ask(queue.claim, 1, wait=LONG_S)
+    until_standing(here, 1)
     here.log("events").append(b"a")
     assert values(waiting.result(LONG_S / 2)) == [b"a"]
 
@@ -208,5 +209,5 @@ def test_a_child_process_claims_nothing_for_a_claim_that_waits_in_its_parent(
 
 
 def _append_in_child(ms: Millstream) -> None:
-    assert Probe(ms).store.guests is None
+    assert not Probe(ms).store.group_listeners
     ms.log("events").append(b"a")

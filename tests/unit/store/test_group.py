@@ -98,12 +98,14 @@ def test_a_store_that_fails_fails_for_all(store: Store, monkeypatch: pytest.Monk
     assert commit(store, [lambda tx: tx.take_ids(1)])[0].error is None
 
 
-def test_what_takes_runs_behind_what_brings_and_passes_nothing_else(store: Store) -> None:
+def test_ordered_operations_are_sorted_between_barriers(store: Store) -> None:
     ran: list[str] = []
 
     class Acting:
         def __init__(self, name: str) -> None:
-            self.name, self.role = name, {"t": "takes", "b": "brings"}.get(name[0])
+            self.name = name
+            if name[0] != "x":
+                self.order = {"b": 0, "t": 1}[name[0]]
 
         def __call__(self, tx: WriteTransaction) -> str:
             ran.append(self.name)
@@ -113,3 +115,39 @@ def test_what_takes_runs_behind_what_brings_and_passes_nothing_else(store: Store
     tickets = commit(store, [Acting(name) for name in names])
     assert [ticket.result for ticket in tickets] == names
     assert ran == ["b1", "b2", "t1", "t2", "x1", "t3", "x2", "b3", "t4"]
+
+
+def test_two_listeners_add_operations_to_the_same_group(store: Store) -> None:
+    told: list[tuple[str, Any]] = []
+
+    def joining(name: str) -> Callable[[list[Ticket[Any]]], list[Ticket[Any]]]:
+        def listen(group: list[Ticket[Any]]) -> list[Ticket[Any]]:
+            assert len(group) == 1, "a listener sees the group, not what another one has added"
+            return [Ticket(lambda tx: tx.take_ids(1), lambda ticket: told.append((name, ticket)))]
+
+        return listen
+
+    for listener in (joining("first"), joining("second")):
+        store.add_group_listener(listener)
+        store.add_group_listener(listener)  # it is there already
+    sequence = store.seq
+    result = store.run(lambda tx: tx.take_ids(1))
+    assert store.seq == sequence + 1
+    assert [(name, ticket.result) for name, ticket in told] == [
+        ("first", result + 1),
+        ("second", result + 2),
+    ]
+
+
+def test_a_listener_whose_operation_fails_harms_no_other(store: Store) -> None:
+    told: list[Ticket[Any]] = []
+
+    def fail(tx: WriteTransaction) -> None:
+        raise InvalidInput("no")
+
+    store.add_group_listener(lambda group: [Ticket(fail, told.append)])
+    store.add_group_listener(lambda group: [Ticket(lambda tx: tx.take_ids(1), told.append)])
+    result = store.run(lambda tx: tx.take_ids(1))
+    failed, joined = told
+    assert isinstance(failed.error, InvalidInput)
+    assert joined.result == result + 1

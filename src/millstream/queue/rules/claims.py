@@ -25,7 +25,6 @@ from millstream.queue.rules.grouped_lane import take_passing
 from millstream.queue.rules.index import QUIET, Rank
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import place
-from millstream.store.commit.group import Role
 from millstream.store.commit.transaction import WriteTransaction
 
 CLAIM_MAX = 10_000
@@ -53,7 +52,8 @@ class Claiming:
 
     __slots__ = ("command", "joins")
 
-    role: Role = "takes"
+    order = 1
+    """Behind the appends of its group, whose records it may get (`store/commit/group.py`)."""
 
     def __init__(self, command: c.ClaimRouted) -> None:
         self.command = command

@@ -25,7 +25,6 @@ from millstream.queue.model.state import QueueState
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import place
 from millstream.queue.rules.sources import INBOX, LATER, LATER_ID, inbox_of, later_of
-from millstream.store.commit.group import Role
 from millstream.store.commit.transaction import WriteTransaction
 
 _OWN = (INBOX, LATER)
@@ -54,7 +53,8 @@ class Appending:
 
     __slots__ = ("command", "joins")
 
-    role: Role = "brings"
+    order = 0
+    """Before the claims of its group, which may get its messages."""
 
     def __init__(self, command: Append) -> None:
         self.command = command
@@ -68,7 +68,7 @@ class Appending:
         self.joins = (Append, command.log) if plain else None
 
     @property
-    def brings_to(self) -> str:
+    def appends_to(self) -> str:
         """The log whose records can be claimed by the commit that appends them."""
         return self.command.log
 
@@ -87,13 +87,14 @@ class Putting:
 
     __slots__ = ("command",)
 
-    role: Role = "brings"
+    order = 0
+    """Before the claims of its group, which may get its messages."""
 
     def __init__(self, command: c.PutMessages) -> None:
         self.command = command
 
     @property
-    def brings_to(self) -> str:
+    def appends_to(self) -> str:
         """The log whose records can be claimed by the commit that appends them; "" for later ones."""
         return "" if self.command.is_for_later else inbox_of(self.command.queue)
 

@@ -132,7 +132,7 @@ class ThreadLines(Lines[WaitingThread]):
         """Claims that wait for what a group appends, to be made by its commit."""
         if not self.expects_any:
             return []
-        logs = {getattr(ticket.operation, "brings_to", "") for ticket in group}
+        logs = {getattr(ticket.operation, "appends_to", "") for ticket in group}
         waiters = [one for log in logs if log for one in self.expecting(keys.log_name(log))]
         return [waiter.claim() for waiter in waiters]
 
@@ -166,7 +166,7 @@ def claim_messages(store: Store, query: ClaimMessages) -> list[Lot]:
 def _claim_in_line(store: Store, query: ClaimMessages, until_s: float) -> list[Lot]:
     queue = query.queue
     lines = store.caches.of(ThreadLines, store)
-    store.guests = lines.arriving
+    store.add_group_listener(lines.arriving)
     waiter = WaitingThread(store, query)
     try:
         lines.join(queue, waiter, query.count)

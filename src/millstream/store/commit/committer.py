@@ -39,10 +39,10 @@ Observer = Callable[[int, float, float], None]
 """Told of each group that was committed: its operations, its time and that of its sync, in seconds."""
 
 
-Guests = Callable[[list[Ticket[Any]]], list[Ticket[Any]]]
-"""Operations that a group's commit takes along, because of what the group brings.
+GroupListener = Callable[[list[Ticket[Any]]], list[Ticket[Any]]]
+"""Called with a group before it runs; returns more operations to run behind it, in the same commit.
 
-Their tickets are called back when the commit is over, whatever became of it."""
+Their tickets call back when the commit is over, whether it succeeded or failed."""
 
 
 class Committing(Readable):
@@ -65,8 +65,8 @@ class Committing(Readable):
         self.on_own: Callable[[Delta[Any]], None] | None = None
         """Called with what this process is about to commit, by the thread that does, under the
         mutex: it must be quick. The commit may still fail."""
-        self.guests: Guests | None = None
-        """Asked by the thread that commits, before a group runs: it must be quick."""
+        self.group_listeners: tuple[GroupListener, ...] = ()
+        """Called by the thread that commits, before a group runs: they must be quick."""
         self._sync_s = 0.0
         """How long the last commit waited for the disk, of those that were timed."""
         self._last_failure: str | None = None
@@ -89,22 +89,32 @@ class Committing(Readable):
         """
         if not waits and (self._promised or self._tail_is_full()):
             return False
-        guests = [] if self.guests is None else self.guests(group)
-        if not guests:
+        joined: list[Ticket[Any]] = []
+        for listener in self.group_listeners:
+            joined += listener(group)
+        if not joined:
             return self._commit_or_settle(group, group, waits=waits)
         try:
-            return self._commit_or_settle(group, [*group, *guests], waits=waits)
+            return self._commit_or_settle(group, [*group, *joined], waits=waits)
         finally:
             try:
-                finish(guests)
+                finish(joined)
             except BaseException:  # interrupted: a second call does what is left
-                finish(guests)
+                finish(joined)
                 raise
+
+    def add_group_listener(self, listener: GroupListener) -> None:
+        """Call a listener before each group from now on; one that was added already is left as it is."""
+        if listener in self.group_listeners:
+            return
+        with self.mutex:
+            if listener not in self.group_listeners:
+                self.group_listeners = (*self.group_listeners, listener)
 
     def _commit_or_settle(
         self, group: list[Ticket[Any]], whole: list[Ticket[Any]], *, waits: bool
     ) -> bool:
-        """Commit a group with its guests; False, and nothing done, if that would have to wait."""
+        """Commit a group and the operations that joined it; False, and nothing done, if it had to wait."""
         try:
             self._commit_group(whole, waits=waits)
         except WouldWait:

@@ -2,14 +2,14 @@
 
 Each has its own result or its own error, and one that fails undoes itself alone. Neighbours that are
 `Joint` run as one operation, where that is faster than each by itself. Callers of a group asked at the
-same time, so a claim may run behind the appends that came right after it: it then gets what they bring,
-in the commit that brings it.
+same time, so an operation may run behind others that came right after it, if both declare an `order`:
+this is how a claim gets the records that another caller of its group appends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from millstream.errors import StoreError
 from millstream.store.commit.ticket import Ticket
@@ -19,8 +19,13 @@ from millstream.store.commit.uninterrupted import may_be_an_interrupt
 T = TypeVar("T")
 
 
-Role = Literal["brings", "takes"]
-"""What an operation may say of itself, as `role`: it brings messages, or it takes what there is."""
+class Ordered(Protocol):
+    """An operation that may change places with its neighbours in a group."""
+
+    order: int
+    """The neighbours of a group that have an order run in ascending order, equal ones as they came.
+
+    An operation without an order is a barrier: no other operation moves past it."""
 
 
 class Joint(Protocol[T]):
@@ -89,7 +94,7 @@ def _joined(group: list[Ticket[Any]]) -> Iterator[list[Ticket[Any]]]:
     if joins[0] is not None and joins.count(joins[0]) == len(joins):
         yield group
         return
-    group = _in_turn(group)
+    group = _sorted(group)
     joins = [getattr(ticket.operation, "joins", None) for ticket in group]
     some: list[Ticket[Any]] = []
     for ticket, own, before in zip(group, joins, [None, *joins], strict=False):
@@ -100,17 +105,22 @@ def _joined(group: list[Ticket[Any]]) -> Iterator[list[Ticket[Any]]]:
     yield some
 
 
-def _in_turn(group: list[Ticket[Any]]) -> list[Ticket[Any]]:
-    """A group with those that take behind those that bring; the others keep all before them there."""
-    found: list[Ticket[Any]] = []
-    takers: list[Ticket[Any]] = []
+def _sorted(group: list[Ticket[Any]]) -> list[Ticket[Any]]:
+    """Sort the operations between two barriers by their order; see `Ordered`."""
+    ordered: list[Ticket[Any]] = []
+    movable: list[Ticket[Any]] = []
     for ticket in group:
-        role: Role | None = getattr(ticket.operation, "role", None)
-        if role == "takes":
-            takers.append(ticket)
+        if hasattr(ticket.operation, "order"):
+            movable.append(ticket)
             continue
-        if role is None:
-            found += takers
-            takers = []
-        found.append(ticket)
-    return found + takers
+        if movable:
+            ordered += sorted(movable, key=_order)
+            movable = []
+        ordered.append(ticket)
+    return ordered + sorted(movable, key=_order)
+
+
+def _order(ticket: Ticket[Any]) -> int:
+    operation: Any = ticket.operation
+    order: int = operation.order
+    return order
