@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from millstream import command as base
@@ -29,6 +30,8 @@ from millstream.log.reading.links import LINKS
 from millstream.log.rules import ancestry, publishing
 from millstream.log.rules import cursor_operations as cursors
 from millstream.log.rules import operations as rules
+from millstream.log.rules.appending import Appending
+from millstream.log.rules.guards import GuardedRule
 from millstream.log.rules.retention import LogUpkeep, cursors_passed
 from millstream.queue import commands as q
 from millstream.queue.model.bucket import Bucket
@@ -90,12 +93,14 @@ KINDS: Kinds = {
 }
 """The entities of every part."""
 
+_APPEND = GuardedRule(rules.append, putting.APPEND_GUARD)
+
 _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] = {
     c.CreateLog: rules.create_log,
     c.CreatePartitions: partitions.create_partitions,
-    c.Append: putting.append,
+    c.Append: _APPEND,
     c.Truncate: rules.truncate,
-    c.DeleteLog: rooms.delete_log,
+    c.DeleteLog: GuardedRule(rules.delete_log, rooms.DELETE_GUARD),
     c.SetMetadata: rules.set_metadata,
     c.SetRetention: rules.set_retention,
     c.TakeLog: rules.take_log,
@@ -138,13 +143,13 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
 }
 
 _MADE: dict[type[Operation[Any]], Callable[[Any], Callable[[WriteTransaction], Any]]] = {
-    c.Append: putting.Appending,
+    c.Append: partial(Appending, _APPEND),
     q.PutMessages: putting.Putting,
     q.ClaimRouted: claims.Claiming,
     m.SendToRoom: sending.Sending,
     m.Broadcast: sending.Broadcasting,
 }
-"""Operations that say more of themselves than what they do, such as what they bring or take."""
+"""Commands whose operation is an object: it declares an `order`, or runs together with others (`joins`)."""
 
 _PLAIN = frozenset(
     kind

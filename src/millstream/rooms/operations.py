@@ -14,6 +14,7 @@ from millstream.log.model.head import Head, Name
 from millstream.log.model.names import ROOM
 from millstream.log.rules import operations as logs
 from millstream.log.rules.ancestry import FORK_NAME
+from millstream.log.rules.guards import Guard
 from millstream.record import moment
 from millstream.rooms import commands as c
 from millstream.rooms.finding import FoundRoom, find_room, make_room
@@ -49,21 +50,25 @@ def specify(tx: WriteTransaction, command: c.SpecifyRoom) -> None:
 
 def delete(tx: WriteTransaction, command: c.DeleteRoom) -> bool:
     """Forget a room."""
-    return delete_log(tx, DeleteLog(log_of(command.room)))
+    command_of_log = DeleteLog(log_of(command.room))
+    forget_room(tx, command_of_log)
+    return logs.delete_log(tx, command_of_log)
 
 
-def delete_log(tx: WriteTransaction, command: DeleteLog) -> bool:
-    """Forget a log; with the log of a room goes everything that is kept beside it."""
-    found = logs.find_log(tx, command.log)
-    gone = logs.delete_log(tx, command)
-    if found is not None and command.log.startswith(ROOM):
-        log_id, _ = found
+def forget_room(tx: WriteTransaction, command: DeleteLog) -> None:
+    """Forget everything that a room keeps beside its log, before the log goes."""
+    log = logs.find_log(tx, command.log)
+    if log is not None:
+        log_id, _ = log
         for kind in (keys.RETAINED, keys.PRESENCE):
             while tx.drop_some(*keys.of_queue(kind, log_id), limit=ROWS_MAX):
                 pass
         if tx.entity(room_keys.room(log_id), RoomState).exists():
             tx.change(room_keys.room(log_id), None)
-    return gone
+
+
+DELETE_GUARD = Guard((ROOM,), forget_room)
+"""Runs before the log of a room is deleted."""
 
 
 def describe_room(view: View, query: c.DescribeRoom) -> RoomInfo | None:

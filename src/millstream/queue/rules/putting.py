@@ -1,22 +1,20 @@
 """Putting: messages get the headers that their queue reads, and those for later get their place.
 
-Every append to a log goes through here, from every surface: the logs of what is put straight to a
-queue take records only while the queue is there.
+The logs of messages that are put straight to a queue take records only while the queue is there: a
+guard checks that before each append, from every surface.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.format.headers import labels_of, relabelled
-from millstream.format.packing import Batch, Single, check_timestamp
+from millstream.format.packing import Batch, check_timestamp
 from millstream.log.commands import Append
 from millstream.log.rules import operations as logs
-from millstream.log.rules.joined_appends import append_together
+from millstream.log.rules.guards import Guard, GuardedRule
 from millstream.queue import commands as c
 from millstream.queue.model.marking import addressed, mark_of
 from millstream.queue.model.slots import Span
@@ -27,59 +25,24 @@ from millstream.queue.rules.placing import place
 from millstream.queue.rules.sources import INBOX, LATER, LATER_ID, inbox_of, later_of
 from millstream.store.commit.transaction import WriteTransaction
 
-_OWN = (INBOX, LATER)
-"""What the names of the logs begin with that belong to a queue."""
 
+def check_queue(tx: WriteTransaction, command: Append) -> None:
+    """Refuse an append to a log of a queue that is not there: no consumer would get the records.
 
-def append(tx: WriteTransaction, command: Append) -> int:
-    """Append to a log; to an inbox only while there is its queue, or no consumer would get it.
-
-    An inbox that is written elsewhere is left to the rules of copies.
+    A log that is written elsewhere is left to the rules of copies.
     """
-    if command.log.startswith(_OWN):
-        name = command.log.partition(":")[2]
-        if not tx.entity(keys.queue(name), QueueState).exists():
-            found = logs.find_log(tx, command.log)
-            if found is None or not found[1].owner:
-                raise no_queue(name)
-    return logs.append(tx, command)
+    name = command.log.partition(":")[2]
+    if not tx.entity(keys.queue(name), QueueState).exists():
+        log = logs.find_log(tx, command.log)
+        if log is None or not log[1].owner:
+            raise no_queue(name)
 
 
-class Appending:
-    """The operation of an append; those of several callers to one log are made as one.
+APPEND_GUARD = Guard((INBOX, LATER), check_queue)
+"""Runs before each append to the logs that belong to a queue."""
 
-    Only plain ones are: an append that expects an end, names a producer or holds the log runs alone.
-    """
-
-    __slots__ = ("command", "joins")
-
-    order = 0
-    """Before the claims of its group, which may get its messages."""
-
-    def __init__(self, command: Append) -> None:
-        self.command = command
-        plain = (
-            type(command.records) is Single
-            and command.expect_end is None
-            and command.producer is None
-            and not command.token
-            and not command.log.startswith(_OWN)
-        )
-        self.joins = (Append, command.log) if plain else None
-
-    @property
-    def appends_to(self) -> str:
-        """The log whose records can be claimed by the commit that appends them."""
-        return self.command.log
-
-    def __call__(self, tx: WriteTransaction) -> int:
-        """Append for this caller alone."""
-        return append(tx, self.command) if self.joins is None else logs.append(tx, self.command)
-
-    def run_all(self, tx: WriteTransaction, operations: Sequence[Appending]) -> list[int] | None:
-        """Append for several callers."""
-        records = [one.command.records for one in operations]
-        return append_together(tx, self.command.log, records)  # type: ignore[arg-type]
+append: GuardedRule[int] = GuardedRule(logs.append, APPEND_GUARD)
+"""For rules above the logs that append to a log whose name a user has chosen."""
 
 
 class Putting:

@@ -1,7 +1,7 @@
-"""Appends that wait together: single records of several callers, added to one log as one append.
+"""The operation of an append, and single records of several callers added to a log as one append.
 
-Each caller gets the offset of its own record. Whatever is not plain (a log that is held, or written
-elsewhere, or nearly full) is left to `operations.append`, one by one, which answers each in its way.
+Each caller gets the offset of its own record. Only plain appends are joined: appends to a log that is
+held, written elsewhere or nearly full run one by one, by `operations.append`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from millstream.format import block, keys
 from millstream.format.packing import Single, batch_of
 from millstream.limits import MESSAGE_ID_MAX
+from millstream.log.commands import Append
 from millstream.log.model.head import RecordsAppended
-from millstream.log.rules.operations import find_log, make_log, put_batch, put_singles
+from millstream.log.rules.guards import GuardedRule
+from millstream.log.rules.operations import append, find_log, make_log, put_batch, put_singles
 from millstream.store.commit.transaction import WriteTransaction
 
 BLOCK_RECORDS_MIN = 16
@@ -21,6 +23,45 @@ blocks as they are."""
 
 BYTES_MAX = 256 * 1024
 """Of values that are added together: a block is read whole."""
+
+
+class Appending:
+    """The operation of an append; appends of several callers to one log are made as one.
+
+    Only plain appends are: an append that expects an end, names a producer, holds the log or meets a
+    guard runs alone.
+    """
+
+    __slots__ = ("_rule", "command", "joins")
+
+    order = 0
+    """Appends run before the other ordered operations of their group, such as claims."""
+
+    def __init__(self, rule: GuardedRule[int], command: Append) -> None:
+        self._rule = rule
+        self.command = command
+        plain = (
+            type(command.records) is Single
+            and command.expect_end is None
+            and command.producer is None
+            and not command.token
+            and not command.log.startswith(rule.prefixes)
+        )
+        self.joins = (Append, command.log) if plain else None
+
+    @property
+    def appends_to(self) -> str:
+        """The name of the log; listeners of a group ask for it."""
+        return self.command.log
+
+    def __call__(self, tx: WriteTransaction) -> int:
+        """Append for this caller alone."""
+        return self._rule(tx, self.command) if self.joins is None else append(tx, self.command)
+
+    def run_all(self, tx: WriteTransaction, operations: Sequence[Appending]) -> list[int] | None:
+        """Append for several callers."""
+        records = [operation.command.records for operation in operations]
+        return append_together(tx, self.command.log, records)  # type: ignore[arg-type]
 
 
 def append_together(tx: WriteTransaction, name: str, records: Sequence[Single]) -> list[int] | None:
