@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from millstream.errors import InvalidInput, NotFound
+from millstream.format import keys
 from millstream.log.commands import CreateLog
 from millstream.log.model.names import ROOM
 from millstream.log.rules.guards import Guard, GuardedRule
@@ -58,5 +59,9 @@ def test_logs_of_queues_that_are_not_there_take_no_appends(ms: Millstream) -> No
 def test_the_log_of_a_room_goes_with_everything_beside_it(ms: Millstream) -> None:
     ms.room("lobby").specify(retained=["state"])
     ms.room("lobby").send("state", "open")
+    store = Probe(ms).store
+    rows = keys.of_queue(keys.RETAINED, store.seen(keys.log_name(f"{ROOM}lobby")))
+    assert store.view(lambda view: view.scan(*rows, limit=1))
     assert ms.log(f"{ROOM}lobby").delete()
-    assert not list(ms.room("lobby").retained())
+    assert not store.view(lambda view: view.scan(*rows, limit=1))
+    assert not ms.room("lobby").retained().values
