@@ -279,7 +279,7 @@ def _route(store: Store, name: str) -> int:
     """Route some messages to a queue, durably, without claiming any; how far that has come."""
     facts = store.view(lambda view: facts_of(view, name))
     assert facts is not None
-    routed = route(store, facts, facts.untouched + WINDOW)
+    routed = route(store, facts, facts.fresh + WINDOW)
     store.run(lambda tx: place_routed(tx, name, routed))
     return routed[0].stop if routed else facts.sources[0].position
 

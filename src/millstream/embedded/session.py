@@ -38,7 +38,7 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.group import Group
 from millstream.queue.model.roster import Roster
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules import claims, endings, partitions, putting, replacing
+from millstream.queue.rules import claims, endings, partitions, putting, replacement
 from millstream.queue.rules import operations as queues
 from millstream.queue.service import (
     assigning,
@@ -122,7 +122,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     q.PauseQueue: queues.pause,
     q.PurgeQueue: queues.purge,
     q.RedriveClaims: queues.redrive,
-    q.ReplaceFailed: replacing.replace_failed,
+    q.ReplaceFailed: replacement.replace_failed,
     q.PutMessages: putting.put,
     q.ClaimRouted: claims.claim,
     q.FinishClaims: endings.finish,

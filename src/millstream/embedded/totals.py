@@ -227,7 +227,7 @@ class Tally:
 
 def _queue(view: View, name: str) -> _SeenQueue | Facts | None:
     """How a queue stands; facts, if more logs are to be looked at first."""
-    facts = facts_of(view, name, whole=True, anyone=True)
+    facts = facts_of(view, name, all_logs=True, any_router=True)
     if facts is None or facts.partial:
         return facts
     queue = view.entity(keys.queue(name), QueueState)

@@ -1,4 +1,4 @@
-"""What can be asked of queues."""
+"""The commands of queues."""
 
 from __future__ import annotations
 
@@ -17,93 +17,96 @@ from millstream.queue.model.spec import QueueSpec
 from millstream.record import Producer
 
 Run = tuple[int, int, int]
-"""Claims side by side: the first claim id, how many, and the attempt that they were claimed for."""
+"""Adjacent claims: the first claim id, the count, and the attempt number of all of them."""
 
 
 class Routed(Struct, frozen=True):
-    """What a look at a log found for a queue, between two offsets; slots are counted from 0."""
+    """The messages of a queue that routing read from a log between two offsets; slots count from 0."""
 
     log_id: int
     start: int
     stop: int
     spans: list[Span]
     marks: list[RoutingMark] | None = None
-    """One per message, for queues that look at more than whether it matches."""
+    """The mark of each message, for queues that read keys or headers."""
     unknown: int = 0
-    """Records of which the queue's filter could not say whether they match."""
+    """Records for which the queue's filter had no answer."""
     setbacks: int = 0
-    """How often the log's end had gone back when it was looked at."""
+    """The log's setback count when routing read it."""
     skipped: list[tuple[int, int]] = []  # msgspec copies it
-    """Ranges of records that were passed over because they cannot be read."""
+    """Ranges of records that routing skipped as unreadable."""
 
 
 class Grant(Struct, frozen=True, array_like=True, gc=False):
-    """Messages that were claimed: adjacent claims of adjacent records, or of records that lie apart."""
+    """Claimed messages with adjacent claim ids: of adjacent records, or of scattered records."""
 
     claim_id: int
     count: int
     attempt: int
     log_id: int
     offset: int
-    """Of the first."""
+    """The offset of the first message."""
     until_ms: int
     offsets: list[int] | None = None
-    """Of each, ascending, if they lie apart."""
+    """The offset of each message in ascending order, for scattered records."""
 
     def singly(self) -> list[Self]:
-        """The same messages; those that lie apart one by one."""
+        """Return grants of adjacent records only: scattered messages become a grant each."""
         if self.offsets is None:
             return [self]
         return [
-            replace(self, claim_id=self.claim_id + at, count=1, offset=offset, offsets=None)
-            for at, offset in enumerate(self.offsets)
+            replace(self, claim_id=self.claim_id + index, count=1, offset=offset, offsets=None)
+            for index, offset in enumerate(self.offsets)
         ]
 
 
 class Deal(Struct, eq=False):
-    """Grants of claims made in one commit; the first claimant to read fetches the payloads of all.
+    """The grants of all claims in a commit. The first claimant to read fetches the payloads of all.
 
-    With 32 threads that claim one message each, a claim without it costs a quarter more: 25 µs
-    instead of 20 (2026-11).
+    Measured with 32 threads that claim single messages: without a deal a claim costs 25 µs instead
+    of 20 (2026-11).
     """
 
     grants: list[list[Grant]]
-    """What each claim was granted."""
+    """The grants of each claim."""
     lots: list[list[Lot]] | None = None
-    """The messages of each claim once they are read; empty if each claimant reads its own."""
+    """The messages of each claim once read; empty if every claimant reads for itself."""
 
 
 class Granted(Struct, frozen=True):
-    """What a claim got, and what it left for the next ones."""
+    """The result of a claim: the grants, and the messages that remain for later claims."""
 
     grants: list[Grant]
-    ahead: int
-    """How many messages the next one can take in their turn, without routing more."""
+    fresh: int
+    """The number of routed messages that the next claim can take in number order."""
     expired: int
-    left: int
-    """How many messages others can get at once: routed, ready, and within the queue's caps."""
+    remaining: int
+    """The number of messages that further claims can get now: routed, ready, and within the caps.
+    """
     deal: Deal | None = None
-    """The deal that this claim is part of, and its place there."""
+    """The deal with this claim's grants, and this claim's index in the deal."""
     turn: int = 0
     is_overtaken: bool = False
-    """Whether another consumer or the background has routed meanwhile. A queue that hands out the
-    best first has granted nothing then: the best may be in what it did not place."""
+    """Whether another consumer or the upkeep has routed since this claim routed. A queue that hands
+    out the best message first then grants nothing: the best one may be among the records not
+    placed.
+    """
     is_cut_short: bool = False
-    """Whether so much had to be passed over that it did not get to all that may be claimed."""
-    is_level: bool = False
-    """Whether everything that the queue's logs hold was routed when the claim was made."""
+    """Whether the claim stopped early because it passed over too many messages."""
+    is_fully_routed: bool = False
+    """Whether all records of the queue's logs were routed when the claim was made."""
 
     @property
     def count(self) -> int:
-        """How many messages that are."""
+        """The number of granted messages."""
         grants = self.grants
         return grants[0].count if len(grants) == 1 else sum([grant.count for grant in grants])
 
 
 class SpecifyQueue(Operation[bool], frozen=True):
-    """Make a queue, or make it what the spec says; True if there was none.
+    """Make a queue, or replace its spec. Returns True for a new queue.
 
-    With `expect` it is altered only if its spec is still that one.
+    With `expect` the spec is replaced only if the current spec equals `expect`.
     """
 
     traits = Traits(
@@ -121,7 +124,9 @@ class SpecifyQueue(Operation[bool], frozen=True):
 
 
 class DeleteQueue(Operation[bool], frozen=True):
-    """Forget a queue, its messages and its inbox; its sources stay. False if there was none."""
+    """Delete a queue with its messages and inbox; its sources stay. Returns False for a missing
+    queue.
+    """
 
     traits = Traits(needs=(on_queue("admin"),), is_step=True, tidies=True)
 
@@ -129,7 +134,7 @@ class DeleteQueue(Operation[bool], frozen=True):
 
 
 class PauseQueue(Operation[None], frozen=True):
-    """Hold claims back, or stop doing so."""
+    """Pause claims, or resume them."""
 
     traits = Traits(needs=(on_queue("admin"),), is_step=True)
 
@@ -138,9 +143,9 @@ class PauseQueue(Operation[None], frozen=True):
 
 
 class PutMessages(Operation[int], frozen=True):
-    """Put messages straight to a queue; the id of the first, those of the others follow.
+    """Put messages straight into a queue; returns the id of the first, and ids are consecutive.
 
-    Those with a delay or a time are placed by the same commit, behind what is routed by then.
+    The same commit places messages with a delay or a time, behind all messages routed by then.
     """
 
     traits = Traits(needs=(on_queue("write"),), repeat="sequence", is_step=True)
@@ -148,20 +153,20 @@ class PutMessages(Operation[int], frozen=True):
     queue: str
     records: Single | Batch
     wishes: list[Wishes] = field(default_factory=list)
-    """None, or one for each message."""
+    """Empty, or the wishes of each message."""
     delay_ms: int | None = None
     due_ms: int | None = None
-    """The wall time at which they are due, instead of a delay."""
+    """The wall time at which the messages are due, instead of a delay."""
     producer: Producer | None = None
 
     @property
     def is_for_later(self) -> bool:
-        """Whether they are not to be claimed at once."""
+        """Whether the messages become claimable at a later time."""
         return self.delay_ms is not None or self.due_ms is not None
 
 
 class ClaimRouted(Operation[Granted], frozen=True):
-    """Finish what was worked on, take over what was routed, and claim: all in one commit."""
+    """Acknowledge finished claims, place routed messages, and claim, in a single commit."""
 
     traits = Traits(needs="internal")
 
@@ -174,7 +179,7 @@ class ClaimRouted(Operation[Granted], frozen=True):
 
 
 class FinishClaims(Operation[list[Run]], frozen=True):
-    """End attempts: 'ack', 'nack' or 'fail'. Answers those whose lease was lost, if `each`."""
+    """End attempts: 'ack', 'nack' or 'fail'. With `each` it returns the claims with a lost lease."""
 
     traits = Traits(needs=(on_queue("write"),), is_step=True, holds=True)
 
@@ -187,9 +192,10 @@ class FinishClaims(Operation[list[Run]], frozen=True):
 
 
 class ReturnClaims(Operation[None], frozen=True):
-    """Give back messages that never reached the consumer they were claimed for.
+    """Give back messages that never reached their consumer.
 
-    They can be claimed again at once, also if no attempt is left. What is not held is passed over.
+    The messages are claimable again at once, even after their last attempt. Claims without a valid
+    lease are ignored.
     """
 
     traits = Traits(needs=(on_queue("write"),), repeat="harmless", holds=True)
@@ -199,7 +205,7 @@ class ReturnClaims(Operation[None], frozen=True):
 
 
 class RenewClaims(Operation[LeaseEnd], frozen=True):
-    """Prolong leases; answers until when."""
+    """Renew leases; returns their new end."""
 
     traits = Traits(needs=(on_queue("write"),), is_step=True, holds=True)
 
@@ -209,7 +215,7 @@ class RenewClaims(Operation[LeaseEnd], frozen=True):
 
 
 class PurgeQueue(Operation[int], frozen=True):
-    """Forget messages that are 'available' or 'failed'; answers how many."""
+    """Delete the 'available' or the 'failed' messages; returns their number."""
 
     traits = Traits(needs=(on_queue("admin"),), is_step=True)
 
@@ -218,26 +224,26 @@ class PurgeQueue(Operation[int], frozen=True):
 
 
 REDRIVE_PER_COMMIT = 1_000
-"""Failed messages that one commit makes available again."""
+"""The most failed messages made available again by a commit."""
 
 
 class RedriveClaims(Operation[int], frozen=True):
-    """Make failed messages available again, under new claim ids; answers how many."""
+    """Make failed messages available again, under new claim ids; returns their number."""
 
     traits = Traits(needs=(on_queue("admin"),), is_step=True)
 
     queue: str
     claims: list[int]
     rate: float | None = None
-    """Messages per second that become due; None: all at once."""
+    """Messages per second that become due; None makes all of them due now."""
     before: int = 0
-    """How many are due before these."""
+    """The number of redriven messages that are due before these."""
 
 
 class ReplaceFailed(Operation[int], frozen=True):
-    """Put another message in the place of a failed one, in one commit; answers its id.
+    """Replace a failed message by a new message, in a single commit; returns the new id.
 
-    Raises `Conflict` if that message is not failed any more: of two callers one replaces it.
+    Raises `Conflict` if the message is not failed any more: only the first of two callers succeeds.
     """
 
     traits = Traits(needs=(on_queue("admin"),), is_step=True)
@@ -248,7 +254,7 @@ class ReplaceFailed(Operation[int], frozen=True):
 
 
 class ClaimMessages(Procedure[list[Lot]], frozen=True):
-    """Route, claim and read: what a consumer asks for."""
+    """Route, claim and read messages, as a consumer requests."""
 
     traits = Traits(
         needs=(on_queue("write"),),
@@ -263,11 +269,11 @@ class ClaimMessages(Procedure[list[Lot]], frozen=True):
     wait_ms: int | None
     acked: list[Run]
     pop: bool = False
-    """Claim and acknowledge in one: at most once."""
+    """Claim and acknowledge in a single commit: delivery at most once."""
 
 
 class PeekMessages(Read[list[Lot]], frozen=True):
-    """Messages in a state, without claiming them."""
+    """Read messages in a state, without claiming them."""
 
     traits = Traits(needs=(on_queue("read"),), page="count", is_large=True)
 
@@ -276,11 +282,11 @@ class PeekMessages(Read[list[Lot]], frozen=True):
     count: int
     after: Signed = -1
     route: bool = True
-    """Whether to look for available messages in the logs first, which changes the store."""
+    """Whether to route first, to see new records of the logs. Routing changes the store."""
 
 
 class FindMessage(Read[Fate], frozen=True):
-    """What became of a message, by the id that putting it has answered."""
+    """Return the fate of a message, by the id that `put` returned."""
 
     traits = Traits(needs=(on_queue("read"),))
 
@@ -289,7 +295,7 @@ class FindMessage(Read[Fate], frozen=True):
 
 
 class GetAttempts(Read[list[Try]], frozen=True):
-    """How a message's attempts went."""
+    """Return the attempts at a message."""
 
     traits = Traits(needs=(on_queue("read"),))
 
@@ -298,7 +304,9 @@ class GetAttempts(Read[list[Try]], frozen=True):
 
 
 class ListRecords(Read[list[RfcRecord]], frozen=True):
-    """The RFC's records of a queue whose keys follow `after`, at most so many; none at the end."""
+    """Return up to `count` of the RFC's records of a queue with keys after `after`; empty at the
+    end.
+    """
 
     traits = Traits(needs=(on_queue("read"),), page="count", is_large=True)
 
@@ -308,7 +316,7 @@ class ListRecords(Read[list[RfcRecord]], frozen=True):
 
 
 class DescribeQueue(Read[QueueInfo | None], frozen=True):
-    """How a queue stands."""
+    """Return the state of a queue, or None."""
 
     traits = Traits(needs=(on_queue("read"),))
 
@@ -316,7 +324,7 @@ class DescribeQueue(Read[QueueInfo | None], frozen=True):
 
 
 class ListQueues(Read[list[QueueInfo]], frozen=True):
-    """Queues in the order of their names, after one name, at most so many."""
+    """Return up to `limit` queues in name order, after a name."""
 
     traits = Traits(needs="seen", page="limit")
 

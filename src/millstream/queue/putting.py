@@ -1,4 +1,4 @@
-"""Putting: from what a caller says about messages to the command that puts them; pure."""
+"""Commands that put messages, made from the arguments of a caller's `put` or `put_many`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def put_one(
     producer: Producer | None,
     limits: Limits,
 ) -> Operation[int]:
-    """The command that puts one message."""
+    """Return the command that puts a message."""
     record = pack_single(value, key=key, headers=headers, timestamp=None, limits=limits)
     if priority is None and group is None and dedup is None:
         return _command(queue, record, [], delay=delay, at=at, producer=producer)
@@ -53,7 +53,9 @@ def put_batch(
     wishes: list[Wishes] | None = None,
     producer: Producer | None = None,
 ) -> tuple[Operation[int] | None, int]:
-    """The command that puts a batch, and how many messages it has; None for an empty one."""
+    """Return the command that puts a batch, and the number of messages; (None, 0) for an empty
+    batch.
+    """
     records = pack_many(values, keys=keys, headers=headers, timestamps=None, limits=limits)
     if records is None:
         return None, 0
@@ -71,7 +73,9 @@ def _command(
     at: datetime | int | None = None,
     producer: Producer | None = None,
 ) -> Operation[int]:
-    """The command that puts packed messages; what is to be plainly put is appended to the inbox."""
+    """Return the command for packed messages. Messages without wishes or delay are appended to the
+    inbox.
+    """
     if delay is None and at is None and not wishes:
         return Append(inbox_of(queue), records, producer=producer)
     delay_ms = optional_ms(delay, "delay")

@@ -1,4 +1,4 @@
-"""Claimed messages as runs: what a consumer names when it finishes or renews several at once."""
+"""Claimed messages as runs: the form in which commands name several claims."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from millstream.queue.commands import Run
 from millstream.queue.model.message import Lot, Message
 
 Messages = Message | Iterable[Message]
-"""One message, or several of one queue."""
+"""A message, or several messages of a single queue."""
 
 
 def claims_of(messages: Messages) -> tuple[str, list[Run]]:
-    """The one queue that messages belong to, and their runs; without any, none of a queue ''."""
+    """Return the queue of messages, and their runs. Without messages the queue is ''."""
     chosen = chosen_of(messages)
     queues = {message.queue for message in chosen}
     if len(queues) > 1:
@@ -24,20 +24,20 @@ def claims_of(messages: Messages) -> tuple[str, list[Run]]:
 
 
 def chosen_of(messages: Any) -> list[Message]:
-    """One message, or several, as a list; anything else is refused."""
+    """Return a message, or several, as a list; refuse other types."""
     if isinstance(messages, Message):
         return [messages]
     chosen = list(messages) if isinstance(messages, Iterable) else [messages]
-    for one in chosen:
-        if not isinstance(one, Message):
+    for message in chosen:
+        if not isinstance(message, Message):
             raise InvalidInput(
-                f"a claimed message, or several, is expected, not {type(one).__name__}: {one!r:.100}"
+                f"a claimed message, or several, is expected, not {type(message).__name__}: {message!r:.100}"
             )
     return chosen
 
 
 def runs_of(messages: Messages, queue: str | None = None) -> list[Run]:
-    """Claims, all of one queue, as the fewest runs: adjacent claim ids of the same attempt."""
+    """Return claims of a single queue as the fewest runs: adjacent claim ids of the same attempt."""
     try:
         chosen = [messages] if isinstance(messages, Message) else list(messages)
         if len(chosen) == 1 and (label := chosen[0].label).queue == queue:
@@ -46,12 +46,12 @@ def runs_of(messages: Messages, queue: str | None = None) -> list[Run]:
             return []
         return _joined(chosen, queue)
     except (AttributeError, TypeError):
-        chosen_of(messages)  # says what is wrong
+        chosen_of(messages)  # raises an error that names the wrong argument
         raise
 
 
 def lots_claimed(lots: Iterable[Lot]) -> list[Run]:
-    """The claims of what a claim was answered, a run for each lot."""
+    """Return the claims of an answered claim, a run per lot."""
     return [(lot.label.claim_id, len(lot.values), lot.label.attempt) for lot in lots]
 
 
@@ -67,7 +67,7 @@ def _joined(chosen: list[Message], queue: str | None) -> list[Run]:
 
 
 def joined_claims(claims: Iterable[tuple[int, int]]) -> list[Run]:
-    """Claim ids and their attempts as runs: those that stand side by side are one."""
+    """Join adjacent claim ids with the same attempt to runs."""
     runs: list[Run] = []
     for claim_id, attempt in claims:
         first, count, before = runs[-1] if runs else (0, 0, 0)

@@ -48,7 +48,7 @@ def test_the_next_keeps_watch_once_the_first_is_served() -> None:
 def test_what_is_left_is_taken_in_the_order_of_the_line() -> None:
     line = line_of("a", "b", "c", "d")
     line.change()
-    assert line.served("a", left=2) == [("b", "take"), ("c", "take")]
+    assert line.served("a", remaining=2) == [("b", "take"), ("c", "take")]
     assert line.served("c") == []
     assert line.served("b") == [("d", "watch")]
 
@@ -58,22 +58,22 @@ def test_a_waiter_that_wants_many_takes_what_is_left_alone() -> None:
     for name, wanted in (("a", 1), ("b", 10), ("c", 1)):
         line.join(name, wanted)
     line.change()
-    assert line.served("a", left=10) == [("b", "take")]
-    assert line.served("b", left=1) == [("c", "take")]
+    assert line.served("a", remaining=10) == [("b", "take")]
+    assert line.served("b", remaining=1) == [("c", "take")]
 
 
 def test_what_the_looking_will_take_is_not_promised_twice() -> None:
     line = line_of("a", "b", "c", "d", "e")
     line.change()
-    assert line.served("a", left=2) == [("b", "take"), ("c", "take")]
-    assert line.served("b", left=1) == []  # c takes that
-    assert line.served("c", left=1) == [("d", "take")]
+    assert line.served("a", remaining=2) == [("b", "take"), ("c", "take")]
+    assert line.served("b", remaining=1) == []  # c takes that
+    assert line.served("c", remaining=1) == [("d", "take")]
 
 
 def test_a_waiter_that_others_overtook_keeps_its_place() -> None:
     line = line_of("a", "b", "c")
     line.change()
-    line.served("a", left=1)
+    line.served("a", remaining=1)
     assert line.in_vain("b") == [("b", "watch")]
     assert line.change() == [("b", "look")]
 

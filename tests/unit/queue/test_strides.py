@@ -17,7 +17,7 @@ from millstream.queue.commands import ClaimRouted, FinishClaims, Granted, Run
 from millstream.queue.model.message import Message, messages_of
 from millstream.queue.rules import claims, endings
 from millstream.queue.rules.ack_and_claim import stride
-from millstream.queue.rules.arriving import Newcomers, place_arrived
+from millstream.queue.rules.arrivals import Newcomers, place_arrived
 from millstream.queue.rules.claims import Claiming
 from millstream.queue.service import reading
 from millstream.queue.service.reading import read_granted, read_grants

@@ -104,7 +104,7 @@ class StandingClaims:
         consuming.note_ahead(self._store, queue, granted)
         waiter.is_answered = True  # also if its time is up in this very turn of the loop
         self._hand_over(waiter, waiter.told, found)
-        self._lines.served(queue, waiter, granted.left)
+        self._lines.served(queue, waiter, granted.remaining)
 
     def _hand_over(
         self, waiter: _Waiter, told: asyncio.Future[list[Lot] | None], found: list[Lot]

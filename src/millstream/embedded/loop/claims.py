@@ -136,7 +136,7 @@ class Claims:
         granted = await self._loop.commit(routed, partial(self.returns.give_back_granted, command))
         found = self._read_here(command, granted, is_close=is_close)
         if found:
-            return found, granted.left
+            return found, granted.remaining
         return await self._claim_rest(command, (granted, is_close), found, turns)
 
     def _routed(self, command: ClaimMessages) -> tuple[ClaimRouted | None, bool]:
@@ -156,7 +156,7 @@ class Claims:
         consuming.note_ahead(store, command.queue, granted)
         if _is_short(command, granted, is_close=is_close):
             return None
-        is_recent = granted.is_level or (is_close and not granted.is_overtaken)
+        is_recent = granted.is_fully_routed or (is_close and not granted.is_overtaken)
         is_little = is_recent and 0 < granted.count <= READ_HERE
         if is_little or are_at_hand(store, grants):
             return read_grants(store, command.queue, grants)
@@ -196,7 +196,7 @@ class Claims:
         if found is None:
             found = await self._read(command, grants, turns)
         if found or not grants:
-            return found, granted.left
+            return found, granted.remaining
         # All of these were damaged, and have failed.
         return await self._claim_by_thread(consuming.without_acks(command), (), turns)
 
@@ -233,6 +233,6 @@ class Claims:
 
 def _is_short(command: ClaimMessages, granted: Granted, *, is_close: bool) -> bool:
     """Whether a claim has to look for more: others were faster than it."""
-    if command.count <= granted.count or granted.ahead or granted.is_level:
+    if command.count <= granted.count or granted.fresh or granted.is_fully_routed:
         return False
     return not (is_close and granted.grants and not granted.is_overtaken)

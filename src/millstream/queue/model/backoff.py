@@ -14,11 +14,11 @@ WAIT_S_MAX = 10 * 366 * 24 * 3600
 
 
 class Backoff(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The wait after the n-th attempt: fixed, growing by a factor up to a most, or from a list."""
+    """The wait after the n-th attempt: fixed, growing by a factor up to `most`, or from a list."""
 
     kind: Literal["fixed", "exponential", "list"] = "exponential"
     first: float = 1.0
-    """Seconds, as the other waits."""
+    """In seconds, like all waits."""
     factor: float = 2.0
     most: float = 3_600.0
     jitter: float = 0.1
@@ -43,12 +43,12 @@ class Backoff(Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise InvalidInput("backoff: one of kind 'list' must have at least one wait, got none")
 
     def wait_ms(self, attempt: int, luck: float) -> int:
-        """The wait after an attempt, counted from 1; `luck` is a random number in [0, 1)."""
+        """Return the wait after an attempt, counted from 1; `luck` is a random number in [0, 1)."""
         if self.kind == "fixed":
-            plain = self.first
+            wait_s = self.first
         elif self.kind == "list":
-            plain = self.waits[min(attempt, len(self.waits)) - 1]
+            wait_s = self.waits[min(attempt, len(self.waits)) - 1]
         else:
             steps = min(attempt - 1, 64)
-            plain = min(self.first * self.factor**steps, self.most)
-        return max(0, round(plain * 1000 * (1 + self.jitter * (2 * luck - 1))))
+            wait_s = min(self.first * self.factor**steps, self.most)
+        return max(0, round(wait_s * 1000 * (1 + self.jitter * (2 * luck - 1))))

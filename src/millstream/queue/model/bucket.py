@@ -1,10 +1,9 @@
-"""A bucket: the messages of one stretch of claim numbers, and how each of them stands.
+"""A bucket: the messages of a stretch of claim numbers, with the state of each message.
 
-Slots are claim numbers counted from the bucket's first. Changes name ranges of slots, because
-messages are mostly claimed and finished side by side; a range costs as much as one slot. Who
-claimed when, how each attempt ended, and where a message came from, is kept as ranges as well. This
-is the whole truth about the messages: the RFC's records are made from it when they are asked for
-(`records`).
+Slots are claim numbers counted from the bucket's first number. Changes name ranges of slots,
+because consumers mostly claim and finish neighbours; a range costs as much as a single slot.
+Claims, ends of attempts, and the origin of messages are ranges as well. The bucket is the only
+record of the messages' state: the RFC's records are made from it on demand (`records`).
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from msgspec.structs import replace
 
 from millstream.format.ids import CAPACITIES
 from millstream.queue.model.bucket_changes import (
-    Caught,
     Change,
     Claimed,
     Ended,
     Filled,
+    FilledAndClaimed,
     Forgot,
     Placed,
     Removed,
@@ -59,12 +58,12 @@ _slot_of = attrgetter("slot")
 R = TypeVar("R", ClaimedSlots, End)
 
 SCATTERED_MIN = 4
-"""Messages that lie apart are one grant from so many on."""
+"""From this number on, scattered messages are handed out as a single grant."""
 
 _ABSENT = b"".join(FILL[state] for state in NOT_THERE)
 
 
-class Shorts(array):  # type: ignore[type-arg]  # which it takes from Python 3.12 on
+class Shorts(array):  # type: ignore[type-arg]  # generic only from Python 3.12 on
     """Numbers of two bytes."""
 
 
@@ -83,29 +82,30 @@ class Bucket(Entity):
     """The messages of one bucket."""
 
     states: bytearray = field(default_factory=bytearray)
-    """One byte per slot."""
+    """The state of each slot, a byte per slot."""
     attempts: Shorts = field(default_factory=partial(_array, Shorts))
     until_ms: Times = field(default_factory=partial(_array, Times))
-    """Per slot: the end of the lease in flight, the due time when available, else when it ended; of
-    what is gone, 0."""
+    """Per slot: the end of the lease while in flight, the due time while available, the end time
+    when finished, 0 when gone.
+    """
     spans: list[Span] = field(default_factory=list)
     tries: list[ClaimedSlots] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
     lane: int = 0
     marks: dict[int, SlotMark] = field(default_factory=dict)
     past: dict[int, list[Trial]] = field(default_factory=dict)
-    """Slots and the attempts at their messages before these were driven again."""
+    """Slots → attempts before the message was redriven."""
 
     weight: ClassVar[int] = 250
     changes: ClassVar = Change
-    computed: ClassVar = (Strode, Filled, Caught)
+    computed: ClassVar = (Strode, Filled, FilledAndClaimed)
 
     def apply(self, change: Change) -> None:
         """Move to the next state."""
         match change:
             case Strode():
                 self._stride(change.done, change.claimed, change)
-            case Caught():
+            case FilledAndClaimed():
                 self._receive(change.spans)
                 self._stride(change.done, (change.claimed,), change)
             case Claimed():
@@ -156,7 +156,9 @@ class Bucket(Entity):
         self.spans += spans
 
     def _moved(self, change: Withdrawn) -> Iterator[Span]:
-        """The spans, cut and named anew; unfinished messages of what moved are forgotten."""
+        """Yield the spans with the moved tail under its new log id; remove the tail's unfinished
+        messages.
+        """
         for span in self.spans:
             skip = max(0, change.at - span.offset)
             if span.log_id != change.log_id or skip >= span.count:
@@ -171,7 +173,9 @@ class Bucket(Entity):
                 yield replace(span, count=skip)
             yield replace(span.cut(skip, count, slot), log_id=change.to_id)
 
-    def _stride(self, done: list[Slots], claimed: Sequence[Slots], change: Strode | Caught) -> None:
+    def _stride(
+        self, done: list[Slots], claimed: Sequence[Slots], change: Strode | FilledAndClaimed
+    ) -> None:
         at_ms = change.at_ms
         for start, stop in done:
             self._fill(start, stop, DONE, at_ms)
@@ -189,11 +193,11 @@ class Bucket(Entity):
                 self.past.pop(slot, None)
 
     def _grow(self, slots: int) -> None:
-        more = slots - len(self.states)
-        if more > 0:
-            self.states.extend(bytes(more))
-            self.attempts.extend(array("H", (0,)) * more)
-            self.until_ms.extend(array("q", (0,)) * more)
+        missing = slots - len(self.states)
+        if missing > 0:
+            self.states.extend(bytes(missing))
+            self.attempts.extend(array("H", (0,)) * missing)
+            self.until_ms.extend(array("q", (0,)) * missing)
 
     def _fill(self, start: int, stop: int, state: int, at_ms: int) -> None:
         if stop - start == 1:
@@ -203,37 +207,37 @@ class Bucket(Entity):
         self.until_ms[start:stop] = array("q", [at_ms]) * (stop - start)
 
     def _count(self, start: int, stop: int) -> None:
-        found, before = self.attempts, self.attempts[start]
+        attempts, before = self.attempts, self.attempts[start]
         if stop - start == 1:
-            found[start] = before + 1
+            attempts[start] = before + 1
             return
-        if found[start:stop].count(before) == stop - start:
-            found[start:stop] = array("H", (before + 1,)) * (stop - start)
+        if attempts[start:stop].count(before) == stop - start:
+            attempts[start:stop] = array("H", (before + 1,)) * (stop - start)
             return
         for slot in range(start, stop):
-            found[slot] += 1
-
-    # Questions.
+            attempts[slot] += 1
 
     def effort(self) -> int:
-        """The work to fold it, in simple entities: 20 slots take as long as one of these."""
+        """Return the work to fold this bucket, in units of a small entity: 20 slots are a unit."""
         return 1 + len(self.states) // 20
 
     def is_settled(self) -> bool:
-        """Whether it is full, and nothing in it is to be claimed or in flight."""
+        """Return whether the bucket is full and no message in it is available or in flight."""
         is_full = len(self.states) in CAPACITIES
         return is_full and not (self.any_are(AVAILABLE) or self.any_are(IN_FLIGHT))
 
     def exists(self) -> bool:
-        """A bucket without slots has no record."""
+        """Return whether the bucket has slots; else it has no row."""
         return bool(self.states)
 
     def all_are(self, start: int, stop: int, state: int) -> bool:
-        """Whether every slot of a range has this state."""
+        """Return whether every slot of a range has a state."""
         return self.states[start:stop] == FILL[state] * (stop - start)
 
     def holds(self, start: int, stop: int, attempt: int, now_ms: int) -> bool:
-        """Whether all of these slots are in flight, claimed for this attempt, and their leases last."""
+        """Return whether slots are in flight for this attempt, with leases that last beyond
+        `now_ms`.
+        """
         if stop - start == 1:
             return (
                 stop <= len(self.states)
@@ -249,11 +253,11 @@ class Bucket(Entity):
         )
 
     def any_are(self, state: int) -> bool:
-        """Whether any slot has this state."""
+        """Return whether a slot has this state."""
         return FILL[state] in self.states
 
     def runs(self, state: int, start: int = 0, stop: int | None = None) -> Iterator[Slots]:
-        """The ranges of slots that have a state, in order."""
+        """Yield the ranges of slots in a state, in order."""
         states: bytearray = self.states
         end = len(states) if stop is None else min(stop, len(states))
         mark, position = FILL[state], start
@@ -263,30 +267,30 @@ class Bucket(Entity):
             yield first, position
 
     def done_through(self, at_ms: int) -> list[Slots]:
-        """The ranges of slots that were done at a time or before."""
-        found: list[Slots] = []
+        """Return the ranges of slots that were done at or before a time."""
+        done_slots: list[Slots] = []
         for start, stop in self.runs(DONE):
             times = self.until_ms[start:stop]
             if max(times) <= at_ms:
-                found.append((start, stop))
+                done_slots.append((start, stop))
             elif min(times) <= at_ms:
                 slot = start
-                for is_over, some in groupby(times, lambda done_ms: done_ms <= at_ms):
-                    first, slot = slot, slot + len(list(some))
+                for is_over, run in groupby(times, lambda done_ms: done_ms <= at_ms):
+                    first, slot = slot, slot + len(list(run))
                     if is_over:
-                        found.append((first, slot))
-        return found
+                        done_slots.append((first, slot))
+        return done_slots
 
     def first_ms(self, state: int) -> int | None:
-        """The earliest time of a message in a state; None if there is none."""
+        """Return the earliest time of a message in a state; None without a message."""
         return min((min(self.until_ms[a:b]) for a, b in self.runs(state)), default=None)
 
     def last_ms(self, state: int) -> int | None:
-        """The latest time of a message in a state; None if there is none."""
+        """Return the latest time of a message in a state; None without a message."""
         return max((max(self.until_ms[a:b]) for a, b in self.runs(state)), default=None)
 
     def sources(self, start: int, stop: int) -> list[Span]:
-        """Where the messages of a range of slots lie, span by span."""
+        """Return the spans of a range of slots."""
         spans = self.spans
         if len(spans) > 1:
             low = max(bisect_right(spans, start, key=_slot_of) - 1, 0)
@@ -302,85 +306,94 @@ class Bucket(Entity):
         return spans
 
     def attempt_runs(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """A range of slots cut where the number of attempts changes: from, to, attempts."""
+        """Cut a range of slots where the number of attempts changes: from, to, attempts."""
         attempts = self.attempts[start:stop]
         first = attempts[0]
         if attempts.count(first) == stop - start:
             return [(start, stop, first)]
-        found = []
-        for attempt, same in groupby(attempts):
-            before, start = start, start + len(list(same))
-            found.append((before, start, attempt))
-        return found
+        runs = []
+        for attempt, run in groupby(attempts):
+            before, start = start, start + len(list(run))
+            runs.append((before, start, attempt))
+        return runs
 
     def stretches(self, start: int, stop: int) -> list[Stretch]:
-        """Where the messages of a range of slots lie, in as few pieces as there can be.
+        """Return the log positions of a range of slots, in as few pieces as possible.
 
-        Records that were appended one by one are a span each, but mostly neighbours in their log.
+        Records that were appended separately have a span each, but mostly are neighbours in their
+        log.
         """
         spans = self.spans
-        found: list[Stretch] = []
+        stretches: list[Stretch] = []
         before = max(0, bisect_right(spans, start, key=_slot_of) - 1) if len(spans) > 1 else 0
         if spans:
             span = spans[before]
             skip = start - span.slot
-            if skip >= 0 and stop - span.slot <= span.count:  # one has all, as most claims find it
+            if skip >= 0 and stop - span.slot <= span.count:  # most claims lie in a single span
                 return [(start, stop - start, span.log_id, span.offset + skip)]
         slot = count = log_id = offset = 0
         for at in range(before, len(spans)):
             span = spans[at]
-            first, size, where = span.slot, span.count, span.offset
+            first, size, position = span.slot, span.count, span.offset
             if first >= stop:
                 break
             if first < start:
                 skip = start - first
                 if skip >= size:
                     continue
-                first, size, where = start, size - skip, where + skip
+                first, size, position = start, size - skip, position + skip
             if first + size > stop:
                 size = stop - first
-            if where == offset + count and first == slot + count and span.log_id == log_id:
+            if position == offset + count and first == slot + count and span.log_id == log_id:
                 count += size
                 continue
             if count:
-                found.append((slot, count, log_id, offset))
-            slot, count, log_id, offset = first, size, span.log_id, where
+                stretches.append((slot, count, log_id, offset))
+            slot, count, log_id, offset = first, size, span.log_id, position
         if count:
-            found.append((slot, count, log_id, offset))
-        return found
+            stretches.append((slot, count, log_id, offset))
+        return stretches
 
     def scattered(self, start: int, stop: int) -> tuple[int, list[int]] | None:
-        """The log and the offsets of messages that all lie apart in one log, in its order; else None.
+        """Return the log and offsets of messages that all lie apart in a log, in its order; else
+        None.
 
-        So they lie in the lane of one priority, mostly.
+        The messages in the lane of a priority mostly lie like this.
         """
         spans, count = self.spans, stop - start
         if not SCATTERED_MIN <= count <= len(spans):
             return None
         first = bisect_right(spans, start, key=_slot_of) - 1
-        some = spans[first : first + count]
-        # As many spans as slots: each of them has one, but for the last, which may go on.
-        if len(some) < count or some[0].slot != start or some[-1].slot != stop - 1:
+        candidates = spans[first : first + count]
+        # There are as many spans as slots, so every span has a slot, and only the last may go on.
+        if (
+            len(candidates) < count
+            or candidates[0].slot != start
+            or candidates[-1].slot != stop - 1
+        ):
             return None
-        log_id, offsets = some[0].log_id, [span.offset for span in some]
-        if offsets[-1] - offsets[0] < count or [span.log_id for span in some].count(log_id) < count:
+        log_id, offsets = candidates[0].log_id, [span.offset for span in candidates]
+        if (
+            offsets[-1] - offsets[0] < count
+            or [span.log_id for span in candidates].count(log_id) < count
+        ):
             return None
         return (log_id, offsets) if offsets == sorted(offsets) else None
 
     def mark(self, slot: int) -> SlotMark:
-        """The priority and the group of a message."""
+        """Return the priority and the group of a message."""
         return self.marks.get(slot) or (max(self.lane, 0), "")
 
     def arrived_ms(self, slot: int) -> int:
-        """When a message was appended."""
+        """Return the time of a message's append."""
         return self.spans[bisect_right(self.spans, slot, key=_slot_of) - 1].at_ms
 
     def claimable_ms(self, slots: Slots, *, epoch_ms: int, wall_ms: int) -> int | None:
-        """Since when, or from when on, the first message of a range can be claimed, in wall time.
+        """Return the wall time from which the first message of a range is or will be claimable.
 
-        That is when a message was appended, or when it is due if that is later. `epoch_ms` is the
-        wall time of store time 0. What was appended before the wall clock was set back counts as
-        appended now, at `wall_ms`. None if no message of the range is available.
+        This is the append time of a message, or its due time if later. `epoch_ms` is the wall time
+        of store time 0. A message appended before the wall clock was set back counts as appended at
+        `wall_ms`. None if no message of the range is available.
         """
         earliest: int | None = None
         for first, end in self.runs(AVAILABLE, *slots):
@@ -394,19 +407,19 @@ class Bucket(Entity):
         return earliest
 
     def copied(self) -> Self:
-        """A copy that stays as it is while this one moves on; what never changes is shared."""
-        made = copy(self)
+        """Return a copy that later changes do not affect; immutable values are shared."""
+        duplicate = copy(self)
         for name in self.__struct_fields__:
-            setattr(made, name, copy(getattr(self, name)))
-        return made
+            setattr(duplicate, name, copy(getattr(self, name)))
+        return duplicate
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read it from the bytes of its record."""
+        """Decode a bucket from the bytes of its row."""
         return msgspec.msgpack.decode(data, type=cls, dec_hook=_array)
 
     def encode(self) -> bytes:
-        """The bytes of its record, without the attempts at messages that are gone."""
+        """Encode the bucket as its row, without attempts at messages that are gone."""
         lean = copy(self)
         lean.tries, lean.ends = self._of_present(self.tries), self._of_present(self.ends)
         return _encode(lean)
@@ -415,11 +428,11 @@ class Bucket(Entity):
         states = self.states
         if not any(FILL[state] in states for state in NOT_THERE):
             return ranges
-        return [one for one in ranges if states[one.start : one.stop].strip(_ABSENT)]
+        return [entry for entry in ranges if states[entry.start : entry.stop].strip(_ABSENT)]
 
 
 def _stretches(spans: list[Span]) -> Iterator[Slots]:
-    """The slots of spans, neighbours joined."""
+    """Yield the slots of spans, with neighbours joined."""
     start = stop = 0
     for span in spans:
         if span.slot != stop:

@@ -1,4 +1,4 @@
-"""What can happen to a bucket: each change is a value, kept in the delta of its commit."""
+"""The changes of a bucket: each one is a value, stored in the delta of its commit."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ SlotMark = tuple[int, str]
 
 
 class Placed(Struct, array_like=True, frozen=True, tag=1):
-    """Messages were routed here; they are available."""
+    """Messages were placed in this bucket; they are available."""
 
     spans: list[Span]
     lane: int = 0
     marks: dict[int, SlotMark] = {}
     """Slots and their marks, where messages of several priorities or groups share a bucket."""
     past: dict[int, list[Trial]] = {}
-    """Slots and the attempts before: of messages that had failed and are driven again."""
+    """Slots → earlier attempts, for failed messages that were redriven."""
     dues: dict[int, int] = {}
-    """Slots and when their messages are due, where these wait in a lane all the same."""
+    """Slots → due times, for messages that wait in a lane until they are due."""
     delays: list[tuple[int, int, int]] = []
-    """Ranges of slots and from when on their messages can be claimed, where that is not when they were
-    appended: (first slot, end, store time). The age of what waits counts from it."""
+    """Ranges of slots whose messages become claimable later than their append: (first slot, end,
+    store time). The age of a waiting message counts from this time.
+    """
 
 
 class Claimed(Struct, array_like=True, frozen=True, tag=2):
-    """Slots were claimed by a consumer, until then."""
+    """A consumer claimed slots, until `until_ms`."""
 
     ranges: list[Slots]
     at_ms: int
@@ -59,24 +60,24 @@ class Removed(Struct, array_like=True, frozen=True, tag=5):
 
 
 class Strode(Struct, array_like=True, frozen=True, tag=6):
-    """Some slots are done, and others were claimed for the first time: a stride of a worker."""
+    """Some slots are done, and further slots were claimed for the first time: a stride of a worker."""
 
     done: list[Slots]
     claimed: list[Slots]
-    """Neighbours, in order: one range for each claim."""
+    """Adjacent ranges in order, a range per claim."""
     at_ms: int
     until_ms: int
     consumer: str
 
 
 class Forgot(Struct, array_like=True, frozen=True, tag=7):
-    """What was done at that time or before is forgotten."""
+    """Messages done at or before `through_ms` are forgotten."""
 
     through_ms: int
 
 
 class Withdrawn(Struct, array_like=True, frozen=True, tag=8):
-    """A log's messages from an offset on moved to a fork: unfinished ones are gone."""
+    """The messages of a log from an offset on moved to a fork; unfinished messages are removed."""
 
     log_id: int
     at: int
@@ -84,13 +85,15 @@ class Withdrawn(Struct, array_like=True, frozen=True, tag=8):
 
 
 class Filled(Struct, array_like=True, frozen=True, tag=9):
-    """Messages came to a bucket of lane 0, and are available: nothing but numbers is known of them."""
+    """Messages without marks came to a bucket of lane 0 and are available."""
 
     spans: list[Span]
 
 
-class Caught(Struct, array_like=True, frozen=True, tag=10):
-    """Messages came to a bucket of lane 0, and the first of them were claimed; others are done."""
+class FilledAndClaimed(Struct, array_like=True, frozen=True, tag=10):
+    """Messages came to a bucket of lane 0 and the first of them were claimed; earlier slots are
+    done.
+    """
 
     spans: list[Span]
     done: list[Slots]
@@ -101,6 +104,15 @@ class Caught(Struct, array_like=True, frozen=True, tag=10):
 
 
 Change = (
-    Placed | Claimed | Ended | Renewed | Removed | Strode | Forgot | Withdrawn | Filled | Caught
+    Placed
+    | Claimed
+    | Ended
+    | Renewed
+    | Removed
+    | Strode
+    | Forgot
+    | Withdrawn
+    | Filled
+    | FilledAndClaimed
 )
-"""What can happen to a bucket."""
+"""Every change of a bucket."""

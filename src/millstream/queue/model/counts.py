@@ -17,26 +17,26 @@ class Counts(Struct, array_like=True):
     done: int = 0
     failed: int = 0
     waiting: int = 0
-    """Of the available ones, those that wait for a retry or a delay, by store time."""
+    """Available messages that wait for a retry or a delay, by store time."""
     scheduled: int = 0
-    """Of the available ones, those that wait for a wall time."""
+    """Available messages that wait for a wall time."""
     ready: int = 0
-    """Of the available ones, those in the index of what may be claimed."""
+    """Available messages in the index of claimable messages."""
     fresh: int = 0
-    """Of the available ones, those that wait in a lane."""
+    """Available messages that wait in a lane."""
     placed: int = 0
-    """From here on: how many there ever were."""
+    """From this field on: totals since the queue was made."""
     claimed: int = 0
     retried: int = 0
     expired: int = 0
     duplicates: int = 0
     lost: int = 0
-    """Records that a log forgot before a lossy queue had looked at them."""
+    """Records that a log deleted before a lossy queue routed them."""
     unknown: int = 0
-    """Records of which the filter could not say whether they match; of many, an estimate."""
+    """Records for which the filter had no answer; large numbers are an estimate."""
 
     def add(self, by: Counts) -> None:
-        """Change by so much."""
+        """Add the differences `by`."""
         self.available += by.available
         self.in_flight += by.in_flight
         self.done += by.done
@@ -62,7 +62,7 @@ class Rates(Struct, array_like=True):
     done: float = 0.0
 
     def note(self, placed: int, done: int, at_ms: int) -> None:
-        """Count what came and went."""
+        """Count messages that were placed and done."""
         if at_ms > self.at_ms:
             self.placed, self.done = self.now(at_ms)
             self.at_ms = at_ms
@@ -70,6 +70,6 @@ class Rates(Struct, array_like=True):
         self.done += done / RATE_WINDOW_S
 
     def now(self, at_ms: int) -> tuple[float, float]:
-        """The rates at a time: old messages count for less and less."""
+        """Return the rates at a time. The weight of old messages decays exponentially."""
         faded = exp(-max(0, at_ms - self.at_ms) / (1000 * RATE_WINDOW_S))
         return self.placed * faded, self.done * faded

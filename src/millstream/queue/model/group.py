@@ -1,9 +1,9 @@
-"""A group: messages that belong together, in one queue.
+"""A group: messages of a queue with the same group name.
 
-Of a group that may be claimed from, one message is the group head: it stands in the index of what is
-ready, or waits for its time. The others wait behind it, in the order of their claim numbers. So a
-claim looks at one message per group, however many wait. A group whose messages all wait in a lane
-has no head, and no record; how many of its messages are in flight is in the queue's roster.
+A claimable group has a group head: the only message of the group in the index of claimable
+messages, or in the index of due times. The remaining messages wait behind the head in claim number
+order. So a claim checks a single message per group, however many wait. A group whose messages all
+wait in a lane has no head and no record; the queue's roster counts its messages in flight.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ NOBODY = -1
 
 
 class GroupStanding(Struct, array_like=True, frozen=True):
-    """How a group stands; as a change, how it stands from now on."""
+    """The state of a group; as a change, the new state of the group."""
 
     waiting: int = 0
-    """Behind the head."""
+    """The number of messages behind the head."""
     head: int = NOBODY
-    """A claim id."""
+    """The claim id of the head."""
     rank: tuple[int, int] | None = None
-    """Where the head stands in the index; None while it waits for its time."""
+    """The position of the head in the index; None while the head waits until it is due."""
     paid_until_ms: float = NEVER_MS
 
 
@@ -45,5 +45,5 @@ class Group(Entity, array_like=True):
         self.standing = change
 
     def exists(self) -> bool:
-        """Whether anything is known of it."""
+        """Return whether the group has any state to store."""
         return self.standing != NO_STANDING

@@ -1,6 +1,6 @@
-"""The values that consumers hold: a claimed message, how its attempts went, how a queue stands.
+"""The values that consumers hold: a claimed message, its attempts, and the state of a queue.
 
-And the two exceptions by which a handler says what is to become of a message.
+Also the two exceptions by which a handler decides the fate of a message.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
 from millstream.record import Legible, Seconds, moment, to_ms, wall_ms_of
 
 Damage = Literal["", "value", "record"]
-"""What of a message cannot be read: nothing, its value, or its key and headers as well."""
+"""The unreadable parts of a message: none, its value, or key and headers as well."""
 
 
 class Label(Struct, array_like=True, eq=False, dict=True):
-    """What is known of the messages of a lot besides their values.
+    """The facts that the messages of a lot share, other than their values.
 
-    Their headers stay packed until they are first used.
+    Headers stay packed until their first use.
     """
 
     queue: str
     log: str
     claim_id: int
-    """Of the first; those of the others follow."""
+    """The claim id of the first message; the ids are consecutive."""
     offsets: int | list[int]
-    """That of the first, and those of the others follow; or one for each, in ascending order."""
+    """The offset of the first message if offsets are consecutive; else a list in ascending order.
+    """
     attempt: int
     timestamps: int | list[int]
-    """One for all, or one for each."""
+    """The common timestamp, or a list with the timestamp of each message."""
     keys: list[bytes | None] | None
-    """None if none has one."""
+    """The key of each message, or None if no message has a key."""
     packed_headers: bytes
-    """A MessagePack array with a map for each; nothing if none has any."""
+    """A MessagePack array with a map for each message; empty if no message has headers."""
     until_ms: int = 0
-    """In store time; 0 for none."""
+    """In store time; 0 for no lease."""
     reason: str = ""
     epoch_ms: int = 0
     """The wall time of store time 0."""
@@ -53,7 +54,7 @@ class Label(Struct, array_like=True, eq=False, dict=True):
 
     @cached_property
     def headers(self) -> list[Headers]:
-        """The headers of each; empty if none has any."""
+        """The headers of each message; an empty list if no message has headers."""
         return unpack_headers(self.packed_headers) if self.packed_headers else []
 
 
@@ -70,7 +71,7 @@ class Message(Legible, Struct, frozen=True, eq=False, gc=False):
     label: Label
     index: int
     value: bytes | None
-    """None for null: a tombstone, which says that its key has no value any more."""
+    """None for null: a tombstone, whose key has no value any more."""
 
     @property
     def queue(self) -> str:
@@ -79,12 +80,12 @@ class Message(Legible, Struct, frozen=True, eq=False, gc=False):
 
     @property
     def claim_id(self) -> int:
-        """What names it in the queue."""
+        """The id of the message in the queue."""
         return self.label.claim_id + self.index
 
     @property
     def attempt(self) -> int:
-        """How often it was claimed, this time included."""
+        """The number of claims of the message, including the current one."""
         return self.label.attempt
 
     @property
@@ -107,31 +108,31 @@ class Message(Legible, Struct, frozen=True, eq=False, gc=False):
 
     @property
     def log(self) -> str:
-        """The log that it lies in."""
+        """The name of the message's log."""
         return self.label.log
 
     @property
     def offset(self) -> int:
-        """Where it lies in its log."""
+        """The offset of the message in its log."""
         offsets = self.label.offsets
         return offsets + self.index if isinstance(offsets, int) else offsets[self.index]
 
     @property
     def until(self) -> datetime | None:
-        """When the lease ends; in a peek, when the message is due, or ended. None for no time."""
+        """When the lease ends; in a peek, when the message is due, or ended. None without a time."""
         label = self.label
         return moment(label.epoch_ms + label.until_ms) if label.until_ms else None
 
     @property
     def reason(self) -> str:
-        """Of a failed message: why. Of one that cannot be read: the damage first."""
+        """Why the message failed. For an unreadable message, the damage comes first."""
         return self.label.reason
 
     @property
     def damage(self) -> Damage:
-        """What a peek could not read: "value", or "record" for key and headers as well; else "".
+        """The parts that a peek could not read: "value", "record" (key and headers as well), or "".
 
-        The value of a damaged message is empty, whatever it was.
+        The value of a damaged message is empty.
         """
         return self.label.damage
 
@@ -142,10 +143,12 @@ class Message(Legible, Struct, frozen=True, eq=False, gc=False):
         return hash((self.queue, self.claim_id, self.attempt))
 
     def __repr__(self) -> str:
-        return f"Message({', '.join(f'{name}={fact!r}' for name, fact in _told(self).items())})"
+        return (
+            f"Message({', '.join(f'{name}={fact!r}' for name, fact in _fields_of(self).items())})"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (_told(self),)
+        return _restore, (_fields_of(self),)
 
 
 _FACTS = (
@@ -155,28 +158,28 @@ _FACTS = (
 _facts = attrgetter(*_FACTS)
 
 
-def _told(message: Message) -> dict[str, Any]:
-    """Its fields by name."""
+def _fields_of(message: Message) -> dict[str, Any]:
+    """Return the fields by name."""
     return dict(zip(_FACTS, _facts(message), strict=True))
 
 
 def messages_of(lots: Sequence[Lot]) -> list[Message]:
-    """The messages of lots, one by one."""
+    """Return the messages of lots as single messages."""
     if len(lots) == 1 and len(lots[0].values) == 1:
         return [Message(lots[0].label, 0, lots[0].values[0])]
-    found: list[Message] = []
+    messages: list[Message] = []
     for lot in lots:
-        found += map(Message, repeat(lot.label), range(len(lot.values)), lot.values)
-    return found
+        messages += map(Message, repeat(lot.label), range(len(lot.values)), lot.values)
+    return messages
 
 
 def named_message(queue: str, claim_id: int, attempt: int) -> Message:
-    """A claim of which no more is known than its name: to finish or renew it."""
+    """Return a claim of which only the name is known, to finish or renew it."""
     return Message(Label(queue, "", claim_id, 0, attempt, 0, None, b""), 0, b"")
 
 
 def _restore(facts: dict[str, Any]) -> Message:
-    """A message by itself, from its fields by name."""
+    """Return a single message, made from its fields by name."""
     key, headers, until = facts["key"], facts["headers"], facts["until"]
     label = Label(
         facts["queue"],
@@ -195,7 +198,7 @@ def _restore(facts: dict[str, Any]) -> Message:
 
 
 class LeaseEnd(Struct, frozen=True, array_like=True):
-    """When leases end that were prolonged."""
+    """The new end of leases that were renewed."""
 
     until_ms: int
     """In store time."""
@@ -215,7 +218,7 @@ class Try(Struct, frozen=True, gc=False):
     """When it began, in UTC."""
     consumer: str
     ended: datetime | None = None
-    """When it ended; None while it runs."""
+    """When the attempt ended; None while it runs."""
     outcome: str = "in_flight"
     reason: str = ""
 
@@ -224,16 +227,16 @@ _OUTCOMES = {AVAILABLE: "again", IN_FLIGHT: "in_flight", DONE: "done", FAILED: "
 
 
 def tries_of(history: Sequence[Trial], epoch_ms: int) -> list[Try]:
-    """Attempts in wall time; `epoch_ms` is the wall time of store time 0."""
+    """Return attempts in wall time; `epoch_ms` is the wall time of store time 0."""
     return [
         Try(
-            moment(epoch_ms + one.at_ms),
-            one.consumer,
-            None if one.ended_ms is None else moment(epoch_ms + one.ended_ms),
-            _OUTCOMES[one.state],
-            one.reason,
+            moment(epoch_ms + trial.at_ms),
+            trial.consumer,
+            None if trial.ended_ms is None else moment(epoch_ms + trial.ended_ms),
+            _OUTCOMES[trial.state],
+            trial.reason,
         )
-        for one in history
+        for trial in history
     ]
 
 
@@ -241,78 +244,81 @@ State = Literal["available", "delayed", "in_flight", "done", "failed", "unknown"
 
 
 class Fate(Struct, frozen=True, kw_only=True):
-    """What became of a message that was put."""
+    """The fate of a message that was put."""
 
     state: State
-    """How it stands. It is `unknown` if it was never put, was dropped as a repeat, was purged, or
-    was done and is forgotten."""
+    """The current state. `unknown`: the message was never put, was dropped as a repeat, was purged,
+    or was done and is forgotten.
+    """
     claim_id: int | None = None
-    """What names it in the queue, once it was routed: `attempts` takes it."""
+    """The id of the message in the queue once it is routed; `attempts` takes it."""
     attempts: int = 0
-    """How often it was claimed."""
+    """The number of claims."""
     until: datetime | None = None
-    """When it is due, when its lease ends, or when it ended; in UTC."""
+    """When the message is due, its lease ends, or its last attempt ended; in UTC."""
     reason: str = ""
-    """Why it failed, or why its last attempt ended."""
+    """Why the message failed, or why its last attempt ended."""
 
 
 class Skipped(Struct, frozen=True):
-    """Records of a log that routing passed over because they cannot be read: [start, stop)."""
+    """Records of a log that routing skipped because they are unreadable: [start, stop)."""
 
     log: str
     """The log's name."""
     start: int
-    """The first offset that was passed over."""
+    """The first skipped offset."""
     stop: int
-    """The first offset behind it."""
+    """The first offset behind the skipped range."""
 
 
 class QueueInfo(Struct, frozen=True, kw_only=True):
-    """How a queue stands."""
+    """The state and the counters of a queue."""
 
     name: str
     spec: QueueSpec
     available: int
-    """Routed and claimable now."""
+    """Messages that are routed and claimable now."""
     unrouted: int
-    """In the logs, beyond where routing has come; some may not match the filter."""
+    """Records behind the routing position in the logs; the filter may drop some of them."""
     delayed: int
-    """Routed, and not due yet: put for later, or waiting for the next attempt."""
+    """Routed messages that are not due yet: put for later, or waiting for the next attempt."""
     in_flight: int
     done: int
     failed: int
     duplicates: int
-    """Repeats that were dropped."""
+    """The number of dropped repeats."""
     lost: int
-    """Records that a log forgot before this queue, a lossy one, had looked at them."""
+    """Records that a log deleted before this lossy queue routed them."""
     damaged: int
-    """Records that cannot be read: whether they belong to this queue is unknown."""
+    """Unreadable records. Nothing says whether they belonged to this queue."""
     skipped: list[Skipped]
-    """Which those are: the last ranges of them."""
+    """The most recent ranges of unreadable records."""
     letters: int
     """Dead letters that could not be written yet: the log is held, or is written elsewhere."""
     paused: bool
     created: datetime
-    """When it was made, in UTC."""
+    """When the queue was made, in UTC."""
     oldest_s: float | None
-    """For how many seconds the message that waits longest could have been claimed: since it was
-    appended or was due (a delay, a time, a backoff, a redrive); None if none waits but delayed ones."""
+    """The age in seconds of the message that has been claimable longest: since its append, or since
+    it was due (a delay, a time, a backoff, a redrive). None if only delayed messages wait.
+    """
     in_per_second: float
-    """Messages routed to it, and done, lately: over about a minute."""
+    """Messages routed and messages done per second, averaged over about a minute."""
     done_per_second: float
     set_back: int = 0
-    """How often it was set back, because the end of a log that it had passed was set aside."""
+    """How often the queue was set back, because the tail of a log that it had routed was set aside.
+    """
     withdrawn: int = 0
-    """Messages that it had not finished and that went with these ends; the forks have them."""
+    """Unfinished messages in the tails that were set aside; the forks keep these records."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits, is delayed, or is in flight anywhere."""
+        """Return whether no message waits, is delayed, or is in flight."""
         return not (self.available or self.unrouted or self.delayed or self.in_flight)
 
 
 class Reject(Exception):  # not one of our errors: handlers raise it
-    """Raised by a handler: the message can never be worked on, so it fails at once."""
+    """Raised by a handler to fail the message at once, without another attempt."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -320,9 +326,9 @@ class Reject(Exception):  # not one of our errors: handlers raise it
 
 
 class Retry(Exception):  # not one of our errors: handlers raise it
-    """Raised by a handler: try the message again, `after` a while of its own or the queue's backoff.
+    """Raised by a handler: try the message again, after `after` or the queue's backoff.
 
-    Any other error is tried again as well, after the backoff.
+    Every other exception of a handler also causes a retry, after the backoff.
     """
 
     def __init__(self, reason: str = "", *, after: Seconds | None = None) -> None:

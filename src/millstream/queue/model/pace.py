@@ -9,21 +9,21 @@ from __future__ import annotations
 
 SECOND_MS = 1000
 NEVER_MS = -1e15
-"""Nothing was claimed yet."""
+"""Before the first claim."""
 
 
 def affordable(rate: float, paid_until_ms: float, now_ms: int) -> int:
-    """How many claims the rate allows now."""
+    """Return how many claims the rate allows now."""
     return int((now_ms - _from(rate, paid_until_ms, now_ms)) * rate / SECOND_MS + 1e-6)
 
 
 def paid(rate: float, paid_until_ms: float, now_ms: int, claims: int) -> float:
-    """Until when the rate is used up after so many claims."""
+    """Return the time until which the rate is used up after `claims` claims."""
     return _from(rate, paid_until_ms, now_ms) + claims * SECOND_MS / rate
 
 
 def next_ms(rate: float, paid_until_ms: float) -> int:
-    """When one more claim is allowed."""
+    """Return the time at which the rate allows one more claim."""
     return int(paid_until_ms + SECOND_MS / rate) + 1
 
 

@@ -1,4 +1,4 @@
-"""What can happen to a queue: each change is a value, kept in the delta of its commit."""
+"""The changes of a queue: each one is a value, stored in the delta of its commit."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class Moved(Struct, array_like=True, frozen=True, tag=2):
     counts: Counts = field(default_factory=Counts)
     next: int = -1
     free: list[tuple[int, int, int]] = field(default_factory=list)
-    """Lanes and the free numbers that are left in the bucket that they fill: from, to."""
+    """Lanes with the free numbers that remain in the bucket they fill: from, to."""
     placed: list[tuple[int, int, int]] = field(default_factory=list)
-    """Lanes and the numbers that now wait in them: from, to."""
-    taken: list[tuple[int, int]] = field(default_factory=list)
-    """Lanes and how many numbers at their front no longer wait."""
+    """Lanes with the numbers that now wait in them: from, to."""
+    lane_advances: list[tuple[int, int]] = field(default_factory=list)
+    """Lanes with the count of numbers at their front that no longer wait."""
     positions: list[tuple[int, int]] = field(default_factory=list)
     busy: list[tuple[int, int]] = field(default_factory=list)
-    """Buckets and the earliest end of a lease in them; 0: none is in flight there."""
+    """Buckets with the earliest lease end in each; 0 if no message is in flight."""
     alive: list[tuple[int, int]] = field(default_factory=list)
-    """Buckets and by how much the number of their messages that are not done changes."""
+    """Buckets with the difference in their number of unfinished messages."""
     paid_until_ms: float | None = None
-    """Until when the claims so far have used up the queue's rate."""
+    """The time until which claims have used up the queue's rate."""
     skipped: list[tuple[int, int, int]] = field(default_factory=list)
-    """Logs and offsets, from and to, of records that cannot be read and were passed over."""
+    """Logs and offsets (from, to) of unreadable records that routing skipped."""
     letters: int = 0
-    """By how much the number of dead letters changes that are still to be written."""
+    """The difference in the number of dead letters still to be written."""
 
 
 class Advanced(Struct, array_like=True, frozen=True, tag=4):
@@ -48,47 +48,49 @@ class Advanced(Struct, array_like=True, frozen=True, tag=4):
 
     at_ms: int
     done: list[tuple[int, int, bool]]
-    """Buckets, how many of their messages are done, and whether others are still in flight."""
+    """Buckets, the number of messages done, and whether more messages are in flight."""
     claimed: int
     claimed_in: int
     until_ms: int
 
 
 class Paused(Struct, array_like=True, frozen=True, tag=3):
-    """Claims are held back, or no longer."""
+    """Claims were paused or resumed."""
 
     paused: bool
 
 
 class QueueSetBack(Struct, array_like=True, frozen=True, tag=5):
-    """The end of a log was set aside, and the queue goes back to where it begins."""
+    """The tail of a log was set aside, and the queue goes back to the start of this tail."""
 
     log_id: int
     position: int
     aside_id: int
     aside_end: int
-    """The end of the log that has the tail now, if the queue holds finished messages of it; or -1."""
+    """The end of the fork that has the tail, if the queue holds finished messages of it; else -1.
+    """
     lanes: list[tuple[int, int, int]]
-    """Lanes and the numbers that no longer wait in them: from, to."""
+    """Lanes with the numbers that no longer wait in them: from, to."""
     withdrawn: int
-    """Messages that the queue had not finished."""
+    """The number of unfinished messages in the tail."""
 
 
 class Arrived(Struct, array_like=True, frozen=True, tag=6):
-    """Messages of one log were placed in lane 0, all in one bucket."""
+    """Messages of a single log were placed in lane 0, in a single bucket."""
 
     at_ms: int
     log_id: int
     position: int
-    """Up to where the log is routed now."""
+    """The offset up to which the log is routed."""
     first: int
-    """The claim number of the first."""
+    """The claim number of the first message."""
     count: int
 
 
-class CaughtUp(Struct, array_like=True, frozen=True, tag=7):
-    """Messages are done; others of one log were placed in lane 0, all in one bucket, which nothing
-    waited in, and the first of them were claimed."""
+class ArrivedAndClaimed(Struct, array_like=True, frozen=True, tag=7):
+    """Messages are done; new messages of a log were placed in a bucket of the empty lane 0, and the
+    first of them were claimed.
+    """
 
     at_ms: int
     done: list[tuple[int, int, bool]]
@@ -97,11 +99,11 @@ class CaughtUp(Struct, array_like=True, frozen=True, tag=7):
     until_ms: int
     log_id: int
     position: int
-    """Up to where the log is routed now."""
+    """The offset up to which the log is routed."""
     first: int
-    """The claim number of the first."""
+    """The claim number of the first new message."""
     count: int
 
 
-Change = Specified | Moved | Paused | Advanced | QueueSetBack | Arrived | CaughtUp
-"""What can happen to a queue."""
+Change = Specified | Moved | Paused | Advanced | QueueSetBack | Arrived | ArrivedAndClaimed
+"""Every change of a queue."""

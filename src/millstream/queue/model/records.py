@@ -1,9 +1,9 @@
 """The RFC's records of a queue, types 0x02 to 0x06, byte for byte: pure functions of its state.
 
-The store keeps what it knows of messages once, in buckets. The RFC's records say less (not how an
-attempt ended, not when a retry is due), and the same again, so they are made when they are asked for.
-Times are store time; attempts of messages that were driven again count from there, while the record
-of attempts has those before as well.
+The store keeps the facts about messages once, in buckets. The RFC's records repeat a part of these
+facts: they lack the outcome of an attempt and the time of a retry. So the records are made on
+demand. Times are store time. The attempt count of a redriven message starts at the redrive; the
+record of attempts includes the attempts before the redrive.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Spa
 from millstream.queue.model.spec import QueueSpec
 
 ATTEMPTS_MAX = 65_535
-"""Attempts in one of the RFC's arrays; of more, the last ones."""
+"""The most attempts in one of the RFC's arrays; the oldest attempts are dropped."""
 
 MetadataOf = Callable[[Span], list[bytes]]
-"""The metadata of neighbouring messages, as the entries of their log have it."""
+"""Returns the metadata of neighbouring messages, as stored in the entries of their log."""
 
 
 def bucket_record(
     kind: rfc.RecordType, name: bytes, bucket_id: int, bucket: Bucket, metadata_of: MetadataOf
 ) -> rfc.RfcRecord:
-    """What of a bucket is available or in flight, done, or failed."""
+    """Return a bucket's record of a kind: active (available and in flight), done, or failed
+    messages.
+    """
     each = partial(_each, bucket, bucket_id, metadata_of=metadata_of)
     attempts, until_ms = bucket.attempts, bucket.until_ms
     if kind == rfc.RecordType.ACTIVE:
@@ -57,31 +59,31 @@ def bucket_record(
 
 
 BUCKET_RECORDS = (rfc.RecordType.ACTIVE, rfc.RecordType.DONE, rfc.RecordType.FAILED)
-"""The records that each bucket has, in the order of their keys."""
+"""The record types of each bucket, in key order."""
 
 
 def attempts_record(name: bytes, message_id: int, trials: Iterable[Trial]) -> rfc.RfcRecord:
-    """Who claimed a message, and when."""
-    made = [rfc.Attempt(one.at_ms, one.consumer) for one in trials]
+    """Return the record of the consumers and times that claimed a message."""
+    attempts = [rfc.Attempt(trial.at_ms, trial.consumer) for trial in trials]
     return rfc.RfcRecord(
-        rfc.attempts_key(name, message_id), rfc.encode_attempts(made[-ATTEMPTS_MAX:])
+        rfc.attempts_key(name, message_id), rfc.encode_attempts(attempts[-ATTEMPTS_MAX:])
     )
 
 
 def spec_record(name: bytes, spec: QueueSpec) -> rfc.RfcRecord:
-    """What a queue is, as far as the RFC goes."""
-    said = rfc.QueueSpecRecord(
+    """Return the fields of a queue's spec that the RFC defines."""
+    fields = rfc.QueueSpecRecord(
         spec.filter,
         spec.max_attempts,
         spec.done_retention_s,
         spec.bucket_exponent,
         spec.description,
     )
-    return rfc.RfcRecord(rfc.queue_spec_key(name), rfc.encode_queue_spec(said))
+    return rfc.RfcRecord(rfc.queue_spec_key(name), rfc.encode_queue_spec(fields))
 
 
 def trials_by_message(bucket: Bucket) -> Iterator[tuple[int, list[Trial]]]:
-    """The id of each message in a bucket that was ever claimed, and its attempts."""
+    """Yield the id and the attempts of each message in a bucket that was ever claimed."""
     histories = trials_of(bucket, 0, len(bucket.states))
     for span in bucket.sources(0, len(bucket.states)):
         for slot in range(span.slot, span.slot + span.count):
@@ -92,7 +94,7 @@ def trials_by_message(bucket: Bucket) -> Iterator[tuple[int, list[Trial]]]:
 def _each(
     bucket: Bucket, bucket_id: int, state: int, metadata_of: MetadataOf
 ) -> Iterator[tuple[int, int, int, bytes]]:
-    """Of every message in a state: its slot, its ids, and its metadata."""
+    """Yield the slot, message id, claim id and metadata of every message in a state."""
     exponent, base = split_id(bucket_id)
     for start, stop in bucket.runs(state):
         for span in bucket.sources(start, stop):
@@ -102,8 +104,10 @@ def _each(
 
 
 def _claimed_ms(bucket: Bucket) -> Sequence[int]:
-    """When each slot was claimed last."""
-    found = array("q", bytes(8 * len(bucket.states)))
-    for one in bucket.tries:
-        found[one.start : one.stop] = array("q", [one.at_ms]) * (one.stop - one.start)
-    return found
+    """Return the time of the last claim of each slot."""
+    claimed_ms = array("q", bytes(8 * len(bucket.states)))
+    for claim in bucket.tries:
+        claimed_ms[claim.start : claim.stop] = array("q", [claim.at_ms]) * (
+            claim.stop - claim.start
+        )
+    return claimed_ms

@@ -1,9 +1,10 @@
-"""The roster: of a queue with groups, which of them are in flight, and which have a record.
+"""The roster of a queue with groups: the groups in flight, and the groups with a record.
 
-Most groups have nothing but messages that wait in their lane. Such a group has no record. It may be
-claimed from unless the roster says that enough of it is in flight. Only a group with messages that
-were passed over, or with a head, has a record (`group`). While they are few, the roster names them
-all, so that a claim need not look for a record of each group that it meets.
+Most groups only have messages that wait in their lane. A group of this kind has no record, and a
+consumer may claim from it unless the roster counts enough of its messages in flight. A group has a
+record (`group`) if messages of the group were passed over, or if it has a head. While few groups
+have a record, the roster names all of them, so that a claim need not search for a record of every
+group it meets.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from msgspec import Struct, field
 from millstream.store.state.entity import Entity
 
 NAMED_MAX = 1_000
-"""Groups with a record that are named; of more, only their number is known."""
+"""The most groups with a record that the roster names. Beyond it, only their number is kept."""
 
 
 class Rostered(Struct, array_like=True, frozen=True):
     """Messages of groups went in flight or came back; groups got a record or lost it."""
 
     flew: list[str] = []
-    """One name for each message."""
+    """The group of each message; a name repeats if several messages of a group went in flight."""
     landed: list[str] = []
     opened: list[str] = []
     closed: list[str] = []
 
 
 class Roster(Entity, array_like=True):
-    """The groups of one queue, as far as they are in use."""
+    """The groups in use of one queue."""
 
     flying: dict[str, int] = field(default_factory=dict)
-    """Groups and how many of their messages are in flight; those with none are left out."""
+    """Groups with messages in flight → the number of these messages."""
     count: int = 0
-    """How many groups have a record."""
+    """The number of groups with a record."""
     named: dict[str, bool] = field(default_factory=dict)
-    """These groups; empty if they are too many."""
+    """The names of groups with a record; empty if there are too many."""
 
     changes: ClassVar = Rostered
     computed: ClassVar = (Rostered,)
@@ -48,9 +49,9 @@ class Roster(Entity, array_like=True):
         for name in change.flew:
             flying[name] = flying.get(name, 0) + 1
         for name in change.landed:
-            left = flying.get(name, 0) - 1
-            if left > 0:
-                flying[name] = left
+            remaining = flying.get(name, 0) - 1
+            if remaining > 0:
+                flying[name] = remaining
             else:
                 flying.pop(name, None)
         if change.opened or change.closed:

@@ -10,11 +10,12 @@ Slots = tuple[int, int]
 NO_SLOTS: Slots = (0, 0)
 
 NONE, AVAILABLE, IN_FLIGHT, DONE, FAILED, GONE, FORGOTTEN = range(7)
-"""How the message of a slot stands. One that is forgotten was done: only an acknowledgement that is
-repeated still finds it."""
+"""The state of a slot's message. A forgotten message was done; only a repeated acknowledgement
+still reads its slot.
+"""
 
 NOT_THERE = (NONE, GONE, FORGOTTEN)
-"""Of such a slot no message is there any more, or none yet."""
+"""States of a slot without a message: the message has left, or was never placed."""
 
 FILL = [bytes((state,)) for state in range(7)]
 
@@ -28,30 +29,31 @@ class Span(Struct, array_like=True, frozen=True, gc=False):
     offset: int
     message_id: int
     at_ms: int = 0
-    """When they were appended."""
+    """When the messages were appended."""
 
     def cut(self, skip: int, count: int, slot: int = 0) -> Span:
-        """So many of them behind the first few, at another slot."""
+        """Return `count` messages behind the first `skip`, placed at `slot`."""
         offset, message_id = self.offset + skip, self.message_id + skip
         return Span(slot, count, self.log_id, offset, message_id, self.at_ms)
 
 
 Stretch = tuple[int, int, int, int]
-"""Neighbouring slots whose messages are neighbours in a log, whatever their ids: the first slot, how
-many, the log id, and the offset of the first."""
+"""Neighbouring slots whose messages are neighbours in a log, with any ids: the first slot, the
+number of slots, the log id, and the offset of the first message.
+"""
 
 
 class RoutingMark(Struct, array_like=True, frozen=True, gc=False):
-    """A routing mark: what routing found out about one message besides that it matches."""
+    """Everything that routing learned about one matching message, other than the match."""
 
     priority: int = 0
     group: str = ""
     delay_ms: int | None = None
-    """How long after it was appended it is due."""
+    """The time from the append until the message is due."""
     due_ms: int | None = None
-    """The wall time at which it is due."""
+    """The wall time at which the message is due."""
     digest: bytes = b""
-    """By which a repeat is known."""
+    """The digest by which deduplication recognises a repeat."""
 
 
 class ClaimedSlots(Struct, array_like=True, frozen=True, gc=False):
@@ -64,19 +66,19 @@ class ClaimedSlots(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Trial(Struct, array_like=True, frozen=True, gc=False):
-    """One attempt at one message: by whom, from when to when, and how it ended."""
+    """One attempt at a message: the consumer, begin and end, and the outcome."""
 
     at_ms: int
     consumer: str
     ended_ms: int | None = None
-    """None while it lasts."""
+    """None while the attempt lasts."""
     state: int = IN_FLIGHT
     """The state that the message went to."""
     reason: str = ""
 
 
 class End(Struct, array_like=True, frozen=True, gc=False):
-    """Slots whose attempt ended together: which state they went to, and why."""
+    """Slots whose attempts ended together, the state that followed, and the reason."""
 
     start: int
     stop: int

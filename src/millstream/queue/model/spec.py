@@ -1,7 +1,7 @@
-"""The spec of a queue: which messages it takes, and how they are worked on.
+"""The spec of a queue: the messages it takes, and how consumers work on them.
 
-The RFC's record holds the filter, the attempts, the retention of what is done, the bucket size and
-the description; everything else stands in a companion record that is written with it.
+The RFC's record holds the filter, the attempts, the retention of done messages, the bucket size and
+the description. All other settings are in a companion record, written together with the RFC's.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ IN_FLIGHT_MAX = 10_000_000
 STARTS = ("latest", "earliest")
 ROUTERS = ("", "spark")
 SOURCES_FEW = 4
-"""Named logs that a claim can look at without being slowed by it."""
+"""The most named logs that a claim can check without measurable cost."""
 
 RATE_MIN, RATE_MAX = 1e-6, 1e9
 
 
 class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
-    """What a queue is. `sources` are names of logs or patterns with `*` and `?`."""
+    """All settings of a queue. `sources` are names of logs or patterns with `*` and `?`."""
 
     sources: tuple[str, ...] = ()
     filter: str = ""
@@ -64,33 +64,35 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     """The longest lease that a consumer may ask for, in seconds."""
     backoff: Backoff = field(default_factory=Backoff)
     delay: float = 0.0
-    """Every message waits so many seconds before it can be claimed."""
+    """The number of seconds before a new message can be claimed."""
     priority_by: str = ""
     """The header that holds a message's priority, 0 to 9; the higher, the sooner."""
     priority_step: float = 60.0
-    """One level of priority is worth so many seconds of waiting, so that no message starves."""
+    """The seconds of waiting that one priority level is worth; so no message starves."""
     group_by: str = ""
     """The header that names a message's group, or `_key`."""
     group_in_flight: int = 1
-    """How many of a group may be in flight: 1 keeps its order, 0 is any number, shared fairly."""
+    """The most messages of a group in flight: 1 keeps the group's order, 0 is unlimited and fair.
+    """
     group_rate: float = 0.0
     """Claims per second of one group; 0 is any number."""
     max_in_flight: int = 0
     rate: float = 0.0
     """Claims per second of the whole queue; 0 is any number."""
     dedup_by: str = ""
-    """The header, or `_key`, by which a message is known to be a repeat."""
+    """The header, or `_key`, by which a repeat of a message is recognised."""
     dedup_window: float = 300.0
-    """For so many seconds a repeat is dropped."""
+    """The number of seconds for which a repeat is dropped."""
     done_retention: float = 7.0 * DAY_S
     """How long done messages are remembered, in seconds; 0: unlimited."""
     keep_payloads: bool = False
-    """Whether the payloads of done messages are kept as long as these are."""
+    """Whether the payloads of done messages are kept as long as the messages."""
     bucket_exponent: int = 3
     dead_letter: str = ""
     """A log to which failed messages are published as well."""
     lossy: bool = False
-    """Whether a log may forget records before this queue has looked at them; they are counted."""
+    """Whether a log may delete records before this queue has routed them; lost records are counted.
+    """
     description: str = ""
     router: str = ""
     """Who routes: '' for the queue itself; 'spark' has messages assigned by a pipeline."""
@@ -142,7 +144,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
 
     @cached_property
     def lease_ms(self) -> int:
-        """The lease in milliseconds; so are the others."""
+        """The lease in milliseconds."""
         return to_ms(self.lease)
 
     @cached_property
@@ -157,12 +159,12 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
 
     @cached_property
     def priority_step_ms(self) -> int:
-        """What one level of priority is worth."""
+        """The waiting time that one priority level is worth, in milliseconds."""
         return to_ms(self.priority_step)
 
     @cached_property
     def dedup_window_ms(self) -> int:
-        """How long a repeat is dropped."""
+        """How long a repeat is dropped, in milliseconds."""
         return to_ms(self.dedup_window)
 
     @cached_property
@@ -176,50 +178,54 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
         return bool(self.group_by) and self.group_in_flight == 1
 
     @cached_property
-    def simple(self) -> bool:
-        """Whether messages are claimed in their turn, without any cap."""
+    def is_plain(self) -> bool:
+        """Return whether the queue is plain: claimed in number order, without any cap."""
         return not (self.indexed or self.max_in_flight or self.rate)
 
     @cached_property
     def takes_all(self) -> bool:
-        """Whether every record of a few named logs is a message that is claimed in its turn."""
+        """Return whether every record of a few named logs is a message, claimed in number order."""
         chooses = self.filter or self.dedup_by or self.router
         named = not any("*" in source or "?" in source for source in self.sources)
-        return self.simple and not chooses and named and len(self.sources) <= SOURCES_FEW
+        return self.is_plain and not chooses and named and len(self.sources) <= SOURCES_FEW
 
     @property
     def indexed(self) -> bool:
-        """Whether messages are chosen by more than their turn: then all of them are routed."""
+        """Return whether an index chooses messages, not only their number. All of them are then
+        routed.
+        """
         return bool(self.group_by or self.priority_by or self.delay_ms)
 
     @property
     def passes(self) -> bool:
-        """Whether messages of groups wait in a lane, and those that may not go yet are passed over.
+        """Return whether messages of groups wait in a lane, where a claim passes over blocked
+        groups.
 
-        With priorities they cannot: a group is in the order of its log, whatever the priority.
+        Queues with priorities cannot do this: a group keeps the order of its log, whatever the
+        priority.
         """
         return bool(self.group_by) and not self.priority_by
 
     @property
     def in_order(self) -> bool:
-        """Whether messages of several logs are placed in the order in which they were appended."""
+        """Return whether messages of several logs are placed in the order of their appends."""
         return self.indexed or bool(self.dedup_by)
 
     @property
     def looks_at_headers(self) -> bool:
-        """Whether routing needs to know more of a message than that it matches."""
+        """Return whether routing must read the key and headers of messages."""
         return bool(self.group_by or self.priority_by or self.dedup_by)
 
-    def lease_for(self, asked_ms: int | None) -> int:
-        """What a consumer asked for, up to the queue's most; or the queue's own."""
-        if asked_ms is None:
+    def lease_for(self, lease_ms: int | None) -> int:
+        """Return the requested lease up to the queue's longest, or the queue's default lease."""
+        if lease_ms is None:
             return self.lease_ms
-        if asked_ms < 1:
-            raise InvalidInput(f"lease must be positive, got {asked_ms} ms")
-        return min(asked_ms, self.lease_max_ms)
+        if lease_ms < 1:
+            raise InvalidInput(f"lease must be positive, got {lease_ms} ms")
+        return min(lease_ms, self.lease_max_ms)
 
     def takes_from(self, log: str) -> bool:
-        """Whether a log is one of its sources; a room's only if the source names it as such."""
+        """Return whether a log is a source. A room's log is a source only if a pattern names rooms."""
         of_room = log.startswith(ROOM)
         return any(
             _pattern(source).match(log) is not None
@@ -235,7 +241,7 @@ class Named(Protocol):
 
 
 class QueueSettings(TypedDict, total=False):
-    """What callers say of a queue: the fields of a spec, in the forms in which they may be said."""
+    """The settings of a queue as callers may write them."""
 
     sources: str | Named | Iterable[str | Named]
     filter: str
@@ -269,12 +275,12 @@ _DURATIONS = {name for name, said in get_type_hints(QueueSettings).items() if sa
 
 
 def spec_of(**settings: Unpack[QueueSettings]) -> QueueSpec:
-    """A spec from what callers say; what is left out has its default."""
+    """Return the spec for a caller's settings; missing settings have their defaults."""
     return altered(QueueSpec(), settings)
 
 
 def altered(spec: QueueSpec, settings: Mapping[str, Any]) -> QueueSpec:
-    """A spec with other settings; an error names the one that is wrong."""
+    """Return a spec with changed settings; an error names the wrong setting."""
     fields = {name: _field_of(name, value) for name, value in settings.items()}
     if "lease_max" not in fields and fields.get("lease", 0) > spec.lease_max:
         fields["lease_max"] = fields["lease"]
@@ -282,7 +288,7 @@ def altered(spec: QueueSpec, settings: Mapping[str, Any]) -> QueueSpec:
 
 
 def _field_of(name: str, value: Any) -> Any:
-    """The value of a field, from what a caller says."""
+    """Return the value of a field, converted from a caller's setting."""
     if name not in _HINTS:
         from difflib import get_close_matches  # only mistakes pay for it
 
@@ -294,13 +300,13 @@ def _field_of(name: str, value: Any) -> Any:
     if name in _DURATIONS:
         return _seconds(name, value)
     if name == "sources":
-        several: Any = [value] if isinstance(value, str) or hasattr(value, "name") else value
-        if not isinstance(several, Iterable):
+        sources: Any = [value] if isinstance(value, str) or hasattr(value, "name") else value
+        if not isinstance(sources, Iterable):
             raise InvalidInput(f"sources are names of logs, or logs, not {value!r:.100}")
-        return tuple(check_name(_name_of(one), "source") for one in several)
+        return tuple(check_name(_name_of(entry), "source") for entry in sources)
     if name == "backoff" and not isinstance(value, Backoff):
         if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            waits = tuple(_seconds(name, one) for one in value)
+            waits = tuple(_seconds(name, entry) for entry in value)
             return Backoff(kind="list", waits=waits, jitter=0.0)
         return Backoff(kind="fixed", first=_seconds(name, value), jitter=0.0)
     if name == "dead_letter":
@@ -308,12 +314,12 @@ def _field_of(name: str, value: Any) -> Any:
     try:
         return convert(value, _HINTS[name])
     except ValidationError as error:
-        told = str(error)
-        raise InvalidInput(f"{name}: {told[:1].lower()}{told[1:]}: {value!r:.100}") from None
+        text = str(error)
+        raise InvalidInput(f"{name}: {text[:1].lower()}{text[1:]}: {value!r:.100}") from None
 
 
 def _name_of(log: Any) -> Any:
-    """A log's name, if that is what was given."""
+    """Return the name of a log handle, or the value itself."""
     return getattr(log, "name", log)
 
 
@@ -323,22 +329,25 @@ def _seconds(name: str, value: Any) -> float:
 
 
 def takes_settings(method: T) -> T:
-    """Let a method's signature list the settings that it takes, for people at a prompt."""
-    plain = inspect.signature(method)  # type: ignore[arg-type]
-    own = [one for one in plain.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    listed = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=said)
-        for name, said in QueueSettings.__annotations__.items()
+    """List the settings in a method's signature, for users at a prompt."""
+    signature = inspect.signature(method)  # type: ignore[arg-type]
+    parameters = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
     ]
-    method.__signature__ = plain.replace(parameters=own + listed)  # type: ignore[attr-defined]
+    settings = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=annotation)
+        for name, annotation in QueueSettings.__annotations__.items()
+    ]
+    method.__signature__ = signature.replace(parameters=parameters + settings)  # type: ignore[attr-defined]
     return method
 
 
 def lease_ms_of(lease: Seconds | None) -> int | None:
-    """A lease that a consumer asks for, in milliseconds; None for the queue's own.
+    """Return a consumer's lease in milliseconds; None stands for the queue's default.
 
-    One that is over at once is refused: its message could be claimed by others before the consumer
-    has it.
+    A lease of 0 is refused: other consumers could claim the message before this consumer has it.
     """
     if lease is None:
         return None
@@ -349,7 +358,7 @@ def lease_ms_of(lease: Seconds | None) -> int | None:
 
 
 def no_queue(name: str) -> NotFound:
-    """What is said of a queue that is not there, and how it is made."""
+    """Return the error for a missing queue, with the way to make it."""
     return NotFound(
         f"there is no queue {name!r}; make it first: `ms.create_queue({name!r})`, or "
         f"`millstream queue create` on the command line",
@@ -359,15 +368,15 @@ def no_queue(name: str) -> NotFound:
 
 @lru_cache(maxsize=1_024)
 def _pattern(source: str) -> re.Pattern[str]:
-    """A source as an expression; brackets mean themselves."""
+    """Return a source pattern as a regular expression; brackets stand for themselves."""
     return re.compile(translate(source.replace("[", "[[]")))
 
 
-def _within_s(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise InvalidInput(f"{name} is from {least:,} to {most:,} seconds, not {value:,}")
+def _within_s(name: str, value: float, minimum: float, maximum: float) -> None:
+    if not minimum <= value <= maximum:
+        raise InvalidInput(f"{name} is from {minimum:,} to {maximum:,} seconds, not {value:,}")
 
 
-def _within(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise InvalidInput(f"{name} is from {least:,} to {most:,}, not {value:,}")
+def _within(name: str, value: float, minimum: float, maximum: float) -> None:
+    if not minimum <= value <= maximum:
+        raise InvalidInput(f"{name} is from {minimum:,} to {maximum:,}, not {value:,}")

@@ -1,10 +1,10 @@
-"""What the store keeps of a queue besides its messages: its spec, and where everything stands.
+"""The state of a queue besides its messages: spec, positions, lanes, free numbers and counters.
 
-Claim numbers are never given out twice. They are taken bucket by bucket, and each bucket belongs to
-one lane, so that messages of one priority lie together; a plain queue has the one lane 0. A lane's
-ranges are the numbers that were routed and never claimed: its messages wait in their turn. What is
-found by an index instead (groups, delays) is numbered in the lane `APART`, which has no ranges.
-`busy` tells which buckets have messages in flight, and a time before which none of their leases ends.
+No claim number is given twice. A queue takes numbers bucket by bucket, and a bucket belongs to a
+single lane, so messages of equal priority are neighbours. A plain queue has only lane 0. The ranges
+of a lane are the numbers that were routed and never claimed; these messages are claimed in number
+order. Messages that an index finds (groups, delays) are numbered in the lane `APART`, which has no
+ranges. `busy` maps buckets with messages in flight to a time before which no lease in them ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from millstream.queue.model.pace import NEVER_MS
 from millstream.queue.model.queue_changes import (
     Advanced,
     Arrived,
-    CaughtUp,
+    ArrivedAndClaimed,
     Change,
     Moved,
     Paused,
@@ -38,14 +38,14 @@ from millstream.queue.model.spec import QueueSpec
 from millstream.store.state.entity import Entity
 
 APART = -1
-"""The lane of messages that an index finds, not their turn."""
+"""The lane of messages that an index finds."""
 
 SKIPPED_KEPT = 100
-"""Ranges of damaged records that a queue remembers."""
+"""The most ranges of damaged records that a queue remembers."""
 
 
 class Allotment(NamedTuple):
-    """Claim numbers to be given to messages."""
+    """Claim numbers for new messages, and the free numbers after them."""
 
     ranges: list[Slots]
     free: tuple[int, int, int]
@@ -74,22 +74,22 @@ class QueueState(Entity, array_like=True):
     paid_until_ms: float = NEVER_MS
     rates: Rates = field(default_factory=Rates)
     done_ever: int = 0
-    """Messages that were ever done, also those that are forgotten by now."""
+    """Messages ever done, including forgotten ones."""
     failed_ever: int = 0
-    """Messages that ever failed, also those that were redriven or purged."""
+    """Messages ever failed, including redriven and purged ones."""
     skipped: list[tuple[int, int, int]] = field(default_factory=list)
-    """The last ranges of records that could not be read and were passed over: log, from, to."""
+    """The last ranges of unreadable records that routing skipped: log, from, to."""
     damaged: int = 0
-    """How many records that were, in all."""
+    """The number of unreadable records."""
     letters: int = 0
     """Dead letters that are still to be written."""
     set_back: int = 0
-    """How often it went back because the end of a log was set aside."""
+    """How often the queue went back because the tail of a log was set aside."""
     withdrawn: int = 0
-    """Messages that it lost by that, unfinished."""
+    """Unfinished messages lost with those tails."""
 
     changes: ClassVar = Change
-    computed: ClassVar = (Advanced, Arrived, CaughtUp)
+    computed: ClassVar = (Advanced, Arrived, ArrivedAndClaimed)
 
     def apply(self, change: Change) -> None:
         """Move to the next state."""
@@ -99,7 +99,7 @@ class QueueState(Entity, array_like=True):
                 if change.claimed:
                     self._skip(0, change.claimed)
                     self._claim(change.claimed, change.claimed_in, change.until_ms)
-            case CaughtUp():
+            case ArrivedAndClaimed():
                 self._finish(change.done, change.at_ms)
                 self._catch_up(change)
             case Moved():
@@ -145,9 +145,9 @@ class QueueState(Entity, array_like=True):
         counts.claimed += count
         self.busy[bucket_id] = min(self.busy.get(bucket_id, until_ms), until_ms)
 
-    def _catch_up(self, change: CaughtUp) -> None:
+    def _catch_up(self, change: ArrivedAndClaimed) -> None:
         first, claimed, count = change.first, change.claimed, change.count
-        bucket_id = self._take_room(first, count, change.at_ms)
+        bucket_id = self._add_to_lane(first, count, change.at_ms)
         if count > claimed:
             self.lanes[0] = [(first + claimed, first + count)]
         self.positions[change.log_id] = change.position
@@ -155,21 +155,21 @@ class QueueState(Entity, array_like=True):
 
     def _receive(self, change: Arrived) -> None:
         count, first = change.count, change.first
-        self._take_room(first, count, change.at_ms)
+        self._add_to_lane(first, count, change.at_ms)
         _extend(self.lanes.setdefault(0, []), first, first + count)
         self.positions[change.log_id] = change.position
 
-    def _take_room(self, first: int, count: int, at_ms: int) -> int:
-        """Have so many messages of lane 0 from a claim number on; the bucket that they are in."""
+    def _add_to_lane(self, first: int, count: int, at_ms: int) -> int:
+        """Add `count` messages to lane 0 from the claim number `first` on; return their bucket."""
         counts = self.counts
         counts.available += count
         counts.fresh += count
         counts.placed += count
         self.rates.note(count, 0, at_ms)
-        start, room, bucket_id = self.room()
+        start, space, bucket_id = self.free_numbers()
         if start == self.next:
-            self.next = start + room
-        self.free[0] = first + count, start + room
+            self.next = start + space
+        self.free[0] = first + count, start + space
         self._survive(bucket_id, count)
         return bucket_id
 
@@ -188,7 +188,7 @@ class QueueState(Entity, array_like=True):
             self.free[lane] = (start, stop)
         for lane, start, stop in change.placed:
             _extend(self.lanes.setdefault(lane, []), start, stop)
-        for lane, count in change.taken:
+        for lane, count in change.lane_advances:
             self._skip(lane, count)
         self.positions.update(change.positions)
         self.letters += change.letters
@@ -211,15 +211,15 @@ class QueueState(Entity, array_like=True):
         for lane, *slots in change.lanes:
             gone.setdefault(lane, []).append((slots[0], slots[1]))
         for lane, ranges in gone.items():
-            if left := _without(self.lanes.pop(lane), ranges):
-                self.lanes[lane] = left
+            if remaining := _without(self.lanes.pop(lane), ranges):
+                self.lanes[lane] = remaining
         self.set_back += 1
         self.withdrawn += change.withdrawn
 
     def _survive(self, bucket_id: int, by: int) -> None:
-        left = self.alive.get(bucket_id, 0) + by
-        if left:
-            self.alive[bucket_id] = left
+        remaining = self.alive.get(bucket_id, 0) + by
+        if remaining:
+            self.alive[bucket_id] = remaining
         else:
             self.alive.pop(bucket_id, None)
 
@@ -236,20 +236,24 @@ class QueueState(Entity, array_like=True):
             del self.lanes[lane]
 
     def exists(self) -> bool:
-        """Whether it was specified."""
+        """Return whether a spec was stored."""
         return self.queue_id != 0
 
     def is_steady(self, now_ms: int) -> bool:
-        """Whether the FIFO fast path applies: not paused, none delayed or retried, no expired lease."""
+        """Return whether a claim takes the next numbers of lane 0: the queue is plain and not
+        paused, no message is delayed or retried, and no lease has expired.
+        """
         counts = self.counts
-        if self.paused or not self.queue_id or not self.spec.simple:
+        if self.paused or not self.queue_id or not self.spec.is_plain:
             return False
         if counts.waiting or counts.scheduled or counts.ready:
             return False
         return not self.busy or min(self.busy.values()) > now_ms
 
     def front(self, count: int) -> tuple[int, Slots] | None:
-        """The bucket and the slots of the next messages in lane 0, if so many lie together."""
+        """Return the bucket and slots of the next `count` messages in lane 0, if a bucket has all
+        of them.
+        """
         if not count:
             return -1, NO_SLOTS
         first, _, exponent = self.eras[-1]
@@ -262,37 +266,39 @@ class QueueState(Entity, array_like=True):
         return (exponent << NUMBER_BITS) + start - slot, (slot, slot + count)
 
     def is_in_lane(self, claim_id: int) -> bool:
-        """Whether a message waits in a lane."""
+        """Return whether a message waits in a lane."""
         number = split_id(claim_id)[1]
         return any(
             start <= number < stop for ranges in self.lanes.values() for start, stop in ranges
         )
 
     def filling(self) -> set[int]:
-        """The buckets that more messages will come into."""
+        """Return the buckets that are not full yet."""
         exponent = self.eras[-1][2]
         open_ends = [stop for start, stop in self.free.values() if start < stop]
         return {make_bucket_id(exponent, stop - capacity_of(exponent)) for stop in open_ends}
 
     def allot(self, lane: int, count: int) -> Allotment:
-        """Free claim numbers for messages of a lane, and what is left afterwards."""
+        """Return free claim numbers for messages of a lane, and the free numbers after them."""
         start, stop = self.free.get(lane, (0, 0))
         ranges: list[Slots] = []
-        some = min(count, stop - start)
-        if some:
-            _extend(ranges, start, start + some)
-            start += some
-        more, next_free = count - some, self.next
-        if more:
+        from_free = min(count, stop - start)
+        if from_free:
+            _extend(ranges, start, start + from_free)
+            start += from_free
+        from_next, next_free = count - from_free, self.next
+        if from_next:
             capacity = capacity_of(self.eras[-1][2])
-            _extend(ranges, next_free, next_free + more)
-            start = next_free + more
-            next_free += -(-more // capacity) * capacity
+            _extend(ranges, next_free, next_free + from_next)
+            start = next_free + from_next
+            next_free += -(-from_next // capacity) * capacity
             stop = next_free
         return Allotment(ranges, (lane, start, stop), next_free)
 
-    def room(self) -> tuple[int, int, int]:
-        """The next free claim number of lane 0, how many follow it in its bucket, and that bucket."""
+    def free_numbers(self) -> tuple[int, int, int]:
+        """Return the next free number of lane 0, the free numbers from there in its bucket, and the
+        bucket.
+        """
         start, stop = self.free.get(0, NO_SLOTS)
         exponent = self.eras[-1][2]
         capacity = CAPACITIES[exponent]
@@ -301,7 +307,7 @@ class QueueState(Entity, array_like=True):
         return start, stop - start, (exponent << NUMBER_BITS) + start - start % capacity
 
     def place_of(self, number: int) -> tuple[int, int]:
-        """The bucket that a claim number lies in, and its slot there."""
+        """Return the bucket and the slot of a claim number."""
         first, _, exponent = self.eras[-1]
         if number < first:
             bucket_id, (slot, _) = next(self.pieces(number, number + 1))
@@ -310,7 +316,7 @@ class QueueState(Entity, array_like=True):
         return (exponent << NUMBER_BITS) + number - slot, slot
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, Slots]]:
-        """The buckets that a range of claim numbers lies in, and the slots in each."""
+        """Yield the buckets of a range of claim numbers, with the slots in each."""
         for first, last, exponent in self._eras(start, stop):
             capacity = capacity_of(exponent)
             while first < last:
@@ -320,7 +326,7 @@ class QueueState(Entity, array_like=True):
                 first = end
 
     def _eras(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Pieces of a range by bucket size; numbers skipped at a change of size are left out."""
+        """Split a range by bucket size; numbers skipped at a change of size are left out."""
         for first, end, exponent in self.eras:
             low, high = max(first, start), stop if end < 0 else min(end, stop)
             if low < high:
@@ -339,16 +345,16 @@ _NOWHERE: Slots = (2**63, 2**63)
 
 
 def _without(ranges: list[Slots], gone: list[Slots]) -> list[Slots]:
-    """Ranges without others that lie in them; both ascend."""
-    left: list[Slots] = []
+    """Return ascending ranges without the ascending ranges `gone`, which lie inside them."""
+    remaining: list[Slots] = []
     going = iter(gone)
     start, stop = next(going)
     for first, last in ranges:
         while start < last:
             if first < start:
-                left.append((first, start))
+                remaining.append((first, start))
             first = stop
             start, stop = next(going, _NOWHERE)
         if first < last:
-            left.append((first, last))
-    return left
+            remaining.append((first, last))
+    return remaining

@@ -1,8 +1,9 @@
-"""Aging: when the done messages of a queue are forgotten, and their buckets after them.
+"""Aging: deletes done messages past the retention of their queue, and then their buckets.
 
-A bucket with done messages is listed by a row under the time of the oldest, so that what is over is
-found without looking at the others. Once nothing in a bucket is of interest, it is listed under the
-time of its last acknowledgement: a repeat of that succeeds for a while, whatever the retention.
+A bucket with done messages has a row under the time of its oldest done message, so that expired
+messages are found without reading the remaining buckets. An emptied bucket has a row under the time
+of its last acknowledgement: a repeated acknowledgement succeeds for a while, whatever the
+retention.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View
 
 HAS_DONE, EMPTIED = range(2)
-"""The stages: some messages are done; nothing is left that is of interest."""
+"""The stages of a bucket: it has done messages; no message in it is needed any more."""
 
 REPEATS_MS = 10 * 60 * 1000
-"""How long an acknowledgement can be repeated at least, whatever the retention."""
+"""The shortest time for which an acknowledgement can be repeated, whatever the retention."""
 
 STEP_MS = 15_000
-"""A bucket in which messages are done one by one is not looked at more often."""
+"""The shortest time between two visits to a bucket whose messages are done one by one."""
 
 BUCKETS_PER_COMMIT = 20
 
 
 def note_done(tx: WriteTransaction, queue_id: int, bucket_id: int, bucket: Bucket) -> None:
-    """Before messages of a bucket are done: list it, if none was yet."""
+    """List a bucket before its first message is done."""
     if not bucket.any_are(DONE):
         tx.put(keys.aging(queue_id, HAS_DONE, tx.store_ms, bucket_id), b"")
 
 
 def note_removed(tx: WriteTransaction, queue_id: int, bucket_id: int) -> None:
-    """After messages of a bucket were removed: perhaps it holds nothing any more."""
+    """List a bucket after messages were removed, because it may be empty."""
     tx.put(keys.aging(queue_id, EMPTIED, tx.store_ms, bucket_id), b"")
 
 
 def is_due(view: View, queue: QueueState, now_ms: int) -> bool:
-    """Whether there is something to forget in a queue."""
+    """Return whether a queue has expired messages or buckets."""
     return any(
         view.scan(*_range(queue, stage, through_ms), limit=1)
         for stage, through_ms in _due(queue, now_ms)
@@ -49,7 +50,7 @@ def is_due(view: View, queue: QueueState, now_ms: int) -> bool:
 
 
 def forget(tx: WriteTransaction, queue: QueueState) -> bool:
-    """Forget what is over, in a few buckets; True if there may be more."""
+    """Delete expired messages of a few buckets; return True if more may follow."""
     key, total, looked_at = keys.queue(queue.name), 0, 0
     for stage, through_ms in _due(queue, tx.store_ms):
         for row, _ in tx.scan(*_range(queue, stage, through_ms), limit=BUCKETS_PER_COMMIT):
@@ -66,10 +67,10 @@ def forget(tx: WriteTransaction, queue: QueueState) -> bool:
 
 
 def _due(queue: QueueState, now_ms: int) -> list[tuple[int, int]]:
-    """The stages, and which times are over in each."""
-    kept_ms = queue.spec.done_retention_s * 1000
+    """Return the stages with the time through which each has expired."""
+    retention_ms = queue.spec.done_retention_s * 1000
     stages = [(EMPTIED, now_ms - REPEATS_MS)]
-    return [(HAS_DONE, now_ms - kept_ms), *stages] if kept_ms else stages
+    return [(HAS_DONE, now_ms - retention_ms), *stages] if retention_ms else stages
 
 
 def _range(queue: QueueState, stage: int, through_ms: int) -> tuple[bytes, bytes]:
@@ -78,7 +79,7 @@ def _range(queue: QueueState, stage: int, through_ms: int) -> tuple[bytes, bytes
 
 
 def _forget_done(tx: WriteTransaction, queue: QueueState, bucket_id: int, through_ms: int) -> int:
-    """Forget what of a bucket was done long enough ago; how many messages."""
+    """Forget the messages of a bucket that were done long enough ago; return their number."""
     key = keys.bucket(queue.queue_id, bucket_id)
     bucket = tx.entity(key, Bucket)
     count = sum(stop - start for start, stop in bucket.done_through(through_ms))
@@ -96,9 +97,9 @@ def _forget_done(tx: WriteTransaction, queue: QueueState, bucket_id: int, throug
 def _forget_bucket(
     tx: WriteTransaction, queue: QueueState, bucket_id: int, through_ms: int
 ) -> None:
-    """Forget a bucket that holds nothing and gets nothing, once its last repeats are over.
+    """Delete an empty bucket that gets no new messages, after the time for repeats is over.
 
-    One that does not go now is listed again by what changes it.
+    A bucket that must stay is listed again by its next change.
     """
     key = keys.bucket(queue.queue_id, bucket_id)
     bucket = tx.entity(key, Bucket)

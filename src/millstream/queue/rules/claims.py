@@ -1,6 +1,7 @@
-"""How messages come to consumers: chosen, and claimed for a while.
+"""The rules of claims: choose messages, and lease them to a consumer.
 
-Rules over a transaction; a claim is the pair (claim id, attempt). How attempts end is in `endings`.
+A claim is named by the pair (claim id, attempt). The rules for the end of attempts are in
+`endings`.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from millstream.queue.model.bucket_changes import Claimed
 from millstream.queue.model.slots import Slots
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.ack_and_claim import stride, stride_together
-from millstream.queue.rules.choosing import Chosen
 from millstream.queue.rules.endings import end_attempts, expire
-from millstream.queue.rules.finding import of_queue
 from millstream.queue.rules.grouped_lane import take_passing
 from millstream.queue.rules.index import QUIET, Rank
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.lookup import of_queue
 from millstream.queue.rules.placing import place
+from millstream.queue.rules.selection import Selection
 from millstream.store.commit.transaction import WriteTransaction
 
 CLAIM_MAX = 10_000
 LAST: Rank = (9, 0)
-"""A rank behind all others."""
+"""A rank behind every real rank."""
 
 PROMOTED_MIN = 1_000
-"""Messages whose time has come that one claim makes ready, at least."""
+"""The least number of due messages that a claim makes ready."""
 
 
 def place_routed(tx: WriteTransaction, queue: str, routed: list[c.Routed]) -> int:
-    """Take over what was routed, without claiming any of it; how many messages."""
+    """Place routed messages without a claim; return their number."""
     ledger = Ledger(tx, queue)
     total = place(ledger, routed)
     ledger.close()
@@ -44,10 +45,12 @@ def place_routed(tx: WriteTransaction, queue: str, routed: list[c.Routed]) -> in
 
 
 class Claiming:
-    """The operation of a claim; those of several consumers on one queue are made as one.
+    """The operation of a claim. Claims of several consumers on a queue may run as a single
+    operation.
 
-    32 threads that claim one message each need half the processor's time per claim with it: 28 µs
-    instead of 46 on a disk, 20 instead of 42 in memory (2026-11; `Joint` in `store/commit/group.py`).
+    Measured with 32 threads that claim single messages: half the processor time per claim, 28 µs
+    instead of 46 on a disk, 20 instead of 42 in memory (2026-11; `Joint` in
+    `store/commit/group.py`).
     """
 
     __slots__ = ("command", "joins")
@@ -57,11 +60,11 @@ class Claiming:
 
     def __init__(self, command: c.ClaimRouted) -> None:
         self.command = command
-        simple = command.count > 0 and not command.routed
-        self.joins = (command.queue, command.lease_ms, command.consumer) if simple else None
+        can_join = command.count > 0 and not command.routed
+        self.joins = (command.queue, command.lease_ms, command.consumer) if can_join else None
 
     def __call__(self, tx: WriteTransaction) -> c.Granted:
-        """Claim for this consumer alone; an error about damage has the queue's name."""
+        """Claim for this consumer alone; an error about damage carries the queue's name."""
         try:
             return claim(tx, self.command)
         except CorruptionError as error:
@@ -73,13 +76,13 @@ class Claiming:
         self, tx: WriteTransaction, operations: Sequence[Claiming]
     ) -> list[c.Granted] | None:
         """Claim for several consumers."""
-        claims = [one.command for one in operations]
-        _check(self.command)  # of the same consumer as all others
+        claims = [operation.command for operation in operations]
+        _check(self.command)  # joined claims have the same consumer and lease
         return stride_together(tx, claims)
 
 
 def claim_next(tx: WriteTransaction, command: c.ClaimRouted | c.ClaimMessages) -> c.Granted | None:
-    """Finish and claim what is next on a plain queue; None if it is not so simple."""
+    """Acknowledge and claim by a stride; None if the general rules must decide."""
     _check(command)
     return stride(
         tx,
@@ -92,7 +95,7 @@ def claim_next(tx: WriteTransaction, command: c.ClaimRouted | c.ClaimMessages) -
 
 
 def claim(tx: WriteTransaction, command: c.ClaimRouted) -> c.Granted:
-    """Finish, route and claim, in one commit."""
+    """Acknowledge, place routed messages and claim, in a single commit."""
     granted = None if command.routed else claim_next(tx, command)
     if granted is not None:
         return granted
@@ -106,13 +109,13 @@ def claim(tx: WriteTransaction, command: c.ClaimRouted) -> c.Granted:
     expired = expire(ledger)
     queue = ledger.queue
     is_overtaken = ledger.is_overtaken and queue.spec.indexed
-    chosen = Chosen(queue)
+    chosen = Selection(queue)
     grants = [] if is_overtaken else _claim(ledger, command, chosen)
     ledger.close()
-    ahead = 0 if queue.paused or queue.spec.indexed else queue.counts.fresh
+    fresh = 0 if queue.paused or queue.spec.indexed else queue.counts.fresh
     return c.Granted(
         grants,
-        ahead,
+        fresh,
         expired,
         _left(tx, queue),
         is_overtaken=is_overtaken,
@@ -121,7 +124,7 @@ def claim(tx: WriteTransaction, command: c.ClaimRouted) -> c.Granted:
 
 
 def _left(tx: WriteTransaction, queue: QueueState) -> int:
-    """How many messages can be claimed at once, now that a claim was made."""
+    """Return the number of messages that further claims can get now."""
     counts = queue.counts
     if queue.paused:
         return 0
@@ -138,25 +141,25 @@ def _check(command: c.ClaimRouted | c.ClaimMessages) -> None:
         raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes, not {size:,}")
 
 
-def _claim(ledger: Ledger, command: c.ClaimRouted, chosen: Chosen) -> list[c.Grant]:
+def _claim(ledger: Ledger, command: c.ClaimRouted, chosen: Selection) -> list[c.Grant]:
     queue = ledger.queue
     if queue.paused:
         return []
-    most = _within_caps(queue, command.count, ledger.in_flight(), ledger.tx.store_ms)
-    if most <= 0:
+    count_max = _within_caps(queue, command.count, ledger.in_flight(), ledger.tx.store_ms)
+    if count_max <= 0:
         return []
     if queue.spec.indexed:
-        _choose_best(ledger, most, chosen)
+        _choose_best(ledger, count_max, chosen)
     else:
-        _choose_next(ledger, most, chosen)
-    if not chosen.taken and not chosen.parts:
+        _choose_next(ledger, count_max, chosen)
+    if not chosen.advances and not chosen.pieces:
         return []
     until_ms = ledger.tx.store_ms + queue.spec.lease_for(command.lease_ms)
     return _take(ledger, chosen, until_ms=until_ms, consumer=command.consumer)
 
 
 def _within_caps(queue: QueueState, count: int, in_flight: int, now_ms: int) -> int:
-    """How many messages may be claimed: what is asked for, within the queue's caps."""
+    """Return how many of `count` messages the queue's caps allow."""
     spec = queue.spec
     if spec.max_in_flight:
         count = min(count, spec.max_in_flight - in_flight)
@@ -165,47 +168,49 @@ def _within_caps(queue: QueueState, count: int, in_flight: int, now_ms: int) -> 
     return count
 
 
-def _choose_next(ledger: Ledger, most: int, chosen: Chosen) -> None:
-    """Of a plain queue: first what waited for a time that has come, then what is next."""
+def _choose_next(ledger: Ledger, count_max: int, chosen: Selection) -> None:
+    """Choose messages of a queue without groups and priorities: due messages first, then the lane."""
     if ledger.waits():
         index = ledger.index
-        index.promote_due(max(most, PROMOTED_MIN))
-        index.read(most)
-        while chosen.count < most and index.best() is not None:
-            chosen.add_claims(*index.take(most - chosen.count))
-    if chosen.count < most and ledger.queue.counts.fresh:
-        chosen.add_front(0, most - chosen.count)
+        index.promote_due(max(count_max, PROMOTED_MIN))
+        index.read(count_max)
+        while chosen.count < count_max and index.best() is not None:
+            chosen.add_claims(*index.take(count_max - chosen.count))
+    if chosen.count < count_max and ledger.queue.counts.fresh:
+        chosen.add_front(0, count_max - chosen.count)
 
 
-def _choose_best(ledger: Ledger, most: int, chosen: Chosen) -> None:
-    """By rank, among the index and the fronts of the lanes; of equals the one in the index."""
+def _choose_best(ledger: Ledger, count_max: int, chosen: Selection) -> None:
+    """Choose messages by rank from the index and the fronts of the lanes; on a tie, from the index."""
+    # Lanes are sorted by append time, so a heap of their fronts and the best index entry are
+    # enough: a claim compares one candidate per lane, however many messages wait.
     index = ledger.index
-    index.promote_due(max(most, PROMOTED_MIN))
-    index.read(most)
+    index.promote_due(max(count_max, PROMOTED_MIN))
+    index.read(count_max)
     fronts = [(_front_rank(ledger, chosen, lane), lane) for lane in ledger.queue.lanes]
     heapq.heapify(fronts)
-    while chosen.count < most:
+    while chosen.count < count_max:
         entry = index.best()
         limit = entry[0] if entry is not None else LAST
         if fronts and fronts[0][0] < limit:
             _, lane = heapq.heappop(fronts)
             limit = min(limit, fronts[0][0]) if fronts else limit
             if ledger.queue.spec.passes:
-                if not take_passing(ledger, chosen, most, limit):
+                if not take_passing(ledger, chosen, count_max, limit):
                     return
             else:
-                _take_front(ledger, chosen, lane, most - chosen.count, limit)
+                _take_front(ledger, chosen, lane, count_max - chosen.count, limit)
             rank = _front_rank(ledger, chosen, lane)
             if rank < LAST:
                 heapq.heappush(fronts, (rank, lane))
         elif entry is not None:
-            chosen.add_claims(*index.take(most - chosen.count))
+            chosen.add_claims(*index.take(count_max - chosen.count))
         else:
             return
 
 
-def _front_rank(ledger: Ledger, chosen: Chosen, lane: int) -> Rank:
-    """The rank of the first message in a lane that was not taken; the last of all without one."""
+def _front_rank(ledger: Ledger, chosen: Selection, lane: int) -> Rank:
+    """Return the rank of the next message of a lane, or `LAST` for an empty lane."""
     place = chosen.first(lane)
     if place is None:
         return LAST
@@ -213,55 +218,55 @@ def _front_rank(ledger: Ledger, chosen: Chosen, lane: int) -> Rank:
     return QUIET, ledger.index.rank(lane, ledger.bucket(bucket_id).arrived_ms(slot))
 
 
-def _take_front(ledger: Ledger, chosen: Chosen, lane: int, most: int, limit: Rank) -> None:
-    """Take messages off a lane while nothing else has a better rank."""
+def _take_front(ledger: Ledger, chosen: Selection, lane: int, count_max: int, limit: Rank) -> None:
+    """Take messages off a lane until a message elsewhere has a better rank."""
     run = 0
     at_ms: int | None = None
     for bucket_id, (start, stop) in chosen.front(lane):
-        for span in ledger.bucket(bucket_id).sources(start, min(stop, start + most - run)):
+        for span in ledger.bucket(bucket_id).sources(start, min(stop, start + count_max - run)):
             if span.at_ms != at_ms:
                 at_ms = span.at_ms
                 if run and (QUIET, ledger.index.rank(lane, at_ms)) >= limit:
                     chosen.add_front(lane, run)
                     return
             run += span.count
-            if run >= most:
-                chosen.add_front(lane, most)
+            if run >= count_max:
+                chosen.add_front(lane, count_max)
                 return
     chosen.add_front(lane, run)
 
 
-def _take(ledger: Ledger, chosen: Chosen, *, until_ms: int, consumer: str) -> list[c.Grant]:
-    """Claim slots; answers what was granted."""
+def _take(ledger: Ledger, chosen: Selection, *, until_ms: int, consumer: str) -> list[c.Grant]:
+    """Claim the chosen slots; return the grants."""
     tx, queue = ledger.tx, ledger.queue
     ranges: dict[int, list[Slots]] = {}
-    for bucket_id, slots in chosen.parts:
+    for bucket_id, slots in chosen.pieces:
         ranges.setdefault(bucket_id, []).append(slots)
-    for bucket_id, found in ranges.items():
-        ledger.change_bucket(bucket_id, Claimed(found, tx.store_ms, until_ms, consumer))
+    for bucket_id, slots_in_bucket in ranges.items():
+        ledger.change_bucket(bucket_id, Claimed(slots_in_bucket, tx.store_ms, until_ms, consumer))
         before = ledger.busy.get(bucket_id, queue.busy.get(bucket_id)) or until_ms
         ledger.busy[bucket_id] = min(before, until_ms)
     grants: list[c.Grant] = []
-    for bucket_id, (start, stop) in chosen.parts:
+    for bucket_id, (start, stop) in chosen.pieces:
         grants += _granted(ledger.bucket(bucket_id), bucket_id, (start, stop), until_ms)
     total, rate, counts = chosen.count, queue.spec.rate, ledger.counts
     counts.available -= total
     ledger.add_in_flight(total)
     counts.claimed += total
-    counts.fresh -= sum(chosen.taken.values())
-    ledger.taken = chosen.taken
+    counts.fresh -= sum(chosen.advances.values())
+    ledger.lane_advances = chosen.advances
     if rate:
         ledger.paid_until_ms = pace.paid(rate, queue.paid_until_ms, tx.store_ms, total)
     return grants
 
 
 def _granted(bucket: Bucket, bucket_id: int, slots: Slots, until_ms: int) -> list[c.Grant]:
-    """Messages that were claimed: those of the same attempt together, neighbours or not."""
+    """Return the grants of claimed slots, a grant per attempt number and stretch of records."""
     grants: list[c.Grant] = []
     for start, stop, attempt in bucket.attempt_runs(*slots):
-        apart = bucket.scattered(start, stop)
-        if apart is not None:
-            log_id, offsets = apart
+        scattered = bucket.scattered(start, stop)
+        if scattered is not None:
+            log_id, offsets = scattered
             first, count = bucket_id + start, stop - start
             grants.append(c.Grant(first, count, attempt, log_id, offsets[0], until_ms, offsets))
             continue

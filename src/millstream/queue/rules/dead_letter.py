@@ -1,8 +1,8 @@
-"""Dead letters: a failed message is published to a log as well, with why and after what.
+"""Dead letters: a failed message is appended to a dead-letter log, with reason and attempts.
 
-A letter is written in the commit that fails its message. Where that cannot be, because the log
-is held or is written elsewhere, the commit notes what is owed, and the background writes it
-later: one letter for each failure, whatever happens in between.
+A letter is written in the commit that fails its message. If the log is held or written elsewhere,
+the commit stores the owed letter, and the upkeep writes it later. So every failure has exactly one
+letter.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ from millstream.record import Record
 from millstream.store.commit.transaction import WriteTransaction
 
 OWN = "dead-letter-"
-"""How the headers begin that a letter has beside those of its message."""
+"""The prefix of the headers that a letter adds to the headers of its message."""
 
 ATTEMPTS_BYTES_MAX = 16 * 1024
-"""What a letter says of its attempts: reasons are cut, then those in the middle are left out."""
+"""The limit on the attempts in a letter: first reasons are cut, then middle attempts are left out.
+"""
 
 REASONS_CHARS = (1_000, 200, 40, 0)
 LETTERS_PER_COMMIT = 100
-"""Letters that the background writes in one commit."""
+"""The most owed letters that the upkeep writes in a commit."""
 
 _NAMES_BYTES_MAX = 1_000
-"""Room for the names of headers that are left out."""
+"""Space for the names of headers that are left out."""
 
 _MAP_BYTES = 16
 
@@ -74,7 +75,7 @@ def publish_failed(
 
 
 def send_owed(tx: WriteTransaction, name: str) -> bool:
-    """Write letters that could not be written before; True if there are more to write now."""
+    """Write owed letters; return True if more can be written now."""
     key = keys.queue(name)
     queue = tx.entity(key, QueueState)
     if not queue.exists() or not queue.spec.dead_letter:
@@ -103,84 +104,88 @@ def _salvaged(
 def _send(
     tx: WriteTransaction, queue: QueueState, owed: Owed, record: Record, damage: Damage
 ) -> bool:
-    """Append a letter; False if the log does not take it now."""
+    """Append a letter; return False if the log refuses it now."""
     letter = _letter(tx, queue.name, owed, record, damage)
     try:
         append(tx, Append(queue.spec.dead_letter, letter))
     except StoreError:
         raise
     except MillstreamError:
-        return False  # held, a copy, damaged, or the inbox of no queue: note it for later
+        return False  # held, a copy, damaged, or an inbox without a queue: owe the letter
     return True
 
 
 def _letter(tx: WriteTransaction, queue: str, owed: Owed, record: Record, damage: Damage) -> Single:
-    """The record of a letter: what the message was, and why and after what it failed."""
-    told, left_out = _attempts(owed.history, tx.state.time.epoch_ms())
-    own: dict[str, HeaderValue] = {
+    """Return the record of a letter: the message, and the reason and attempts of its failure."""
+    attempts, left_out = _attempts(owed.history, tx.state.time.epoch_ms())
+    added: dict[str, HeaderValue] = {
         f"{OWN}queue": queue,
         f"{OWN}reason": owed.reason,
-        f"{OWN}attempts": told,
+        f"{OWN}attempts": attempts,
         f"{OWN}log": record.log,
         f"{OWN}offset": record.offset,
     }
     if left_out:
-        own[f"{OWN}attempts-left-out"] = left_out
+        added[f"{OWN}attempts-left-out"] = left_out
     value, key = record.value, record.key
     if damage is not None:
-        own[f"{OWN}damage"] = damage.message
+        added[f"{OWN}damage"] = damage.message
     if value is not None and len(value) > tx.limits.value_bytes_max:
-        own[f"{OWN}value-left-out"] = f"{len(value):,} bytes, over the limit of this store's handle"
+        added[f"{OWN}value-left-out"] = (
+            f"{len(value):,} bytes, over the limit of this store's handle"
+        )
         value = b""
-    headers = _fitting(record.headers, own, tx.limits.headers_bytes_max)
-    # What is said of a failure never fails to fit, however little users may say.
+    headers = _fitting(record.headers, added, tx.limits.headers_bytes_max)
+    # The headers of a letter must always fit, however low the limit for users is.
     limits = replace(
         tx.limits, headers_bytes_max=max(tx.limits.headers_bytes_max, _size(headers.pairs()))
     )
     timestamp = record.timestamp or None
     try:
         return pack_single(value, key=key, headers=headers, timestamp=timestamp, limits=limits)
-    except InvalidInput:  # a key that was written under other limits
+    except InvalidInput:  # the key was written under higher limits
         return pack_single(value, key=None, headers=headers, timestamp=timestamp, limits=limits)
 
 
-def _fitting(headers: Headers, own: dict[str, HeaderValue], bytes_max: int) -> Headers:
-    """The message's headers and the letter's own; if they do not fit, without the largest of the message's."""
-    kept = [pair for pair in headers.pairs() if not pair[0].startswith(OWN)]
-    sizes = [_size([pair]) for pair in kept]
-    size, room = sum(sizes), bytes_max - _size(list(own.items())) - _MAP_BYTES
-    if size <= room:
-        return Headers([*kept, *own.items()])
+def _fitting(headers: Headers, added: dict[str, HeaderValue], bytes_max: int) -> Headers:
+    """Return the headers of the message and the letter. If too large, the largest of the message's
+    go.
+    """
+    pairs = [pair for pair in headers.pairs() if not pair[0].startswith(OWN)]
+    sizes = [_size([pair]) for pair in pairs]
+    size, space = sum(sizes), bytes_max - _size(list(added.items())) - _MAP_BYTES
+    if size <= space:
+        return Headers([*pairs, *added.items()])
     lost: list[int] = []
-    for at in sorted(range(len(kept)), key=lambda one: sizes[one], reverse=True):
-        if size <= room - _NAMES_BYTES_MAX:
+    for index in sorted(range(len(pairs)), key=lambda index: sizes[index], reverse=True):
+        if size <= space - _NAMES_BYTES_MAX:
             break
-        lost.append(at)
-        size -= sizes[at]
-    names = msgspec.json.encode([kept[at][0] for at in lost]).decode()
+        lost.append(index)
+        size -= sizes[index]
+    names = msgspec.json.encode([pairs[index][0] for index in lost]).decode()
     if len(names.encode()) > _NAMES_BYTES_MAX // 2:
         names = f"{len(lost)} headers"
-    rest = [pair for at, pair in enumerate(kept) if at not in set(lost)]
-    return Headers([*rest, *own.items(), (f"{OWN}headers-left-out", names)])
+    fitting = [pair for index, pair in enumerate(pairs) if index not in set(lost)]
+    return Headers([*fitting, *added.items(), (f"{OWN}headers-left-out", names)])
 
 
 def _size(pairs: Sequence[Pair]) -> int:
-    """Bytes of some headers as pairs: a map takes less."""
+    """Return the bytes of headers encoded as pairs; a map takes less."""
     return len(msgspec.msgpack.encode(pairs))
 
 
 def _attempts(history: Sequence[Trial], epoch_ms: int) -> tuple[str, int]:
-    """Every attempt as JSON, within its bound; and how many in the middle had to be left out."""
+    """Return the attempts as JSON within the limit, and the number of attempts left out."""
     tries = [
-        {"attempt": number, **msgspec.structs.asdict(one)}
-        for number, one in enumerate(tries_of(history, epoch_ms), 1)
+        {"attempt": number, **msgspec.structs.asdict(attempt)}
+        for number, attempt in enumerate(tries_of(history, epoch_ms), 1)
     ]
     for chars in REASONS_CHARS:
-        cut = [{**one, "reason": str(one["reason"])[:chars]} for one in tries]
-        told = msgspec.json.encode(cut).decode()
-        if len(told) <= ATTEMPTS_BYTES_MAX:
-            return told, 0
-    each = max(len(msgspec.json.encode(one)) for one in cut) + 1
+        cut = [{**attempt, "reason": str(attempt["reason"])[:chars]} for attempt in tries]
+        encoded = msgspec.json.encode(cut).decode()
+        if len(encoded) <= ATTEMPTS_BYTES_MAX:
+            return encoded, 0
+    each = max(len(msgspec.json.encode(attempt)) for attempt in cut) + 1
     half = max(1, ATTEMPTS_BYTES_MAX // each // 2)
-    told = msgspec.json.encode([*cut[:half], *cut[-half:]]).decode()
-    return told, len(cut) - 2 * half
+    encoded = msgspec.json.encode([*cut[:half], *cut[-half:]]).decode()
+    return encoded, len(cut) - 2 * half

@@ -1,7 +1,7 @@
-"""How attempts end: acknowledged, given back, given up, renewed, or run out of time.
+"""The ends of attempts: acknowledged, given back, failed, expired; and the renewal of leases.
 
-A lease is only as long as store time says. A consumer whose claim does not hold is told `LeaseLost`, and
-what became of the message; the same ending repeated is a success.
+Store time decides whether a lease holds. A consumer whose lease is lost gets `LeaseLost` with the
+fate of the message. A repeat of the same ending succeeds.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ EXPIRE_PER_COMMIT = 10_000
 EXPIRED = "lease expired"
 UNDELIVERED = "its consumer had left before the message reached it"
 RUN_MAX = 1_000_000
-"""Claims side by side that one call may name."""
+"""The most adjacent claims that a call may name."""
 
 REASON_CHARS_MAX = 1_000
-"""Of a reason, so much is kept."""
+"""The most characters of a reason that are stored."""
 
 _STATES = {"ack": DONE, "nack": AVAILABLE, "fail": FAILED}
 
@@ -62,52 +62,54 @@ _WHY = {
         "forgotten",
     ),
 }
-"""What became of messages whose claim does not hold, in words, of one and of several."""
+"""The fate of messages with a lost lease, in words: for a single message, and for several."""
 
 Part = tuple[int, Slots, int]
-"""A bucket, slots in it, and the attempt that they were claimed for."""
+"""A bucket, slots in the bucket, and the attempt number of their claim."""
 
 Lost = tuple[c.Run, str]
-"""Claims that do not hold, and what became of their messages."""
+"""Claims with a lost lease, and the fate of their messages."""
 
 
 def expire(ledger: Ledger) -> int:
-    """Take back what is in flight past its lease; answers how many."""
+    """Take back messages in flight with an expired lease; return their number."""
     tx, queue = ledger.tx, ledger.queue
-    late = [bucket_id for bucket_id, until_ms in queue.busy.items() if until_ms <= tx.store_ms]
+    late_buckets = [
+        bucket_id for bucket_id, until_ms in queue.busy.items() if until_ms <= tx.store_ms
+    ]
     total = 0
-    for bucket_id in late:
+    for bucket_id in late_buckets:
         if total >= EXPIRE_PER_COMMIT:
             break
         bucket = ledger.bucket(bucket_id)
-        parts = []
+        expired_parts = []
         for start, stop in bucket.runs(IN_FLIGHT):
             for first, last in _equal_runs(bucket, start, stop):
                 if bucket.until_ms[first] <= tx.store_ms:
-                    parts.append((bucket_id, (first, last), int(bucket.attempts[first])))
+                    expired_parts.append((bucket_id, (first, last), int(bucket.attempts[first])))
                     total += last - first
-        if parts:
-            _settle(ledger, parts, state=AVAILABLE, delay_ms=0, reason=EXPIRED)
+        if expired_parts:
+            _settle(ledger, expired_parts, state=AVAILABLE, delay_ms=0, reason=EXPIRED)
         else:
             ledger.busy[bucket_id] = earliest(bucket)
     return total
 
 
 def _equal_runs(bucket: Bucket, start: int, stop: int) -> Iterator[Slots]:
-    """A range cut where the lease or the attempt changes."""
+    """Cut a range where the lease or the attempt changes."""
     facts = zip(bucket.until_ms[start:stop], bucket.attempts[start:stop], strict=True)
-    for _, same in groupby(facts):
-        first, start = start, start + len(list(same))
+    for _, run in groupby(facts):
+        first, start = start, start + len(list(run))
         yield first, start
 
 
 def earliest(bucket: Bucket) -> int:
-    """When the first lease in a bucket ends; 0 if nothing is in flight there."""
+    """Return the time at which the first lease in a bucket ends; 0 without messages in flight."""
     return bucket.first_ms(IN_FLIGHT) or 0
 
 
 def finish(tx: WriteTransaction, command: c.FinishClaims) -> list[c.Run]:
-    """End attempts; all of them, or with `each` those whose lease still holds."""
+    """End attempts: all or none; with `each`, the attempts whose lease holds."""
     if command.outcome not in _STATES:
         raise InvalidInput(f"an attempt ends by ack, nack or fail, not by {command.outcome!r}")
     check_text("a reason", command.reason)
@@ -122,7 +124,7 @@ def finish(tx: WriteTransaction, command: c.FinishClaims) -> list[c.Run]:
 
 
 def end_attempts(ledger: Ledger, command: c.FinishClaims) -> list[c.Run]:
-    """End attempts whose lease holds; answers the others, or raises if not `each` may be lost."""
+    """End attempts whose lease holds. Return claims with a lost lease, or raise without `each`."""
     state = _STATES[command.outcome]
     good, lost = _sort_out(ledger, command.claims, state)
     if lost and not command.each:
@@ -132,7 +134,7 @@ def end_attempts(ledger: Ledger, command: c.FinishClaims) -> list[c.Run]:
 
 
 def give_back(tx: WriteTransaction, command: c.ReturnClaims) -> None:
-    """Make messages available again that no consumer has seen: that ends no message's last attempt."""
+    """Make messages available again that no consumer has seen, even after their last attempt."""
     ledger = Ledger(tx, command.queue)
     good, _ = _sort_out(ledger, command.claims, AVAILABLE)
     _settle(ledger, good, state=AVAILABLE, delay_ms=0, reason=UNDELIVERED, may_fail=False)
@@ -140,7 +142,7 @@ def give_back(tx: WriteTransaction, command: c.ReturnClaims) -> None:
 
 
 def _sort_out(ledger: Ledger, claims: Iterable[c.Run], state: int) -> tuple[list[Part], list[Lost]]:
-    """Claims that hold, and those that do not; an ending that is repeated is neither."""
+    """Split claims by whether their lease holds; a repeated ending is in neither list."""
     queue, now_ms = ledger.queue, ledger.tx.store_ms
     good: list[Part] = []
     lost: list[Lost] = []
@@ -157,16 +159,16 @@ def _sort_out(ledger: Ledger, claims: Iterable[c.Run], state: int) -> tuple[list
 
 
 def _lease_lost(queue: str, lost: Sequence[Lost]) -> LeaseLost:
-    """The error that says of every message what became of it."""
+    """Return the error that tells the fate of every message."""
     counts = Counter[str]()
     for (_, count, _), why in lost:
         counts[why] += count
-    told = [
+    fates = [
         f"{count} message{'s' * (count > 1)} {_WHY[why][count > 1]}"
         for why, count in counts.items()
     ]
     return LeaseLost(
-        f"a claim of queue {queue!r} does not hold: {'; '.join(told)}",
+        f"a claim of queue {queue!r} does not hold: {'; '.join(fates)}",
         queue=queue,
         lost=[run for run, _ in lost],
         why=[why for _, why in lost],
@@ -176,9 +178,9 @@ def _lease_lost(queue: str, lost: Sequence[Lost]) -> LeaseLost:
 def _judged(
     bucket: Bucket, slots: Slots, attempt: int, state: int, now_ms: int, *, is_last: bool = False
 ) -> Iterator[tuple[int, int, str]]:
-    """Slots by what an attempt's end meets: it is held, repeated, or what became of the message.
+    """Split slots by verdict: the lease holds, the ending is a repeat, or the fate of the message.
 
-    A last attempt that is given back has failed: to give it back again is a repeat too.
+    A last attempt that was given back has failed, so giving it back again counts as a repeat.
     """
     ended = {
         DONE: (DONE, FORGOTTEN),
@@ -201,7 +203,7 @@ def _judged(
 
 
 def _fate(bucket: Bucket, slot: int, attempt: int) -> str:
-    """What became of a message whose claim does not hold; one of `_WHY`."""
+    """Return the fate of a message with a lost lease: a key of `_WHY`."""
     if slot >= len(bucket.states) or bucket.attempts[slot] < attempt:
         return "unknown"
     state = bucket.states[slot]
@@ -217,24 +219,29 @@ def _fate(bucket: Bucket, slot: int, attempt: int) -> str:
 
 
 def _was_given_up(bucket: Bucket, slot: int) -> bool:
-    """Whether its consumer ended the last attempt at a message, not its lease."""
+    """Return whether a consumer ended the last attempt at a message, not an expired lease."""
     last = [end for end in bucket.ends if end.start <= slot < end.stop]
     return bool(last) and last[-1].reason != EXPIRED
 
 
 def _settle(
     ledger: Ledger,
-    parts: Iterable[Part],
+    claimed_parts: Iterable[Part],
     *,
     state: int,
     delay_ms: int | None,
     reason: str,
     may_fail: bool = True,
 ) -> None:
-    """End attempts that are held; a retry with no attempts left has failed, if it may."""
+    """End attempts with a valid lease. A retry without attempts left fails, unless `may_fail` is
+    False.
+    """
     tx, queue, counts = ledger.tx, ledger.queue, ledger.counts
+    # The dead letter, the index and the counts must change in the same commit as the bucket, so
+    # this loop does all of them per range. It is slower than a pass per entity, but never sees half
+    # an end.
     reason = reason[:REASON_CHARS_MAX]
-    for bucket_id, (start, stop), attempt in parts:
+    for bucket_id, (start, stop), attempt in claimed_parts:
         total = stop - start
         is_over = may_fail and state == AVAILABLE and attempt >= queue.spec.max_attempts
         final = FAILED if is_over else state
@@ -271,18 +278,18 @@ def _settle(
 
 
 def renew(tx: WriteTransaction, command: c.RenewClaims) -> LeaseEnd:
-    """Prolong leases that still hold; all of them, or none."""
+    """Renew leases, all or none."""
     ledger = Ledger(tx, command.queue)
     queue = ledger.queue
     until_ms = tx.store_ms + queue.spec.lease_for(command.lease_ms)
-    parts = list(parts_of(command.claims))
-    for bucket_id, slots, attempt in parts:
+    claimed_parts = list(parts_of(command.claims))
+    for bucket_id, slots, attempt in claimed_parts:
         bucket = ledger.bucket(bucket_id)
         for start, _, verdict in _judged(bucket, slots, attempt, GONE, tx.store_ms):
             if verdict != HELD:
                 claim_id = bucket_id + start
                 raise _lease_lost(queue.name, [((claim_id, 1, attempt), verdict)])
-    for bucket_id, slots, _ in parts:
+    for bucket_id, slots, _ in claimed_parts:
         ledger.change_bucket(bucket_id, Renewed([slots], until_ms))
         ledger.busy[bucket_id] = earliest(ledger.bucket(bucket_id))
     ledger.close()
@@ -290,7 +297,7 @@ def renew(tx: WriteTransaction, command: c.RenewClaims) -> LeaseEnd:
 
 
 def parts_of(runs: Iterable[c.Run]) -> Iterator[Part]:
-    """Runs of claims in order, cut at the ends of their buckets; what is named twice counts once."""
+    """Cut runs of claims at the ends of their buckets, in order; a claim named twice counts once."""
     end: dict[int, int] = {}
     for claim_id, count, attempt in sorted(runs):
         if claim_id < 0 or count < 1 or attempt < 1:
@@ -308,6 +315,6 @@ def parts_of(runs: Iterable[c.Run]) -> Iterator[Part]:
         while claim_id < last:
             bucket_id = bucket_of(claim_id)
             slot = claim_id - bucket_id
-            some = min(last - claim_id, CAPACITIES[claim_id >> NUMBER_BITS] - slot)
-            yield bucket_id, (slot, slot + some), attempt
-            claim_id += some
+            count_here = min(last - claim_id, CAPACITIES[claim_id >> NUMBER_BITS] - slot)
+            yield bucket_id, (slot, slot + count_here), attempt
+            claim_id += count_here

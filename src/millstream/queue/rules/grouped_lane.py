@@ -1,9 +1,11 @@
-"""Passing over: claims from the lane of a queue with groups.
+"""The lane of a queue with groups: claims take messages from its front and pass over blocked
+groups.
 
-Messages of all groups wait in one lane, in their order. A claim goes through it from the front and
-takes each message whose group lets it go. One that may not go yet (its group has enough in flight, a
-retry or others wait before it, its time has not come) is passed over: it leaves the lane and waits in
-its group, where the end of an attempt finds it. So what is never held up costs no row and no record.
+The messages of all groups wait in a single lane, in order. A claim walks the lane from the front
+and takes every message whose group allows it. A blocked message (its group has enough in flight, a
+retry or earlier members wait, or it is not due) is passed over: it moves from the lane into its
+group, where the end of an attempt finds it. So a message that is never blocked costs no row and no
+record.
 """
 
 from __future__ import annotations
@@ -11,25 +13,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millstream.queue.model.slots import Slots
-from millstream.queue.rules.choosing import Chosen
 from millstream.queue.rules.index import QUIET, Rank
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.selection import Selection
 
 PASSED_MAX = 2_000
-"""Messages that one commit passes over."""
+"""The most messages that a commit passes over."""
 
 STEP_MIN = 16
 LANE = 0
 
 
-def take_passing(ledger: Ledger, chosen: Chosen, most: int, limit: Rank) -> bool:
-    """Take messages off the lane while nothing else has a better rank, until `most` are chosen.
+def take_passing(ledger: Ledger, chosen: Selection, count_max: int, limit: Rank) -> bool:
+    """Take messages off the lane until `count_max` are chosen or another message has a better rank.
 
-    False if there was too much to pass over: the next claim goes on from there.
+    Returns False if too many were passed over; the next claim continues from there.
     """
-    walk = _Walk(ledger, chosen, most)
+    walk = _Walk(ledger, chosen, count_max)
     at_ms: int | None = None
-    for bucket_id, slots in _steps(chosen, most):
+    for bucket_id, slots in _steps(chosen, count_max):
         for span in ledger.bucket(bucket_id).sources(*slots):
             if span.at_ms != at_ms:
                 at_ms = span.at_ms
@@ -40,11 +42,13 @@ def take_passing(ledger: Ledger, chosen: Chosen, most: int, limit: Rank) -> bool
     return walk.end()
 
 
-def _steps(chosen: Chosen, most: int) -> Iterator[tuple[int, Slots]]:
-    """What waits in the lane, as many at a time as are asked for: mostly the first will do."""
+def _steps(chosen: Selection, count_max: int) -> Iterator[tuple[int, Slots]]:
+    """Yield the waiting slots in steps of about the requested count. Usually the first step is
+    enough.
+    """
     for bucket_id, (start, stop) in chosen.front(LANE):
         while start < stop:
-            end = min(stop, start + max(most, STEP_MIN))
+            end = min(stop, start + max(count_max, STEP_MIN))
             yield bucket_id, (start, end)
             start = end
 
@@ -52,29 +56,29 @@ def _steps(chosen: Chosen, most: int) -> Iterator[tuple[int, Slots]]:
 class _Walk:
     """A walk from the front of the lane."""
 
-    def __init__(self, ledger: Ledger, chosen: Chosen, most: int) -> None:
+    def __init__(self, ledger: Ledger, chosen: Selection, count_max: int) -> None:
         self.walked = self.passed = 0
         self._ledger = ledger
         self._chosen = chosen
-        self._most = most
+        self._count_max = count_max
 
     def go(self, bucket_id: int, start: int, stop: int, at_ms: int) -> bool:
-        """Go through slots that came together; True if that is enough."""
+        """Walk slots with the same append time; return True if the claim has enough."""
         chosen, index = self._chosen, self._ledger.index
         bucket, now_ms = self._ledger.bucket(bucket_id), self._ledger.tx.store_ms
         marks, due, admits = bucket.marks, bucket.until_ms, index.admits
-        left = self._most - chosen.count
+        missing = self._count_max - chosen.count
         first = start
         for slot in range(start, stop):
             mark = marks.get(slot)
             if mark is None or (due[slot] <= now_ms and admits(mark[1])):
-                left -= 1
-                if left:
+                missing -= 1
+                if missing:
                     continue
                 slot += 1
             if first < slot:
                 chosen.add(bucket_id, first, slot)
-            if not left:
+            if not missing:
                 self.walked += slot - start
                 return True
             assert mark is not None
@@ -91,7 +95,7 @@ class _Walk:
         return False
 
     def end(self) -> bool:
-        """Note how far it has come."""
+        """Record the walked distance; return False if the walk was cut short."""
         chosen = self._chosen
-        chosen.taken[LANE] = chosen.taken.get(LANE, 0) + self.walked
+        chosen.advances[LANE] = chosen.advances.get(LANE, 0) + self.walked
         return not chosen.is_cut_short

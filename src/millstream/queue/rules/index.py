@@ -1,8 +1,8 @@
-"""The index of what may be claimed, as one operation sees and changes it.
+"""The index of claimable messages during an operation.
 
-Rows on disk order messages by class and rank; what the same operation adds or takes is kept here
-until it ends, so that a message which an acknowledgement sets free can be claimed in the same
-commit. Groups are opened when they are touched and written back once.
+Stored rows order messages by class and rank. Entries that the operation adds or takes stay in
+memory until `close`, so that a claim can take a message which an acknowledgement in the same commit
+has freed. Groups are opened on first use and written back once.
 """
 
 from __future__ import annotations
@@ -26,48 +26,49 @@ from millstream.store.commit.transaction import WriteTransaction
 QUIET, NOISY = 0, 1
 NOISY_SHARE = 0.1
 NOISY_MIN = 30
-"""A tenant with more than that share of what is in flight, and at least so many, lets others go
-first."""
+"""A tenant with more than this share of the messages in flight, and at least this number, is noisy:
+its messages are claimed after the messages of quiet tenants.
+"""
 
 ROWS_PER_READ = 16
-"""Rows of the index that are read first: a row of neighbours may be all that is asked for."""
+"""The rows of the index to read first. A row of neighbours may satisfy the whole claim."""
 
 ROWS_INLINE_MAX = 250
-"""More rows than that in one commit are not worth a stay in its delta."""
+"""More rows than this go straight to the base table instead of the delta of their commit."""
 
 Rank = tuple[int, int]
 Entry = tuple[Rank, int, int, str, int]
-"""Class and rank, claim number, claim id, group, how many: what may be claimed, the least first."""
+"""Class and rank, claim number, claim id, group, count. The smallest entry is claimed first."""
 
 
 class Index:
-    """What one operation changes about what is ready, waits, and belongs to groups."""
+    """The changes of an operation to ready messages, waiting messages and groups."""
 
     def __init__(self, tx: WriteTransaction, queue: QueueState, counts: Counts) -> None:
         self._tx = tx
         self._queue = queue
         self._counts = counts
         self._ready: dict[int, tuple[Rank, str, int]] = {}
-        """Claim ids → class and rank, group, and for how many neighbours that is so."""
+        """Claim ids → class and rank, group, and the number of neighbours with the same."""
         self._groups: dict[str, OpenGroup] = {}
         self._heap: list[Entry] = []
         self._taken = 0
         self._flown: dict[str, int] = {}
-        """Groups and by how much what they have in flight has changed."""
+        """Groups → the change of their number of messages in flight."""
         self._roster = Roster()
         if queue.spec.group_by:
             self._roster = tx.entity(keys.roster(queue.queue_id), Roster)
 
-    # What becomes claimable.
-
     def rank(self, priority: int, at_ms: int) -> int:
-        """A message's place among all: when it came, earlier for each level of priority."""
+        """Return a message's rank: its append time, minus a step per priority level."""
         return max(0, at_ms - priority * self._queue.spec.priority_step_ms)
 
     def enter(
         self, claim_id: int, count: int, *, priority: int, group: str, at_ms: int, due_ms: int
     ) -> None:
-        """Messages side by side may be claimed from `due_ms` on; one of a group in its turn."""
+        """Make adjacent messages claimable from `due_ms` on; a message of a group waits behind its
+        head.
+        """
         rank = self.rank(priority, at_ms)
         is_alone = not group or not self._queue.spec.group_by
         if due_ms > self._tx.store_ms and (is_alone or not self._queue.spec.ordered):
@@ -78,25 +79,27 @@ class Index:
             self._join(self._group(group), claim_id, rank, due_ms)
 
     def retry(self, claim_id: int, *, group: str, due_ms: int) -> None:
-        """An attempt ended and is to be repeated: in an ordered group, before all others."""
+        """Schedule a retry after a failed attempt; in an ordered group it comes before all other
+        members.
+        """
         self.wait(claim_id, due_ms)
         if not group or not self._queue.spec.group_by:
             return
-        found = self._group(group)
+        open_group = self._group(group)
         self._fly(group, -1)
         if self._queue.spec.ordered:
-            found.now = replace(found.now, head=claim_id, rank=None)
+            open_group.now = replace(open_group.now, head=claim_id, rank=None)
         else:
-            self._lift(found)
+            self._lift(open_group)
 
     def wait(self, claim_id: int, due_ms: int, count: int = 1) -> None:
-        """Messages side by side wait for a time."""
+        """Make adjacent messages wait until a time."""
         key = keys.retry(self._queue.queue_id, due_ms, claim_id)
         self._tx.put(key, keys.run_value(count))
         self._counts.waiting += count
 
     def leave(self, groups: Iterable[str]) -> None:
-        """Messages of groups are no longer in flight, and will not come again."""
+        """Note that messages of groups are no longer in flight and will not return."""
         if self._queue.spec.group_by:
             for name in groups:
                 if name:
@@ -105,7 +108,9 @@ class Index:
                         self._lift(self._group(name))
 
     def withdraw(self, name: str, gone: Set[int], in_flight: int) -> None:
-        """Messages of a group are gone that waited or were in flight: the next one has its turn."""
+        """Remove a group's waiting and in-flight messages that were withdrawn, and choose the next
+        head.
+        """
         self._fly(name, -in_flight)
         if not self._has_record(name):
             return
@@ -121,24 +126,26 @@ class Index:
             group.now = replace(group.now, head=NOBODY, rank=None)
         self._lift(group)
 
-    def promote_due(self, most: int) -> None:
-        """Let messages whose time has come be claimed."""
+    def promote_due(self, count_max: int) -> None:
+        """Make due messages claimable, about `count_max` of them."""
         tx, queue, counts = self._tx, self._queue, self._counts
         start = keys.of_queue(keys.RETRY, queue.queue_id)[0]
         stop = keys.retry(queue.queue_id, tx.store_ms + 1, 0)
         if queue.counts.waiting + counts.waiting > 0:
-            awake = self._awake_some(start, stop, most)  # some of which may have to wait again
+            awake = self._awake_some(start, stop, count_max)  # a group may send some back to wait
             counts.waiting -= awake
         if queue.counts.scheduled > 0:
             start = keys.of_queue(keys.SCHEDULE, queue.queue_id)[0]
             stop = keys.schedule(queue.queue_id, tx.wall_ms + 1, 0)
-            awake = self._awake_some(start, stop, most)
+            awake = self._awake_some(start, stop, count_max)
             counts.scheduled -= awake
 
-    def _awake_some(self, start: bytes, stop: bytes, most: int) -> int:
-        """Let messages be claimed that rows in a range list, about so many; how many."""
+    def _awake_some(self, start: bytes, stop: bytes, count_max: int) -> int:
+        """Make messages listed by a range of rows claimable, about `count_max`; return their
+        number.
+        """
         total = 0
-        while total < most:
+        while total < count_max:
             rows = self._tx.scan(start, stop, limit=ROWS_PER_READ)
             for key, value in rows:
                 self._tx.erase(key)
@@ -160,13 +167,13 @@ class Index:
                 rank = QUIET, self.rank(lane, span.at_ms)
                 self._ready[bucket_id + span.slot] = rank, "", span.count
             return
-        for one in range(slot, slot + count):
-            priority, name = bucket.mark(one)
-            rank_ms = self.rank(priority, bucket.arrived_ms(one))
+        for member_slot in range(slot, slot + count):
+            priority, name = bucket.mark(member_slot)
+            rank_ms = self.rank(priority, bucket.arrived_ms(member_slot))
             if name and self._queue.spec.group_by:
-                self._awake_member(bucket_id + one, name, rank_ms)
+                self._awake_member(bucket_id + member_slot, name, rank_ms)
             else:
-                self._ready[bucket_id + one] = (QUIET, rank_ms), "", 1
+                self._ready[bucket_id + member_slot] = (QUIET, rank_ms), "", 1
 
     def _awake_member(self, claim_id: int, name: str, rank: int) -> None:
         if self._has_record(name) and self._group(name).now.head == claim_id:
@@ -174,10 +181,13 @@ class Index:
         elif not self._queue.is_in_lane(claim_id):
             self._join(self._group(name), claim_id, rank, 0)
 
-    # What is claimed.
-
-    def read(self, most: int) -> None:
-        """Get ready to claim so many: see what is there, with what this operation has added."""
+    def read(self, count_max: int) -> None:
+        """Build the heap for a claim of `count_max`: stored rows together with this operation's
+        entries.
+        """
+        # A claim mostly needs a few rows, and a row of neighbours may cover all of it. So the first
+        # read is small, and only a claim that needs more reads as many rows as messages are
+        # missing.
         heap = [
             (rank, split_id(claim_id)[1], claim_id, group, count)
             for claim_id, (rank, group, count) in self._ready.items()
@@ -185,53 +195,55 @@ class Index:
         if self._queue.counts.ready:
             start, stop = keys.of_queue(keys.READY, self._queue.queue_id)
             limit = ROWS_PER_READ
-            while most > 0:
+            while count_max > 0:
                 rows = self._tx.scan(start, stop, limit=limit)
                 for key, value in rows:
                     rank, claim_id = keys.ready_claim(key)
                     count = keys.run_count(value[:4])
                     heap.append((rank, split_id(claim_id)[1], claim_id, value[4:].decode(), count))
-                    most -= count
+                    count_max -= count
                 if len(rows) < limit:
                     break
-                start, limit = rows[-1][0] + b"\x00", max(most, 1)
+                start, limit = rows[-1][0] + b"\x00", max(count_max, 1)
         heapq.heapify(heap)
         self._heap = heap
 
     def best(self) -> Entry | None:
-        """What is to be claimed next."""
+        """Return the entry to claim next."""
         return self._heap[0] if self._heap else None
 
-    def take(self, most: int) -> tuple[int, int]:
-        """Claim it, up to so many neighbours; the next of its group, if there is one, follows.
+    def take(self, count_max: int) -> tuple[int, int]:
+        """Claim the best entry, up to `count_max` neighbours, and raise the next head of its group.
 
-        Answers the first claim id, and how many.
+        Returns the first claim id and the number of claims.
         """
         rank, _, claim_id, name, count = heapq.heappop(self._heap)
         self._hide(claim_id, rank, count)
-        some = min(count, most)
-        self._taken += some
-        if some < count:
-            self._show(claim_id + some, rank, "", count - some)
+        size = min(count, count_max)
+        self._taken += size
+        if size < count:
+            self._show(claim_id + size, rank, "", count - size)
         if not name:
-            return claim_id, some
+            return claim_id, size
         group = self._group(name)
         self._fly(name, 1)
         group.now = GroupStanding(group.now.waiting, paid_until_ms=self._paid(group))
         self._lift(group)
         if (head := group.now.head) in self._ready:
             self._push(head)
-        return claim_id, some
+        return claim_id, size
 
     def admits(self, name: str) -> bool:
-        """Whether a group lets a message go that waits in the lane; if so, it is in flight now."""
+        """Count a message of the lane as in flight, if its group allows another; return whether it
+        does.
+        """
         spec, flying = self._queue.spec, self._flying(name)
-        if (most := spec.group_in_flight) and flying >= most:
+        if (limit := spec.group_in_flight) and flying >= limit:
             return False
         group = self._group(name) if spec.group_rate or self._has_record(name) else None
         if group is not None and not self._is_free(group):
             return False
-        if not most and self._class(name) == NOISY:
+        if not limit and self._class(name) == NOISY:
             return False
         if group is not None:
             group.now = replace(group.now, paid_until_ms=self._paid(group))
@@ -240,14 +252,14 @@ class Index:
         return True
 
     def _is_free(self, group: OpenGroup) -> bool:
-        """Whether nothing of a group waits outside the lane, and its rate allows one more."""
+        """Return whether a group has no member outside the lane and its rate allows another claim."""
         now, rate = group.now, self._queue.spec.group_rate
         if now.head != NOBODY or now.waiting:
             return False
         return not rate or bool(pace.affordable(rate, now.paid_until_ms, self._tx.store_ms))
 
     def pass_over(self, claim_id: int, name: str, *, at_ms: int, due_ms: int) -> None:
-        """A message in the lane may not go yet: from now on it waits in its group."""
+        """Move a blocked message from the lane into its group."""
         if due_ms > self._tx.store_ms:
             self._tx.erase(keys.retry(self._queue.queue_id, due_ms, claim_id))
             self._counts.waiting -= 1
@@ -257,11 +269,11 @@ class Index:
             self._push(claim_id)
 
     def counted(self) -> None:
-        """What was taken counts as in flight from now on."""
+        """Stop adding claimed messages: the queue's counts include them from now on."""
         self._taken = 0
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the collected changes."""
         tx, queue_id = self._tx, self._queue.queue_id
         rows = len(self._ready) + sum(len(group.added) for group in self._groups.values())
         home = rows > ROWS_INLINE_MAX
@@ -285,29 +297,29 @@ class Index:
         if flew or landed or opened or closed:
             tx.change(keys.roster(queue_id), Rostered(flew, landed, opened, closed))
 
-    # Groups.
-
     def _has_record(self, name: str) -> bool:
-        """Whether a group has, or may have, a record; if not, all that waits of it is in the lane."""
+        """Return whether a group may have a record; if not, all its waiting messages are in the
+        lane.
+        """
         roster = self._roster
         return name in self._groups or name in roster.named or not roster.names_all
 
     def _group(self, name: str) -> OpenGroup:
-        found = self._groups.get(name)
-        if found is None:
+        open_group = self._groups.get(name)
+        if open_group is None:
             standing = self._tx.entity(keys.group(self._queue.queue_id, name), Group).standing
-            found = self._groups[name] = OpenGroup(self._queue, name, standing)
-        return found
+            open_group = self._groups[name] = OpenGroup(self._queue, name, standing)
+        return open_group
 
     def _flying(self, name: str) -> int:
-        """How many messages of a group are in flight by now."""
+        """Return the number of a group's messages in flight, including this operation's."""
         return self._roster.flying.get(name, 0) + self._flown.get(name, 0)
 
     def _fly(self, name: str, by: int) -> None:
         self._flown[name] = self._flown.get(name, 0) + by
 
     def _paid(self, group: OpenGroup) -> float:
-        """Until when a group's rate is used up once one more of it is claimed."""
+        """Return the time until which the group's rate is used up after another claim."""
         paid_ms, rate = group.now.paid_until_ms, self._queue.spec.group_rate
         return pace.paid(rate, paid_ms, self._tx.store_ms, 1) if rate else paid_ms
 
@@ -319,9 +331,9 @@ class Index:
         self._lift(group)
 
     def _lift(self, group: OpenGroup) -> None:
-        """Make the next member the group head, if the group has room for one in flight."""
-        now, most = group.now, self._queue.spec.group_in_flight
-        if now.head != NOBODY or not now.waiting or (most and self._flying(group.name) >= most):
+        """Make the next member the group head, if the group may have another message in flight."""
+        now, limit = group.now, self._queue.spec.group_in_flight
+        if now.head != NOBODY or not now.waiting or (limit and self._flying(group.name) >= limit):
             return
         claim_id, value = group.next_member(self._tx)
         rank, due_ms = int.from_bytes(value[:8], "big"), int.from_bytes(value[8:], "big")
@@ -331,7 +343,7 @@ class Index:
         self._place_head(group, rank, due_ms)
 
     def _place_head(self, group: OpenGroup, rank: int, due_ms: int) -> None:
-        """The head may be claimed, once it is due and the group's rate allows it."""
+        """Make the head claimable, or let it wait until it is due and the group's rate allows it."""
         now, rate = group.now, self._queue.spec.group_rate
         if rate and not pace.affordable(rate, now.paid_until_ms, self._tx.store_ms):
             due_ms = max(due_ms, pace.next_ms(rate, now.paid_until_ms))
@@ -355,14 +367,12 @@ class Index:
         return NOISY if in_flight > total * NOISY_SHARE else QUIET
 
     def _reclassify(self, group: OpenGroup) -> None:
-        """A tenant has become quiet or noisy: its head moves to its place."""
+        """Move a group's head between the classes when its tenant became quiet or noisy."""
         now = group.now
         if now.head == NOBODY or now.rank is None or now.rank[0] == self._class(group.name):
             return
         self._hide(now.head, now.rank, 1)
         self._show_head(group, now.rank[1])
-
-    # Rows.
 
     def _show(self, claim_id: int, rank: Rank, name: str, count: int) -> None:
         self._ready[claim_id] = rank, name, count

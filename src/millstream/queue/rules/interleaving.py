@@ -1,7 +1,7 @@
-"""Interleaving: what was found in several logs, in the order in which it was appended.
+"""Interleaving: merges the messages of several logs in the order of their appends.
 
-Each log is looked at some way ahead. What was appended before the time to which all of them were looked
-at can be placed: nothing older is left. The rest is kept, for the next call begins with it.
+Routing reads each log some way ahead. All messages older than the time that every log was read to
+can be placed, because no older record can follow. Newer messages are kept for the next call.
 """
 
 from __future__ import annotations
@@ -19,131 +19,131 @@ from millstream.queue.model.slots import Span
 from millstream.queue.rules.sources import QueueSource
 
 RECORDS_MORE = 16
-"""Records that are looked at, at least, in a log that holds others back."""
+"""The least number of records to read in a log that delays the merge."""
 
 ROUNDS_MAX = 64
 
 
 class Looked(NamedTuple):
-    """A stretch of a log that was looked at, and when the last record of it was appended."""
+    """A range of a log that was read, and the append time of its last record."""
 
     routed: Routed
     until_ms: int
 
 
 Look = Callable[[QueueSource, int], Looked]
-"""Look at a log from its position on, for about so many messages."""
+"""Reads a log from its position on, for about `count` messages."""
 
 
 def interleave(
-    sources: Sequence[QueueSource], look: Look, most: int, ahead: dict[int, Looked]
+    sources: Sequence[QueueSource], look: Look, count_max: int, ahead: dict[int, Looked]
 ) -> list[Routed]:
-    """About `most` messages of several logs that nothing older can follow.
+    """Return about `count_max` messages of several logs that no older message can follow.
 
-    `ahead` has what was looked at before and could not be placed, by log; it is brought up to date.
+    `ahead` has messages by log that earlier calls read and could not place; it is updated.
     """
-    each = max(1, most // len(sources))
-    looked = [_known(ahead, source) or look(source, each) for source in sources]
-    least = [
-        (found.until_ms, at)
-        for at, (found, source) in enumerate(zip(looked, sources, strict=True))
-        if found.routed.stop < source.end
+    each = max(1, count_max // len(sources))
+    stretches = [_known(ahead, source) or look(source, each) for source in sources]
+    slowest = [
+        (stretch.until_ms, at)
+        for at, (stretch, source) in enumerate(zip(stretches, sources, strict=True))
+        if stretch.routed.stop < source.end
     ]
-    heapq.heapify(least)
+    heapq.heapify(slowest)
     for _ in range(ROUNDS_MAX):
-        if not least or _before(looked, least[0][0]) >= most // 2:
+        if not slowest or _before(stretches, slowest[0][0]) >= count_max // 2:
             break
-        for _ in range(1 + len(least) // 8):
-            if least:
-                _look_further(sources, look, max(each, RECORDS_MORE), looked, least)
+        for _ in range(1 + len(slowest) // 8):
+            if slowest:
+                _look_further(sources, look, max(each, RECORDS_MORE), stretches, slowest)
     ahead.clear()
-    if not least:
-        return [found.routed for found in looked]
-    until_ms = least[0][0]
+    if not slowest:
+        return [stretch.routed for stretch in stretches]
+    until_ms = slowest[0][0]
     placed = []
-    for found in looked:
-        routed, rest = _cut(found.routed, until_ms)
-        if rest is not None:
-            ahead[rest.log_id] = Looked(rest, found.until_ms)
+    for stretch in stretches:
+        routed, later = _cut(stretch.routed, until_ms)
+        if later is not None:
+            ahead[later.log_id] = Looked(later, stretch.until_ms)
         if routed.stop > routed.start:
             placed.append(routed)
     return placed
 
 
 def _known(ahead: dict[int, Looked], source: QueueSource) -> Looked | None:
-    found = ahead.get(source.log_id)
-    if found is None or found.routed.start != source.position:
+    stretch = ahead.get(source.log_id)
+    if stretch is None or stretch.routed.start != source.position:
         return None
-    return found if found.routed.setbacks == source.setbacks else None
+    return stretch if stretch.routed.setbacks == source.setbacks else None
 
 
-def _before(looked: Sequence[Looked], until_ms: int) -> int:
-    """How many spans can be placed."""
-    return sum(bisect_right(arrivals_ms(found.routed.spans), until_ms) for found in looked)
+def _before(stretches: Sequence[Looked], until_ms: int) -> int:
+    """Return the number of spans that can be placed."""
+    return sum(bisect_right(arrivals_ms(stretch.routed.spans), until_ms) for stretch in stretches)
 
 
 def _look_further(
     sources: Sequence[QueueSource],
     look: Look,
     want: int,
-    looked: list[Looked],
-    least: list[tuple[int, int]],
+    stretches: list[Looked],
+    slowest: list[tuple[int, int]],
 ) -> None:
-    """Look at more of the log that holds the others back."""
-    _, at = least[0]
-    source, found = sources[at], looked[at]
-    more = look(replace(source, position=found.routed.stop), want)
-    looked[at] = _joined(found, more)
-    if looked[at].routed.stop >= source.end:
-        heapq.heappop(least)
+    """Read more of the log that delays the merge."""
+    _, at = slowest[0]
+    source, stretch = sources[at], stretches[at]
+    further = look(replace(source, position=stretch.routed.stop), want)
+    stretches[at] = _joined(stretch, further)
+    if stretches[at].routed.stop >= source.end:
+        heapq.heappop(slowest)
     else:
-        heapq.heapreplace(least, (looked[at].until_ms, at))
+        heapq.heapreplace(slowest, (stretches[at].until_ms, at))
 
 
-def _joined(one: Looked, other: Looked) -> Looked:
+def _joined(first: Looked, second: Looked) -> Looked:
     marks = None
-    if one.routed.marks is not None and other.routed.marks is not None:
-        marks = one.routed.marks + other.routed.marks
+    if first.routed.marks is not None and second.routed.marks is not None:
+        marks = first.routed.marks + second.routed.marks
     routed = replace(
-        one.routed,
-        stop=max(one.routed.stop, other.routed.stop),
-        spans=one.routed.spans + other.routed.spans,
+        first.routed,
+        stop=max(first.routed.stop, second.routed.stop),
+        spans=first.routed.spans + second.routed.spans,
         marks=marks,
-        unknown=one.routed.unknown + other.routed.unknown,
-        skipped=one.routed.skipped + other.routed.skipped,
+        unknown=first.routed.unknown + second.routed.unknown,
+        skipped=first.routed.skipped + second.routed.skipped,
     )
-    return Looked(routed, max(one.until_ms, other.until_ms))
+    return Looked(routed, max(first.until_ms, second.until_ms))
 
 
 def arrivals_ms(spans: Iterable[Span]) -> list[int]:
-    """When each span came: never before the one ahead of it, whatever the wall clock said."""
+    """Return the arrival time of each span: its append time, or that of an earlier span if later."""
     return list(accumulate((span.at_ms for span in spans), max))
 
 
 def _cut(routed: Routed, until_ms: int) -> tuple[Routed, Routed | None]:
-    """What came up to a time, and the rest."""
-    kept = bisect_right(arrivals_ms(routed.spans), until_ms)
-    if kept == len(routed.spans):
+    """Split routed messages at a time."""
+    span_count = bisect_right(arrivals_ms(routed.spans), until_ms)
+    if span_count == len(routed.spans):
         return routed, None
-    count = sum(span.count for span in routed.spans[:kept])
+    count = sum(span.count for span in routed.spans[:span_count])
     marks = routed.marks
-    at = routed.spans[kept].offset
+    at = routed.spans[span_count].offset
     share = (at - routed.start) / (routed.stop - routed.start)
     unknown = round(routed.unknown * share)
     before = replace(
         routed,
         stop=at,
-        spans=routed.spans[:kept],
+        spans=routed.spans[:span_count],
         marks=None if marks is None else marks[:count],
         unknown=unknown,
-        skipped=[one for one in routed.skipped if one[0] < at],
+        skipped=[skipped_range for skipped_range in routed.skipped if skipped_range[0] < at],
     )
-    rest = replace(
+    later = replace(
         routed,
         start=at,
-        spans=routed.spans[kept:],
+        spans=routed.spans[span_count:],
         marks=None if marks is None else marks[count:],
         unknown=routed.unknown - unknown,
-        skipped=[one for one in routed.skipped if one[0] >= at],
+        skipped=[skipped_range for skipped_range in routed.skipped if skipped_range[0] >= at],
     )
-    return before, rest
+    return before, later

@@ -1,7 +1,7 @@
-"""The ledger: what one operation does to a queue, summed up and written as one change.
+"""The ledger: the changes of an operation to a queue, collected and written as a single change.
 
-Rules look at the queue through it, so that a claim already sees what the acknowledgement before it
-has set free.
+Rules read the queue through the ledger, so a claim already sees the effects of the acknowledgement
+before it in the same operation.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from millstream.queue.model.counts import Counts
 from millstream.queue.model.queue_changes import Moved
 from millstream.queue.model.spec import no_queue
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules.finding import of_queue
 from millstream.queue.rules.index import Index
+from millstream.queue.rules.lookup import of_queue
 from millstream.store.commit.transaction import WriteTransaction
 
 
 class Ledger:
-    """One queue in one operation; `close` writes what has changed."""
+    """A queue during an operation; `close` writes the collected changes."""
 
     def __init__(self, tx: WriteTransaction, name: str) -> None:
         self.tx = tx
@@ -30,45 +30,50 @@ class Ledger:
         self.counts = Counts()
         self.busy: dict[int, int] = {}
         self.alive: dict[int, int] = {}
-        self.taken: dict[int, int] = {}
+        self.lane_advances: dict[int, int] = {}
         self.positions: list[tuple[int, int]] = []
         self.letters = 0
         self.is_overtaken = False
-        """Whether another caller has routed meanwhile what was to be placed."""
+        """Whether another caller has routed these records since the operation read them."""
         self.skipped: list[tuple[int, int, int]] = []
         self.paid_until_ms: float | None = None
         self._index: Index | None = None
 
     @property
     def index(self) -> Index:
-        """What is claimed by other things than its turn."""
+        """The index of messages that are not claimed in number order."""
         if self._index is None:
             self._index = Index(self.tx, self.queue, self.counts)
         return self._index
 
     def bucket(self, bucket_id: int) -> Bucket:
-        """One of the queue's buckets."""
+        """Return a bucket of the queue."""
         try:
             return self.tx.entity(keys.bucket(self.queue.queue_id, bucket_id), Bucket)
         except CorruptionError as error:
             raise of_queue(error, self.queue.name) from error
 
     def change_bucket(self, bucket_id: int, change: object) -> None:
-        """Move one of the queue's buckets."""
+        """Apply a change to a bucket of the queue."""
         try:
             self.tx.change(keys.bucket(self.queue.queue_id, bucket_id), change)
         except CorruptionError as error:
             raise of_queue(error, self.queue.name) from error
 
     def in_flight(self) -> int:
-        """How many messages are in flight by now."""
+        """Return the number of messages in flight, including this operation's changes."""
         return self.queue.counts.in_flight + self.counts.in_flight
 
     def waits(self) -> bool:
-        """Whether anything waits that is not in a lane."""
-        now, by = self.queue.counts, self.counts
+        """Return whether any available message is outside the lanes."""
+        stored, added = self.queue.counts, self.counts
         return bool(
-            now.waiting or now.scheduled or now.ready or by.waiting or by.ready or self._index
+            stored.waiting
+            or stored.scheduled
+            or stored.ready
+            or added.waiting
+            or added.ready
+            or self._index
         )
 
     def add_in_flight(self, count: int) -> None:
@@ -78,11 +83,11 @@ class Ledger:
             self._index.counted()
 
     def change_alive(self, bucket_id: int, by: int) -> None:
-        """Count by how many the messages of a bucket that are not done have changed."""
+        """Add a difference to the number of unfinished messages of a bucket."""
         self.alive[bucket_id] = self.alive.get(bucket_id, 0) + by
 
     def close(self) -> None:
-        """Write what has changed."""
+        """Write the collected changes."""
         if self._index is not None:
             self._index.close()
         if self.counts == _NOTHING and not (
@@ -94,7 +99,7 @@ class Ledger:
             Moved(
                 self.tx.store_ms,
                 self.counts,
-                taken=list(self.taken.items()),
+                lane_advances=list(self.lane_advances.items()),
                 positions=self.positions,
                 busy=list(self.busy.items()),
                 alive=list(self.alive.items()),

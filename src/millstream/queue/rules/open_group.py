@@ -1,8 +1,7 @@
-"""A group that one operation has touched: how it stood, how it stands now, and who waits in it.
+"""A group during an operation: its stored state, its current state, and its waiting members.
 
-Members on disk are read a few at a time, in the order of their claim numbers, and each only once;
-those that the operation itself adds take their place among them. When a member may go is left to
-the index.
+Stored members are read a few at a time in claim number order, and each only once. Members added by
+the operation are sorted in between. The index decides when a member may be claimed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ MEMBERS_PER_READ = 64
 
 
 class OpenGroup:
-    """One group, from when it is touched until it is written back."""
+    """A group from its first use in an operation until it is written back."""
 
     __slots__ = (
         "_queue",
@@ -38,17 +37,17 @@ class OpenGroup:
         self.name = name
         self.before = self.now = standing
         self.behind: list[tuple[int, int, bytes]] = []
-        """Members by claim number: read ahead, or added by this operation."""
+        """Members by claim number: prefetched, or added by this operation."""
         self.added: dict[int, bytes] = {}
-        """Members that this operation has added, and that no row holds yet."""
+        """Members that were added by this operation and have no row yet."""
         self.unread = standing.waiting
         self._queue = queue
         self._read_to = b""
         self._reads = 1
-        """How many to read next: mostly one is enough."""
+        """The number of members to read next. Usually a single member is enough."""
 
     def next_member(self, tx: WriteTransaction) -> tuple[int, bytes]:
-        """Take the first that waits, on disk or added just now."""
+        """Remove and return the first waiting member, stored or new."""
         behind = self.behind
         while self.unread and (not behind or behind[0][0] > self._all_read_below()):
             self._read_members(tx)
@@ -56,7 +55,7 @@ class OpenGroup:
         return claim_id, value
 
     def _all_read_below(self) -> int:
-        """Members on disk below this claim number have been read."""
+        """Return the claim number below which all stored members have been read."""
         return split_id(keys.member_claim(self._read_to[:-1]))[1] if self._read_to else -1
 
     def _read_members(self, tx: WriteTransaction) -> None:

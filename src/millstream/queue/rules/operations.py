@@ -1,4 +1,4 @@
-"""What can be done to a queue as a whole: specify, alter, pause, purge, redrive, delete."""
+"""Operations on a queue: specify, alter, pause, purge, redrive, delete."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ _INDEXES = (
 )
 BUCKETS_PER_DELETION = 100
 ROWS_PER_DELETION = 1_000
-"""What one commit deletes of a queue, of each type of row."""
+"""The most rows of each type that a commit deletes of a queue."""
 
 _FIXED = ("start", "start_ms")
 _FIXED_WHILE_USED = ("priority_by", "group_by", "group_in_flight")
 
 
 def checked(spec: QueueSpec) -> QueueSpec:
-    """A spec whose every field has its type and makes sense; it is decoded the same way later."""
+    """Return a spec with checked types and values, as a later decode returns it."""
     for name in spec.__struct_fields__:
         number = getattr(spec, name)
         if type(number) is int and abs(number) > NUMBER_MAX:
@@ -75,13 +75,15 @@ def checked(spec: QueueSpec) -> QueueSpec:
 
 
 def _lean(value: T) -> T:
-    """The value with its defaults left out, also those that were given explicitly."""
-    said = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
-    return type(value)(**{name: own for name, (own, default) in said.items() if own != default})
+    """Return the value without fields that equal their defaults."""
+    values = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
+    return type(value)(
+        **{name: value for name, (value, default) in values.items() if value != default}
+    )
 
 
 def specify(tx: WriteTransaction, command: c.SpecifyQueue) -> bool:
-    """Make a queue, or make it what the spec says; True if there was none."""
+    """Make a queue, or replace its spec; return True for a new queue."""
     check_name(command.queue, "queue")
     spec = with_partitions(tx, checked(command.spec))
     _check_dead_letter(command.queue, spec)
@@ -99,7 +101,7 @@ def specify(tx: WriteTransaction, command: c.SpecifyQueue) -> bool:
 
 
 def _check_dead_letter(name: str, spec: QueueSpec) -> None:
-    """Letters that came back to their queue would fail and be written again, without end."""
+    """Refuse a dead-letter log that feeds its own queue: letters would fail and return without end."""
     log = spec.dead_letter
     if not log or not (log in own_logs(name) or spec.takes_from(log)):
         return
@@ -111,16 +113,16 @@ def _check_dead_letter(name: str, spec: QueueSpec) -> None:
 
 
 def _free_from(tx: WriteTransaction, capacity: int) -> int:
-    """The first claim number that no deleted queue has given out.
+    """Return the first claim number that no deleted queue has given out.
 
-    So a claim of a queue that was deleted names nothing in one that has its name now.
+    So a claim of a deleted queue never names a message of a new queue with the same name.
     """
-    found = tx.get(keys.CLAIMS_KEY)
-    return 0 if found is None else -(-int.from_bytes(found, "little") // capacity) * capacity
+    stored = tx.get(keys.CLAIMS_KEY)
+    return 0 if stored is None else -(-int.from_bytes(stored, "little") // capacity) * capacity
 
 
 def _give_up(tx: WriteTransaction, queue: QueueState) -> None:
-    """Remember the claim numbers of a queue that goes: none of them is given out again."""
+    """Remember the claim numbers of a deleted queue, so that no later queue gives them out again."""
     if queue.next > _free_from(tx, 1):
         tx.put(keys.CLAIMS_KEY, encode_u64(queue.next))
 
@@ -143,13 +145,15 @@ def _alter(
             note_removed(tx, queue.queue_id, bucket_id)
         capacity = capacity_of(max(old.bucket_exponent, new.bucket_exponent))
         numbers_from = -(-queue.next // capacity) * capacity
-    known = set(find_sources(tx.view, queue.name, old))
+    old_sources = set(find_sources(tx.view, queue.name, old))
     tx.change(key, Specified(queue.queue_id, queue.name, new, queue.created_ms, numbers_from))
-    _start(tx, key, queue, known=known)
+    _start(tx, key, queue, known=old_sources)
 
 
 def _check_fixed(queue: QueueState, new: QueueSpec) -> None:
-    """Refuse what cannot be altered, or not now; the error has both values of each field."""
+    """Refuse changes of fields that cannot change, or not now; the error carries old and new
+    values.
+    """
     old, counts = queue.spec, queue.counts
     never = [name for name in _FIXED if getattr(old, name) != getattr(new, name)]
     later = [name for name in _FIXED_WHILE_USED if getattr(old, name) != getattr(new, name)]
@@ -159,11 +163,13 @@ def _check_fixed(queue: QueueState, new: QueueSpec) -> None:
         return
     why = []
     if never:
-        why.append(f"{_told(old, new, never)}: that is never altered, because routing has begun")
+        why.append(
+            f"{_difference(old, new, never)}: that is never altered, because routing has begun"
+        )
     if later:
         flying = f"{counts.in_flight} {'is' if counts.in_flight == 1 else 'are'} in flight"
         why.append(
-            f"{_told(old, new, later)}: that is altered only while nothing waits or is in flight; "
+            f"{_difference(old, new, later)}: that is altered only while nothing waits or is in flight; "
             f"{counts.available} wait, {flying}"
         )
     raise Conflict(
@@ -173,47 +179,47 @@ def _check_fixed(queue: QueueState, new: QueueSpec) -> None:
     )
 
 
-def _told(old: QueueSpec, new: QueueSpec, names: Sequence[str]) -> str:
+def _difference(old: QueueSpec, new: QueueSpec, names: Sequence[str]) -> str:
     return ", ".join(f"{n} is {getattr(old, n)!r}, asked for {getattr(new, n)!r}" for n in names)
 
 
 def _start(
     tx: WriteTransaction, key: bytes, queue: QueueState, known: Collection[int] | None = None
 ) -> None:
-    """Set where routing begins in the logs that exist already and are new to the queue.
+    """Set the routing position in existing logs that are new to the queue.
 
-    Of a queue that is altered, some are `known`. Its `start` was said of these, not of others.
+    `known` has the sources of an altered queue before the change. `start` only applied to them.
     """
     positions = []
-    found = find_sources(tx.view, queue.name, queue.spec)
+    log_ids = find_sources(tx.view, queue.name, queue.spec)
     if known is None:
         check_time(queue.spec, tx.wall_ms)
-        check_sources(queue.spec, [tx.entity(keys.head(one), Head).name for one in found])
-    for log_id in found:
+        check_sources(queue.spec, [tx.entity(keys.head(log_id), Head).name for log_id in log_ids])
+    for log_id in log_ids:
         if known is not None and log_id in known:
             continue
         head = tx.entity(keys.head(log_id), Head)
         if known is None and head.name not in own_logs(queue.name):
             check_start(head, queue.spec)
-        own = head.name == later_of(
-            queue.name
-        )  # its messages died with the queue that they were for
-        positions.append((log_id, head.end if own else first_offset(tx, log_id, head, queue.spec)))
+        is_later = head.name == later_of(queue.name)  # its messages were deleted with their queue
+        positions.append(
+            (log_id, head.end if is_later else first_offset(tx, log_id, head, queue.spec))
+        )
     if positions:
         tx.change(key, Moved(tx.store_ms, positions=positions))
 
 
 def pause(tx: WriteTransaction, command: c.PauseQueue) -> None:
-    """Hold claims back, or stop doing so."""
+    """Pause claims, or resume them."""
     ledger = Ledger(tx, command.queue)
     if ledger.queue.paused != command.paused:
         tx.change(ledger.key, Paused(command.paused))
 
 
 def purge(tx: WriteTransaction, command: c.PurgeQueue) -> int:
-    """Forget available or failed messages; what is in flight is left alone.
+    """Delete available or failed messages; messages in flight stay.
 
-    What waits in the logs, not yet routed, counts as available and is passed over as well.
+    Unrouted records in the logs count as available and are skipped as well.
     """
     ledger = Ledger(tx, command.queue)
     key, queue = ledger.key, ledger.queue
@@ -236,15 +242,15 @@ def purge(tx: WriteTransaction, command: c.PurgeQueue) -> int:
     for kind in (keys.RETRY, keys.SCHEDULE, keys.READY, keys.MEMBER):
         tx.drop_all(*keys.of_queue(kind, queue.queue_id))
     _empty_groups(tx, queue)
-    now = queue.counts
+    stored = queue.counts
     counts = Counts(
         available=-total,
-        waiting=-now.waiting,
-        scheduled=-now.scheduled,
-        ready=-now.ready,
-        fresh=-now.fresh,
+        waiting=-stored.waiting,
+        scheduled=-stored.scheduled,
+        ready=-stored.ready,
+        fresh=-stored.fresh,
     )
-    taken = [
+    lane_advances = [
         (lane, sum(stop - start for start, stop in ranges)) for lane, ranges in queue.lanes.items()
     ]
     positions = []
@@ -254,13 +260,15 @@ def purge(tx: WriteTransaction, command: c.PurgeQueue) -> int:
         total += head.count(head.next_at(position), head.end)
         if position < head.end:
             positions.append((log_id, head.end))
-    moved = Moved(tx.store_ms, counts, taken=taken, alive=alive, positions=positions)
+    moved = Moved(
+        tx.store_ms, counts, lane_advances=lane_advances, alive=alive, positions=positions
+    )
     tx.change(key, moved)
     return total
 
 
 def _empty_groups(tx: WriteTransaction, queue: QueueState) -> None:
-    """Nothing waits in any group any more; what is in flight stays so."""
+    """Remove the waiting messages of every group; messages in flight stay."""
     closed = []
     for group_key in tx.view.find_all(*keys.of_queue(keys.GROUP, queue.queue_id)):
         now = tx.entity(group_key, Group).standing
@@ -274,7 +282,7 @@ def _empty_groups(tx: WriteTransaction, queue: QueueState) -> None:
 
 
 def redrive(tx: WriteTransaction, command: c.RedriveClaims) -> int:
-    """Make failed messages available again, under new claim ids and with no attempts."""
+    """Make failed messages available again, under new claim ids and without attempts."""
     ledger = Ledger(tx, command.queue)
     if command.rate is not None and not RATE_MIN <= command.rate <= RATE_MAX:
         raise InvalidInput(f"a rate is a number of messages per second, not {command.rate}")
@@ -305,9 +313,9 @@ def redrive(tx: WriteTransaction, command: c.RedriveClaims) -> int:
 
 
 def delete(tx: WriteTransaction, command: c.DeleteQueue) -> bool:
-    """Forget a queue, its messages and its inbox; its sources stay.
+    """Delete a queue with its messages and inbox; its sources stay.
 
-    Of a large queue some rows are left, which nothing leads to: they go in the background.
+    Rows of a large queue that nothing refers to any more are left to the upkeep.
     """
     key = keys.queue(command.queue)
     queue = tx.entity(key, QueueState)
@@ -323,7 +331,7 @@ def delete(tx: WriteTransaction, command: c.DeleteQueue) -> bool:
 
 
 def delete_remains(tx: WriteTransaction) -> bool:
-    """Delete some of what deleted queues have left; True if there may be more."""
+    """Delete some remaining rows of deleted queues; return True if more may follow."""
     for key, _ in tx.scan(*keys.of_log(keys.REMAINS, 0), limit=1):
         if not _delete_some(tx, keys.pair(key)[1]):
             tx.erase(key)
@@ -338,7 +346,7 @@ def has_remains(view: View) -> bool:
 
 def _delete_some(tx: WriteTransaction, queue_id: int) -> bool:
     """Delete some rows of a queue that is deleted; True if more are left."""
-    more = False
+    has_more = False
     for kind, limit in (
         (keys.BUCKET, BUCKETS_PER_DELETION),
         (keys.GROUP, ROWS_PER_DELETION),
@@ -347,7 +355,7 @@ def _delete_some(tx: WriteTransaction, queue_id: int) -> bool:
         page = tx.view.find(*keys.of_queue(kind, queue_id), limit=limit)
         for key in page:
             tx.change(key, None)
-        more = more or len(page) == limit
+        has_more = has_more or len(page) == limit
     for kind in _INDEXES:
-        more = tx.drop_some(*keys.of_queue(kind, queue_id), limit=ROWS_PER_DELETION) or more
-    return more
+        has_more = tx.drop_some(*keys.of_queue(kind, queue_id), limit=ROWS_PER_DELETION) or has_more
+    return has_more

@@ -1,6 +1,6 @@
-"""Queues on logs with partitions: such a source is kept as the pattern of the partitions' names.
+"""Queues on logs with partitions: the spec stores such a source as a pattern of partition names.
 
-So a queue takes from all of them as it takes from several logs, also from those to come.
+So a queue takes from all partitions as from several logs, including partitions made later.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from millstream.log.rules.partition_operations import create_partitions as make_
 from millstream.partitioning import pattern_of
 from millstream.queue.model.queue_changes import Specified
 from millstream.queue.model.spec import QueueSpec
-from millstream.queue.rules.finding import all_queues
+from millstream.queue.rules.lookup import all_queues
 from millstream.store.commit.transaction import WriteTransaction
 
 
 def create_partitions(tx: WriteTransaction, command: CreatePartitions) -> int:
-    """Make a log with partitions, or raise their number; queues that name the log take from them."""
+    """Make a log with partitions, or raise their number. Queues that name the log take from all of
+    them.
+    """
     is_new = not count_partitions(tx, command.log)
     count = make_partitions(tx, command)
     if is_new:
@@ -39,11 +41,13 @@ def create_partitions(tx: WriteTransaction, command: CreatePartitions) -> int:
 
 
 def with_partitions(tx: WriteTransaction, spec: QueueSpec) -> QueueSpec:
-    """The spec with patterns in place of sources that have partitions."""
+    """Return the spec with patterns in place of sources that have partitions."""
     if spec.dead_letter and count_partitions(tx, spec.dead_letter):
         raise InvalidInput(
             f"the dead-letter log {spec.dead_letter!r} has partitions; name a log that has none"
         )
-    names = [pattern_of(one) if count_partitions(tx, one) else one for one in spec.sources]
+    names = [
+        pattern_of(source) if count_partitions(tx, source) else source for source in spec.sources
+    ]
     sources = tuple(dict.fromkeys(names))
     return spec if sources == spec.sources else replace(spec, sources=sources)

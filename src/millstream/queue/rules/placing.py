@@ -1,7 +1,7 @@
-"""Placing: messages get claim numbers, and their place among those that wait.
+"""Placing: gives routed messages claim numbers, and enters them into a lane or the index.
 
-A message that waits in its turn goes to a lane: there the numbers alone say what comes next. One
-that is delayed, or belongs to a group, is entered into the index.
+A message that is claimed in number order goes to a lane, where the numbers alone decide the next
+claim. A delayed message, or a message of a group, is entered into the index.
 """
 
 from __future__ import annotations
@@ -27,50 +27,50 @@ from millstream.queue.rules.ledger import Ledger
 from millstream.store.commit.transaction import WriteTransaction
 
 FORGOTTEN_PER_PLACED = 2
-"""For every message that is remembered against repeats, so many old ones are forgotten."""
+"""The most old digests forgotten per new digest that deduplication remembers."""
 
 TIMES_KEPT = 8
-"""Of messages with one digest that are no repeats of each other, so many are remembered."""
+"""The most append times kept per digest, for messages that are not repeats of each other."""
 
 _PLAIN = RoutingMark()
 
 
 class Arrival(Struct, frozen=True, gc=False):
-    """Neighbouring messages of a log that are to be placed alike."""
+    """Neighbouring messages of a log that are placed in the same way."""
 
     span: Span
     priority: int = 0
     group: str = ""
     due_ms: int = 0
-    """Store time before which they cannot be claimed; 0 for none."""
+    """The store time from which the messages are claimable; 0 for now."""
     wall_due_ms: int = 0
-    """Wall time before which they cannot be claimed; 0 for none."""
+    """The wall time from which the messages are claimable; 0 for now."""
     digest: bytes = b""
-    """By which a repeat is known."""
+    """The digest by which deduplication recognises a repeat."""
     past: Sequence[Trial] = ()
-    """The earlier attempts at a message that is redriven."""
+    """The earlier attempts at a redriven message."""
 
 
 def place(ledger: Ledger, routed: list[c.Routed]) -> int:
-    """Take over what was routed, unless another caller has done so; how many messages."""
+    """Place routed messages, unless another caller has placed them; return their number."""
     tx, queue = ledger.tx, ledger.queue
-    came: list[c.Routed] = []
-    for found in routed:
-        head = tx.entity(keys.head(found.log_id), Head)
-        position = queue.positions.get(found.log_id, 0)
-        if head.next_at(position) == found.start and head.setbacks == found.setbacks:
-            ledger.counts.lost += head.count(position, found.start)
-            ledger.counts.unknown += found.unknown
-            ledger.skipped += [(found.log_id, start, stop) for start, stop in found.skipped]
-            came.append(found)
-            ledger.positions.append((found.log_id, found.stop))
+    accepted: list[c.Routed] = []
+    for batch in routed:
+        head = tx.entity(keys.head(batch.log_id), Head)
+        position = queue.positions.get(batch.log_id, 0)
+        if head.next_at(position) == batch.start and head.setbacks == batch.setbacks:
+            ledger.counts.lost += head.count(position, batch.start)
+            ledger.counts.unknown += batch.unknown
+            ledger.skipped += [(batch.log_id, start, stop) for start, stop in batch.skipped]
+            accepted.append(batch)
+            ledger.positions.append((batch.log_id, batch.stop))
         else:
             ledger.is_overtaken = True
-    filled = [found for found in came if found.spans]
+    filled = [batch for batch in accepted if batch.spans]
     if len(filled) == 1 and filled[0].marks is None and not queue.spec.delay_ms:
         total = _line_up(ledger, filled[0].spans)
     else:
-        arrivals = _in_time([list(_arrivals(tx, queue, found)) for found in filled])
+        arrivals = _in_time([list(_arrivals(tx, queue, batch)) for batch in filled])
         if queue.spec.dedup_by:
             arrivals = _new(ledger, arrivals)
         total = admit(ledger, arrivals)
@@ -79,49 +79,51 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
 
 
 def _new(ledger: Ledger, arrivals: list[Arrival]) -> list[Arrival]:
-    """Messages without those that are repeats; what is left is known from now on."""
+    """Drop repeats, and remember the digests of the new messages."""
     repeats = _Repeats(ledger.tx, ledger.queue)
-    kept = [one for one in arrivals if not one.digest or not repeats.has(one)]
-    ledger.counts.duplicates += len(arrivals) - len(kept)
+    new_arrivals = [
+        arrival for arrival in arrivals if not arrival.digest or not repeats.has(arrival)
+    ]
+    ledger.counts.duplicates += len(arrivals) - len(new_arrivals)
     repeats.remember()
-    return kept
+    return new_arrivals
 
 
-def _in_time(came: list[list[Arrival]]) -> list[Arrival]:
-    """What came in several logs, by when; within a log the order stays, whatever its clock said."""
-    logs = [some for some in came if some]
+def _in_time(arrivals_by_log: list[list[Arrival]]) -> list[Arrival]:
+    """Merge the messages of several logs by append time; the order within a log stays."""
+    logs = [arrivals for arrivals in arrivals_by_log if arrivals]
     if len(logs) == 1:
         return logs[0]
     timed = [
         pair
-        for some in logs
-        for pair in zip(arrivals_ms(one.span for one in some), some, strict=True)
+        for arrivals in logs
+        for pair in zip(arrivals_ms(arrival.span for arrival in arrivals), arrivals, strict=True)
     ]
     timed.sort(key=itemgetter(0))
     return [arrival for _, arrival in timed]
 
 
 def admit(ledger: Ledger, arrivals: Iterable[Arrival]) -> int:
-    """Give claim numbers to messages and let them wait; answers how many."""
+    """Give claim numbers to messages and make them wait; return their number."""
     lanes: dict[int, list[Arrival]] = {}
     spec = ledger.queue.spec
     for arrival in arrivals:
         if arrival.group and spec.group_by:
-            # A delayed one of an ordered group keeps its place among the others of it.
-            apart = not spec.passes or (arrival.due_ms and not spec.ordered)
+            # A delayed message of an ordered group keeps its position in the group.
+            is_indexed = not spec.passes or (arrival.due_ms and not spec.ordered)
         else:
-            apart = bool(arrival.due_ms or arrival.wall_due_ms)
+            is_indexed = bool(arrival.due_ms or arrival.wall_due_ms)
         lane = arrival.priority if spec.priority_by else 0
-        lanes.setdefault(APART if apart else lane, []).append(arrival)
-    return sum(_fill(ledger, lane, found) for lane, found in lanes.items())
+        lanes.setdefault(APART if is_indexed else lane, []).append(arrival)
+    return sum(_fill(ledger, lane, lane_arrivals) for lane, lane_arrivals in lanes.items())
 
 
-def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
+def _fill(ledger: Ledger, lane: int, arrivals: list[Arrival]) -> int:
     tx, queue = ledger.tx, ledger.queue
-    count = sum(arrival.span.count for arrival in found)
+    count = sum(arrival.span.count for arrival in arrivals)
     allotted = queue.allot(lane, count)
-    rest = iter(found)
-    left: Arrival | None = next(rest, None)
+    following = iter(arrivals)
+    current: Arrival | None = next(following, None)
     for start, stop in allotted.ranges:
         for bucket_id, (first, end) in queue.pieces(start, stop):
             ledger.change_alive(bucket_id, end - first)
@@ -132,30 +134,34 @@ def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
             delays: list[tuple[int, int, int]] = []
             slot = first
             while slot < end:
-                assert left is not None
-                some = min(left.span.count, end - slot)
-                span = left.span
-                _append(spans, span.cut(0, some, slot))
-                if left.past:
-                    past[slot] = list(left.past)
+                assert current is not None
+                size = min(current.span.count, end - slot)
+                span = current.span
+                _append(spans, span.cut(0, size, slot))
+                if current.past:
+                    past[slot] = list(current.past)
                 if lane == APART:
-                    _enter(ledger, bucket_id, slot, some, left, marks)
-                elif left.group and queue.spec.group_by:
-                    marks.update(dict.fromkeys(range(slot, slot + some), (0, left.group)))
-                    if left.due_ms > tx.store_ms:
-                        _delay(ledger, bucket_id, slot, some, left.due_ms, dues)
-                if (due_ms := _store_due_ms(tx, left)) and slot not in dues:
-                    delays.append((slot, slot + some, due_ms))
-                slot += some
-                more = span.count - some
-                left = replace(left, span=span.cut(some, more)) if more else next(rest, None)
+                    _enter(ledger, bucket_id, slot, size, current, marks)
+                elif current.group and queue.spec.group_by:
+                    marks.update(dict.fromkeys(range(slot, slot + size), (0, current.group)))
+                    if current.due_ms > tx.store_ms:
+                        _delay(ledger, bucket_id, slot, size, current.due_ms, dues)
+                if (due_ms := _store_due_ms(tx, current)) and slot not in dues:
+                    delays.append((slot, slot + size, due_ms))
+                slot += size
+                remaining = span.count - size
+                current = (
+                    replace(current, span=span.cut(size, remaining))
+                    if remaining
+                    else next(following, None)
+                )
             ledger.change_bucket(bucket_id, Placed(spans, lane, marks, past, dues, delays))
     _filled(ledger, lane, allotted, count)
     return count
 
 
 def _filled(ledger: Ledger, lane: int, allotted: Allotment, count: int) -> None:
-    """Note that so many messages have got these claim numbers."""
+    """Write the claim numbers of `count` messages into the queue's state."""
     ledger.counts.available += count
     placed = []
     counts = Counts()
@@ -167,48 +173,50 @@ def _filled(ledger: Ledger, lane: int, allotted: Allotment, count: int) -> None:
     ledger.tx.change(ledger.key, moved)
 
 
-def _line_up(ledger: Ledger, found: Sequence[Span]) -> int:
-    """Let messages wait that only wait for their turn: as `admit` does, without a look at each."""
+def _line_up(ledger: Ledger, spans_in: Sequence[Span]) -> int:
+    """Place messages without group, delay or priority: as `admit`, without reading marks."""
     queue = ledger.queue
-    count = sum(span.count for span in found)
+    count = sum(span.count for span in spans_in)
     allotted = queue.allot(0, count)
-    rest = iter(found)
-    left: Span | None = None
+    following = iter(spans_in)
+    cut_off: Span | None = None
     for start, stop in allotted.ranges:
         for bucket_id, (first, end) in queue.pieces(start, stop):
             ledger.change_alive(bucket_id, end - first)
-            spans, left = _slotted(left, rest, first, end)
+            spans, cut_off = _slotted(cut_off, following, first, end)
             ledger.change_bucket(bucket_id, Placed(spans))
     _filled(ledger, 0, allotted, count)
     return count
 
 
 def _slotted(
-    left: Span | None, rest: Iterator[Span], slot: int, end: int
+    cut_off: Span | None, following: Iterator[Span], slot: int, end: int
 ) -> tuple[list[Span], Span | None]:
-    """Spans for the slots up to `end`, neighbours joined; what is left of the last one taken."""
+    """Fill the slots up to `end` with spans, neighbours joined; return the cut-off end of the last
+    span.
+    """
     spans: list[Span] = []
     behind = behind_id = behind_ms = behind_log = -1
     while slot < end:
-        span = next(rest) if left is None else left
-        some, offset, message_id, at_ms = span.count, span.offset, span.message_id, span.at_ms
-        log_id, room = span.log_id, end - slot
-        left = None
-        if some > room:
-            left = span.cut(room, some - room)
-            some = room
+        span = next(following) if cut_off is None else cut_off
+        size, offset, message_id, at_ms = span.count, span.offset, span.message_id, span.at_ms
+        log_id, space = span.log_id, end - slot
+        cut_off = None
+        if size > space:
+            cut_off = span.cut(space, size - space)
+            size = space
         if (offset, message_id, at_ms, log_id) == (behind, behind_id, behind_ms, behind_log):
             last = spans[-1]
-            spans[-1] = replace(last, count=last.count + some)
+            spans[-1] = replace(last, count=last.count + size)
         else:
-            spans.append(Span(slot, some, log_id, offset, message_id, at_ms))
-        behind, behind_id, behind_ms, behind_log = offset + some, message_id + some, at_ms, log_id
-        slot += some
-    return spans, left
+            spans.append(Span(slot, size, log_id, offset, message_id, at_ms))
+        behind, behind_id, behind_ms, behind_log = offset + size, message_id + size, at_ms, log_id
+        slot += size
+    return spans, cut_off
 
 
 def _append(spans: list[Span], span: Span) -> None:
-    """Add a span, or make the last one longer."""
+    """Add a span, or extend the last span."""
     if spans:
         last = spans[-1]
         skip = last.count
@@ -232,7 +240,7 @@ def _enter(
     arrival: Arrival,
     marks: dict[int, SlotMark],
 ) -> None:
-    """Enter messages into the index: those of a group one by one, others side by side as one."""
+    """Enter messages into the index: messages of groups singly, all others as a run."""
     queue = ledger.queue
     priority, group = arrival.priority, arrival.group
     each = 1 if group and queue.spec.group_by else count
@@ -255,9 +263,9 @@ def _enter(
 
 
 def _store_due_ms(tx: WriteTransaction, arrival: Arrival) -> int:
-    """The store time from which messages can be claimed; 0 if that is since they were appended.
+    """Return the store time from which messages are claimable; 0 if this is their append time.
 
-    A message that had failed can be claimed from when it is driven again, however old it is.
+    A redriven message is claimable from the redrive on, whatever its age.
     """
     if arrival.wall_due_ms:
         return tx.store_ms + arrival.wall_due_ms - tx.wall_ms
@@ -267,14 +275,14 @@ def _store_due_ms(tx: WriteTransaction, arrival: Arrival) -> int:
 def _delay(
     ledger: Ledger, bucket_id: int, slot: int, count: int, due_ms: int, dues: dict[int, int]
 ) -> None:
-    """Note that messages in a lane are not due yet: each is listed, and keeps its place."""
-    for one in range(slot, slot + count):
-        dues[one] = due_ms
-        ledger.index.wait(bucket_id + one, due_ms)
+    """List messages of a lane as not due yet; they keep their claim numbers."""
+    for delayed_slot in range(slot, slot + count):
+        dues[delayed_slot] = due_ms
+        ledger.index.wait(bucket_id + delayed_slot, due_ms)
 
 
 def _arrivals(tx: WriteTransaction, queue: QueueState, routed: c.Routed) -> Iterator[Arrival]:
-    """What is to be placed, in the order of its log."""
+    """Yield the messages to place, in the order of their log."""
     if routed.marks is None:
         arrivals = map(Arrival, routed.spans)
         if not queue.spec.delay_ms:
@@ -286,14 +294,16 @@ def _arrivals(tx: WriteTransaction, queue: QueueState, routed: c.Routed) -> Iter
     for span in routed.spans:
         skip = 0
         for mark, count in _alike(list(islice(marks, span.count))):
-            some = span if count == span.count else span.cut(skip, count)
-            arrival = Arrival(some, mark.priority, mark.group, digest=mark.digest)
+            part_span = span if count == span.count else span.cut(skip, count)
+            arrival = Arrival(part_span, mark.priority, mark.group, digest=mark.digest)
             yield _due(tx, queue, arrival, mark)
             skip += count
 
 
 def _alike(marks: Sequence[RoutingMark]) -> Iterator[tuple[RoutingMark, int]]:
-    """Marks, each with how many neighbours have it; one that repeats are known by stands alone."""
+    """Yield marks with the number of neighbours that share them; marks with a digest are never
+    shared.
+    """
     last, count = marks[0], 0
     for mark in marks:
         if mark != last or mark.digest:
@@ -305,7 +315,7 @@ def _alike(marks: Sequence[RoutingMark]) -> Iterator[tuple[RoutingMark, int]]:
 
 
 def _due(tx: WriteTransaction, queue: QueueState, arrival: Arrival, mark: RoutingMark) -> Arrival:
-    """When messages are due: a delay counts from when they were appended."""
+    """Set the due time of messages; a delay counts from the append."""
     if mark.due_ms is not None:
         if mark.due_ms <= tx.wall_ms:
             return arrival
@@ -322,42 +332,42 @@ def _due(tx: WriteTransaction, queue: QueueState, arrival: Arrival, mark: Routin
 
 
 class _Repeats:
-    """Messages that were appended lately, by digest."""
+    """The digests of messages that were appended within the dedup window."""
 
     def __init__(self, tx: WriteTransaction, queue: QueueState) -> None:
         self._tx = tx
         self._queue = queue
         self._known: dict[bytes, list[int]] = {}
-        """Digests → until when a repeat of each message is one, by the times of appends."""
+        """Digests → the end of the window of each message, counted from its append."""
         self._new: list[tuple[int, bytes]] = []
         self._first_ms = 2**62
-        """When the first of the messages was appended: how far routing has come."""
+        """The earliest append time among the new messages: the progress of routing."""
 
     def has(self, arrival: Arrival) -> bool:
-        """Whether it is a repeat of one within the window; if not, it is known from now on."""
+        """Return whether a message repeats another within the window; else remember its digest."""
         digest, at_ms = arrival.digest, arrival.span.at_ms
         window_ms = self._queue.spec.dedup_window_ms
         self._first_ms = min(self._first_ms, at_ms)
-        known = self._known.get(digest)
-        if known is None:
-            found = self._tx.get(keys.seen(self._queue.queue_id, digest))
-            known = self._known[digest] = _times(found)
-        # A log that came late, by a sync, may hold what is older than what was seen.
-        if any(until_ms - 2 * window_ms < at_ms < until_ms for until_ms in known):
+        window_ends = self._known.get(digest)
+        if window_ends is None:
+            stored = self._tx.get(keys.seen(self._queue.queue_id, digest))
+            window_ends = self._known[digest] = _times(stored)
+        # A log that a sync delivered late may hold messages older than the remembered ones.
+        if any(until_ms - 2 * window_ms < at_ms < until_ms for until_ms in window_ends):
             return True
-        known.append(at_ms + window_ms)
+        window_ends.append(at_ms + window_ms)
         self._new.append((at_ms + window_ms, digest))
         return False
 
     def remember(self) -> None:
-        """Write what is new, and forget what is over.
+        """Write new digests and delete expired ones.
 
-        What was appended a window before what is routed now can have no repeats any more, however
-        late it is routed.
+        A message appended a full window before the records routed now can have no further repeats,
+        however late they are routed.
         """
         if not self._new:
             return
-        tx, queue_id, known = self._tx, self._queue.queue_id, self._known
+        tx, queue_id, window_ends = self._tx, self._queue.queue_id, self._known
         over_ms = self._first_ms - self._queue.spec.dedup_window_ms
         changed = {digest for _, digest in self._new}
         start = keys.seen_until(queue_id, 0, b"")
@@ -366,22 +376,22 @@ class _Repeats:
         for key, _ in tx.scan(start, stop, limit=limit):
             tx.erase(key)
             digest, until_ms = key[-16:], keys.seen_time(key)
-            if digest not in known:
-                known[digest] = _times(tx.get(keys.seen(queue_id, digest)))
-            if until_ms in known[digest]:
-                known[digest].remove(until_ms)
+            if digest not in window_ends:
+                window_ends[digest] = _times(tx.get(keys.seen(queue_id, digest)))
+            if until_ms in window_ends[digest]:
+                window_ends[digest].remove(until_ms)
                 changed.add(digest)
         for digest in changed:
-            seen = keys.seen(queue_id, digest)
-            if times := sorted(known[digest])[-TIMES_KEPT:]:
-                tx.put(seen, b"".join(map(encode_u64, times)))
+            seen_key = keys.seen(queue_id, digest)
+            if times := sorted(window_ends[digest])[-TIMES_KEPT:]:
+                tx.put(seen_key, b"".join(map(encode_u64, times)))
             else:
-                tx.erase(seen)
+                tx.erase(seen_key)
         for until_ms, digest in self._new:
             tx.put(keys.seen_until(queue_id, until_ms, digest), b"")
 
 
 def _times(value: bytes | None) -> list[int]:
-    """Until when repeats of messages with one digest are such, by the times of appends."""
-    found = value or b""
-    return [int.from_bytes(found[at : at + 8], "little") for at in range(0, len(found), 8)]
+    """Decode the window ends of the messages with a digest."""
+    data = value or b""
+    return [int.from_bytes(data[start : start + 8], "little") for start in range(0, len(data), 8)]

@@ -1,7 +1,7 @@
-"""Putting: messages get the headers that their queue reads, and those for later get their place.
+"""Puts: messages get the headers that their queue reads, and messages for later are placed.
 
-The logs of messages that are put straight to a queue take records only while the queue is there: a
-guard checks that before each append, from every surface.
+The logs of a queue (inbox and later) take records only while the queue exists: a guard checks this
+before each append.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from millstream.store.commit.transaction import WriteTransaction
 
 
 def check_queue(tx: WriteTransaction, command: Append) -> None:
-    """Refuse an append to a log of a queue that is not there: no consumer would get the records.
+    """Refuse an append to a log of a missing queue, because no consumer would get the records.
 
     A log that is written elsewhere is left to the rules of copies.
     """
@@ -46,7 +46,7 @@ append: GuardedRule[int] = GuardedRule(logs.append, APPEND_GUARD)
 
 
 class Putting:
-    """The operation of a put: claims of the same group run behind it."""
+    """The operation of a put. Claims in the same commit group run after it."""
 
     __slots__ = ("command",)
 
@@ -58,16 +58,16 @@ class Putting:
 
     @property
     def appends_to(self) -> str:
-        """The log whose records can be claimed by the commit that appends them; "" for later ones."""
+        """The log whose new records a claim in the same commit may take; "" for messages for later."""
         return "" if self.command.is_for_later else inbox_of(self.command.queue)
 
     def __call__(self, tx: WriteTransaction) -> int:
-        """Put."""
+        """Run the put."""
         return put(tx, self.command)
 
 
 def put(tx: WriteTransaction, command: c.PutMessages) -> int:
-    """Append messages to a queue's own log, at once or for later; the id of the first."""
+    """Append messages to a queue's inbox, or to its log for later; return the id of the first."""
     ledger = Ledger(tx, command.queue)
     queue, records = ledger.queue, command.records
     count = records.count if isinstance(records, Batch) else 1
@@ -76,8 +76,10 @@ def put(tx: WriteTransaction, command: c.PutMessages) -> int:
             raise InvalidInput(
                 f"one wish per message is expected: {count}, not {len(command.wishes)}"
             )
-        wanted = zip(command.wishes, labels_of(records), strict=True)
-        labels = [addressed(queue.name, queue.spec, wishes, *label) for wishes, label in wanted]
+        wishes_and_labels = zip(command.wishes, labels_of(records), strict=True)
+        labels = [
+            addressed(queue.name, queue.spec, wishes, *label) for wishes, label in wishes_and_labels
+        ]
         records = relabelled(records, labels, tx.limits)
     if not command.is_for_later:
         return logs.append(tx, Append(inbox_of(queue.name), records, producer=command.producer))
@@ -88,8 +90,8 @@ def put(tx: WriteTransaction, command: c.PutMessages) -> int:
     spans = [Span(0, count, log_id, first, first_id, tx.wall_ms)]
     if head.next_at(queue.positions.get(log_id, 0)) == first:
         marks = [
-            replace(mark_of(queue.spec, *one), delay_ms=command.delay_ms, due_ms=command.due_ms)
-            for one in labels_of(records)
+            replace(mark_of(queue.spec, *label), delay_ms=command.delay_ms, due_ms=command.due_ms)
+            for label in labels_of(records)
         ]
         routed = c.Routed(log_id, first, first + count, spans, marks, setbacks=head.setbacks)
         place(ledger, [routed])

@@ -1,8 +1,8 @@
-"""Sources: the logs that a queue takes from, and which of them hold something it has not looked at.
+"""Sources: the logs that a queue takes from, and the logs among them with unrouted records.
 
-Names are looked up whenever they are needed. What patterns match is remembered, per process, and kept
-up to date by every commit: a log that is new, or that grew, is noted for the queues that take from it. So
-a claim looks at what changed since the one before, however many logs there are.
+Names are looked up on every use. Matches of patterns are cached per process, and every commit
+updates the cache: a new or grown log is noted for the queues that take from it. So a claim reads
+only the logs that changed since the previous claim, however many logs exist.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from millstream.store.store import Store
 INBOX = "queue:"
 LATER = "queue-later:"
 LATER_ID = 2**52
-"""Ids of messages that were put for later begin here: that of the first, and then their offsets."""
+"""Ids of messages put for later start here: this number plus the offset."""
 
 OWN = "millstream:"
-"""Logs that Millstream keeps its own books in."""
+"""The prefix of the logs of Millstream itself."""
 
 NAMES_PER_STEP = 2_000
 LOOKED_AT_PER_STEP = 2_000
-"""Names and logs that are looked at before the mutex is let go for a moment."""
+"""The most names and logs that are read before the mutex is released for a moment."""
 
 SOURCES_PER_LOOK = 256
-"""Logs with something new that are looked at in one go, for a queue that takes turns."""
+"""The most logs with unrouted records that a look returns, for a queue that claims in number order.
+"""
 
 _FOLLOWER = "logs by pattern"
 
 
 class QueueSource(Struct, frozen=True):
-    """A log that a queue takes from, and where routing stands in it."""
+    """A log that a queue takes from, and the routing position in it."""
 
     log_id: int
     name: str
@@ -48,79 +49,76 @@ class QueueSource(Struct, frozen=True):
     end: int
     setbacks: int = 0
     gaps: tuple[tuple[int, int], ...] = ()
-    """Offsets in between that never held a record."""
+    """Ranges of offsets that never held a record."""
 
     @property
     def behind(self) -> int:
-        """How many records of the log are not routed."""
+        """The number of unrouted records of the log."""
         if not self.gaps:
             return self.end - self.position
         return sum(stop - start for start, stop in without(self.gaps, self.position, self.end))
 
 
 class Facts(Struct, frozen=True):
-    """What routing needs to know of a queue."""
+    """The facts about a queue that routing needs."""
 
     name: str
     spec: QueueSpec
     paused: bool
-    untouched: int
+    fresh: int
     sources: list[QueueSource]
-    """Logs with records that are not routed. Of a queue that takes messages in their turn, some."""
-    own: tuple[str, str]
-    """The logs of messages that were put straight to it; no filter applies to them."""
+    """Logs with unrouted records; only some of them for a queue that claims in number order."""
+    put_logs: tuple[str, str]
+    """The logs of messages put straight into the queue; no filter applies to these logs."""
     partial: bool = False
-    """Whether more logs are to be looked at before it is known which these are: ask again."""
+    """Whether further logs must be read before `sources` is complete: the caller must ask again."""
 
     @property
-    def is_plain(self) -> bool:
-        """Whether what waits in its turn can be claimed now."""
+    def can_claim_lane(self) -> bool:
+        """Whether messages of lane 0 can be claimed now."""
         return not (self.paused or self.spec.indexed)
 
 
-# Names.
-
-
 def inbox_of(queue: str) -> str:
-    """The log that messages put straight to a queue are appended to."""
+    """Return the log to which messages put into a queue are appended."""
     return f"{INBOX}{queue}"
 
 
 def later_of(queue: str) -> str:
-    """The log of messages put to a queue for later: they are placed by the commit that puts them."""
+    """Return the log of messages put for later; the commit of a put also places them."""
     return f"{LATER}{queue}"
 
 
 def own_logs(queue: str) -> tuple[str, str]:
-    """The logs of what is put straight to a queue, at once and for later."""
+    """Return the logs of messages put into a queue, for now and for later."""
     return inbox_of(queue), later_of(queue)
 
 
 def named_logs(queue: str, spec: QueueSpec) -> list[str]:
-    """The names that a queue takes from, whether there are such logs or not: no patterns."""
-    return [*own_logs(queue), *(one for one in spec.sources if _literal(one) == one)]
+    """Return the names of logs that a queue takes from, existing or not, without patterns."""
+    return [*own_logs(queue), *(source for source in spec.sources if _literal(source) == source)]
 
 
 def takes(queue: str, spec: QueueSpec, log: str) -> bool:
-    """Whether a queue takes from a log: its inbox, one of its names, or what a pattern matches."""
+    """Return whether a queue takes from a log: its inbox, a named source, or a match of a pattern."""
     return log in (*own_logs(queue), *spec.sources) or may_match(log, spec)
 
 
 def may_match(log: str, spec: QueueSpec) -> bool:
-    """Whether a pattern takes a log; inboxes, dead letters and nameless forks only by name."""
+    """Return whether a pattern matches a log; inboxes, dead letters and unnamed forks need a name."""
     if log.startswith((INBOX, LATER, OWN)) or log == spec.dead_letter or FORK_NAME in log:
         return False
     return spec.takes_from(log)
 
 
 def _literal(source: str) -> str:
-    """What every log that a source names or matches begins with."""
+    """Return the common prefix of all logs that a source matches."""
     return source.split("*")[0].split("?")[0]
 
 
 def find_sources(view: View, queue: str, spec: QueueSpec) -> list[int]:
-    """The ids of all logs that a queue takes from, found by their names: it looks at each."""
-    found: dict[int, None] = {}
+    """Return the ids of all logs that a queue takes from, by reading every name."""
+    log_ids: dict[int, None] = {}
     for source in (*own_logs(queue), *spec.sources):
         literal = _literal(source)
         start = keys.log_name(literal)
@@ -128,52 +126,51 @@ def find_sources(view: View, queue: str, spec: QueueSpec) -> list[int]:
         for key in view.find_all(*keys.range_of(start)) if pattern else (start,):
             name = view.entity(key, Name)
             if name.log_id and (not pattern or may_match(key[2:].decode(), spec)):
-                found[name.log_id] = None
-    return list(found)
+                log_ids[name.log_id] = None
+    return list(log_ids)
 
 
-# What is new.
+def facts_of(
+    view: View, name: str, *, all_logs: bool = False, any_router: bool = False
+) -> Facts | None:
+    """Return the facts about a queue; None for a missing queue.
 
-
-def facts_of(view: View, name: str, *, whole: bool = False, anyone: bool = False) -> Facts | None:
-    """Where a queue stands; None if there is no such queue.
-
-    With `whole`, every log is told that holds something new, also of a queue that takes messages in
-    their turn; with `anyone` also those of an outside router (see `assigning`).
+    With `all_logs`, `sources` has every log with unrouted records. With `any_router`, it also has the logs
+    of an outside router (see `assigning`).
     """
     queue = view.entity(keys.queue(name), QueueState)
     if not queue.exists():
         return None
-    spec, own = queue.spec, own_logs(name)
-    found: dict[int, QueueSource] = {}
-    routes = anyone or not spec.router
-    for log in named_logs(name, spec) if routes else own:
+    spec, put_logs = queue.spec, own_logs(name)
+    sources_by_log: dict[int, QueueSource] = {}
+    routes = any_router or not spec.router
+    for log in named_logs(name, spec) if routes else put_logs:
         entry = view.entity(keys.log_name(log), Name)
         if entry.log_id:
             source = _source(view, queue, entry.log_id)
             if source.position < source.end:
-                found[entry.log_id] = source
+                sources_by_log[entry.log_id] = source
     unfinished = False
     if routes and has_patterns(spec):
-        most = None if whole or spec.in_order else SOURCES_PER_LOOK
-        more, unfinished = _matches(view.state).of(queue).news(view, queue, most)
-        for source in more:
-            found.setdefault(source.log_id, source)
-    sources = list(found.values())
-    return Facts(name, spec, queue.paused, queue.counts.fresh, sources, own, unfinished)
+        count_max = None if all_logs or spec.in_order else SOURCES_PER_LOOK
+        matched, unfinished = _matches(view.state).of(queue).news(view, queue, count_max)
+        for source in matched:
+            sources_by_log.setdefault(source.log_id, source)
+    all_sources = list(sources_by_log.values())
+    return Facts(name, spec, queue.paused, queue.counts.fresh, all_sources, put_logs, unfinished)
 
 
-def find_facts(store: Store, name: str, *, whole: bool = False) -> Facts | None:
-    """As `facts_of`, looking at many logs in steps between which others have their turn."""
+def find_facts(store: Store, name: str, *, all_logs: bool = False) -> Facts | None:
+    """Return `facts_of`, reading many logs in steps and releasing the mutex in between."""
     while True:
-        facts = store.view(partial(facts_of, name=name, whole=whole))
+        facts = store.view(partial(facts_of, name=name, all_logs=all_logs))
         if facts is None or not facts.partial:
             return facts
 
 
 def has_patterns(spec: QueueSpec) -> bool:
-    """Whether a queue takes from logs that it does not name."""
-    return any(_literal(one) != one for one in spec.sources)
+    """Return whether any source of a queue is a pattern."""
+    return any(_literal(source) != source for source in spec.sources)
 
 
 def _source(view: View, queue: QueueState, log_id: int) -> QueueSource:
@@ -184,42 +181,48 @@ def _source(view: View, queue: QueueState, log_id: int) -> QueueSource:
 
 
 class _Matched:
-    """The logs that the patterns of one queue match, and those of them that may hold something new."""
+    """The logs that a queue's patterns match, and the logs among them with possibly unrouted
+    records.
+    """
 
     def __init__(self, queue: QueueState, takers: dict[bytes, list[_Matched]]) -> None:
         self.key = keys.queue(queue.name)
         self.queue_id, self.spec = queue.queue_id, queue.spec
         self._takers = takers
         self._logs: dict[str, int] = {}
-        """Names → ids of the logs that are known so far."""
+        """Names → ids of the logs known so far."""
         self._news: dict[int, tuple[int, QueueSource] | None] = {}
-        """Logs that may hold something new → the position and the source when that was looked at."""
+        """Logs with possibly unrouted records → the position and source of the last look."""
         starts = [
-            keys.log_name(_literal(one)) for one in queue.spec.sources if _literal(one) != one
+            keys.log_name(_literal(source))
+            for source in queue.spec.sources
+            if _literal(source) != source
         ]
         self._ranges = [(start, keys.after(start)) for start in sorted(set(starts), reverse=True)]
-        """Names that were never looked at."""
+        """Ranges of names that were never read."""
 
     def note_name(self, log: str, log_id: int) -> bool:
-        """A name stands for another log by now, or for none; whether that is news to the queue."""
+        """Note that a name stands for another log, or for no log; return whether the queue is
+        affected.
+        """
         if not may_match(log, self.spec):
             return False
-        known = self._logs.pop(log, 0)
-        if known and known != log_id:
-            self.forget(known)
+        known_id = self._logs.pop(log, 0)
+        if known_id and known_id != log_id:
+            self.forget(known_id)
         if log_id:
             self._logs[log] = log_id
-            if known != log_id:
+            if known_id != log_id:
                 self._takers.setdefault(keys.head(log_id), []).append(self)
             self._news[log_id] = None
         return True
 
     def note_log(self, log_id: int) -> None:
-        """A log has changed."""
+        """Note that a log has changed."""
         self._news[log_id] = None
 
     def forget(self, log_id: int) -> None:
-        """A log is not the queue's any more."""
+        """Note that a log is no longer a source of the queue."""
         self._news.pop(log_id, None)
         takers = self._takers.get(keys.head(log_id), [])
         if self in takers:
@@ -228,41 +231,43 @@ class _Matched:
                 del self._takers[keys.head(log_id)]
 
     def close(self) -> None:
-        """Follow no log any more."""
+        """Stop following all logs."""
         for log_id in self._logs.values():
             self.forget(log_id)
 
     def news(
-        self, view: View, queue: QueueState, most: int | None
+        self, view: View, queue: QueueState, count_max: int | None
     ) -> tuple[list[QueueSource], bool]:
-        """Up to so many logs with something new; and whether more are to be looked at first."""
+        """Return up to `count_max` logs with unrouted records, and whether further logs must be
+        read.
+        """
         if self._ranges:
             self._look_for_names(view)
             if self._ranges:
                 return [], True
-        found: list[QueueSource] = []
+        sources: list[QueueSource] = []
         over: list[int] = []
         looked_at = 0
-        for log_id, known in self._news.items():
+        for log_id, cached in self._news.items():
             position = queue.positions.get(log_id, 0)
-            if known is None or known[0] != position:
+            if cached is None or cached[0] != position:
                 if looked_at == LOOKED_AT_PER_STEP:
                     break
                 looked_at += 1
-                known = position, _source(view, queue, log_id)
-                self._news[log_id] = known
-            source = known[1]
+                cached = position, _source(view, queue, log_id)
+                self._news[log_id] = cached
+            source = cached[1]
             if source.position >= source.end:
                 over.append(log_id)
             else:
-                found.append(source)
-                if len(found) == most:
+                sources.append(source)
+                if len(sources) == count_max:
                     break
         for log_id in over:
             del self._news[log_id]
-        if looked_at == LOOKED_AT_PER_STEP and (most is None or len(found) < most):
+        if looked_at == LOOKED_AT_PER_STEP and (count_max is None or len(sources) < count_max):
             return [], True
-        return found, False
+        return sources, False
 
     def _look_for_names(self, view: View) -> None:
         start, stop = self._ranges[-1]
@@ -277,7 +282,7 @@ class _Matched:
 
 
 class Matches:
-    """What the patterns of all queues match that were asked for; updated by every commit."""
+    """The pattern matches of all queues in use; updated by every commit."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -285,18 +290,18 @@ class Matches:
         self._takers: dict[bytes, list[_Matched]] = {}
 
     def of(self, queue: QueueState) -> _Matched:
-        """The logs that the patterns of a queue match."""
+        """Return the logs that the patterns of a queue match."""
         key = keys.queue(queue.name)
-        found = self._queues.get(key)
-        if found is not None:
-            if found.queue_id == queue.queue_id and found.spec == queue.spec:
-                return found
-            found.close()
-        found = self._queues[key] = _Matched(queue, self._takers)
-        return found
+        matched = self._queues.get(key)
+        if matched is not None:
+            if matched.queue_id == queue.queue_id and matched.spec == queue.spec:
+                return matched
+            matched.close()
+        matched = self._queues[key] = _Matched(queue, self._takers)
+        return matched
 
     def changed(self, changed: Set[bytes]) -> Iterable[bytes]:
-        """Note what a commit has changed; answers the queues for which that is news."""
+        """Note the changes of a commit; return the keys of affected queues."""
         affected: set[bytes] = set()
         for key in changed:
             if key[1] == keys.HEAD:
@@ -320,8 +325,8 @@ class Matches:
 
 
 def _matches(state: State) -> Matches:
-    found = state.followers.get(_FOLLOWER)
-    if found is None:
-        found = state.followers[_FOLLOWER] = Matches(state)
-    assert isinstance(found, Matches)
-    return found
+    matches = state.followers.get(_FOLLOWER)
+    if matches is None:
+        matches = state.followers[_FOLLOWER] = Matches(state)
+    assert isinstance(matches, Matches)
+    return matches

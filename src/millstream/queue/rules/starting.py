@@ -1,4 +1,4 @@
-"""Starting: where routing begins in a log that exists already."""
+"""The start of a queue: the first offset that routing reads in an existing log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from millstream.queue.model.spec import QueueSpec
 from millstream.store.commit.transaction import WriteTransaction
 
 AHEAD_MS_MAX = 60_000
-"""By how much the clock of a caller may be ahead: "from now on" is not taken for a time to come."""
+"""The most by which a caller's clock may be ahead, so that "from now on" is not refused."""
 
 
 def first_offset(tx: WriteTransaction, log_id: int, head: Head, spec: QueueSpec) -> int:
-    """The first offset of a log that a queue looks at."""
+    """Return the first offset of a log that a queue routes."""
     if spec.start_ms is not None:
         return _offset_at(tx, log_id, head, spec.start_ms)
     if spec.start == "latest":
@@ -31,7 +31,7 @@ def first_offset(tx: WriteTransaction, log_id: int, head: Head, spec: QueueSpec)
 
 
 def check_start(head: Head, spec: QueueSpec) -> None:
-    """Refuse to begin at an offset that there is not yet."""
+    """Refuse a start at an offset beyond the end of the log."""
     if spec.start_ms is None and isinstance(spec.start, int) and spec.start > head.end:
         raise OutOfRange(
             f"a queue cannot start at offset {spec.start} of log {head.name!r}, which ends at "
@@ -42,10 +42,11 @@ def check_start(head: Head, spec: QueueSpec) -> None:
 
 
 def check_sources(spec: QueueSpec, logs: Collection[str]) -> None:
-    """Refuse to begin at an offset where a source names no log yet: the offset would be ignored.
+    """Refuse a start at an offset if a source matches no log yet, because the offset would be
+    ignored.
 
-    A log that is made later is taken from its first record. What says the same of such a log is
-    fine: 'latest', 'earliest', 0, or a time that has passed.
+    A log that is made later is routed from its first record. A start with the same meaning for such
+    a log is accepted: 'latest', 'earliest', 0, or a time in the past.
     """
     if spec.start_ms is not None or not isinstance(spec.start, int) or not spec.start:
         return
@@ -62,7 +63,9 @@ def check_sources(spec: QueueSpec, logs: Collection[str]) -> None:
 
 
 def check_time(spec: QueueSpec, wall_ms: int) -> None:
-    """Refuse to begin at a time to come: what is appended until then would be taken all the same."""
+    """Refuse a start in the future, because records appended before it would be routed
+    nevertheless.
+    """
     if spec.start_ms is not None and spec.start_ms > wall_ms + AHEAD_MS_MAX:
         raise InvalidInput(
             f"a queue cannot start at a time to come: start_ms is {spec.start_ms}, and it is "
@@ -71,22 +74,23 @@ def check_time(spec: QueueSpec, wall_ms: int) -> None:
 
 
 def _offset_at(tx: WriteTransaction, log_id: int, head: Head, time_ms: int) -> int:
-    """The first record that was appended at or after a time, or the end.
+    """Return the offset of the first record appended at or after a time, or the end.
 
-    It is found by halving, so the write lock is held for some reads, however long the log is. A
-    damaged entry cannot say: if it may be the one, routing begins there and passes over it.
+    A binary search keeps the number of reads under the write lock small. The time of a damaged
+    entry is unknown: if the start may lie in a damaged entry, routing begins there and skips the
+    damage.
     """
     low, high = head.start, head.end
     while low < high:
         middle = (low + high) // 2
-        found = _times(tx, log_id, middle)
-        if found is None:
+        entry_times = _times(tx, log_id, middle)
+        if entry_times is None:
             behind = next_entry(tx.view, log_id, None, middle, high)
-            found = _times(tx, log_id, behind) if behind < high else None
-            if found is None or found[1][0] >= time_ms:
+            entry_times = _times(tx, log_id, behind) if behind < high else None
+            if entry_times is None or entry_times[1][0] >= time_ms:
                 high = middle
                 continue
-        first, appended = found
+        first, appended = entry_times
         at = bisect_left(appended, time_ms, max(low - first, 0), min(high - first, len(appended)))
         if at == min(high - first, len(appended)):
             low = first + at
@@ -98,7 +102,9 @@ def _offset_at(tx: WriteTransaction, log_id: int, head: Head, time_ms: int) -> i
 
 
 def _times(tx: WriteTransaction, log_id: int, offset: int) -> tuple[int, Sequence[int]] | None:
-    """The first offset of the entry that covers one, and when its records were appended."""
+    """Return the first offset of the entry that covers an offset, and the append times of its
+    records.
+    """
     try:
         ((first, value),) = entries_of(tx.view, log_id, start=offset, stop=offset + 1)
         return first, decode_places(value).appended

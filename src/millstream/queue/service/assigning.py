@@ -29,8 +29,8 @@ from millstream.queue.commands import Routed
 from millstream.queue.model.marking import Wishes, check_wishes, mark_of
 from millstream.queue.model.slots import RoutingMark, Span
 from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
-from millstream.queue.rules.finding import need_queue
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.lookup import need_queue
 from millstream.queue.rules.placing import place
 from millstream.queue.rules.sources import may_match
 from millstream.queue.service.decoding import decoded_entry

@@ -22,10 +22,10 @@ from millstream.queue import commands as c
 from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.message import Lot, Try, tries_of
 from millstream.queue.model.spec import no_queue
-from millstream.queue.rules.arriving import ARRIVALS_MAX
+from millstream.queue.rules.arrivals import ARRIVALS_MAX
 from millstream.queue.rules.claims import Claiming, claim, claim_next, place_routed
 from millstream.queue.rules.endings import finish
-from millstream.queue.rules.finding import find_bucket, find_queue, need_queue
+from millstream.queue.rules.lookup import find_bucket, find_queue, need_queue
 from millstream.queue.rules.sources import Facts, facts_of, find_facts, has_patterns, named_logs
 from millstream.queue.service.info import change_in_s
 from millstream.queue.service.reading import (
@@ -100,7 +100,7 @@ def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) ->
             if facts.spec.indexed:
                 facts = route_to_end(store, facts)
             routed = route(store, facts, count)
-            trusted = not routed and facts.untouched > 0 and facts.is_plain
+            trusted = not routed and facts.fresh > 0 and facts.can_claim_lane
             if facts.spec.takes_all and _behind(facts) <= ARRIVALS_MAX:
                 store.caches.of(LevelQueues).add(query.queue)
         command = c.ClaimRouted(query.queue, count, query.lease_ms, query.consumer, routed, acked)
@@ -123,7 +123,7 @@ def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) ->
             if now_s < until_s:
                 continue
         count -= granted.count
-        if count > 0 and at_once and not granted.is_level:
+        if count > 0 and at_once and not granted.is_fully_routed:
             forget_level(store, query.queue)  # look for what it did not find
             continue
         if granted.is_cut_short and count > 0:
@@ -132,10 +132,10 @@ def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) ->
                 continue
         if count > 0 and not at_once:
             moved = granted.expired or any(some.stop > some.start for some in routed)
-            short = trusted and not granted.ahead  # others were faster: look further
+            short = trusted and not granted.fresh  # others were faster: look further
             if short or (moved and not claimed.found):
                 continue
-        claimed.left = granted.left
+        claimed.left = granted.remaining
         return
 
 
@@ -225,9 +225,9 @@ def _read_claimed(tx: WriteTransaction, queue: str, granted: c.Granted) -> list[
 
 def _is_close(facts: Facts) -> bool:
     """Whether all that waits came a moment ago: a few messages, in one log, to be taken in turn."""
-    if facts.partial or not facts.is_plain or facts.spec.filter or len(facts.sources) > 1:
+    if facts.partial or not facts.can_claim_lane or facts.spec.filter or len(facts.sources) > 1:
         return False
-    return 0 < _behind(facts) + facts.untouched <= CLOSE_RECORDS
+    return 0 < _behind(facts) + facts.fresh <= CLOSE_RECORDS
 
 
 def _can_be_close(facts: Facts) -> bool:
@@ -235,12 +235,12 @@ def _can_be_close(facts: Facts) -> bool:
     spec = facts.spec
     if spec.filter or spec.looks_at_headers or spec.router or has_patterns(spec):
         return False
-    return facts.is_plain
+    return facts.can_claim_lane
 
 
 def note_ahead(store: Store, queue: str, granted: c.Granted) -> None:
     """Remember how many messages a claim has left that are routed and can be claimed at once."""
-    store.caches.of(RoutedAhead)[queue] = granted.ahead
+    store.caches.of(RoutedAhead)[queue] = granted.fresh
 
 
 def _take_ahead(store: Store, queue: str, count: int) -> bool:
@@ -306,7 +306,7 @@ def route_before(store: Store, queues: Iterable[str]) -> None:
     for name in queues:
         facts = find_facts(store, name)
         if facts is not None and facts.spec.looks_at_headers:
-            route_ahead(Reading(store, waits=True), name, facts.untouched + 1)
+            route_ahead(Reading(store, waits=True), name, facts.fresh + 1)
 
 
 class WatchedKeys(NamedTuple):
@@ -362,9 +362,9 @@ def patience(store: Store, name: str, most_s: float) -> float:
     return min(most_s, glance(store, name)[1])
 
 
-def need_facts(store: Store, name: str, *, whole: bool = False) -> Facts:
+def need_facts(store: Store, name: str, *, all_logs: bool = False) -> Facts:
     """What routing needs to know of a queue; there must be one."""
-    facts = find_facts(store, name, whole=whole)
+    facts = find_facts(store, name, all_logs=all_logs)
     if facts is None:
         raise no_queue(name)
     return facts

@@ -18,7 +18,7 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import Fate, State
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, FORGOTTEN, IN_FLIGHT
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules.finding import find_bucket, need_queue
+from millstream.queue.rules.lookup import find_bucket, need_queue
 from millstream.queue.rules.sources import LATER_ID, inbox_of, later_of
 from millstream.queue.service.consuming import route_ahead
 from millstream.queue.service.peeking import BUCKETS_PER_LOOK, find_buckets

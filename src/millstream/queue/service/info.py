@@ -16,8 +16,8 @@ from millstream.queue import commands as c
 from millstream.queue.model import pace
 from millstream.queue.model.message import QueueInfo, Skipped
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules.finding import find_bucket, find_queue, of_queue
 from millstream.queue.rules.index import NOISY, QUIET
+from millstream.queue.rules.lookup import find_bucket, find_queue, of_queue
 from millstream.queue.rules.sources import Facts, QueueSource, facts_of
 from millstream.record import moment
 from millstream.store.state.state import State
@@ -105,7 +105,7 @@ def _free_in_s(state: State, queue: QueueState) -> float | None:
 def _info(view: View, name: str) -> QueueInfo | Facts | None:
     """How a queue stands; facts, if more logs are to be looked at first."""
     queue = find_queue(view, name)
-    facts = facts_of(view, name, whole=True, anyone=True)
+    facts = facts_of(view, name, all_logs=True, any_router=True)
     if facts is None or facts.partial:
         return facts
     _, now_ms = view.state.time.now()

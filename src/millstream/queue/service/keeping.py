@@ -20,8 +20,8 @@ from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import forget, is_due
 from millstream.queue.rules.dead_letter import send_owed
 from millstream.queue.rules.endings import expire
-from millstream.queue.rules.finding import all_queues, find_queue
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.lookup import all_queues, find_queue
 from millstream.queue.rules.operations import delete_remains, has_remains
 from millstream.queue.rules.sources import own_logs, takes
 from millstream.queue.service.consuming import route_some

@@ -1,8 +1,8 @@
-"""Peeking: messages in a state, in the order of their claim ids, without claiming them.
+"""Peeking: reads messages in a state, in claim id order, without claiming them.
 
-Buckets are looked at a few at a time. Only copies of those that hold something are taken under the
-mutex; what a peek shows is worked out and read outside it. So each bucket is shown as of one commit,
-and between two buckets the queue may move on.
+Buckets are read a few at a time. Under the mutex, a peek only copies buckets that hold messages of
+the state; it selects and reads the messages outside. So each bucket is shown as of a commit, and
+the queue may change between two buckets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import Lot
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules.finding import find_bucket, need_queue
+from millstream.queue.rules.lookup import find_bucket, need_queue
 from millstream.queue.service.consuming import route_ahead
 from millstream.queue.service.reading import peek_grant, read_singles
 from millstream.store.state.hypothetical import Reading
@@ -30,19 +30,19 @@ from millstream.store.store import Store
 
 PEEK_MAX = 10_000
 BUCKETS_PER_LOOK = 100
-"""Buckets that are looked at under the mutex in one go."""
+"""The most buckets to examine under the mutex at a time."""
 
 COPIES_PER_LOOK = 16
-"""Buckets that are copied under the mutex in one go."""
+"""The most buckets to copy under the mutex at a time."""
 
 STATES = {"available": AVAILABLE, "in_flight": IN_FLIGHT, "done": DONE, "failed": FAILED}
 
 Shown = tuple[c.Grant, str]
-"""Messages to be shown, as if they were granted, and why their last attempt ended so."""
+"""Messages to show, in the form of a grant, and the reason why their last attempt ended."""
 
 
 def peek_messages(store: Store, query: c.PeekMessages) -> list[Lot]:
-    """Messages in a state, in the order of their claim ids, without claiming them."""
+    """Return messages in a state, in claim id order, without claiming them."""
     if query.state not in STATES:
         raise InvalidInput(f"a state is one of {', '.join(STATES)}, not {query.state!r}")
     if not 0 <= query.count <= PEEK_MAX:
@@ -54,48 +54,52 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Lot]:
 
 
 def copies_of(
-    reading: Reading, name: str, wanted: str | None, first: int
+    reading: Reading, name: str, state: str | None, first: int
 ) -> Iterator[tuple[int, Bucket]]:
-    """Copies of the buckets with messages in a state, or in any, from a claim number on, in order."""
+    """Yield copies of the buckets with messages in a state (or any), from a claim number on."""
     position: int | None = first
     while position is not None:
-        look = partial(_copies, name=name, wanted=wanted, first=position)
+        look = partial(_copies, name=name, state=state, first=position)
         page, position = reading.view(look)
         yield from page
 
 
 def _copies(
-    view: View, *, name: str, wanted: str | None, first: int
+    view: View, *, name: str, state: str | None, first: int
 ) -> tuple[list[tuple[int, Bucket]], int | None]:
-    """Some copies, and the claim number to go on from; None at the end."""
+    """Return some copies, and the claim number to continue from; None after the last."""
     queue = need_queue(view, name)
-    found: list[tuple[int, Bucket]] = []
-    for looked_at, bucket_id in enumerate(find_buckets(view, queue, wanted, first)):
-        if looked_at == BUCKETS_PER_LOOK or len(found) == COPIES_PER_LOOK:
-            return found, split_id(bucket_id)[1]
+    copies: list[tuple[int, Bucket]] = []
+    for looked_at, bucket_id in enumerate(find_buckets(view, queue, state, first)):
+        if looked_at == BUCKETS_PER_LOOK or len(copies) == COPIES_PER_LOOK:
+            return copies, split_id(bucket_id)[1]
         bucket = find_bucket(view, queue, bucket_id)
-        if wanted is None or bucket.any_are(STATES[wanted]):
-            found.append((bucket_id, bucket.copied()))
-    return found, None
+        if state is None or bucket.any_are(STATES[state]):
+            copies.append((bucket_id, bucket.copied()))
+    return copies, None
 
 
-def find_buckets(view: View, queue: QueueState, wanted: str | None, first: int) -> list[int]:
-    """The next buckets that may hold messages in a state, by claim number; one more than a look's."""
+def find_buckets(view: View, queue: QueueState, state: str | None, first: int) -> list[int]:
+    """Return the next buckets that may hold messages in a state, up to a step's number plus one."""
     limit = BUCKETS_PER_LOOK + 1
-    if wanted not in (None, "done"):
-        ahead = [one for one in queue.alive if _number(one) + capacity_of(one >> 60) > first]
+    if state not in (None, "done"):
+        ahead = [
+            bucket_id
+            for bucket_id in queue.alive
+            if _number(bucket_id) + capacity_of(bucket_id >> 60) > first
+        ]
         return heapq.nsmallest(limit, ahead, key=_number)
-    found: list[int] = []
+    bucket_ids: list[int] = []
     for began, end, exponent in queue.eras:
         capacity = capacity_of(exponent)
         low = max(began, first) // capacity * capacity
         high = end if end >= 0 else (1 << NUMBER_BITS) - capacity
-        if low < high and len(found) < limit:
+        if low < high and len(bucket_ids) < limit:
             start = keys.bucket(queue.queue_id, make_bucket_id(exponent, low))
             stop = keys.bucket(queue.queue_id, (exponent << NUMBER_BITS) + high)
-            page = view.find(start, stop, limit=limit - len(found))
-            found += [keys.pair(key)[1] for key in page]
-    return found
+            page = view.find(start, stop, limit=limit - len(bucket_ids))
+            bucket_ids += [keys.pair(key)[1] for key in page]
+    return bucket_ids
 
 
 def _number(bucket_id: int) -> int:
@@ -103,43 +107,43 @@ def _number(bucket_id: int) -> int:
 
 
 def _find(reading: Reading, query: c.PeekMessages) -> list[Shown]:
-    """The messages that a peek is to show."""
+    """Return the messages that a peek shows."""
     first = 0 if query.after < 0 else split_id(query.after)[1] + 1
-    found: list[Shown] = []
-    left = query.count
-    buckets = copies_of(reading, query.queue, query.state, first) if left else ()
+    shown: list[Shown] = []
+    missing = query.count
+    buckets = copies_of(reading, query.queue, query.state, first) if missing else ()
     for bucket_id, bucket in buckets:
         low = max(0, first - _number(bucket_id))
         reasons = reasons_of(bucket, 0, len(bucket.states))
         for start, stop in bucket.runs(STATES[query.state], low):
-            for span in bucket.sources(start, min(stop, start + left)):
-                found += _alike(bucket, bucket_id, span, reasons)
-                left -= span.count
-            if left <= 0:
-                return found
+            for span in bucket.sources(start, min(stop, start + missing)):
+                shown += _alike(bucket, bucket_id, span, reasons)
+                missing -= span.count
+            if missing <= 0:
+                return shown
     if not query.count:
         reading.view(lambda view: need_queue(view, query.queue))
-    return found
+    return shown
 
 
 def _alike(bucket: Bucket, bucket_id: int, span: Span, reasons: Sequence[str]) -> Iterator[Shown]:
-    """Neighbouring messages, cut where more than their place differs."""
+    """Yield neighbouring messages, cut where attempt, time or reason change."""
 
     def facts(slot: int) -> tuple[int, int, str]:
         return bucket.attempts[slot], bucket.until_ms[slot], reasons[slot]
 
     slots = range(span.slot, span.slot + span.count)
-    for (attempt, until_ms, reason), some in groupby(slots, facts):
-        slot, *others = some
+    for (attempt, until_ms, reason), run in groupby(slots, facts):
+        slot, *following = run
         claim_id, offset = bucket_id + slot, span.offset + slot - span.slot
-        count = 1 + len(others)
+        count = 1 + len(following)
         yield c.Grant(claim_id, count, attempt, span.log_id, offset, until_ms), reason
 
 
-def _read(store: Store, queue: str, found: list[Shown], *, is_done: bool) -> list[Lot]:
-    """What a peek shows, with payloads; single messages that lie side by side are read together."""
+def _read(store: Store, queue: str, shown: list[Shown], *, is_done: bool) -> list[Lot]:
+    """Read the messages to show; single messages that are neighbours are read together."""
     lots: list[Lot] = []
-    for run in _runs(found):
+    for run in _runs(shown):
         together = read_singles(store, queue, run) if len(run) > 1 else []
         lots += together or [
             lot
@@ -149,10 +153,10 @@ def _read(store: Store, queue: str, found: list[Shown], *, is_done: bool) -> lis
     return lots
 
 
-def _runs(found: list[Shown]) -> Iterator[list[Shown]]:
-    """Single messages that are neighbours in a log together, every other grant by itself."""
+def _runs(shown: list[Shown]) -> Iterator[list[Shown]]:
+    """Yield neighbouring single messages together, and all other grants separately."""
     run: list[Shown] = []
-    for grant, reason in found:
+    for grant, reason in shown:
         last = run[-1][0] if run else None
         if last is not None and not (
             last.count == grant.count == 1

@@ -22,7 +22,7 @@ from millstream.queue import commands as c
 from millstream.queue.model import records
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import Span, Trial
-from millstream.queue.rules.finding import need_queue
+from millstream.queue.rules.lookup import need_queue
 from millstream.store.state.view import Rows, View
 from millstream.store.store import Store
 

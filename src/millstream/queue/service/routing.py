@@ -1,9 +1,9 @@
-"""Routing: which records of the logs belong to a queue.
+"""Routing: finds the records of the logs that belong to a queue.
 
-Logs are looked at outside the write lock, a bounded stretch at a time. What was found is handed to
-a claim, which takes it over only if that stretch was not routed meanwhile: a message is
-assigned exactly once. A plain queue is routed a window ahead; what waits stays in the log. One that
-chooses by priority or group is routed to the end, for the best message may be the last.
+Routing reads logs outside the write lock, in bounded ranges. A claim places the result only if the
+range was not routed meanwhile, so a message is assigned exactly once. A plain queue is routed a
+window ahead; further messages stay in the log. A queue with priorities or groups is routed to the
+end, because the best message may be the last.
 """
 
 from __future__ import annotations
@@ -34,66 +34,66 @@ if TYPE_CHECKING:
     from millstream.filters import Filter
 
 WINDOW = 4_000
-"""Messages that a plain queue is routed ahead of its consumers."""
+"""The most messages that a plain queue is routed ahead of its consumers."""
 
 SCAN_RECORDS = 20_000
-"""Records looked at before what was found is committed, so that progress is kept."""
+"""The records to read before the result is committed, so that progress is kept."""
 
 UNKNOWN_LOOKED_AT = 32
-"""Of the records of an entry that do not match, so many are asked whether that is certain."""
+"""The sample of non-matching records per entry for which the filter is asked about unknowns."""
 
 PLACE_RECORDS = 2_000
-"""Messages that one commit enters into an index."""
+"""The most messages that a commit enters into an index."""
 
 
 def route(store: Store, facts: Facts, want: int) -> list[Routed]:
-    """Look ahead in the logs until enough was found, or enough was looked at."""
+    """Read the logs until enough messages are found, or enough records are read."""
     spec = facts.spec
     condition = _condition(spec.filter)
-    missing = PLACE_RECORDS if spec.indexed else max(want, WINDOW) - facts.untouched
-    if not spec.indexed and facts.untouched >= want:
+    missing = PLACE_RECORDS if spec.indexed else max(want, WINDOW) - facts.fresh
+    if not spec.indexed and facts.fresh >= want:
         return []
 
     def look(source: QueueSource, want: int) -> Looked:
-        wanted = None if source.name in facts.own else condition
-        return _look(store, source, spec, wanted, want)
+        applied = None if source.name in facts.put_logs else condition
+        return _look(store, source, spec, applied, want)
 
     if spec.in_order and len(facts.sources) > 1:
         return _in_order(store, facts, look, missing)
-    found = []
+    all_routed = []
     for source in facts.sources:
         if missing > 0:
             routed = look(source, missing).routed
             missing -= sum(span.count for span in routed.spans)
-            found.append(routed)
-    return found
+            all_routed.append(routed)
+    return all_routed
 
 
 def route_inside(view: View, facts: Facts) -> list[Routed]:
-    """All records that a plain queue without a filter has not looked at, inside a transaction."""
-    found = []
+    """Route all unrouted records of a plain queue without a filter, inside a transaction."""
+    all_routed = []
     for source in facts.sources:
-        taken = _View(source, facts.spec, None, source.end)
+        found_records = _View(source, facts.spec, None, source.end)
         for first, value in _entries(view, source, source.end):
-            taken.take_all(first, value)
-        found.append(taken.looked().routed)
-    return found
+            found_records.take_all(first, value)
+        all_routed.append(found_records.looked().routed)
+    return all_routed
 
 
 class LookedAhead(dict[str, tuple[QueueSpec, dict[int, Looked]]]):
-    """By queue: what was found in each of its logs before it was its turn."""
+    """By queue: messages found in each of its logs that cannot be placed yet."""
 
 
-def _in_order(store: Store, facts: Facts, look: Look, most: int) -> list[Routed]:
-    """What was found, in the order of time; what could not be placed is kept for the next time."""
-    kept = store.caches.of(LookedAhead)
-    spec, ahead = kept.pop(facts.name, (facts.spec, {}))
+def _in_order(store: Store, facts: Facts, look: Look, count_max: int) -> list[Routed]:
+    """Return messages in the order of their appends; messages that cannot be placed yet are cached."""
+    cache = store.caches.of(LookedAhead)
+    spec, ahead = cache.pop(facts.name, (facts.spec, {}))
     if spec != facts.spec:
         ahead = {}
-    found = interleave(facts.sources, look, most, ahead)
+    all_routed = interleave(facts.sources, look, count_max, ahead)
     if ahead:
-        kept[facts.name] = facts.spec, ahead
-    return found
+        cache[facts.name] = facts.spec, ahead
+    return all_routed
 
 
 @lru_cache(maxsize=256)
@@ -125,14 +125,14 @@ def _look(
 
 
 def _is_there(view: View, source: QueueSource) -> bool:
-    """Whether a log should still have the record at which routing stands."""
+    """Return whether a log should still have the record at the routing position."""
     head = view.entity(keys.head(source.log_id), Head)
     at = source.position
     return not head.deleted and head.setbacks == source.setbacks and head.next_at(at) == at
 
 
 def _passed_over(store: Store, source: QueueSource, error: CorruptionError | None) -> Looked:
-    """Pass over damage: which of its records belong to the queue cannot be known."""
+    """Skip damaged records; nothing says which of them belong to the queue."""
     log_id, start = source.log_id, source.position
 
     def look(_: Bounds, rows: Rows) -> int:
@@ -160,23 +160,23 @@ def _look_in(
                 if view.take_all(first, value) >= want:
                     break
         else:
-            for found in recent.read(rows, source, stop):
-                if view.take_matching(found) >= want:
+            for entry in recent.read(rows, source, stop):
+                if view.take_matching(entry) >= want:
                     break
     except (CorruptionError, RowMoved):
         if view.position == source.position:
-            raise  # else what is sound is taken first, and the next look begins at the damage
+            raise  # else the sound records are taken first, and the next look begins at the damage
     return view.looked()
 
 
 def _entries(rows: Rows, source: QueueSource, stop: int) -> Iterator[tuple[int, bytes]]:
-    """The entries of a log from where routing stands, across its gaps."""
+    """Yield the entries of a log from the routing position on, across its gaps."""
     for low, high in without(source.gaps, source.position, stop):
         yield from joined_entries_of(rows, source.log_id, start=low, stop=high)
 
 
 class _View:
-    """What a look at a log has found so far."""
+    """The messages found so far in a log."""
 
     def __init__(
         self, source: QueueSource, spec: QueueSpec, condition: Filter | None, stop: int
@@ -191,7 +191,7 @@ class _View:
         self._count = self._unknown = self._until_ms = 0
 
     def looked(self) -> Looked:
-        """All of it."""
+        """Return everything found so far."""
         source = self._source
         routed = Routed(
             source.log_id,
@@ -205,120 +205,124 @@ class _View:
         return Looked(routed, self._until_ms)
 
     def take_all(self, first: int, value: bytes) -> int:
-        """Take every record of an entry; how many were taken so far."""
-        wanted = self._wanted(first, first + entries.count(value))
-        self._spans += _whole(self._source.log_id, first, value, wanted)
+        """Take every record of an entry; return the number taken so far."""
+        indexes = self._wanted(first, first + entries.count(value))
+        self._spans += _whole(self._source.log_id, first, value, indexes)
         self._until_ms = max(self._until_ms, self._spans[-1].at_ms)
-        return self._took(first, wanted, len(wanted))
+        return self._took(first, indexes, len(indexes))
 
-    def take_matching(self, found: DecodedEntry) -> int:
-        """Take the records of an entry that match; how many were taken so far."""
+    def take_matching(self, decoded: DecodedEntry) -> int:
+        """Take the matching records of an entry; return the number taken so far."""
         source, condition = self._source, self._condition
-        wanted = self._wanted(found.first, found.end)
-        taken: Sequence[int] = wanted
+        indexes = self._wanted(decoded.first, decoded.end)
+        matching: Sequence[int] = indexes
         if condition is not None:
-            taken = _matching(source, found, wanted, condition)
-            if len(taken) < len(wanted):
-                self._unknown += _unknown(source, found, wanted, taken, condition)
+            matching = _matching(source, decoded, indexes, condition)
+            if len(matching) < len(indexes):
+                self._unknown += _unknown(source, decoded, indexes, matching, condition)
         if self._marks is not None:
-            keys, headers = found.entry.keys, found.headers
-            self._marks += [mark_of(self._spec, keys[i], headers[i]) for i in taken]
-        self._spans += joined_spans(source.log_id, found.first, found.entry, taken)
-        last_ms = found.entry.appended[wanted.stop - 1]
+            keys, headers = decoded.entry.keys, decoded.headers
+            self._marks += [mark_of(self._spec, keys[i], headers[i]) for i in matching]
+        self._spans += joined_spans(source.log_id, decoded.first, decoded.entry, matching)
+        last_ms = decoded.entry.appended[indexes.stop - 1]
         self._until_ms = max(self._until_ms, last_ms)
-        return self._took(found.first, wanted, len(taken))
+        return self._took(decoded.first, indexes, len(matching))
 
     def _wanted(self, first: int, end: int) -> range:
-        """Which records of an entry are to be looked at."""
+        """Return the unread records of an entry, as a range of indexes."""
         low = max(self.position, first)
         return range(low - first, min(self._stop, end) - first)
 
-    def _took(self, first: int, wanted: range, count: int) -> int:
-        self.position = first + wanted.stop
+    def _took(self, first: int, indexes: range, count: int) -> int:
+        self.position = first + indexes.stop
         self._count += count
         return self._count
 
 
-def _whole(log_id: int, first: int, value: bytes, wanted: range) -> list[Span]:
-    """Records of one entry as spans, without a look at each if they were appended together."""
+def _whole(log_id: int, first: int, value: bytes, indexes: range) -> list[Span]:
+    """Return records of an entry as spans; a block appended at a single time needs no decoding."""
     if blocks.is_block(value):
         header = blocks.decode_header(value, kind=blocks.METADATA)
         if not header.columns & blocks.APPENDED:
-            start, first_id = wanted.start, header.first_id + wanted.start
+            start, first_id = indexes.start, header.first_id + indexes.start
             at_ms = header.appended_ms
-            return [Span(0, len(wanted), log_id, first + start, first_id, at_ms)]
-    return joined_spans(log_id, first, entries.decode_places(value), wanted)
+            return [Span(0, len(indexes), log_id, first + start, first_id, at_ms)]
+    return joined_spans(log_id, first, entries.decode_places(value), indexes)
 
 
 def _matching(
-    source: QueueSource, found: DecodedEntry, wanted: range, condition: Filter
+    source: QueueSource, decoded: DecodedEntry, indexes: range, condition: Filter
 ) -> Sequence[int]:
-    """Which records of an entry match.
+    """Return the matching records of an entry.
 
-    Where only some texts of one header can match, only records that have one of these are asked.
+    If a filter can match only certain texts of a header, only records with these texts are tested.
     """
-    entry, headers = found.entry, found.headers
+    entry, headers = decoded.entry, decoded.headers
     if condition.anchor is None:
-        some: Sequence[int] = wanted
-        cut = slice(wanted.start, wanted.stop)
+        candidates: Sequence[int] = indexes
+        cut = slice(indexes.start, indexes.stop)
         columns = headers[cut], entry.keys[cut], entry.timestamps[cut]
         valid = None if entry.valid is None else entry.valid[cut]
     else:
         name, texts = condition.anchor
-        some = found.having(name, texts, wanted)
+        candidates = decoded.having(name, texts, indexes)
         keys, times = entry.keys, entry.timestamps
-        columns = [headers[i] for i in some], [keys[i] for i in some], [times[i] for i in some]
-        valid = None if entry.valid is None else [entry.valid[i] for i in some]
+        columns = (
+            [headers[i] for i in candidates],
+            [keys[i] for i in candidates],
+            [times[i] for i in candidates],
+        )
+        valid = None if entry.valid is None else [entry.valid[i] for i in candidates]
     matched = condition.match_many(
         columns[0], keys=columns[1], timestamps=columns[2], log=source.name, valid=valid
     )
-    return [index for index, yes in zip(some, matched, strict=True) if yes]
+    return [index for index, yes in zip(candidates, matched, strict=True) if yes]
 
 
 def _unknown(
     source: QueueSource,
-    found: DecodedEntry,
-    wanted: range,
-    taken: Sequence[int],
+    decoded: DecodedEntry,
+    indexes: range,
+    matching: Sequence[int],
     condition: Filter,
 ) -> int:
-    """How many records the filter cannot decide on, mostly since a header is missing.
+    """Estimate for how many records the filter has no answer, mostly due to a missing header.
 
-    The count is for operators, so of a long entry only a sample is looked at.
+    The count is for operators, so a sample of a long entry is enough.
     """
-    entry, headers, matched = found.entry, found.headers, set(taken)
-    others = len(wanted) - len(taken)
-    asked: Sequence[int] = wanted
-    if others > UNKNOWN_LOOKED_AT:
-        asked = random.choices(wanted, k=2 * UNKNOWN_LOOKED_AT)
-    some = [index for index in asked if index not in matched][:UNKNOWN_LOOKED_AT]
-    if not some:
+    entry, headers, matched = decoded.entry, decoded.headers, set(matching)
+    unmatched = len(indexes) - len(matching)
+    drawn: Sequence[int] = indexes
+    if unmatched > UNKNOWN_LOOKED_AT:
+        drawn = random.choices(indexes, k=2 * UNKNOWN_LOOKED_AT)
+    sample = [index for index in drawn if index not in matched][:UNKNOWN_LOOKED_AT]
+    if not sample:
         return 0
     unknown = condition.count_unknown(
-        [headers[index] for index in some],
-        keys=[entry.keys[index] for index in some],
-        timestamps=[entry.timestamps[index] for index in some],
+        [headers[index] for index in sample],
+        keys=[entry.keys[index] for index in sample],
+        timestamps=[entry.timestamps[index] for index in sample],
         log=source.name,
-        valid=[not entry.is_null(index) for index in some],
+        valid=[not entry.is_null(index) for index in sample],
     )
-    return round(unknown * others / len(some))
+    return round(unknown * unmatched / len(sample))
 
 
 def joined_spans(
-    log_id: int, first: int, entry: entries.Places, taken: Sequence[int]
+    log_id: int, first: int, entry: entries.Places, indexes: Sequence[int]
 ) -> list[Span]:
-    """Records as the fewest spans: neighbours with adjacent ids that were appended together."""
+    """Return records as the fewest spans: neighbours with adjacent ids and the same append time."""
     spans: list[Span] = []
     ids, appended = entry.ids, entry.appended
-    if isinstance(taken, range) and isinstance(ids, range):
-        at = taken.start
-        for at_ms, same in groupby(appended[at : taken.stop]):
-            count = len(list(same))
+    if isinstance(indexes, range) and isinstance(ids, range):
+        at = indexes.start
+        for at_ms, run in groupby(appended[at : indexes.stop]):
+            count = len(list(run))
             spans.append(Span(0, count, log_id, first + at, ids[at], at_ms))
             at += count
         return spans
     start = stop = -1
-    for index in taken:
+    for index in indexes:
         if (
             index == stop
             and ids[index] == ids[start] + index - start

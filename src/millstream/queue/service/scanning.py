@@ -1,6 +1,7 @@
-"""Scanning: what analytics and outside routers ask of a queue in bulk, without changing anything.
+"""Bulk reads for analytics and outside routers: messages with attempts, unrouted records,
+positions.
 
-Messages and their attempts, what is not routed, and how far routing has come.
+These reads change nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from millstream.format.ids import split_id
 from millstream.log.model.head import Head, without
 from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.message import Try, tries_of
-from millstream.queue.rules.finding import need_queue
+from millstream.queue.rules.lookup import need_queue
 from millstream.queue.rules.sources import find_sources, own_logs
 from millstream.queue.service.consuming import need_facts
 from millstream.queue.service.peeking import PEEK_MAX, STATES, copies_of
@@ -28,7 +29,7 @@ from millstream.store.store import Store
 
 
 class Attempted(Struct, frozen=True, array_like=True):
-    """A message, and how its attempts went."""
+    """A message with its attempts."""
 
     claim_id: int
     state: str
@@ -39,7 +40,7 @@ class Attempted(Struct, frozen=True, array_like=True):
 
 
 class ListAttempts(Read[list[Attempted]], frozen=True):
-    """Messages that were ever claimed and are not forgotten, by claim number, with their attempts."""
+    """Return messages that were ever claimed and are not forgotten, by claim number, with attempts."""
 
     traits = Traits(needs=(on_queue("read"),))
 
@@ -49,17 +50,17 @@ class ListAttempts(Read[list[Attempted]], frozen=True):
 
 
 class Unrouted(Struct, frozen=True, array_like=True):
-    """What of a log a queue has not looked at."""
+    """A range of a log that a queue has not routed."""
 
     log: str
     start: int
     stop: int
     own: bool
-    """Whether it is the queue's inbox, to which no filter applies."""
+    """Whether the log is the queue's inbox, to which no filter applies."""
 
 
 class ListUnrouted(Read[list[Unrouted]], frozen=True):
-    """Where routing stands in the logs of a queue."""
+    """Return the unrouted ranges in the logs of a queue."""
 
     traits = Traits(needs=(on_queue("read"),))
 
@@ -67,17 +68,17 @@ class ListUnrouted(Read[list[Unrouted]], frozen=True):
 
 
 class SourcePosition(Struct, frozen=True, array_like=True):
-    """Where a queue stands in one of its source logs."""
+    """The routing position of a queue in a source log."""
 
     log: str
     position: int
-    """The next offset that it looks at."""
+    """The next offset to route."""
     start: int
     end: int
 
 
 class ListPositions(Read[list[SourcePosition]], frozen=True):
-    """Where a queue stands in the logs that it takes from; not in those of its own."""
+    """Return the routing positions in the sources of a queue, without its inbox."""
 
     traits = Traits(needs=(on_queue("read"),))
 
@@ -85,33 +86,33 @@ class ListPositions(Read[list[SourcePosition]], frozen=True):
 
 
 def list_positions(store: Store, query: ListPositions) -> list[SourcePosition]:
-    """The positions, in the order of the queue's sources."""
+    """Return the positions, in the order of the queue's sources."""
 
     def ask(view: View) -> list[SourcePosition]:
         queue = need_queue(view, query.queue)
-        found = []
+        positions = []
         for log_id in find_sources(view, query.queue, queue.spec):
             head = view.entity(keys.head(log_id), Head)
             if head.name not in own_logs(query.queue):
                 position = head.next_at(queue.positions.get(log_id, 0))
-                found.append(SourcePosition(head.name, position, head.start, head.end))
-        return found
+                positions.append(SourcePosition(head.name, position, head.start, head.end))
+        return positions
 
     return store.view(ask)
 
 
 def list_unrouted(store: Store, query: ListUnrouted) -> list[Unrouted]:
-    """The stretches that are not routed; of queues with an outside router none are given."""
-    facts = need_facts(store, query.queue, whole=True)
+    """Return the unrouted ranges; empty for queues with an outside router."""
+    facts = need_facts(store, query.queue, all_logs=True)
     return [
-        Unrouted(one.name, start, stop, one.name in facts.own)
-        for one in facts.sources
-        for start, stop in without(one.gaps, one.position, one.end)
+        Unrouted(source.name, start, stop, source.name in facts.put_logs)
+        for source in facts.sources
+        for start, stop in without(source.gaps, source.position, source.end)
     ]
 
 
 def list_attempts(store: Store, query: ListAttempts) -> list[Attempted]:
-    """A page of messages with their attempts."""
+    """Return a page of messages with their attempts."""
     if not 0 < query.count <= PEEK_MAX:
         raise InvalidInput(f"a page has from 1 to {PEEK_MAX:,} messages, not {query.count:,}")
     return list(islice(_attempts(store, query), query.count))
@@ -131,7 +132,7 @@ def _attempts(store: Store, query: ListAttempts) -> Iterator[Attempted]:
                 name = _NAMES.get(bucket.states[slot])
                 if name is None or not histories[slot - low]:
                     continue
-                made = tries_of(histories[slot - low], epoch_ms)
+                tries = tries_of(histories[slot - low], epoch_ms)
                 offset = span.offset + slot - span.slot
                 log = log_name(store, span.log_id)
-                yield Attempted(bucket_id + slot, name, log, offset, span.at_ms, made)
+                yield Attempted(bucket_id + slot, name, log, offset, span.at_ms, tries)

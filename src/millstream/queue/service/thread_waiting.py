@@ -231,4 +231,4 @@ def _taken(store: Store, queue: str, outcome: Outcome) -> tuple[list[Lot], int]:
         return [], 0
     granted, found = got
     consuming.note_ahead(store, queue, granted)
-    return found, granted.left
+    return found, granted.remaining

@@ -31,8 +31,8 @@ from millstream.queue.model.slots import AVAILABLE, IN_FLIGHT, Slots, Span
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.dead_letter import Owed
 from millstream.queue.rules.endings import earliest
-from millstream.queue.rules.finding import all_queues, all_rows
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.lookup import all_queues, all_rows
 from millstream.queue.service.decoding import decoded_entry
 from millstream.record import SetBackReader
 from millstream.store.commit.transaction import WriteTransaction

@@ -1,7 +1,7 @@
-"""Replacing: another message takes the place of one that has failed, in one commit.
+"""Replacing: a new message takes the position of a failed message, in a single commit.
 
-It lies in the queue's log for what is for later, so that its place is given here and not by
-routing. A repeat is not looked for: the one that it replaces is the one that it would repeat.
+The new message goes into the queue's log for later, so this rule places it, not routing. It is not
+deduplicated: it would be a repeat of the very message that it replaces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millstream.store.commit.transaction import WriteTransaction
 
 
 def replace_failed(tx: WriteTransaction, command: c.ReplaceFailed) -> int:
-    """Put a message in the place of a failed one; its id, as putting answers it."""
+    """Replace a failed message; return the id of the new message, as `put` does."""
     ledger = Ledger(tx, command.queue)
     queue, bucket_id = ledger.queue, bucket_of(command.claim_id)
     slot, bucket = command.claim_id - bucket_id, ledger.bucket(bucket_id)

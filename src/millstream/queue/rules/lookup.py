@@ -1,4 +1,4 @@
-"""Finding: a queue by its name, one of its buckets, and all queues of a store."""
+"""Lookups: a queue by name, a bucket of a queue, and all queues of a store."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ROWS_PER_STEP = 1_000
 
 
 def find_queue(view: View, name: str) -> QueueState:
-    """A queue, whether there is one of that name or not."""
+    """Return a queue, existing or not."""
     return view.entity(keys.queue(name), QueueState)
 
 
 def need_queue(view: View, name: str) -> QueueState:
-    """A queue; there must be one."""
+    """Return an existing queue, or raise."""
     queue = find_queue(view, name)
     if not queue.exists():
         raise no_queue(name)
@@ -30,13 +30,13 @@ def need_queue(view: View, name: str) -> QueueState:
 
 
 def all_queues(view: View) -> Iterator[QueueState]:
-    """Every queue, in the order of their names."""
+    """Yield every queue in name order."""
     for key in view.find_all(*keys.range_of(keys.prefix(keys.QUEUE))):
         yield view.entity(key, QueueState)
 
 
 def find_bucket(view: View, queue: QueueState, bucket_id: int) -> Bucket:
-    """One of a queue's buckets; an error about damage has the queue's name."""
+    """Return a bucket of a queue; an error about damage carries the queue's name."""
     try:
         return view.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
     except CorruptionError as error:
@@ -44,13 +44,13 @@ def find_bucket(view: View, queue: QueueState, bucket_id: int) -> Bucket:
 
 
 def of_queue(error: CorruptionError, name: str) -> CorruptionError:
-    """The error for damage of a row that a queue needs, with the queue's name."""
+    """Return an error about a damaged row with the name of the queue that needs the row."""
     why = error.message.removeprefix(f"{describe(keys.queue(name))} cannot be read: ")
     return CorruptionError(f"queue {name!r}: {why}", **error.data | {"queue": name})
 
 
 def all_rows(scan: Callable[..., list[Row]], start: bytes, stop: bytes) -> Iterator[Row]:
-    """All small rows of a range, scanned some at a time."""
+    """Yield all small rows of a range, scanned in steps."""
     while rows := scan(start, stop, limit=ROWS_PER_STEP):
         yield from rows
         start = rows[-1][0] + b"\x00"
