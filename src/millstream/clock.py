@@ -2,7 +2,7 @@
 
 Wall time stamps records and absolute schedules. Store time measures leases and delays: within one
 boot it advances with the boot clock, so a wall clock that jumps neither expires nor freezes
-anything; after a reboot it advances by what the wall clock says has passed, never backwards.
+anything; after a reboot it advances by the difference of the wall clock, never backwards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where a store gets its time from; a simulated one stands in for tests."""
+    """The source of time of a store; tests use a simulated clock."""
 
     def wall_ms(self) -> int:
         """Milliseconds since the epoch, as the machine's owner believes."""
@@ -23,7 +23,7 @@ class Clock(Protocol):
         """Milliseconds that never go back while the machine runs, also counted while it sleeps."""
 
     def boot_id(self) -> str:
-        """A name of this boot of this machine."""
+        """Return an identifier of the current boot of the machine."""
 
     def seconds(self) -> float:
         """A monotonic count of seconds, for timeouts and durations within one process."""
@@ -77,7 +77,7 @@ class StoreTime:
         self._epoch_ms = clock.wall_ms()
 
     def restart(self, *, boot_id: str, boot_ms: int, store_ms: int, wall_ms: int) -> None:
-        """Go on from what a commit recorded: its boot, its boot clock, its store and wall time."""
+        """Continue from the clock readings of a commit: boot, boot clock, store time, wall time."""
         now_ms = self._clock.boot_ms()
         if boot_id == self.boot_id:
             offset_ms = store_ms - boot_ms

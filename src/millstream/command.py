@@ -31,7 +31,7 @@ Signed = Annotated[int, "signed"]
 
 
 class Right(Struct, frozen=True):
-    """A right that a command needs, on what one of its fields names."""
+    """A right that a command needs, on the object that a field names."""
 
     noun: Literal["log", "queue", "room", "copy", "store"]
     """A `copy` is a log as its replicas read and change it."""
@@ -59,7 +59,7 @@ def on_parent(action: Action) -> Right:
 
 
 def on_fork(when: tuple[str, Any], *, of_parent: bool = False) -> Right:
-    """A right on the fork that the store makes and names: a token that may make it may delete it."""
+    """A right on a fork that the store names: a token that may create the fork may delete it."""
     return Right("log", "admin", "log", of_parent=of_parent, is_fork=True, when=when)
 
 
@@ -74,7 +74,7 @@ def on_room(action: Action, field: str = "room") -> Right:
 
 
 def on_copy(action: Action) -> Right:
-    """A right on the log's copy: what a replica needs."""
+    """A right on the copy of a log, for replicas."""
     return Right("copy", action, "log")
 
 
@@ -95,7 +95,7 @@ class Wait(Struct, frozen=True):
     field: str
     """The field that says how long, in milliseconds."""
     is_endless: bool = False
-    """What None means there: for as long as it takes; else not at all."""
+    """None means: wait without a limit; otherwise do not wait."""
     once: str = ""
     """A list that is carried out before the wait; a caller that asks again for the rest of the wait
     leaves it out."""
@@ -104,7 +104,7 @@ class Wait(Struct, frozen=True):
 
 
 class Traits(Struct, frozen=True, kw_only=True):
-    """What is to be known of a command, besides where it runs and what it answers."""
+    """The properties of a command, besides its base class and its answer."""
 
     needs: tuple[Right, ...] | Exemption
     """What a client of a server must be allowed to do; the fields of rights hold checked names."""
@@ -116,7 +116,7 @@ class Traits(Struct, frozen=True, kw_only=True):
     waits: Wait | None = None
     """Whether it may wait for something to happen, and for how long."""
     names: tuple[str, ...] = ()
-    """Fields that hold names, besides those of `needs`."""
+    """Fields that hold names, besides the fields in `needs`."""
     page: str = ""
     """The field that says how many entries the answer may have, if that has a bound."""
     bytes: str = ""
@@ -164,7 +164,7 @@ class Read(Command[T], Generic[T], frozen=True):
 
 
 class Transact(Operation[list[Any]], frozen=True):
-    """Several operations in one commit: all of them, or none."""
+    """Several operations in one commit, all or none."""
 
     traits = Traits(needs="steps", holds=True)
 
@@ -189,15 +189,15 @@ class QuerySql(Read[SqlResult], frozen=True):
     parameters: list[Any] | dict[str, Any]
 
 
-def sql_parameters(given: Any) -> list[Any] | dict[str, Any]:
+def sql_parameters(parameters: Any) -> list[Any] | dict[str, Any]:
     """What a statement's places are filled with: several values in order, or by their names."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+    if isinstance(parameters, Mapping):
+        return dict(parameters)
+    if isinstance(parameters, str | bytes) or not isinstance(parameters, Iterable):
         raise InvalidInput(
-            f"the parameters of a statement are a list or a mapping, not {type(given).__name__}"
+            f"the parameters of a statement are a list or a mapping, not {type(parameters).__name__}"
         )
-    return list(given)
+    return list(parameters)
 
 
 class Stats(Read[dict[str, Any]], frozen=True):
@@ -259,7 +259,7 @@ class Session(Protocol):
         """The time that callers measure waits by."""
 
     def execute(self, command: Command[T]) -> T:
-        """Answer a command; what it writes is durable on return. Raises a `MillstreamError`."""
+        """Answer a command; its writes are durable on return. Raises a `MillstreamError`."""
 
     def close(self) -> None:
         """End the session."""
@@ -277,7 +277,7 @@ class AsyncSession(Protocol):
         """The time that callers measure waits by."""
 
     async def execute(self, command: Command[T]) -> T:
-        """Answer a command, as `Session.execute`; other coroutines run meanwhile."""
+        """Answer a command as `Session.execute` does, while other coroutines run."""
 
     async def close(self) -> None:
         """End the session."""

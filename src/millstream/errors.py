@@ -125,7 +125,7 @@ class NotOwner(Conflict):
 
 
 class Partitioned(Conflict):
-    """The log has partitions: one of them is asked, or all as one. Data: `log`, `partitions`."""
+    """The log has partitions: name a partition, or use the partitioned log. Data: `log`, `partitions`."""
 
 
 class ForkDetected(Conflict):
@@ -133,11 +133,11 @@ class ForkDetected(Conflict):
 
 
 class Denied(MillstreamError):
-    """A token that may not do this. Data: `noun`, `action`, `name`."""
+    """The token lacks the right. Data: `noun`, `action`, `name`."""
 
 
 class Unauthenticated(Denied):
-    """No, a wrong, a revoked or an expired token or ticket; the answer is the same for all."""
+    """A missing, wrong, revoked or expired token or ticket; the text does not tell the cases apart."""
 
     def __init__(
         self,
@@ -161,10 +161,10 @@ class Overloaded(MillstreamError):
 
 
 class CorruptionError(MillstreamError):
-    """Bytes that are not what was written. Data: `what`, `where`.
+    """Bytes differ from the bytes that were written. Data: `what`, `where`.
 
-    Of records also `log`, `offset` and `stop`: those in [offset, stop) cannot be read. Of a log that
-    a listing meets, its `name`; of a queue that cannot be described, its `queue`.
+    For records also `log`, `offset` and `stop`: records in [offset, stop) cannot be read. For a log in
+    a listing its `name`; for a damaged queue its `queue`.
     """
 
 
@@ -207,16 +207,16 @@ class Recovering(WriteFailed):
 class StoreGone(WriteFailed):
     """The store's file, or its write-ahead log, was removed, renamed or replaced while it was open.
 
-    Nothing was stored, since it would be lost. Reads go on unless another file has the name. Once
-    the file is back, the same handle takes writes again. One that was seen to be
-    overwritten in place is neither written nor read any more. Data: `path`.
+    Nothing was stored, because the commit would be lost. Reads go on unless another file has the
+    name. Once the file is back, the same handle takes writes again. A handle refuses reads and
+    writes after the file was overwritten in place. Data: `path`.
     """
 
     retry = False
 
 
 class NotLeader(WriteFailed):
-    """Another node of the cluster takes writes. Data: `leader`, its address, or None; `epoch`."""
+    """Another node of the cluster takes writes. Data: `leader` (its address, or None), `epoch`."""
 
 
 class NoQuorum(WriteFailed):
@@ -231,7 +231,7 @@ STORE = "STORE"
 """What a client reads in place of a path of the server."""
 
 _PATH = re.compile(r"(?<![\w:/.~])(?:/[^\s/:;,'\"`()]+){2,}/?")
-"""A path of at least two names; addresses of servers, and of what these serve, are none."""
+"""A path of at least two names; addresses of servers and their pages do not match."""
 
 
 def told_elsewhere(error: MillstreamError) -> tuple[str, dict[str, Any]]:
@@ -241,8 +241,8 @@ def told_elsewhere(error: MillstreamError) -> tuple[str, dict[str, Any]]:
     """
     if not isinstance(error, StoreError | CorruptionError | Overloaded | Denied):
         return error.message, error.data
-    found = (error.data.get(key) for key in ("path", "where"))
-    places = {str(place) for place in found if _is_path(place)}
+    named = (error.data.get(key) for key in ("path", "where"))
+    places = {str(place) for place in named if _is_path(place)}
     places |= {os.path.dirname(place) for place in places} - {"", "/"}
     message, data = error.message, dict(error.data)
     for place in sorted(places, key=len, reverse=True):
@@ -256,5 +256,5 @@ def told_elsewhere(error: MillstreamError) -> tuple[str, dict[str, Any]]:
     return message, data
 
 
-def _is_path(found: Any) -> bool:
-    return isinstance(found, os.PathLike) or (isinstance(found, str) and os.path.isabs(found))
+def _is_path(value: Any) -> bool:
+    return isinstance(value, os.PathLike) or (isinstance(value, str) and os.path.isabs(value))

@@ -50,12 +50,12 @@ class Headers(Struct, Mapping[str, HeaderValue], metaclass=_Meta, frozen=True, g
     """
 
     held: bytes | HeadersLike = b""
-    """What they were made of: packed, or as a caller gave them."""
+    """The source of the headers: packed bytes, or the value of a caller."""
     _plain: Plain | None = None
 
     def __getitem__(self, name: str) -> HeaderValue:
-        found = self._plain or self.plain()
-        return found[name] if type(found) is dict else dict(found)[name]
+        headers = self._plain or self.plain()
+        return headers[name] if type(headers) is dict else dict(headers)[name]
 
     @overload
     def get(self, name: str, /) -> HeaderValue: ...
@@ -63,8 +63,8 @@ class Headers(Struct, Mapping[str, HeaderValue], metaclass=_Meta, frozen=True, g
     def get(self, name: str, /, default: HeaderValue | T) -> HeaderValue | T: ...
     def get(self, name: str, /, default: Any = None) -> Any:
         """The last value of a name, or `default` if there is none."""
-        found = self._plain or self.plain()
-        return (found if type(found) is dict else dict(found)).get(name, default)
+        headers = self._plain or self.plain()
+        return (headers if type(headers) is dict else dict(headers)).get(name, default)
 
     def __contains__(self, name: object) -> bool:
         return name in self._last()
@@ -81,45 +81,45 @@ class Headers(Struct, Mapping[str, HeaderValue], metaclass=_Meta, frozen=True, g
 
     def all(self, name: str) -> list[HeaderValue]:
         """Every value of a name, in order."""
-        return [value for found, value in self.pairs() if found == name]
+        return [value for each, value in self.pairs() if each == name]
 
     def pairs(self) -> list[Pair]:
         """Every name with its value, in order, repeated names included."""
-        found = self.plain()
-        return list(found.items() if isinstance(found, dict) else found)
+        headers = self.plain()
+        return list(headers.items() if isinstance(headers, dict) else headers)
 
     def replaced(self, name: str, value: HeaderValue) -> Headers:
-        """The same with one header of a name, in place of all that it had."""
-        found = self.plain()
-        if isinstance(found, dict):
-            return Headers({**found, name: value})
-        return Headers([*[one for one in found if one[0] != name], (name, value)])
+        """Return a copy in which one header replaces all headers of this name."""
+        headers = self.plain()
+        if isinstance(headers, dict):
+            return Headers({**headers, name: value})
+        return Headers([*[pair for pair in headers if pair[0] != name], (name, value)])
 
     def visible(self) -> dict[str, Scalar]:
-        """What a filter sees: the last value of each name, and NULL in place of bytes."""
+        """Return the view of a filter: the last value of each name, and NULL for bytes."""
         return visible(self._last())
 
     def shown(self) -> dict[str, Any] | list[tuple[str, Any]]:
-        """As JSON has them: an object, or pairs if a name is repeated; bytes are {"base64": …}."""
-        found = self.plain()
-        if isinstance(found, dict):
-            return {name: _shown(value) for name, value in found.items()}
-        return [(name, _shown(value)) for name, value in found]
+        """Return the headers as JSON: an object, or pairs if a name repeats; bytes are {"base64": …}."""
+        headers = self.plain()
+        if isinstance(headers, dict):
+            return {name: _shown(value) for name, value in headers.items()}
+        return [(name, _shown(value)) for name, value in headers]
 
     def plain(self) -> Plain:
         """The headers as a dict, or as pairs if a name is repeated; not the caller's to change."""
-        found = self._plain
-        if found is None:
+        plain = self._plain
+        if plain is None:
             held = self.held
             if type(held) is not bytes:
-                found = as_plain(held)  # type: ignore[arg-type]
+                plain = as_plain(held)  # type: ignore[arg-type]
             else:
                 try:
-                    found = _decode(held) if held else {}
+                    plain = _decode(held) if held else {}
                 except (msgspec.MsgspecError, ValueError) as error:
                     raise CorruptionError(f"headers: {error}", what="headers", where=0) from error
-            force_setattr(self, "_plain", found)
-        return found
+            force_setattr(self, "_plain", plain)
+        return plain
 
     def __eq__(self, other: object) -> bool:
         mine = self.plain()
@@ -134,52 +134,52 @@ class Headers(Struct, Mapping[str, HeaderValue], metaclass=_Meta, frozen=True, g
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        found = self.plain()
-        return repr(found) if isinstance(found, dict) else f"Headers({list(found)!r})"
+        headers = self.plain()
+        return repr(headers) if isinstance(headers, dict) else f"Headers({list(headers)!r})"
 
     def __reduce__(self) -> tuple[type[Headers], tuple[bytes | HeadersLike]]:
         return Headers, (self.held,)
 
     def _last(self) -> dict[str, HeaderValue]:
-        found = self.plain()
-        return found if isinstance(found, dict) else dict(found)
+        headers = self.plain()
+        return headers if isinstance(headers, dict) else dict(headers)
 
 
 NO_HEADERS = Headers()
 
 
-def visible(found: HeaderMapping) -> dict[str, Scalar]:
+def visible(headers: HeaderMapping) -> dict[str, Scalar]:
     """Headers as a filter sees them: NULL in place of bytes."""
-    return {name: None if type(one) is bytes else one for name, one in found.items()}  # type: ignore[misc]
+    return {name: None if type(value) is bytes else value for name, value in headers.items()}  # type: ignore[misc]
 
 
-def as_plain(given: HeadersLike) -> Plain:
-    """What a caller gives, as a dict; or as pairs, if a name is repeated.
+def as_plain(headers: HeadersLike) -> Plain:
+    """Return the headers of a caller as a dict, or as pairs if a name repeats.
 
-    Anything else is `InvalidInput`. The values are not looked at.
+    Other values raise `InvalidInput`. Header values are not checked.
     """
-    if type(given) is dict:
-        return given
-    if type(given) is Headers:
-        return given.plain()
-    if isinstance(given, Mapping):
-        return dict(given)
-    if not isinstance(given, list | tuple):
+    if type(headers) is dict:
+        return headers
+    if type(headers) is Headers:
+        return headers.plain()
+    if isinstance(headers, Mapping):
+        return dict(headers)
+    if not isinstance(headers, list | tuple):
         raise InvalidInput(
             "headers are a mapping, or a list of pairs of a name and a value; not "
-            f"{type(given).__name__}"
+            f"{type(headers).__name__}"
         )
-    pairs = tuple([_pair(one) for one in given])
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else pairs
+    pairs = tuple([_pair(item) for item in headers])
+    by_name = dict(pairs)
+    return by_name if len(by_name) == len(pairs) else pairs
 
 
-def _pair(one: object) -> Pair:
-    if not isinstance(one, tuple | list) or len(one) != 2:
+def _pair(item: object) -> Pair:
+    if not isinstance(item, tuple | list) or len(item) != 2:
         raise InvalidInput(
-            f"headers that are a list have pairs of a name and a value; one is {one!r:.100}"
+            f"headers that are a list have pairs of a name and a value; one is {item!r:.100}"
         )
-    name, value = one
+    name, value = item
     if not isinstance(name, str):
         raise InvalidInput(f"the name of a header is text, not {name!r:.100}")
     return name, value

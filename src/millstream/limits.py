@@ -1,7 +1,7 @@
-"""Every bound of a store: its name, its default, its unit, and why it is there.
+"""Every bound of a store: name, default, unit and reason.
 
-A bound that is reached raises `TooLarge` (one request can never fit) or `Overloaded` (slow down);
-nothing grows without one.
+A request beyond a bound raises `TooLarge` (it can never fit) or `Overloaded` (slow down). Nothing
+grows without a bound.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NAME_CHARS_MAX = 255
 """Characters in a name: long enough for a path-like name, short enough for a key."""
 
 QUEUE_NAME_CHARS_MAX = NAME_CHARS_MAX - len("queue-later:")
-"""Characters in a queue's name: the logs of its own, which begin with it, have names like any other."""
+"""Characters in the name of a queue; the names of its logs are longer, and must be valid too."""
 
 CONSUMER_BYTES_MAX = 128
 """UTF-8 bytes in a consumer id."""
@@ -37,22 +37,22 @@ class Limits:
     """One record's key."""
 
     headers_bytes_max: int = 64 * KiB
-    """One record's headers, encoded: filters read them for every record."""
+    """Encoded headers of a record; filters read the headers of every record."""
 
     batch_records_max: int = 100_000
-    """Records in one append: a batch is one block, and a block is read whole."""
+    """Records in an append; a batch is a block, and a block is read as a unit."""
 
     batch_bytes_max: int = 64 * MiB
-    """Bytes in one append."""
+    """Bytes in an append."""
 
     waiting_operations_max: int = 10_000
     """Operations that wait for the writer before callers get `Overloaded`."""
 
     group_operations_max: int = 1_000
-    """Operations in one commit: bounds how long the first of them waits for the last."""
+    """Operations in a commit; bounds the wait of the first operation for the last."""
 
     inline_bytes_max: int = 2 * KiB
-    """A row up to this size rides in the delta and is moved later; larger ones go to their base table."""
+    """Rows up to this size ride in the delta and move later; larger rows go to their base table."""
 
     tail_deltas_max: int = 4_096
     """Unfolded commits after which writers wait for the fold: bounds the time to open."""
@@ -83,13 +83,13 @@ class Limits:
     """Heads, cursors and producers kept in memory while nothing of theirs is unfolded."""
 
     entities_weight_max: int = 20_000
-    """Their weight at most: a bucket of a queue weighs as much as 250 cursors."""
+    """Maximum weight of cached entities; a bucket of a queue weighs as much as 250 cursors."""
 
     read_bytes_max: int = 4 * MiB
     """Payload fetched in one step of a streaming read."""
 
     cursor_ranges_max: int = 100_000
-    """Gaps that one cursor may have among its acknowledged offsets."""
+    """Gaps among the acknowledged offsets of a cursor."""
 
     producer_sequences_kept: int = 1_024
     """Appends of one producer that a repeat can be matched against."""
@@ -101,7 +101,7 @@ class Limits:
     """Entries in one log's metadata: it is configuration, not data."""
 
     metadata_bytes_max: int = 64 * KiB
-    """One log's metadata, encoded."""
+    """Encoded metadata of a log."""
 
     stage_lease_ms: int = 30_000
     """How long an idle staging handle keeps others from appending, should its process have died."""
@@ -119,5 +119,5 @@ class Limits:
 
 
 def too_large(what: str, size: int, limit: int, unit: str = "bytes") -> TooLarge:
-    """The error for what is over its limit."""
+    """Return the error for a size beyond its limit."""
     return TooLarge(f"{what} of {size:,} {unit}; the limit is {limit:,}", size=size, limit=limit)

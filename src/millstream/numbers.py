@@ -1,12 +1,12 @@
 """Numbers that callers hand to a noun, checked by the annotations of its methods.
 
 `@checked_numbers` on a class wraps each public method that has a parameter for a number. A whole
-number (`int`) is an integer, or what stands for one (`__index__`, as numpy's integers do). A duration
+number (`int`) is an integer, or an object with `__index__`, such as an integer of numpy. A duration
 (`Seconds`) is a finite number of seconds or a `timedelta`. A rate (`float`) is a finite number. A
-bool is no number. Whatever else is given raises `InvalidInput` with the name of the parameter, before
-anything is done. Which of these numbers it takes is left to the method.
+bool is no number. Other values raise `InvalidInput` with the name of the parameter, before the
+method begins. The method itself checks the range.
 
-Checks in each method would be forgotten in the next one.
+Checks in each method would be forgotten in new methods.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def checked_numbers(noun: type[T]) -> type[T]:
 
 
 def checked(function: F) -> F:
-    """The same function, if it has no parameter for a number; else one that checks these first."""
+    """Return the function, wrapped in checks if it has parameters for numbers."""
     parameters = inspect.signature(function).parameters
     by_name: dict[str, Check] = {}
     by_place: list[tuple[int, str, Check]] = []
@@ -62,11 +62,11 @@ def checked(function: F) -> F:
             if (check := by_name.get(name)) is not None:
                 named[name] = check(name, named[name])
         if by_place and len(arguments) > by_place[0][0]:
-            found = list(arguments)
+            checked = list(arguments)
             for place, name, check in by_place:
-                if place < len(found):
-                    found[place] = check(name, found[place])
-            return tuple(found)
+                if place < len(checked):
+                    checked[place] = check(name, checked[place])
+            return tuple(checked)
         return arguments
 
     if inspect.iscoroutinefunction(function):
@@ -85,23 +85,23 @@ def checked(function: F) -> F:
 
 
 def check_of(annotation: Any) -> Check | None:
-    """How a parameter with this annotation is checked; None if it is for no number.
+    """Return the check for an annotation; None if the annotation names no number.
 
     The annotation is text, as `from __future__ import annotations` leaves it.
     """
     if not isinstance(annotation, str) or not _NUMERIC.search(annotation):
         return None
-    kinds = [part.strip() for part in annotation.split("|")]
+    kinds = [kind.strip() for kind in annotation.split("|")]
     checks = [_CHECKS[kind] for kind in kinds if kind in _CHECKS]
     if not checks:
         return None
-    others = {kind for kind in kinds if kind not in _CHECKS and kind != "None"}
+    class_names = {kind for kind in kinds if kind not in _CHECKS and kind != "None"}
     optional = "None" in kinds
 
     def check(name: str, value: Any) -> Any:
         if value is None and optional:
             return None
-        if others and any(base.__name__ in others for base in type(value).__mro__):
+        if class_names and any(base.__name__ in class_names for base in type(value).__mro__):
             return value
         if len(checks) > 1 and not _is_number(value):
             return checks[0](name, value)
@@ -115,7 +115,7 @@ def _is_number(value: Any) -> bool:
 
 
 def check_whole(name: str, value: Any) -> int:
-    """A whole number that can be printed: methods show what they refuse."""
+    """Return a whole number short enough to print in an error."""
     try:
         if isinstance(value, bool):
             raise TypeError

@@ -1,10 +1,10 @@
-"""Partitions: how a log that has several names them, and which of them a key belongs to; pure.
+"""Names of partitions, and the partition of a key. Pure.
 
-Partition 3 of the log `orders` is the log `orders-partition-3`. Names of that form belong to
-partitions alone, so that a name says by itself what it stands for.
+Partition 3 of the log `orders` is the log `orders-partition-3`. Only partitions may have
+names of this form, so the name alone identifies a partition.
 
-A key goes where the default partitioner of Kafka's Java client puts it (murmur2), so that the keys of
-a topic with as many partitions land alike.
+Keys go to the same partition as with the default partitioner of Kafka's Java client (murmur2), if the
+topic has the same number of partitions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from functools import lru_cache
 
 PARTITIONS_MAX = 1_024
-"""Partitions of one log: each is a log of its own, and a look at all of them looks at each."""
+"""Partitions of a log; each partition is a log, and a listing reads every partition."""
 
 PARTITION = "-partition-"
 """Stands between the name of a log and the number of its partition."""
@@ -31,24 +31,24 @@ _32_BITS, _31_BITS = 0xFFFFFFFF, 0x7FFFFFFF
 
 
 def partition_name(log: str, partition: int) -> str:
-    """The log that one partition is."""
+    """Return the name of a partition."""
     return f"{log}{PARTITION}{partition}"
 
 
 def partition_of(name: str) -> tuple[str, int] | None:
-    """The log and the number of a partition that is named so; None if it is no partition's name."""
+    """Return the log and number in the name of a partition; None for other names."""
     if PARTITION not in name:
         return None
-    found = _FORM.fullmatch(name)
-    if found is None or int(found[2]) >= PARTITIONS_MAX:
+    match = _FORM.fullmatch(name)
+    if match is None or int(match[2]) >= PARTITIONS_MAX:
         return None
-    return found[1], int(found[2])
+    return match[1], int(match[2])
 
 
 def whole_of(name: str) -> str:
-    """The log that a log is a partition of; one that is no partition is itself."""
-    found = partition_of(name)
-    return name if found is None else found[0]
+    """Return the partitioned log of a partition; other names are returned unchanged."""
+    match = partition_of(name)
+    return name if match is None else match[0]
 
 
 def pattern_of(log: str) -> str:
@@ -65,13 +65,13 @@ def key_partition(key: bytes, partitions: int) -> int:
 def murmur2(data: bytes) -> int:
     """The hash of 32 bits that Kafka's clients choose partitions by, without a sign."""
     count = len(data)
-    found = _SEED ^ count
-    whole = count & ~3
-    for at in range(0, whole, 4):
-        part = int.from_bytes(data[at : at + 4], "little") * _M & _32_BITS
-        part = (part ^ part >> 24) * _M & _32_BITS
-        found = found * _M & _32_BITS ^ part
-    if whole < count:
-        found = (found ^ int.from_bytes(data[whole:], "little")) * _M & _32_BITS
-    found = (found ^ found >> 13) * _M & _32_BITS
-    return found ^ found >> 15
+    digest = _SEED ^ count
+    aligned = count & ~3
+    for at in range(0, aligned, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * _M & _32_BITS
+        word = (word ^ word >> 24) * _M & _32_BITS
+        digest = digest * _M & _32_BITS ^ word
+    if aligned < count:
+        digest = (digest ^ int.from_bytes(data[aligned:], "little")) * _M & _32_BITS
+    digest = (digest ^ digest >> 13) * _M & _32_BITS
+    return digest ^ digest >> 15

@@ -42,7 +42,7 @@ def to_ms(duration: Seconds, what: str = "a duration") -> int:
 
 
 def optional_ms(duration: Seconds | None, what: str = "a duration") -> int | None:
-    """The same, or None for none."""
+    """Convert a duration to milliseconds; None stays None."""
     return None if duration is None else to_ms(duration, what)
 
 
@@ -68,14 +68,14 @@ class _Valued(Protocol):
     def offset(self) -> int: ...
 
 
-def _value_of(one: _Valued) -> bytes:
+def _value_of(record: _Valued) -> bytes:
     """The value of a record or message; `InvalidInput` if it is null."""
-    if one.value is None:
+    if record.value is None:
         raise InvalidInput(
-            f"the record at {one.offset} of log {one.log!r} is a tombstone: it has neither text nor "
+            f"the record at {record.offset} of log {record.log!r} is a tombstone: it has neither text nor "
             "JSON; ask whether `value is None` first"
         )
-    return one.value
+    return record.value
 
 
 class Legible:
@@ -103,7 +103,7 @@ class Record(Legible, Struct, frozen=True, gc=False):
     log: str
     offset: int
     value: bytes | None
-    """None for null: a tombstone, which says that its key has no value any more."""
+    """None is a tombstone: the key has no value any more."""
     timestamp: int
     """The producer's timestamp, or when it was appended: milliseconds since the epoch."""
     key: bytes | None = None
@@ -113,13 +113,13 @@ class Record(Legible, Struct, frozen=True, gc=False):
 
     @property
     def partition(self) -> int:
-        """The partition that `log` is, by its name; 0 of a log without partitions."""
-        found = partition_of(self.log)
-        return 0 if found is None else found[1]
+        """The number of the partition in the name of `log`; 0 for a log without partitions."""
+        name_and_number = partition_of(self.log)
+        return 0 if name_and_number is None else name_and_number[1]
 
 
 class Item(Struct, frozen=True, gc=False):
-    """One record on its way in, for batches whose records differ in more than their value."""
+    """A record to append, for batches with keys, headers or timestamps per record."""
 
     value: Any
     key: bytes | str | None = None
@@ -137,7 +137,7 @@ class Retention(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Drop what every durable cursor and queue on the log has passed."""
 
     def __bool__(self) -> bool:
-        """Whether there is any rule."""
+        """Return True if a rule is set."""
         return self != Retention()
 
 
@@ -162,11 +162,12 @@ class LogInfo(Struct, frozen=True, kw_only=True):
     """The largest timestamp of a record, or when it was made: milliseconds since the epoch."""
     retention: Retention = Retention()
     partitions: int = 0
-    """How many it has, of which all else is the sum; 0 for a log without partitions."""
+    """The number of partitions, of which all other figures are sums; 0 for a plain log."""
     id: int = 0
-    """Of this log in its store, for good: a log of the same name that is made later has another.
+    """The id of the log in its store. A log that is deleted and made again gets a new id.
 
-    0: it is not known, or a partition does not exist yet. Of a log with partitions, the first one's.
+    0 if the id is unknown, or a partition does not exist yet. A partitioned log has the id of its first
+    partition.
     """
 
     def __len__(self) -> int:
@@ -174,18 +175,18 @@ class LogInfo(Struct, frozen=True, kw_only=True):
         return self.end_offset - self.start_offset
 
 
-def joined_info(log: str, parts: Sequence[LogInfo]) -> LogInfo:
+def joined_info(log: str, infos: Sequence[LogInfo]) -> LogInfo:
     """What a listing says of a log with partitions: offsets and bytes are sums."""
     return LogInfo(
         name=log,
-        start_offset=sum(one.start_offset for one in parts),
-        end_offset=sum(one.end_offset for one in parts),
-        bytes=sum(one.bytes for one in parts),
-        created=parts[0].created,
-        timestamp=max(one.timestamp for one in parts),
-        retention=parts[0].retention,
-        partitions=len(parts),
-        id=parts[0].id,
+        start_offset=sum(info.start_offset for info in infos),
+        end_offset=sum(info.end_offset for info in infos),
+        bytes=sum(info.bytes for info in infos),
+        created=infos[0].created,
+        timestamp=max(info.timestamp for info in infos),
+        retention=infos[0].retention,
+        partitions=len(infos),
+        id=infos[0].id,
     )
 
 
@@ -212,12 +213,12 @@ class CursorInfo(Struct, frozen=True, kw_only=True):
     setbacks: int = 0
     """How often the log's end went back so far, whether the cursor had come there or not."""
     lost: list[tuple[int, int]] = []
-    """Records that the log forgot before the cursor had acknowledged them, as half-open ranges; of
-    those that its reader has acknowledged since, none."""
+    """Half-open ranges of records that retention deleted before the cursor acknowledged them, without
+    ranges that the reader acknowledged later."""
 
 
 class Extent(Struct, frozen=True, array_like=True):
-    """From where to where a log goes, and whether it is the one that was read before."""
+    """The start and end of a log, and whether its identity changed since the last read."""
 
     start: int
     end: int
@@ -228,7 +229,7 @@ class Extent(Struct, frozen=True, array_like=True):
 
 
 class Producer(Struct, frozen=True):
-    """Who appends, and which append this is: makes a repeat harmless.
+    """The producer, epoch and sequence of an append; a repeated append stores nothing.
 
     Sequences count the appends of one producer to one log, by one. A higher epoch fences the
     producer's earlier incarnations.
@@ -261,7 +262,7 @@ class Owner(Struct, frozen=True, kw_only=True):
     epoch: int
     """How often the owner has changed."""
     here: bool
-    """Whether it is the store that was asked."""
+    """True for the store that answers."""
 
 
 class SetBackReader(Struct, frozen=True, kw_only=True):
@@ -272,21 +273,21 @@ class SetBackReader(Struct, frozen=True, kw_only=True):
     passed: int
     """How far it had come."""
     offset: int
-    """Where it goes on."""
+    """The offset of the next record."""
     withdrawn: int = 0
     """Of a queue: messages that were available or in flight, and that only the fork has now."""
 
 
 class Merged(Struct, frozen=True, kw_only=True):
-    """What became of a fork that was merged."""
+    """The outcome of a merge of a fork."""
 
     parent: str
-    """The log that it was merged into."""
+    """The parent log of the merge."""
     adopted: int
     """Records that the parent took over."""
     start: int
-    """Where the parent begins."""
+    """The first offset of the parent."""
     end: int
-    """Where the parent ends."""
+    """The end offset of the parent."""
     set_aside: str | None = None
     """The log that holds what was the parent's own behind the fork point, if the fork won."""

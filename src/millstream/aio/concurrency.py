@@ -1,4 +1,4 @@
-"""Calls that coroutines make beside each other: the same names as in `millstream.threads.concurrency`."""
+"""Concurrent calls of coroutines, under the names of `millstream.threads.concurrency`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Beside:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        left = [*self._begun, *([] if self._stopping is None else [self._stopping])]
-        for future in left:
+        pending = [*self._begun, *([] if self._stopping is None else [self._stopping])]
+        for future in pending:
             future.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
 
     def begin(self, call: Callable[[], Awaitable[Any]]) -> Future[Any]:
         """Begin a call."""
@@ -40,16 +40,16 @@ class Beside:
 
     async def answers(self, calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
         """The answers of all calls; or, once all have ended, the first call's error first."""
-        found = await asyncio.gather(*(call() for call in calls), return_exceptions=True)
-        for one in found:
-            if isinstance(one, BaseException):
-                raise one
-        return found
+        answers = await asyncio.gather(*(call() for call in calls), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
 
-    async def first(self, begun: Iterable[Future[Any]]) -> None:
+    async def first(self, calls: Iterable[Future[Any]]) -> None:
         """Wait until one of these calls has ended, or the caller is to stop."""
         stopping = [] if self._stopping is None else [self._stopping]
-        await asyncio.wait([*begun, *stopping], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([*calls, *stopping], return_when=asyncio.FIRST_COMPLETED)
 
     async def pause(self, seconds: float) -> None:
         """Wait, unless the caller is to stop."""

@@ -35,7 +35,7 @@ from millstream.record import (
 class Log(AnyLog):
     """Records at stable offsets: append at the end, read anywhere, forget from the front.
 
-    A log comes to exist with its first append; until then it reads as empty.
+    The first append creates the log; before, reads find an empty log.
     """
 
     def __init__(self, session: AsyncSession, name: str) -> None:
@@ -90,7 +90,7 @@ class Log(AnyLog):
         return range(first, first + (1 if isinstance(records, Single) else records.count))
 
     async def get(self, offset: int) -> Record | None:
-        """The record at an offset; None if it was truncated or is not there yet."""
+        """Return the record at an offset; None below the start and at or past the end."""
         if not 0 <= offset <= MESSAGE_ID_MAX:
             return None
         try:
@@ -111,10 +111,9 @@ class Log(AnyLog):
     async def read(
         self, start: int | None = None, stop: int | None = None
     ) -> AsyncIterator[Record]:
-        """The records in [start, stop), as the log stands now; streams, a few blocks at a time.
+        """Yield the records in [start, stop) as of now; a few blocks are in memory at a time.
 
-        A `start` that was truncated raises `Truncated`; without one, reading begins at the first
-        record that is there.
+        A truncated `start` raises `Truncated`; without `start`, reading begins at the first record.
         """
         async for block in self.read_blocks(start, stop):
             for record in block.records():
@@ -184,7 +183,7 @@ class Log(AnyLog):
         return end - start
 
     async def is_empty(self) -> bool:
-        """Whether no record is there: none was appended yet, or all were forgotten."""
+        """Return True if the log holds no record: none was appended, or all were deleted."""
         start, end = await self._bounds()
         return start == end
 
@@ -212,10 +211,10 @@ class Log(AnyLog):
         section: int = SECTION,
         on_lost: OnLost = "skip",
     ) -> Cursor:
-        """The cursor of that name; made, at `start`, if there is none.
+        """Return the cursor of this name; make it at `start` if it does not exist.
 
-        If the log forgets records before the cursor has read them, it goes on behind them, and
-        writes a line to the program's log. With `on_lost="raise"` the take raises `Truncated`.
+        If retention deletes records before the cursor read them, the cursor skips them and writes a
+        line to the program's log. With `on_lost="raise"` the take raises `Truncated`.
         """
         return await open_cursor(
             self._session,
@@ -228,11 +227,11 @@ class Log(AnyLog):
         )
 
     async def cursors(self) -> list[CursorInfo]:
-        """How each cursor stands."""
+        """List the cursors of the log with their positions."""
         return await self._session.execute(c.ListCursors(self.name))
 
     async def delete_cursor(self, name: str) -> bool:
-        """Forget a cursor; False if there was none."""
+        """Delete a cursor; False if it did not exist."""
         return await self._session.execute(c.DeleteCursor(self.name, check_name(name, "cursor")))
 
     async def stage(self, *, section: int = SECTION) -> Stage:
@@ -243,9 +242,9 @@ class Log(AnyLog):
         return await open_stage(self._session, self, section=section)
 
     async def fork(self, name: str | None = None) -> Log:
-        """A log of its own that begins as this one is now; nothing is copied.
+        """Create a log that begins with the records of this log; no bytes are copied.
 
-        It reads what this log holds now, and what is appended to it; this log goes on without it.
+        The fork holds the present records of this log and its own appends; this log does not see them.
         """
         if name is not None:
             check_name(name)
@@ -260,7 +259,7 @@ class Log(AnyLog):
         return await self._session.execute(c.MergeFork(self.name, on_fork))
 
     async def parent(self) -> str | None:
-        """The name of the log that this one was forked from; None if it is no fork."""
+        """Return the name of the parent log; None if this log is not a fork."""
         return await self._session.execute(c.GetParent(self.name))
 
     async def owner(self) -> Owner:
@@ -272,11 +271,11 @@ class Log(AnyLog):
         return await self._session.execute(c.HandOver(self.name, check_name(to, "store")))
 
     async def take_over(self) -> Owner:
-        """Take the log over: appends happen here from now on. Its owner so far learns of it by a sync."""
+        """Become the owner of the log: this store appends from now on. A sync informs the previous owner."""
         return await self._session.execute(c.TakeOver(self.name))
 
     async def delete(self) -> bool:
-        """Forget the log, its cursors and its metadata; False if there was none."""
+        """Delete the log, its cursors and its metadata; False if the log did not exist."""
         return await self._session.execute(c.DeleteLog(self.name))
 
     async def _bounds(self) -> tuple[int, int]:
@@ -288,7 +287,7 @@ class Log(AnyLog):
 
 
 class Metadata(Entries):
-    """A log's metadata; each access is one command."""
+    """The metadata of a log; each access is one command."""
 
     def __init__(self, session: AsyncSession, log: str) -> None:
         self._session = session
@@ -314,7 +313,7 @@ class Metadata(Entries):
         await self._session.execute(c.SetMetadata(self._log, key, delete=True))
 
     async def compare_and_set(self, key: str, *, expect: Any, value: Any) -> None:
-        """Set an entry if it is as expected (None: absent), else raise `MetadataConflict`."""
+        """Set an entry if it has the expected value (None: absent), else raise `MetadataConflict`."""
         checked, value, expect = check_name(key, "metadata"), check_json(value), check_json(expect)
         await self._session.execute(
             c.SetMetadata(self._log, checked, value, expect=expect, compare=True)

@@ -1,4 +1,4 @@
-"""A cursor over all partitions of a log: a position in each, and one commit for what is done."""
+"""A cursor over all partitions of a log: a position per partition, and one commit per acknowledgement."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Taken = Record | PartitionOffset | Iterable["Record | PartitionOffset"]
 
 
 class PartitionedSource(Protocol):
-    """What such a cursor reads: a log with partitions."""
+    """The source of a partitioned cursor: a log with partitions."""
 
     name: str
 
     async def parts(self) -> list[LogInfo]:
-        """What a listing says of each partition."""
+        """Return the line of a listing for each partition."""
 
     async def wait(self, offsets: Sequence[int], *, timeout: Seconds | None = None) -> bool:
         """Wait until one partition has a record at its offset."""
@@ -46,7 +46,7 @@ async def open_partitioned_cursor(
     section: int,
     on_lost: OnLost = "skip",
 ) -> PartitionedCursor:
-    """The cursor of that name, in every partition; made, at `start`, where there is none."""
+    """Return the cursor of this name over all partitions; make it at `start` where it does not exist."""
     check_name(name, "cursor")
     check_section(section)
     check_on_lost(on_lost)
@@ -64,10 +64,10 @@ async def open_partitioned_cursor(
 
 @checked_numbers
 class PartitionedCursor:
-    """How far one named reader of a log with partitions has come, in each of them.
+    """The position of a named reader in each partition of a log.
 
-    Coroutines that share one take different records. Readers that are to share the records between
-    processes use a queue.
+    Coroutines that share a cursor take different records. Use a queue to share records between
+    processes.
     """
 
     def __init__(
@@ -96,12 +96,14 @@ class PartitionedCursor:
 
     async def open(self, count: int, start: str) -> None:
         """Have a position in each of so many partitions; what is new begins at `start`."""
-        names = [partition_name(self.log_name, one) for one in range(len(self._cursors), count)]
-        steps = [c.OpenCursor(one, self.name, start, self._section, self.durable) for one in names]
+        names = [
+            partition_name(self.log_name, number) for number in range(len(self._cursors), count)
+        ]
+        steps = [c.OpenCursor(log, self.name, start, self._section, self.durable) for log in names]
         if not steps:
             return
-        found = await self._session.execute(Transact([*steps]))
-        for log, info in zip(names, convert(found, list[CursorInfo]), strict=True):
+        answers = await self._session.execute(Transact([*steps]))
+        for log, info in zip(names, convert(answers, list[CursorInfo]), strict=True):
             self._cursors.append(
                 Cursor(
                     self._session,
@@ -114,7 +116,7 @@ class PartitionedCursor:
             )
 
     async def lost(self) -> dict[int, list[tuple[int, int]]]:
-        """Ranges of each partition that were forgotten before this handle had come there."""
+        """Ranges of each partition that retention deleted before this handle read them."""
         return {
             number: list(cursor.progress.lost)
             for number, cursor in enumerate(self._cursors)
@@ -126,55 +128,57 @@ class PartitionedCursor:
 
         The partitions are taken from in turn. It waits for the first record if asked.
         """
-        found, ends = await self._take(n)
-        if found or wait is None or n < 1:
-            return found
+        records, ends = await self._take(n)
+        if records or wait is None or n < 1:
+            return records
         return (await self._take(n))[0] if await self._source.wait(ends, timeout=wait) else []
 
     async def ack(self, records: Taken) -> None:
         """Mark records as processed, in one commit; in any order, also twice."""
-        parts = self.by_partition(records)
-        if not self.durable or len(parts) == 1:
-            for cursor, offsets in parts:
+        shares = self.by_partition(records)
+        if not self.durable or len(shares) == 1:
+            for cursor, offsets in shares:
                 await cursor.ack(offsets)
             return
         async with Transaction(self._session) as tx:
-            for cursor, offsets in parts:
+            for cursor, offsets in shares:
                 tx.ack(cursor, offsets)
 
     def by_partition(self, records: Taken) -> list[tuple[Cursor, list[Record | int]]]:
-        """The cursor of each partition that has some of these records, and which."""
-        found: dict[int, list[Record | int]] = {}
-        for one in records if isinstance(records, Iterable) else [records]:
-            if isinstance(one, Record) and one.log == partition_name(self.log_name, one.partition):
-                found.setdefault(one.partition, []).append(one)
-            elif isinstance(one, PartitionOffset):
-                found.setdefault(one.partition, []).append(one.offset)
+        """Yield the cursor of each partition with its share of these records."""
+        shares: dict[int, list[Record | int]] = {}
+        for record in records if isinstance(records, Iterable) else [records]:
+            if isinstance(record, Record) and record.log == partition_name(
+                self.log_name, record.partition
+            ):
+                shares.setdefault(record.partition, []).append(record)
+            elif isinstance(record, PartitionOffset):
+                shares.setdefault(record.partition, []).append(record.offset)
             else:
                 raise InvalidInput(
                     f"an acknowledgement names records of log {self.log_name!r}, or places such as "
-                    f"PartitionOffset(partition, offset); not {one!r:.200}"
+                    f"PartitionOffset(partition, offset); not {record!r:.200}"
                 )
-        for number in found:
+        for number in shares:
             if not 0 <= number < len(self._cursors):
                 raise InvalidInput(f"log {self.log_name!r} has no partition {number}")
-        return [(self._cursors[number], some) for number, some in found.items()]
+        return [(self._cursors[number], share) for number, share in shares.items()]
 
     async def floors(self) -> list[int]:
         """Of each partition, the offset below which everything is acknowledged."""
-        return [await one.floor() for one in self._cursors]
+        return [await cursor.floor() for cursor in self._cursors]
 
     async def is_empty(self) -> bool:
         """Whether every record of every partition has been acknowledged."""
         await self.open(len(await self._source.parts()), "earliest")
-        empty = [await one.is_empty() for one in self._cursors]
+        empty = [await cursor.is_empty() for cursor in self._cursors]
         return all(empty)
 
     async def reset(self) -> None:
         """Go back to the floors, so that everything unacknowledged comes again."""
         async with self._lock:
-            for one in self._cursors:
-                await one.reset()
+            for cursor in self._cursors:
+                await cursor.reset()
 
     async def seek(self, offsets: Mapping[int, int]) -> None:
         """Set the floors of the partitions that are named, in one commit."""
@@ -191,32 +195,32 @@ class PartitionedCursor:
                     tx.seek(self._cursors[number], offset)
 
     async def flush(self) -> list[int]:
-        """Move the durable floors up to their last section boundaries; answers where they stand."""
-        return [await one.flush() for one in self._cursors]
+        """Move the durable floors up to their last section boundaries, and return the floors."""
+        return [await cursor.flush() for cursor in self._cursors]
 
     async def info(self) -> list[CursorInfo]:
         """How the cursor stands in each partition."""
-        return [await one.info() for one in self._cursors]
+        return [await cursor.info() for cursor in self._cursors]
 
     async def delete(self) -> bool:
         """Forget the cursor in all partitions; False if it was gone already."""
-        steps = [c.DeleteCursor(one.log_name, self.name) for one in self._cursors]
+        steps = [c.DeleteCursor(cursor.log_name, self.name) for cursor in self._cursors]
         gone = await self._session.execute(Transact([*steps]))
         return any(gone)
 
     async def _take(self, n: int) -> tuple[list[Record], list[int]]:
-        """The next records, and where each partition ended then."""
+        """Return the next records, and the end of each partition at this moment."""
         async with self._lock:
-            parts = await self._source.parts()
-            await self.open(len(parts), "earliest")
-            ends = [one.end_offset for one in parts]
-            found: list[Record] = []
-            count = len(parts)
+            infos = await self._source.parts()
+            await self.open(len(infos), "earliest")
+            ends = [info.end_offset for info in infos]
+            records: list[Record] = []
+            count = len(infos)
             first, self._turn = self._turn, self._turn + 1
             for number in [(first + at) % count for at in range(count)]:
                 cursor = self._cursors[number]
-                if len(found) >= n:
+                if len(records) >= n:
                     break
                 if cursor.progress.position != ends[number]:
-                    found += await cursor.take(n - len(found))
-            return found, ends
+                    records += await cursor.take(n - len(records))
+            return records, ends

@@ -1,4 +1,4 @@
-"""The queue as coroutines hold it: put, claim, and finish; each method is one command or a few."""
+"""The queue as coroutines hold it: put, claim and finish; each method sends a few commands."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Queue:
     # What it is.
 
     async def specify(self, spec: QueueSpec) -> bool:
-        """Make the queue, or make it what the spec says; True if there was none.
+        """Create the queue, or alter it to the spec; True if the queue is new.
 
-        A field that cannot be altered now, and differs, raises `Conflict`: then nothing changes.
+        A field that differs and cannot be altered now raises `Conflict`, and nothing changes.
         """
         info = await self.info()
         if info is not None and info.spec == spec:
@@ -65,7 +65,7 @@ class Queue:
         return new
 
     async def info(self) -> QueueInfo | None:
-        """How it stands; None if there is no such queue."""
+        """Return the state and counts of the queue; None if it does not exist."""
         return await self._session.execute(c.DescribeQueue(self.name))
 
     async def pause(self) -> None:
@@ -77,7 +77,7 @@ class Queue:
         await self._session.execute(c.PauseQueue(self.name, False))
 
     async def delete(self) -> bool:
-        """Forget the queue, its messages and its inbox; its sources stay. False if there was none."""
+        """Delete the queue, its messages and its inbox, but not its sources; False if it did not exist."""
         return await self._session.execute(c.DeleteQueue(self.name))
 
     # Messages in.
@@ -124,7 +124,7 @@ class Queue:
         delay: Seconds | None = None,
         at: datetime | int | None = None,
     ) -> range:
-        """Put a batch, all or nothing; their ids. `delay` and `at` are for all of them."""
+        """Put a batch, all or nothing, and return the ids. `delay` and `at` apply to every message."""
         command, count = put_batch(
             self.name,
             values,
@@ -245,7 +245,7 @@ class Queue:
         return messages_of(lots)
 
     async def message(self, id: int) -> Fate:
-        """What became of a message, by the id that putting it returned."""
+        """Return the state of a message by the id that `put` returned."""
         return await self._session.execute(c.FindMessage(self.name, id))
 
     async def attempts(self, message: Message | int) -> list[Try]:
@@ -254,9 +254,9 @@ class Queue:
         return await self._session.execute(c.GetAttempts(self.name, claim_id))
 
     async def records(self) -> AsyncIterator[RfcRecord]:
-        """The queue as the RFC's records of types 0x02 to 0x06, in the order of their keys.
+        """Yield the queue as records of the RFC, types 0x02 to 0x06, in key order.
 
-        They are made from what the store holds, some at a time: each bucket as of one commit.
+        The records are made bucket by bucket, each bucket as of one commit.
         """
         after = b""
         while page := await self._session.execute(c.ListRecords(self.name, after)):
@@ -265,13 +265,13 @@ class Queue:
             after = page[-1].key
 
     async def purge(self, *, state: str = "available") -> int:
-        """Forget all messages that are available, or failed; how many."""
+        """Delete all available, or all failed messages, and return their number."""
         return await self._session.execute(c.PurgeQueue(self.name, state))
 
     async def failed(self, where: str | None = None) -> AsyncIterator[Message]:
-        """The failed messages, those that match a filter.
+        """Yield the failed messages that match a filter.
 
-        A message whose headers cannot be read matches none.
+        A message with unreadable headers matches no filter.
         """
         condition = None
         if where:
@@ -302,9 +302,9 @@ class Queue:
         rate: float | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Make failed messages available again, under new claim ids; how many, or would be.
+        """Make failed messages available again under new claim ids, and return their number.
 
-        With a `rate` they become due one after the other, so many per second.
+        `rate` limits how many messages become due per second.
         """
         total = 0
         chosen: list[int] = []

@@ -1,4 +1,4 @@
-"""A store that is opened to be read: its session answers what changes nothing."""
+"""A read-only store: its session answers only commands without changes."""
 
 from __future__ import annotations
 

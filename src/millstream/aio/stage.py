@@ -73,10 +73,10 @@ class Stage:
         headers: HeadersLike | None = None,
         timestamp: int | None = None,
     ) -> int:
-        """Stage one record and return the offset that it will have.
+        """Stage a record and return its future offset.
 
-        A record that fills its section commits it. After an error nothing of the call is staged;
-        repeated, it is stored once, also if nobody could tell how the commit ended.
+        A record that fills its section commits the section. After an error nothing of the call is
+        staged. A repeated call stores the record once, even after `OutcomeUnknown`.
         """
         record = pack_single(
             value,
@@ -104,7 +104,7 @@ class Stage:
             return self._staged.committed
 
     async def discard(self) -> int:
-        """Drop what is staged; answers how many records went."""
+        """Drop the staged records, and return their number."""
         async with self._changing:
             await self._settle()
             return self._staged.clear()
@@ -176,7 +176,7 @@ class Stage:
     async def wait(
         self, offset: int, *, timeout: Seconds | None = None, setbacks: int | None = None
     ) -> bool:
-        """Whether there is a record at the offset: nobody else can add one meanwhile."""
+        """Return True if the offset holds a record; no other writer can append meanwhile."""
         return await self.end_offset() > offset
 
     async def cursor(

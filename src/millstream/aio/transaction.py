@@ -10,7 +10,7 @@ from millstream.embedded.steps import Steps
 
 
 class Transaction(Steps):
-    """Gathers steps; leaving the block commits all of them, an exception none."""
+    """Gathers steps. The end of the block commits all steps; an exception commits none."""
 
     def __init__(self, session: AsyncSession) -> None:
         super().__init__(session.limits)

@@ -1,7 +1,7 @@
-"""A worker: carries out what its shift decides, in the coroutine that calls `run`.
+"""A worker: runs the decisions of its shift in the coroutine that calls `run`.
 
-Handlers run elsewhere (`millstream.worker.crew`). A worker that dies has acknowledged nothing that it
-had not finished: the lease ends, and another worker gets the message. So a handler may run twice,
+Handlers run elsewhere (`millstream.worker.crew`). A worker that dies has acknowledged only
+finished messages: the lease ends, and another worker gets the message. So a handler may run twice,
 but one acknowledgement is accepted.
 """
 
@@ -43,12 +43,12 @@ from millstream.worker.stats import WorkerStats
 
 
 class Supply(Protocol):
-    """What a worker needs of a queue; the noun of this surface is one."""
+    """The methods of a queue that a worker needs; `Queue` implements them."""
 
     name: str
 
     async def info(self) -> QueueInfo | None:
-        """How the queue stands; None if there is no such queue."""
+        """Return the state and counts of the queue; None if it does not exist."""
 
     async def claim(
         self, n: int, *, lease: Seconds, wait: Seconds | None, ack: Sequence[Message]
@@ -66,7 +66,7 @@ class Supply(Protocol):
 
 @checked_numbers
 class Worker:
-    """Runs a handler on the messages of a queue, until it is stopped. It is started once."""
+    """Runs a handler on the messages of a queue until a stop. A worker starts once."""
 
     def __init__(self, queue: Supply, session: AsyncSession, options: WorkerOptions) -> None:
         self._queue = queue
@@ -83,7 +83,7 @@ class Worker:
 
     @property
     def stats(self) -> WorkerStats:
-        """How it goes, at this moment."""
+        """Return the present counts of the worker."""
         return WorkerStats() if self._shift is None else self._shift.stats
 
     @property
@@ -124,7 +124,7 @@ class Worker:
             self._happened.ring()
 
     def start(self, *, drain: bool = False) -> Self:
-        """Run beside its caller."""
+        """Run concurrently with the caller."""
         if self._started is not None:
             raise InvalidInput("a worker runs once; make another")
         self._started = SideCall(partial(self.run, drain=drain), name="millstream-worker")
@@ -167,7 +167,7 @@ class Worker:
             self._held.ring()
             await keeping.close()
 
-    # What others say, on any thread.
+    # Take events from any thread.
 
     def _report(self, outcome: Handled) -> None:
         self._outcomes.append(outcome)
@@ -181,7 +181,7 @@ class Worker:
         self.stop()
 
     def _break(self, shift: Shift, error: Exception) -> None:
-        """Tell the shift of an error that is none of its commits'."""
+        """Tell the shift about an error outside its commits."""
         with self._lock:
             shift.broke(error)
         self._happened.ring()
@@ -213,7 +213,7 @@ class Worker:
                 self._break(shift, error)
 
     def _take_outcomes(self) -> list[Handled]:
-        """All that have come: the shift knows of them before it looks at the time."""
+        """Hand all received events to the shift before it looks at the time."""
         self._happened.clear()
         return [self._outcomes.popleft() for _ in range(len(self._outcomes))]
 

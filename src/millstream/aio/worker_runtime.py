@@ -17,7 +17,7 @@ from millstream.worker.options import WorkerOptions
 
 
 class Bell:
-    """Wakes the one coroutine that waits for it; any thread may ring."""
+    """Wakes the coroutine that waits for the bell; any thread may ring."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -36,11 +36,11 @@ class Bell:
                 raise
 
     def clear(self) -> None:
-        """Forget that it was rung."""
+        """Clear the bell."""
         self._rung.clear()
 
     async def wait(self, within_s: float | None) -> bool:
-        """Wait until it is rung; False if that is not so in time."""
+        """Wait for a ring; False after the timeout."""
         try:
             async with asyncio.timeout(within_s):
                 await self._rung.wait()
@@ -57,12 +57,12 @@ class SideCall:
         self._is_told = False
 
     async def ends(self, within_s: float | None = None) -> bool:
-        """Wait until it has ended; False if that is not so in time."""
+        """Wait for the end of the task; False after the timeout."""
         await asyncio.wait([self._task], timeout=within_s)
         return self._task.done()
 
     def take_error(self) -> BaseException | None:
-        """What ended it, if that was an error; once. A cancellation is none."""
+        """Return the error that ended the task, once. A cancellation is no error."""
         if self._is_told or self._task.cancelled():
             return None
         self._is_told = True
@@ -79,7 +79,7 @@ class SideCall:
             raise
 
     async def close(self) -> None:
-        """Cancel it, and wait until it has ended."""
+        """Cancel the task, and wait for its end."""
         self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -100,7 +100,7 @@ async def work_through(
             except asyncio.CancelledError:
                 if is_broken_off:
                     raise
-                cancel()  # so it is if the loop cancels all its tasks
+                cancel()  # the loop cancels all its tasks when it ends
 
     working = asyncio.create_task(resist())
     try:

@@ -26,10 +26,9 @@ __all__ = ["Finding", "Progress", "Report", "examine"]
 
 
 def examine(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
-    """Look at everything in a store.
+    """Examine a whole store.
 
-    Raises `CannotOpen` if there is none that can be opened, and `CorruptionError` if a store was
-    there but is damaged so that nothing in it can be found.
+    Raises `CannotOpen` if no store can be opened, and `CorruptionError` if the damage hides all rows.
     """
     tell = progress or (lambda _stage, _done, _total: None)
     if is_bucket(path):
@@ -52,7 +51,7 @@ def _examine_bucket(address: str, progress: Progress) -> Report:
     rows = ObjectRows(address, findings, progress)
     try:
         return _examine(rows, findings)
-    except CorruptionError as error:  # what was found until then is told all the same
+    except CorruptionError as error:  # report the findings up to this point
         findings.report.complete = False
         findings.add("file", f"rows cannot be read any further: {error.message}")
         return findings.finish()
@@ -123,17 +122,18 @@ def _check_rest(rows: ExaminedRows, replay: Replay, findings: Findings) -> None:
         (keys.after(keys.prefix(keys.ROSTER)), b"\xff" * 32),
     )
     for start, stop in bounds:
-        for found in rows.walk(start, stop):
-            if found.problem and found.key != keys.ID_BLOCK_KEY:
-                replay.report_row(found.key, found.problem)
+        for row in rows.walk(start, stop):
+            if row.problem and row.key != keys.ID_BLOCK_KEY:
+                replay.report_row(row.key, row.problem)
 
 
 def _check_all_seen(present: dict[str, int], findings: Findings) -> None:
     """Rows that SQLite counts but that no walk has reached."""
     report = findings.report
     for table, count in present.items():
-        seen = report.rows.get(table, 0)
-        if seen < count and report.healthy:
+        reached = report.rows.get(table, 0)
+        if reached < count and report.healthy:
             findings.add(
-                "row", f"{count - seen:,} rows of table {table} could not be reached by their key"
+                "row",
+                f"{count - reached:,} rows of table {table} could not be reached by their key",
             )

@@ -8,7 +8,7 @@ from millstream.log.model.marks import Marks, Range
 
 
 class Coverage(Marks):
-    """Ranges of offsets that have their entry and their payload."""
+    """Ranges of offsets with an entry and a payload."""
 
     __slots__ = ()
 

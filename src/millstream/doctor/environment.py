@@ -1,7 +1,7 @@
-"""What a machine offers: interpreter, Spark, Java, host name, disk; and what of it cannot be used.
+"""The environment of a machine: interpreter, Spark, Java, host name, disk, and unusable parts.
 
-Nothing is started but `java -version`. What is not installed is no problem: only what is there and
-cannot work, such as Spark without a Java.
+The examination starts only `java -version`. A part that is not installed is no problem; an installed
+part that cannot work is a problem, such as Spark without Java.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Environment(Struct, kw_only=True):
     cores: int
     hostname: str
     address: str | None
-    """The address of the host name; None if it has none."""
+    """The address of the host name; None if the name does not resolve."""
     packages: dict[str, str | None]
-    """Versions of what Spark needs from Python; None for what is not installed."""
+    """Versions of the Python packages that Spark needs; None if a package is missing."""
     java: JavaFound | None = None
     variables: dict[str, str] = {}
-    """Environment variables that change what Spark does here."""
+    """Environment variables that change the behaviour of Spark."""
     disks: dict[str, Disk] = {}
     problems: list[str] = []
 
@@ -67,7 +67,7 @@ class Environment(Struct, kw_only=True):
 def survey(store: Path, *, environ: Mapping[str, str] = os.environ) -> Environment:
     """Look at this machine, as a store at that path and Spark would find it."""
     hostname = socket.gethostname()
-    found = Environment(
+    environment = Environment(
         python=platform.python_version(),
         interpreter=sys.executable,
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -82,53 +82,53 @@ def survey(store: Path, *, environ: Mapping[str, str] = os.environ) -> Environme
             if name in environ
         },
     )
-    found.disks = {
+    environment.disks = {
         "store": _disk(store.absolute().parent),
         "temporary files": _disk(Path(tempfile.gettempdir())),
     }
-    found.problems = [*_disk_problems(found), *_spark_problems(found, environ)]
-    return found
+    environment.problems = [*_disk_problems(environment), *_spark_problems(environment, environ)]
+    return environment
 
 
-def _disk_problems(found: Environment) -> list[str]:
+def _disk_problems(environment: Environment) -> list[str]:
     return [
         f"{disk.path} has less than 1 GiB free; make room"
-        for disk in {disk.path: disk for disk in found.disks.values()}.values()
+        for disk in {disk.path: disk for disk in environment.disks.values()}.values()
         if disk.free_bytes < FREE_BYTES_MIN
     ]
 
 
-def _spark_problems(found: Environment, environ: Mapping[str, str]) -> list[str]:
+def _spark_problems(environment: Environment, environ: Mapping[str, str]) -> list[str]:
     """What keeps Spark from working here; fills in the Java that it would run on."""
     problems = []
     try:
         java = find_java(environ)
-        found.java = JavaFound(home=str(java.home), major=java.major, source=java.source)
+        environment.java = JavaFound(home=str(java.home), major=java.major, source=java.source)
     except CannotOpen as error:
         problems.append(error.message)
-    spark, pandas = found.packages["pyspark"], found.packages["pandas"]
+    spark, pandas = environment.packages["pyspark"], environment.packages["pandas"]
     if spark is None:
         return []  # then no Java is needed
     if _major_minor(spark) < VERSION_MIN:
         problems.append(f"Spark {spark} is too old; install 4.1 or newer")
-    missing = [name for name in ("pyarrow", "pandas") if found.packages[name] is None]
+    missing = [name for name in ("pyarrow", "pandas") if environment.packages[name] is None]
     if missing:
         problems.append(
             f"Spark is here without {' and '.join(missing)}; pip install 'millstream[spark-local]'"
         )
     if pandas is not None and _major_minor(pandas) >= (3, 0):
         problems.append(f"pandas {pandas} does not go with Spark; pip install 'pandas<3'")
-    if found.java is not None and found.java.major not in MAJORS_TESTED:
-        problems.append(f"Java {found.java.major} was never tested here; 17, 21 and 25 were")
+    if environment.java is not None and environment.java.major not in MAJORS_TESTED:
+        problems.append(f"Java {environment.java.major} was never tested here; 17, 21 and 25 were")
     worker = environ.get("PYSPARK_PYTHON")
     if worker is not None and shutil.which(worker, path=environ.get("PATH")) is None:
         problems.append(f"PYSPARK_PYTHON is {worker}, which is no program; unset it")
     home = environ.get("SPARK_HOME")
     if home is not None and not Path(home, "bin", "spark-submit").is_file():
         problems.append(f"SPARK_HOME is {home}, but there is no bin/spark-submit in it; unset it")
-    if found.address is None and "SPARK_LOCAL_IP" not in environ:
+    if environment.address is None and "SPARK_LOCAL_IP" not in environ:
         problems.append(
-            f"the host name {found.hostname} leads to no address; a Spark that was not started by "
+            f"the host name {environment.hostname} leads to no address; a Spark that was not started by "
             "millstream needs SPARK_LOCAL_IP=127.0.0.1, or the name in /etc/hosts"
         )
     return problems
@@ -142,7 +142,7 @@ def _version(package: str) -> str | None:
 
 
 def _major_minor(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+    return tuple(int(number) for number in text.split(".")[:2] if number.isdecimal())
 
 
 def _address(hostname: str) -> str | None:

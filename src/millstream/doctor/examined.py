@@ -1,4 +1,4 @@
-"""What the doctor asks of the place that it examines, whatever engine keeps it."""
+"""The rows of an examined store, under one interface for all engines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Found(NamedTuple):
-    """One row: its value, or what is wrong with it."""
+    """A row: its value, or its problem."""
 
     key: bytes
     value: bytes
@@ -37,7 +37,7 @@ class ExaminedRows(Snapshot, Protocol):
         """What the keeper's own check finds wrong."""
 
     def count(self) -> dict[str, int]:
-        """How many rows there are of each kind; what cannot be counted is left out."""
+        """Return the number of rows per kind, without kinds that cannot be counted."""
 
     def payload(self, key: bytes) -> bytes | None:
         """As `get`, and counted as checked."""

@@ -1,7 +1,7 @@
-"""What an examination finds: problems, each with what is lost by it, and the report of all.
+"""Findings of an examination: problems with their losses, and the report.
 
-A problem is *damage* if something that was stored is gone or cannot be trusted, and *waste* if
-bytes merely lie around that nothing refers to. Only damage makes a store unhealthy.
+A problem is *damage* if stored data is gone or cannot be trusted, and *waste* if no record refers to
+the bytes. Only damage makes a store unhealthy.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from msgspec.structs import replace
 Severity = Literal["damage", "waste"]
 
 PROBLEMS_MAX = 1_000
-"""Problems that a report lists; further ones are counted."""
+"""Problems that a report lists; further problems are only counted."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that is wrong."""
+    """A problem of a store."""
 
     kind: str
-    """Where it was found: file, row, commit, name, log, cursor, payload, queue, room, counter."""
+    """The kind of the damaged object: file, row, commit, name, log, cursor, payload, queue, room, counter."""
     message: str
     severity: Severity = "damage"
     log: str | None = None
@@ -35,7 +35,7 @@ class Report(Struct, kw_only=True):
     path: str
     healthy: bool = True
     complete: bool = True
-    """Whether all of the file could be read: what is lost is counted only where it could."""
+    """True if the whole file was readable; losses are counted only in this case."""
     format: int = 0
     page_checksums: bool = False
     """Whether every page has a checksum, and it was compared."""
@@ -62,7 +62,7 @@ class Report(Struct, kw_only=True):
 
 
 class Findings:
-    """Gathers problems; neighbouring losses with one cause become one problem."""
+    """Gathers problems, and joins neighbouring losses with the same cause."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -82,8 +82,8 @@ class Findings:
         self.report.records_lost += stop - start
         before = self._open
         if before is not None and before.lost is not None:
-            same = (before.kind, before.message, before.log) == (kind, why, log)
-            if same and before.lost[1] == start:
+            is_same_cause = (before.kind, before.message, before.log) == (kind, why, log)
+            if is_same_cause and before.lost[1] == start:
                 self._open = replace(before, lost=(before.lost[0], stop))
                 return
         self._settle()
@@ -96,8 +96,8 @@ class Findings:
 
     def _settle(self) -> None:
         if self._open is not None:
-            found, self._open = self._open, None
-            self._list(found)
+            problem, self._open = self._open, None
+            self._list(problem)
 
     def _list(self, problem: Finding) -> None:
         report = self.report

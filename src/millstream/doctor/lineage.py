@@ -1,7 +1,7 @@
-"""The examination of what logs come from: forks find their first records, and hashes fit the records.
+"""The examination of forks and hashes: parents hold the first records, hashes fit the records.
 
-A fork's records below its fork point lie in its parent: they must be sound there. The marks of a log's
-running hash are computed again from the records, as far as these are sound.
+The records of a fork below its fork point lie in its parent and must be sound. The marks of the
+running hash of a log are computed again from its sound records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Lineage:
 
     def find_forks(self, heads: dict[int, Head]) -> dict[int, Fork]:
         """Where the first records of forks lie."""
-        found: dict[int, Fork] = {}
+        forks: dict[int, Fork] = {}
         for log_id, head in heads.items():
             self._check_set_back(log_id, head)
             try:
@@ -43,30 +43,30 @@ class Lineage:
                 self._findings.of_log(head.name, f"where it was forked from: {error}")
                 continue
             if fork is not None:
-                found[log_id] = fork
+                forks[log_id] = fork
                 self._check_fork(log_id, head, fork, heads)
         for row in self._replay.sound_rows(keys.FORKS, key_bytes=18):
             parent_id, child_id = keys.pair(row.key)
-            if child_id in heads and found.get(child_id, Fork(0, 0)).parent_id != parent_id:
+            if child_id in heads and forks.get(child_id, Fork(0, 0)).parent_id != parent_id:
                 self._findings.of_log(
                     heads[child_id].name,
                     f"it is listed as a fork of log {parent_id}, and does not say so itself",
                 )
-        return found
+        return forks
 
     def _check_set_back(self, log_id: int, head: Head) -> None:
         """Head and row agree on how often the end went back."""
         key = keys.set_back(log_id)
         try:
             row = self._stored.get(key)
-            told = decode_set_back(row)[-1][0] if row else 0
+            recorded = decode_set_back(row)[-1][0] if row else 0
         except CorruptionError as error:
             self._findings.of_log(head.name, f"how far its end went back: {error}")
             return
-        if told != head.setbacks and not self._replay.broken_at:
+        if recorded != head.setbacks and not self._replay.broken_at:
             self._findings.of_log(
                 head.name,
-                f"its end went back {head.setbacks} times, and where to is known of {told}",
+                f"its end went back {head.setbacks} times, and where to is known of {recorded}",
             )
 
     def _check_fork(self, log_id: int, head: Head, fork: Fork, heads: dict[int, Head]) -> None:
@@ -100,7 +100,7 @@ class Lineage:
     def check_prefixes(
         self, heads: dict[int, Head], forks: dict[int, Fork], sound: dict[int, Coverage]
     ) -> None:
-        """What a fork reads of its parent is there; then it is sound for the fork as well."""
+        """Check that the parent holds the records of the fork, and mark them as sound for the fork."""
         done: set[int] = set()
 
         def settle(log_id: int, depth: int) -> None:
@@ -110,9 +110,9 @@ class Lineage:
             done.add(log_id)
             settle(fork.parent_id, depth + 1)
             parent = sound.get(fork.parent_id, Coverage())
-            own = sound.get(log_id, Coverage())
+            own_ranges = sound.get(log_id, Coverage())
             sound[log_id] = joined = Coverage()
-            for start, stop in sorted((*parent.up_to(fork.point), *own.up_to(2**63))):
+            for start, stop in sorted((*parent.up_to(fork.point), *own_ranges.up_to(2**63))):
                 joined.add(start, stop)
             head = heads[log_id]
             if head.deleted or fork.parent_id not in heads:
@@ -131,32 +131,34 @@ class Lineage:
         marks: dict[int, list[Mark]] = {}
         for row in self._replay.sound_rows(keys.MARKS, key_bytes=18):
             try:
-                found = [Mark(*one) for one in decode_marks(row.value)]
+                row_marks = [Mark(*fields) for fields in decode_marks(row.value)]
             except CorruptionError as error:
                 self._findings.add("row", f"the marks {row.key.hex()}: {error}")
                 continue
-            marks.setdefault(keys.pair(row.key)[0], []).extend(found)
-        for log_id, found in marks.items():
+            marks.setdefault(keys.pair(row.key)[0], []).extend(row_marks)
+        for log_id, log_marks in marks.items():
             head = heads.get(log_id)
             if head is None:
                 self._findings.add("log", f"log {log_id} has marks, and is gone", severity="waste")
-            elif not head.deleted:  # else they go with the last of its bytes
-                self._check_chain(log_id, head, found, sound.get(log_id, Coverage()))
+            elif (
+                not head.deleted
+            ):  # otherwise retention deletes them with the last bytes of the log
+                self._check_chain(log_id, head, log_marks, sound.get(log_id, Coverage()))
 
     def _check_chain(self, log_id: int, head: Head, marks: list[Mark], sound: Coverage) -> None:
-        known = [mark for mark in marks if mark.offset >= head.dropped]
-        if not known or known[-1].offset > head.end:
+        kept_marks = [mark for mark in marks if mark.offset >= head.dropped]
+        if not kept_marks or kept_marks[-1].offset > head.end:
             self._findings.of_log(
                 head.name,
                 f"its marks reach from {marks[0].offset} to {marks[-1].offset}, the log from "
                 f"{head.dropped} to {head.end}",
             )
             return
-        base, last = known[0], known[-1]
+        base, last = kept_marks[0], kept_marks[-1]
         if any(sound.missing(base.offset, last.offset)):
             return  # the loss was reported already
         try:
-            wrong = self._first_wrong(log_id, head, base, known[1:])
+            wrong = self._first_wrong(log_id, head, base, kept_marks[1:])
         except (CorruptionError, RowMoved, InvalidInput) as error:
             self._findings.of_log(head.name, f"its hash cannot be computed: {error}")
             return
@@ -178,10 +180,10 @@ class Lineage:
                 stop=marks[-1].offset,
                 bytes_max=READ_BYTES,
             ):
-                for found in chain.extend(block):
+                for computed in chain.extend(block):
                     mark = next(expected, None)
-                    if mark != found:
-                        return found.offset if mark is None else mark.offset
+                    if mark != computed:
+                        return computed.offset if mark is None else mark.offset
                 position = block.offsets.stop
-        left = next(expected, None)
-        return None if left is None else left.offset
+        missing_mark = next(expected, None)
+        return None if missing_mark is None else missing_mark.offset

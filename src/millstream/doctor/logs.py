@@ -31,7 +31,7 @@ from millstream.store.state.view import Rows
 
 
 class LogExamination:
-    """Looks at everything that belongs to logs, one kind after the other."""
+    """Examines all records of logs, kind by kind."""
 
     def __init__(self, rows: ExaminedRows, replay: Replay, findings: Findings) -> None:
         self._rows = rows
@@ -74,10 +74,10 @@ class LogExamination:
             self._check_head(log_id, head)
 
     def check_entries(self) -> None:
-        """Entries cover each log from its start to its end, and each payload is there."""
+        """Check that entries cover each log from start to end, and that every payload exists."""
         checked = set()
-        found = self._replay.rows(keys.ENTRY)
-        for log_id, group in groupby(found, key=lambda row: _log_id(row.key)):
+        rows = self._replay.rows(keys.ENTRY)
+        for log_id, group in groupby(rows, key=lambda row: _log_id(row.key)):
             checked.add(log_id)
             head = self._heads.get(log_id)
             if head is None:
@@ -91,16 +91,16 @@ class LogExamination:
         self._lineage.check_prefixes(self._heads, self._forks, self.sound)
 
     def check_marks(self) -> None:
-        """The hashes that logs keep fit their records."""
+        """Check the stored hashes of logs against their records."""
         if not self._replay.broken_at:
             self._lineage.check_marks(self._heads, self.sound)
 
     def check_payloads(self) -> None:
         """What no entry points to: checked as well, and counted as waste."""
         unreachable = size_total = 0
-        for kind, seen in self._seen.items():
+        for kind, visited in self._seen.items():
             for number, size in self._rows.numbers(kind):
-                if number in seen:
+                if number in visited:
                     continue
                 unreachable, size_total = unreachable + 1, size_total + size
                 self._note_id(number)
@@ -194,7 +194,7 @@ class LogExamination:
     def _check_log(self, log_id: int, head: Head, rows: Iterable[Found]) -> None:
         fork = self._forks.get(log_id)
         position = head.start if fork is None else max(head.start, min(fork.point, head.end))
-        size, kept, doubtful = 0, 0, False
+        size, dropped_bytes, doubtful = 0, 0, False
         why = "the entry is missing"
         for row in rows:
             try:
@@ -212,20 +212,26 @@ class LogExamination:
                 continue
             if stop > head.start:
                 position, why = self._follow(head, position, first, stop, why)
-            found = self._check_payloads_of(log_id, first, row.value, entry)
-            if found is None:
+            entry_bytes = self._check_payloads_of(log_id, first, row.value, entry)
+            if entry_bytes is None:
                 doubtful = True
             else:
-                size += found
-                kept += found if stop <= head.dropped else self._below(row, head.dropped)
+                size += entry_bytes
+                dropped_bytes += (
+                    entry_bytes if stop <= head.dropped else self._below(row, head.dropped)
+                )
         if position < head.end:
             doubtful = True
             self._findings.lose("log", why, log=head.name, start=position, stop=head.end)
-        if not doubtful and (size, kept) != (head.bytes, head.kept) and not self._replay.broken_at:
+        if (
+            not doubtful
+            and (size, dropped_bytes) != (head.bytes, head.kept)
+            and not self._replay.broken_at
+        ):
             self._findings.of_log(
                 head.name,
                 f"the head counts {head.bytes:,} bytes, {head.kept:,} of them below what was "
-                f"dropped; there are {size:,} and {kept:,}",
+                f"dropped; there are {size:,} and {dropped_bytes:,}",
             )
 
     def _follow(
@@ -245,7 +251,7 @@ class LogExamination:
     def _check_payloads_of(
         self, log_id: int, first: int, value: bytes, entry: entries.Entry
     ) -> int | None:
-        """The bytes that an entry and its payloads count for; None if some are lost."""
+        """Return the bytes of an entry and its payloads; None if a payload is lost."""
         head, sound = self._heads[log_id], self.sound.setdefault(log_id, Coverage())
         try:
             if entry.packed:
@@ -273,12 +279,12 @@ class LogExamination:
         payload = self._payload(keys.PAYLOAD_BLOCK, header.first_id)
         self._note_id(max(ids))
         try:
-            found = blocks.Block(payload, kind=blocks.PAYLOAD)
+            block = blocks.Block(payload, kind=blocks.PAYLOAD)
         except CorruptionError as error:
             raise CorruptionError(f"the payload is damaged: {error}") from error
-        if (found.count, found.header.first_id) != (count, header.first_id):
-            raise CorruptionError(f"the payload holds {found.count} records, not {count}")
-        if found.header.body_bytes != header.payload_bytes:
+        if (block.count, block.header.first_id) != (count, header.first_id):
+            raise CorruptionError(f"the payload holds {block.count} records, not {count}")
+        if block.header.body_bytes != header.payload_bytes:
             raise CorruptionError("the payload is not the one that was written")
         return header.log_bytes
 
@@ -342,12 +348,14 @@ class LogExamination:
 
     # Readers.
 
-    def _owner(self, key: bytes, what: str) -> Head | None:
+    def _owner(self, key: bytes, label: str) -> Head | None:
         log_id = _log_id(key)
         head = self._heads.get(log_id)
         if head is None or head.deleted:
             name = f" {_text(key[10:])!r}" if key[10:] else ""
-            self._findings.add("cursor", f"the {what}{name} belongs to log {log_id}, which is gone")
+            self._findings.add(
+                "cursor", f"the {label}{name} belongs to log {log_id}, which is gone"
+            )
             return None
         return head
 

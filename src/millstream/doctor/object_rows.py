@@ -1,7 +1,7 @@
-"""The rows of a store in a bucket, as the doctor reads them: as a reader, which fences nobody.
+"""The rows of a store in a bucket, read by the doctor without fencing the writer.
 
-Objects that the store names are looked for in a listing, so that a missing one is named before a row
-of it is. Where SlateDB cannot read on, the walk ends there and says so.
+The doctor compares the objects that the store names with a listing, and names a missing object
+before its rows. The walk ends with a finding where SlateDB cannot read on.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from millstream.errors import MillstreamError
 from millstream.format import keys
 
 _UNRECORDED = {keys.PAYLOAD: "payload", keys.PAYLOAD_BLOCK: "payload_block", keys.DELTA: "delta"}
-"""What is no record: types that are walked by their numbers."""
+"""Types without records, which are walked by number."""
 
 
 class ObjectRows:
-    """One snapshot of a bucket; close it when done."""
+    """A snapshot of a bucket; close the snapshot when done."""
 
     format = FORMAT
     page_checksums = True
@@ -58,13 +58,13 @@ class ObjectRows:
         self._progress(stage, self._done, 0)
 
     def integrity(self) -> list[str]:
-        """Which objects are missing that the store names."""
+        """Return the named objects that the bucket lacks."""
         missing = self._bucket.missing()
         if missing:
             self._findings.report.complete = False
         for line in self._bucket.left_over(SystemClock().wall_ms()):
-            told = f"{line}, of a job that did not end well; the server removes them after a week"
-            self._findings.add("file", told, severity="waste")
+            text = f"{line}, of a job that did not end well; the server removes them after a week"
+            self._findings.add("file", text, severity="waste")
         return [f"the object {name} is missing" for name in missing]
 
     def count(self) -> dict[str, int]:
@@ -80,9 +80,9 @@ class ObjectRows:
 
     def walk(self, start: bytes, stop: bytes) -> Iterator[Found]:
         """Every record with start <= key < stop, in order."""
-        for found in self._walk(start, stop):
-            if found.key[1] not in _UNRECORDED:
-                yield found
+        for row in self._walk(start, stop):
+            if row.key[1] not in _UNRECORDED:
+                yield row
 
     def walk_deltas(self) -> Iterator[Found]:
         """Every delta, in order."""
@@ -90,8 +90,8 @@ class ObjectRows:
 
     def numbers(self, kind: int) -> Iterator[tuple[int, int]]:
         """The number and size of every payload or payload block."""
-        for found in self._walk(*keys.range_of(keys.prefix(kind)), counted=False):
-            yield keys.number(found.key), len(found.value)
+        for row in self._walk(*keys.range_of(keys.prefix(kind)), counted=False):
+            yield keys.number(row.key), len(row.value)
 
     def _walk(self, start: bytes, stop: bytes, *, counted: bool = True) -> Iterator[Found]:
         try:

@@ -1,6 +1,6 @@
-"""The examination of logs with partitions: all that a log counts are there, and no others.
+"""The examination of partitioned logs: every counted partition exists, and no further partition.
 
-A copy is left alone: its partitions come one after the other, and the next sync brings the rest.
+Copies are not examined: a sync brings their partitions one by one.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from millstream.partitioning import partition_name, partition_of
 def check_partitions(
     heads: Iterable[Head], metadata: Mapping[str, MetadataState], findings: Findings
 ) -> None:
-    """Compare the partitions that are there with how many each log says that it has."""
-    found: dict[str, dict[int, Head]] = {}
+    """Compare the existing partitions with the number that each log declares."""
+    heads_by_log: dict[str, dict[int, Head]] = {}
     for head in heads:
-        if (part := partition_of(head.name)) is not None:
-            found.setdefault(part[0], {})[part[1]] = head
-    for log, parts in found.items():
-        if any(head.owner for head in parts.values()):
+        if (log_and_number := partition_of(head.name)) is not None:
+            heads_by_log.setdefault(log_and_number[0], {})[log_and_number[1]] = head
+    for log, partitions in heads_by_log.items():
+        if any(head.owner for head in partitions.values()):
             continue
         state = metadata.get(partition_name(log, 0))
-        count = 0 if state is None or 0 not in parts else count_in(state)
+        count = 0 if state is None or 0 not in partitions else count_in(state)
         for number in range(count):
-            if number not in parts:
+            if number not in partitions:
                 _missing(log, number, count, findings)
-        for number in sorted(parts):
+        for number in sorted(partitions):
             if number >= count:
                 _uncounted(log, number, count, findings)
 

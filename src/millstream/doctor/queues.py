@@ -1,8 +1,8 @@
-"""The examination of queues: every message that they hold is there, and their books agree.
+"""The examination of queues: every held message exists, and counts agree.
 
-A queue holds what is available, in flight or failed; of each of these the log must have the entry and
-the payload, wherever the log begins. Counts are compared with the buckets, the number of attempts at
-each message with the attempts that are told of it, and the list of those that wait with both.
+A queue holds available, in-flight and failed messages. The log must have the entry and the payload of
+each, even below the start of the log. The doctor compares counts with buckets, the attempt number of
+each message with its list of attempts, and the waiting lists with both.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class QueueExamination:
         """Queues that are deleted, and whose last rows go in the background."""
 
     def check_messages(self) -> None:
-        """Every message that is held is there; counts and waiting lists agree with the buckets."""
+        """Check that held messages exist, and that counts and waiting lists agree with the buckets."""
         waiting, aging = self._waiting(), self._aging()
         counts = {queue_id: dict.fromkeys(STATES, 0) for queue_id in self._queues}
         alive: dict[int, dict[int, int]] = {queue_id: {} for queue_id in self._queues}
@@ -99,18 +99,18 @@ class QueueExamination:
         nothing = Coverage()
         for state in HELD:
             for start, stop in bucket.runs(state):
-                seen = 0
+                covered = 0
                 for span in bucket.sources(start, stop):
-                    seen += span.count
+                    covered += span.count
                     sound = self._logs.sound.get(span.log_id, nothing)
                     for first, last in sound.missing(span.offset, span.offset + span.count):
                         slot = span.slot + first - span.offset
                         claim_id = bucket_id + slot
                         self._miss(queue, STATES[state], claim_id, span.log_id, (first, last))
-                if seen < stop - start:
+                if covered < stop - start:
                     self._wrong(
                         f"queue {queue.name!r}, bucket {bucket_id:#x}: nothing says where "
-                        f"{stop - start - seen} messages came from",
+                        f"{stop - start - covered} messages came from",
                     )
 
     def _check_attempts(self, queue: QueueState, bucket_id: int, bucket: Bucket) -> None:
@@ -122,9 +122,9 @@ class QueueExamination:
             )
             return
         claims, ends = Counter[int](), Counter[int]()
-        for found, ranges in ((claims, bucket.tries), (ends, bucket.ends)):
-            for one in ranges:
-                found.update(range(one.start, one.stop))
+        for slots, ranges in ((claims, bucket.tries), (ends, bucket.ends)):
+            for span in ranges:
+                slots.update(range(span.start, span.stop))
         wrong = [
             slot
             for slot in range(size)
@@ -159,11 +159,11 @@ class QueueExamination:
     ) -> None:
         for queue_id, queue in self._queues.items():
             for state, name in STATES.items():
-                counted, there = getattr(queue.counts, name), counts[queue_id][state]
-                if counted != there:
+                counted, actual = getattr(queue.counts, name), counts[queue_id][state]
+                if counted != actual:
                     self._wrong(
                         f"queue {queue.name!r} counts {counted:,} messages as "
-                        f"{name.replace('_', ' ')}, there are {there:,}",
+                        f"{name.replace('_', ' ')}, there are {actual:,}",
                     )
             if queue.alive != alive[queue_id]:
                 self._wrong(
@@ -171,7 +171,7 @@ class QueueExamination:
                 )
 
     def _check_rosters(self, flying: dict[int, Counter[str]]) -> None:
-        """Each roster says of its queue's groups what the buckets do."""
+        """Check that each roster agrees with the buckets of its queue."""
         rosters: dict[int, dict[str, int]] = {}
         for key, entity in self._replay.entities(keys.ROSTER):
             assert isinstance(entity, Roster)
@@ -181,10 +181,10 @@ class QueueExamination:
                 self._wrong(
                     f"there is a roster of queue {queue_id}, which is gone", severity="waste"
                 )
-        for queue_id, found in flying.items():
-            found.pop("", None)
+        for queue_id, in_flight in flying.items():
+            in_flight.pop("", None)
             listed = rosters.get(queue_id, {})
-            wrong = [name for name in found | listed if found[name] != listed.get(name, 0)]
+            wrong = [name for name in in_flight | listed if in_flight[name] != listed.get(name, 0)]
             if wrong and not self._replay.broken_at:
                 self._wrong(
                     f"queue {self._queues[queue_id].name!r} is wrong about what is in flight of "
@@ -192,7 +192,7 @@ class QueueExamination:
                 )
 
     def _check_positions(self) -> None:
-        """Routing stands within each log, and what it has not looked at is there."""
+        """Check that routing positions lie within each log, and that unrouted records exist."""
         for queue in self._queues.values():
             for log_id, head in self._logs.heads():
                 position = queue.positions.get(log_id, 0)
@@ -225,14 +225,14 @@ class QueueExamination:
 
     def _waiting(self) -> dict[tuple[int, int], list[int]]:
         """The slots that are listed as waiting for their next attempt, by queue and bucket."""
-        found: dict[tuple[int, int], list[int]] = {}
+        slots_by_bucket: dict[tuple[int, int], list[int]] = {}
         counts: Counter[int] = Counter()
         for row in self._replay.sound_rows(keys.RETRY, key_bytes=RETRY_BYTES):
             queue_id, (_, claim_id) = keys.number(row.key[:10]), keys.due_claim(row.key)
             bucket_id = bucket_of(claim_id)
             slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
             count = keys.run_count(row.value)
-            found.setdefault((queue_id, bucket_id), []).extend(range(slot, slot + count))
+            slots_by_bucket.setdefault((queue_id, bucket_id), []).extend(range(slot, slot + count))
             counts[queue_id] += count
         for queue_id, queue in self._queues.items():
             if counts[queue_id] != queue.counts.waiting and not self._replay.broken_at:
@@ -240,29 +240,29 @@ class QueueExamination:
                     f"queue {queue.name!r} counts {queue.counts.waiting:,} messages as waiting, "
                     f"{counts[queue_id]:,} are listed",
                 )
-        known = self._queues.keys() | self._leaving
-        strangers = sum(count for queue_id, count in counts.items() if queue_id not in known)
+        known_ids = self._queues.keys() | self._leaving
+        strangers = sum(count for queue_id, count in counts.items() if queue_id not in known_ids)
         if strangers:
             self._wrong(
                 f"{strangers:,} waiting messages belong to queues that are gone",
                 severity="waste",
             )
-        return found
+        return slots_by_bucket
 
     def _aging(self) -> set[tuple[int, int]]:
         """The buckets that are listed as having done messages, by queue."""
-        found = set()
+        buckets = set()
         for row in self._replay.sound_rows(keys.AGING, key_bytes=AGING_BYTES):
             queue_id, stage, _, bucket_id = keys.aging_bucket(row.key)
-            known = queue_id in self._queues or queue_id in self._leaving
-            if not known and not self._replay.broken_at:
+            is_known = queue_id in self._queues or queue_id in self._leaving
+            if not is_known and not self._replay.broken_at:
                 self._wrong(
                     f"a bucket of queue {queue_id}, which is gone, is listed as aging",
                     severity="waste",
                 )
             if stage == HAS_DONE:
-                found.add((queue_id, bucket_id))
-        return found
+                buckets.add((queue_id, bucket_id))
+        return buckets
 
     def _check_waiting(
         self, queue: QueueState, bucket_id: int, bucket: Bucket, slots: list[int]

@@ -1,7 +1,7 @@
-"""The replay: what the unfolded commits add to the records, as far as they can be trusted.
+"""The replay of unfolded commits over the records, as far as the commits are sound.
 
-Deltas are contiguous. Where one is damaged or missing, nothing behind it can be applied: the store
-cannot be opened then, and what the later commits say of logs is kept to tell what is lost.
+Deltas are contiguous. A damaged or missing delta stops the replay, and the store cannot be opened. The
+later commits are used only to say which records are lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Replay:
         self._rows = rows
         self._findings = findings
         self._entities: dict[bytes, Entity | None] = {}
-        """Entities that deltas change; None where the record below is damaged."""
+        """Entities with changes in deltas; None if the stored record is damaged."""
         self.overlay = Overlay()
         self.last_seq = 0
         self.next_id = 0
@@ -48,10 +48,10 @@ class Replay:
     def run(self) -> None:
         """Apply every delta."""
         first, expected = 0, 0
-        for found in self._rows.walk_deltas():
-            seq = keys.number(found.key) if len(found.key) == 10 else -1
+        for row in self._rows.walk_deltas():
+            seq = keys.number(row.key) if len(row.key) == 10 else -1
             first = first or seq
-            self._take(found, seq, expected or seq)
+            self._take(row, seq, expected or seq)
             expected = seq + 1
             self.last_seq = max(self.last_seq, seq)
             self._findings.report.commits_unfolded += 1
@@ -63,19 +63,19 @@ class Replay:
             )
 
     def entities(self, kind: int) -> Iterator[tuple[bytes, Entity]]:
-        """Every sound entity of a type; the others are reported."""
+        """Yield every sound entity of a type, and report damaged entities."""
         start, stop = keys.range_of(keys.prefix(kind))
-        for found in self._rows.walk(start, stop):
-            entity = self._entities.get(found.key)
-            if found.problem:
-                if found.key not in self._entities:
-                    self.report_row(found.key, found.problem)
-            elif entity is None and found.key not in self._entities:
-                entity = self._load(found.key)
+        for row in self._rows.walk(start, stop):
+            entity = self._entities.get(row.key)
+            if row.problem:
+                if row.key not in self._entities:
+                    self.report_row(row.key, row.problem)
+            elif entity is None and row.key not in self._entities:
+                entity = self._load(row.key)
             if entity is not None and entity.exists():
-                self._check_age(found.key, entity)
-                yield found.key, entity
-            self._entities.pop(found.key, None)
+                self._check_age(row.key, entity)
+                yield row.key, entity
+            self._entities.pop(row.key, None)
         for key in sorted(key for key in self._entities if start <= key < stop):
             entity = self._entities.pop(key)
             if entity is not None and entity.exists():
@@ -86,12 +86,12 @@ class Replay:
         start, stop = keys.range_of(keys.prefix(kind))
         held, key_of = self.overlay, attrgetter("key")
         unfolded = (Found(key, held.get(key) or b"") for key in sorted(held.keys(start, stop)))
-        found = heapq.merge(unfolded, self._rows.walk(start, stop), key=key_of)
-        for _, same in groupby(found, key=key_of):
-            yield next(same)
+        rows = heapq.merge(unfolded, self._rows.walk(start, stop), key=key_of)
+        for _, versions in groupby(rows, key=key_of):
+            yield next(versions)
 
     def sound_rows(self, kind: int, *, key_bytes: int) -> Iterator[Found]:
-        """Those with a checksum that fits and a key that is whole; the others are reported."""
+        """Yield rows with a correct checksum and a complete key, and report the others."""
         for row in self.rows(kind):
             if row.problem or len(row.key) != key_bytes:
                 self.report_row(row.key, row.problem or "its key is cut")
@@ -102,11 +102,11 @@ class Replay:
         """Note a damaged record, in the words of what it was for."""
         self._findings.add("row", f"{describe(key)} is damaged: {problem}")
 
-    def _take(self, found: Found, seq: int, expected: int) -> None:
+    def _take(self, row: Found, seq: int, expected: int) -> None:
         try:
-            if found.problem or seq < 0:
-                raise CorruptionError(found.problem or "its number is negative")
-            delta = deltas.decode(seq, found.value)
+            if row.problem or seq < 0:
+                raise CorruptionError(row.problem or "its number is negative")
+            delta = deltas.decode(seq, row.value)
         except CorruptionError as error:
             self._break(expected, f"commit {seq} is damaged: {error}")
             return

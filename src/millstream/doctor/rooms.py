@@ -30,8 +30,8 @@ class RoomExamination:
             assert isinstance(entity, RoomState)
             self._states[keys.number(key)] = entity
         for _ in replay.entities(keys.INSTANCE):
-            pass  # that they can be read is all that must hold
-        findings.report.rooms = sum(one.name.startswith(ROOM) for one in self._heads.values())
+            pass  # readable rows are the only requirement
+        findings.report.rooms = sum(head.name.startswith(ROOM) for head in self._heads.values())
 
     def check_rooms(self) -> None:
         """Every row belongs to a room, and is counted by it."""
@@ -44,14 +44,14 @@ class RoomExamination:
             return
         for log_id, head in self._heads.items():
             state = self._states.get(log_id, RoomState())
-            for what, counted, found in (
+            for label, counted, actual in (
                 ("retained values", state.retained, retained[log_id]),
                 ("bytes of retained values", state.retained_bytes, sizes[log_id]),
                 ("users", state.users, len(users[log_id])),
                 ("connections", state.connections, connections[log_id]),
             ):
-                if counted != found:
-                    self._wrong(f"log {head.name!r} counts {counted:,} {what}, and has {found:,}")
+                if counted != actual:
+                    self._wrong(f"log {head.name!r} counts {counted:,} {label}, and has {actual:,}")
 
     def _retained(self) -> tuple[Counter[int], Counter[int]]:
         """How many values each room retains, and their bytes."""
@@ -70,7 +70,7 @@ class RoomExamination:
         return counts, sizes
 
     def _presence(self) -> tuple[dict[int, set[str]], Counter[int]]:
-        """Who is in each room, and how many connections are there; each is listed as it should."""
+        """Check the users of each room and their connections against the lists."""
         listed = {row.key for row in self._sound(keys.ATTENDANCE)}
         listed |= {row.key for row in self._sound(keys.DEPARTURE)}
         users: dict[int, set[str]] = defaultdict(set)
@@ -78,16 +78,16 @@ class RoomExamination:
         for row in self._sound(keys.PRESENCE):
             try:
                 log_id, user, _, _ = room_keys.presence_parts(row.key)
-                found = decode_connection(row.key, row.value)
+                connection = decode_connection(row.key, row.value)
             except (CorruptionError, UnicodeDecodeError) as error:
                 self._replay.report_row(row.key, str(error))
                 continue
             users[log_id].add(user)
-            counts[log_id] += not found.due_ms
+            counts[log_id] += not connection.due_ms
             key = (
-                room_keys.departure(found.due_ms, row.key)
-                if found.due_ms
-                else room_keys.attendance(found.generation, row.key)
+                room_keys.departure(connection.due_ms, row.key)
+                if connection.due_ms
+                else room_keys.attendance(connection.generation, row.key)
             )
             if log_id not in self._heads:
                 self._wrong(f"user {user!r} is in the room of log {log_id}, which is gone")
@@ -101,7 +101,7 @@ class RoomExamination:
         return users, counts
 
     def _check_listed(self, listed: set[bytes]) -> None:
-        """What is listed is there, unless its room was deleted: then it is forgotten by and by."""
+        """Check that listed entries exist, except entries of deleted rooms, which expire later."""
         for key in listed:
             of = room_keys.attended if key[1] == keys.ATTENDANCE else room_keys.departed
             log_id, user, _, _ = room_keys.presence_parts(of(key))
@@ -112,7 +112,7 @@ class RoomExamination:
                 )
 
     def _sound(self, kind: int) -> Iterator[Found]:
-        """Rows with a checksum that fits; the others are reported."""
+        """Yield rows with a correct checksum, and report the others."""
         for row in self._replay.rows(kind):
             if row.problem:
                 self._replay.report_row(row.key, row.problem)

@@ -48,11 +48,11 @@ _TREE = re.compile(r"[Tt]ree (\d+) page \d+")
 _UNUSED_PAGE = re.compile(r"Page (\d+): never used")
 
 Place = bytes | int
-"""Of a row in its table: its key, or its number."""
+"""The key or the number of a row in its table."""
 
 
 class FileRows(SqliteSnapshot):
-    """One snapshot of a file; close it when done."""
+    """A snapshot of a file; close the snapshot when done."""
 
     keeper = "SQLite"
     is_twofold = False  # `integrity` compares both indexes of the records with their table
@@ -86,49 +86,51 @@ class FileRows(SqliteSnapshot):
         self._progress(stage, self._done, self._total)
 
     def break_in_log(self) -> Break | None:
-        """Where the write-ahead log is damaged, so that SQLite ignores commits behind."""
+        """Return the damage of the write-ahead log that makes SQLite ignore later commits."""
         try:
             return break_in_log(self._path, self._connection)
-        except apsw.Error:  # SQLite does not say how much of it is in order: all is looked at
+        except (
+            apsw.Error
+        ):  # SQLite does not say how many frames are valid, so all frames are checked
             return find_break(Path(f"{self._path}-wal"))
 
     def integrity(self) -> list[str]:
-        """What SQLite's own check finds wrong, the application's tables included.
+        """Run SQLite's own check, application tables included, and yield its findings.
 
-        A page whose checksum does not fit ends that check. It is then repeated without comparing
-        checksums, and so is all that follows: to see what can still be read.
+        A page with a wrong checksum ends that check. The doctor then repeats the check without page
+        checksums, and reads the rest of the file without them, to find readable rows.
         """
-        found = self._integrity()
-        if not self.page_checksums or not found:
-            return found
+        problems = self._integrity()
+        if not self.page_checksums or not problems:
+            return problems
         pages = list(_damaged_pages(self._path))
         if pages:
             self._findings.report.complete = False
             self._connection.execute("PRAGMA checksum_verification = OFF")
-            found = [
+            problems = [
                 *(f"the checksum of page {number:,} does not fit" for number in pages),
                 *self._integrity(),
             ]
-        return found
+        return problems
 
     def _integrity(self) -> list[str]:
         self._connection.set_progress_handler(self._tick, STEPS_PER_TICK)
         try:
-            found = [str(row[0]) for row in self._execute("PRAGMA integrity_check")]
+            problems = [str(row[0]) for row in self._execute("PRAGMA integrity_check")]
         except (apsw.Error, UnicodeDecodeError) as error:  # names may be damaged as well
-            found = [str(error)]
+            problems = [str(error)]
         finally:
             self._connection.set_progress_handler(None)
-        return [] if found == ["ok"] else [self._in_words(line) for line in found]
+        return [] if problems == ["ok"] else [self._in_words(line) for line in problems]
 
     def _in_words(self, line: str) -> str:
         """What SQLite says, and what it means for the rows of a store."""
-        if found := _NOT_IN_INDEX.search(line):
-            return f"{line}: {self._record(int(found[1]))} cannot be found by its key"
-        if found := _TREE.search(line):
-            return f"{line}: rows of {self._tree(int(found[1]))} may be lost"
-        if found := _UNUSED_PAGE.search(line):
-            return f"{line}: page {int(found[1]):,} belongs to no table; rows in it are not found"
+        if match := _NOT_IN_INDEX.search(line):
+            return f"{line}: {self._record(int(match[1]))} cannot be found by its key"
+        if match := _TREE.search(line):
+            return f"{line}: rows of {self._tree(int(match[1]))} may be lost"
+        if match := _UNUSED_PAGE.search(line):
+            return f"{line}: page {int(match[1]):,} belongs to no table; rows in it are not found"
         if _WRONG_COUNT.search(line):
             return f"{line}: rows and their index do not agree"
         return line
@@ -136,30 +138,30 @@ class FileRows(SqliteSnapshot):
     def _record(self, row: int) -> str:
         try:
             query = f"SELECT CAST(key AS BLOB) FROM {RECORD} NOT INDEXED WHERE rowid = ?"
-            found = self._execute(query, (row,)).fetchone()
+            record = self._execute(query, (row,)).fetchone()
         except apsw.Error:
-            found = None
-        return f"row {row:,}" if found is None or found[0] is None else describe(found[0])
+            record = None
+        return f"row {row:,}" if record is None or record[0] is None else describe(record[0])
 
     def _tree(self, root_page: int) -> str:
         """The table or index whose pages hang below a root page."""
         try:
             query = "SELECT type || ' ' || name FROM sqlite_schema WHERE rootpage = ?"
-            found = self._execute(query, (root_page,)).fetchone()
+            table = self._execute(query, (root_page,)).fetchone()
         except (apsw.Error, UnicodeDecodeError):
-            found = None
-        return "an unknown table" if found is None else str(found[0])
+            table = None
+        return "an unknown table" if table is None else str(table[0])
 
     def count(self) -> dict[str, int]:
         """The rows in each table, by its short name; what cannot be counted is left out."""
-        found = {}
+        counts = {}
         for table in TABLES:
             try:
-                found[table.removeprefix(PREFIX)] = self._sum(f"SELECT count(*) FROM {table}")
+                counts[table.removeprefix(PREFIX)] = self._sum(f"SELECT count(*) FROM {table}")
             except apsw.Error:
-                continue  # the walk says where it breaks
-        self._total = sum(found.values())
-        return found
+                continue  # the walk reports the break
+        self._total = sum(counts.values())
+        return counts
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; a damaged or unreachable one raises `CorruptionError`."""
@@ -174,10 +176,10 @@ class FileRows(SqliteSnapshot):
             raise CorruptionError(f"it cannot be read: {error}", what="row", where=key) from error
         if row is None:
             return None
-        found = self._checked(key, *row)
-        if found.problem:
-            raise CorruptionError(found.problem, what="row", where=key)
-        return found.value
+        checked = self._checked(key, *row)
+        if checked.problem:
+            raise CorruptionError(checked.problem, what="row", where=key)
+        return checked.value
 
     def payload(self, key: bytes) -> bytes | None:
         """As `get`, and counted as checked."""
@@ -210,9 +212,9 @@ class FileRows(SqliteSnapshot):
     def _walk(self, table: str, start: Place, stop: Place) -> Iterator[Found]:
         last: Place | None = None
         try:
-            for place, found in self._rows(table, start, stop):
+            for place, row in self._rows(table, start, stop):
                 last = place
-                yield found
+                yield row
             return
         except apsw.Error as error:
             reason = str(error)
@@ -225,8 +227,8 @@ class FileRows(SqliteSnapshot):
         )
         if behind is not None:
             try:
-                for _, found in self._rows(table, behind, stop):
-                    yield found
+                for _, row in self._rows(table, behind, stop):
+                    yield row
             except apsw.Error as error:
                 self._findings.add("file", f"table {table} is damaged again behind it: {error}")
 
@@ -245,17 +247,17 @@ class FileRows(SqliteSnapshot):
     def _behind(self, table: str, after: Place, stop: Place) -> Place | None:
         """The first row that can still be reached, coming from the end."""
         column, selected = _column(table)
-        found: Place | None = None
+        last: Place | None = None
         try:
             for (place,) in self._execute(
                 f"SELECT {selected} FROM {table} WHERE {column} > ? AND {column} < ? "
                 f"ORDER BY {column} DESC",
                 (after, stop),
             ):
-                found = place
+                last = place
         except apsw.Error:
             pass  # as far as it goes
-        return found
+        return last
 
     def _checked(self, key: bytes, value: bytes | None, crc: int | None, types: str) -> Found:
         return Found(key, value or b"", problem_of(key, value, crc, types))
@@ -311,9 +313,9 @@ def _open(path: Path) -> tuple[apsw.Connection, str]:
 
 
 def _inspect(path: Path) -> str:
-    """Refuse a file that is no store, by its first page; what is missing at its end.
+    """Refuse a file without the first page of a store; return the bytes missing at its end.
 
-    Unlike for use, it may be read-only.
+    A read-only file is allowed.
     """
     if is_open_here(path):
         return ""
@@ -414,10 +416,10 @@ def _connect_by(vfs: str | None, address: str, *, lenient: bool) -> apsw.Connect
 
 
 def _damaged_pages(path: Path) -> Iterator[int]:
-    """The pages, numbered from 1, that are not what was written; also those that nothing uses.
+    """Return the numbers of damaged pages, counted from 1, unused pages included.
 
-    SQLite's own check stops at the first of them. The file is read by SQLite's own means: closing it
-    otherwise would drop the locks that this process has on it.
+    SQLite's own check stops at the first damaged page. SQLite reads the file here, because closing a
+    plain file handle would drop the locks of this process.
     """
     flags = [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0]
     file = apsw.VFSFile("unix", str(path), flags)

@@ -1,4 +1,4 @@
-"""Which message ids have been seen: one bit each, in chunks that are made when first touched."""
+"""A set of message ids: one bit per id, in chunks that are allocated on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Visited:
         self._chunks: dict[int, bytearray] = {}
 
     def add(self, number: int) -> bool:
-        """Put an id in; False if it was there already."""
+        """Add an id; False if the set contains it already."""
         chunk = self._chunks.setdefault(number >> CHUNK_BITS, bytearray(1 << (CHUNK_BITS - 3)))
         at, bit = (number & _MASK) >> 3, 1 << (number & 7)
         if chunk[at] & bit:

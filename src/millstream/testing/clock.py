@@ -8,11 +8,11 @@ from millstream.errors import InvalidInput
 from millstream.record import Seconds, to_ms
 
 START_MS = 1_700_000_000_000
-"""Where the wall clock begins, unless said otherwise: some day in November 2023."""
+"""The default start of the wall clock: a day in November 2023."""
 
 
 class SimulatedClock:
-    """A machine's clocks in a test's hands; any thread may read and move them."""
+    """The clocks of a simulated machine; any thread may read and move them."""
 
     def __init__(self, wall_ms: int = START_MS) -> None:
         self._lock = threading.Lock()

@@ -21,19 +21,19 @@ def corrupt(engine: Engine, key: bytes) -> None:
 
 
 def _corrupt_file(engine: Engine, key: bytes) -> None:
-    """By a plain connection: it writes sound pages, so that the row's own checksum must tell.
+    """Flip a bit over a plain connection: pages stay sound, so only the row checksum can tell.
 
-    A value that is empty gets a byte.
+    An empty value gets a byte.
     """
     table = NUMBERED.get(key[1])
     column, at = ("id", keys.number(key)) if table else ("key", key)
     row = f"{table or RECORD} WHERE {column} = ?"
     connection = apsw.Connection(engine.place)
     try:
-        found = connection.execute(f"SELECT value FROM {row}", (at,)).fetchone()
-        if found is None:
+        row_found = connection.execute(f"SELECT value FROM {row}", (at,)).fetchone()
+        if row_found is None:
             raise _missing(key)
-        flipped = bytes((found[0][0] ^ 8, *found[0][1:])) if found[0] else b"\x08"
+        flipped = bytes((row_found[0][0] ^ 8, *row_found[0][1:])) if row_found[0] else b"\x08"
         row = f"{table or RECORD} SET value = ? WHERE {column} = ?"
         connection.execute(f"UPDATE {row}", (flipped, at))
     finally:
@@ -48,7 +48,7 @@ def _corrupt_memory(engine: Engine, key: bytes) -> None:
 
 
 def _corrupt_bucket(engine: Engine, key: bytes) -> None:
-    """By a write of SlateDB's own: its blocks are sound, so that the row's own checksum must tell."""
+    """Flip a bit by a write of SlateDB: blocks stay sound, so only the row checksum can tell."""
     assert isinstance(engine, SlateEngine)
     if not engine.rewrite(key, lambda cell: bytes((cell[0] ^ 8, *cell[1:]))):
         raise _missing(key)

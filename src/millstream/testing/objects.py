@@ -41,17 +41,17 @@ WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 def one_write_at_a_time(application: WsgiApplication) -> WsgiApplication:
-    """The same server, whose writes do not overlap.
+    """A moto server with serialized writes.
 
-    Moto looks whether a condition holds, and stores the object in a second step. Of two requests at
-    once both could succeed: two writers would then both believe that they are the one.
+    Moto checks a condition and stores the object in two steps. Two concurrent requests could both
+    succeed, and two writers could both believe that they hold the bucket.
     """
     turn = threading.Lock()
 
     def handle(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             return application(environ, start_response)
-        # Some clients send a body in chunks, without its length: it ends by itself.
+        # Read a chunked body, which has no length, up to its last chunk.
         ends = environ.get("wsgi.input_terminated")
         size = -1 if ends else int(environ.get("CONTENT_LENGTH") or 0)
         environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(size))
@@ -62,8 +62,8 @@ def one_write_at_a_time(application: WsgiApplication) -> WsgiApplication:
 
 
 Fault = Literal["refuse", "deny", "lose", "repeat"]
-"""What a proxy does to a request: it answers 503 or 403 in the server's place; it forwards it and
-loses the answer; or it forwards it twice, and gives the second answer."""
+"""The faults of the proxy: answer 503 or 403 in place of the server; forward and lose the answer;
+forward twice and return the second answer."""
 
 ObjectAnswer = tuple[int, list[tuple[str, str]], bytes]
 """Status, headers and body of an answer."""
@@ -93,16 +93,16 @@ def object_server() -> Iterator[str]:
 @contextmanager
 def variables(address: str) -> Iterator[dict[str, str]]:
     """The environment variables that lead to a server, set while the block runs."""
-    wanted = {
+    variables = {
         "AWS_ENDPOINT_URL": address,
         "AWS_ACCESS_KEY_ID": "trial",
         "AWS_SECRET_ACCESS_KEY": "trial",
         "AWS_REGION": "us-east-1",
     }
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
-        yield wanted
+        yield variables
     finally:
         for name, value in before.items():
             if value is None:
@@ -112,7 +112,7 @@ def variables(address: str) -> Iterator[dict[str, str]]:
 
 
 class ObjectProxy:
-    """A server of objects that stands before another one, and does to its requests what it is told."""
+    """A proxy before an object server, with faults on demand."""
 
     def __init__(self, behind: str) -> None:
         self.delay_s = 0.0
@@ -183,15 +183,15 @@ class ObjectProxy:
     def ask(self, request: BaseHTTPRequestHandler, body: bytes) -> ObjectAnswer:
         """What the server behind answers to a request."""
         connection = http.client.HTTPConnection(self._behind, timeout=60)
-        kept = {
+        headers = {
             name: value
             for name, value in request.headers.items()
             if name.lower() not in self.ignores and name.lower() not in self.replaces
         } | self.replaces
         try:
-            connection.request(request.command, request.path, body or None, kept)
-            found = connection.getresponse()
-            return found.status, found.getheaders(), found.read()
+            connection.request(request.command, request.path, body or None, headers)
+            response = connection.getresponse()
+            return response.status, response.getheaders(), response.read()
         finally:
             connection.close()
 

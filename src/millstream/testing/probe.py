@@ -1,4 +1,4 @@
-"""The probe: what a test may ask of an open store, and do to it, beyond what its nouns offer.
+"""The probe: questions and manipulations of an open store for tests, beyond its public nouns.
 
 It works for handles of threads and of coroutines, and for stores in a file and in memory. Its
 methods are plain calls on both surfaces, but for `until_async`. It needs the store in its own process.
@@ -55,9 +55,9 @@ class Probe:
         return self._store.pause_keeper()
 
     def hold_commits(self) -> AbstractContextManager[object]:
-        """A block during which no commit begins: callers that write wait until its end.
+        """Block new commits for the length of a `with` block: writers wait until its end.
 
-        The block itself must not write: it would wait for its own end. Other threads or tasks may.
+        The block itself must not write, because it would wait for its own end.
         """
         return self._store.hold()
 
@@ -69,27 +69,27 @@ class Probe:
         start, stop = keys.range_of(keys.prefix(kind))
 
         def find(state: State, snapshot: Snapshot) -> dict[bytes, bytes]:
-            found = dict(snapshot.scan(start, stop, limit=ROWS_MAX))
+            rows = dict(snapshot.scan(start, stop, limit=ROWS_MAX))
             held = state.overlay.oldest(state.seq)
-            return found | {key: value for key, value in held if start <= key < stop}
+            return rows | {key: value for key, value in held if start <= key < stop}
 
         return self._store.look(find)
 
     def damage(self, key: bytes) -> None:
-        """Flip one bit of a stored row, behind the engine's back: who reads it next is told.
+        """Flip a bit of a stored row behind the engine; the next read raises `CorruptionError`.
 
-        What is not folded has no row yet, and raises `InvalidInput`; `fold()` stores all but the
-        newest commit. What the handle remembers of the row it still knows until it is opened again.
+        Unfolded data has no row yet and raises `InvalidInput`; `fold()` stores all commits except the
+        newest. Cached values of the handle stay intact until the store is opened again.
         """
         corrupt(self._store.engine, key)
 
     def waiting(self) -> int:
-        """How many waits there are: one for each caller, or line of claims, and what it waits for."""
+        """Return the number of waits: a caller, or a line of claims, counts once per watched object."""
         owners = [getattr(wake, "__self__", None) for wake in self._store.watch.wakes()]
-        return sum(one.waiting if isinstance(one, Feed) else 1 for one in owners)
+        return sum(owner.waiting if isinstance(owner, Feed) else 1 for owner in owners)
 
     def claims_waiting(self, queue: str) -> int:
-        """How many claims wait for messages of a queue; 0 while one of them looks for some."""
+        """Return how many claims wait for a queue; 0 while a claim looks for messages."""
         return sum(lines.count(queue) for lines in lines_of(self._store))
 
     def until(self, holds: Callable[[], bool], *, timeout_s: float = PATIENCE_S) -> None:
@@ -139,12 +139,14 @@ class Probe:
 def lines_of(store: Store) -> list[Lines[Any]]:
     """The lines of claims in which the first keeps watch."""
     called = [wake.func for wake in store.watch.wakes() if isinstance(wake, partial)]
-    owners = {id(owner): owner for one in called if (owner := getattr(one, "__self__", None))}
+    owners = {
+        id(owner): owner for callback in called if (owner := getattr(callback, "__self__", None))
+    }
     return [owner for owner in owners.values() if isinstance(owner, Lines)]
 
 
-async def _answer(found: bool | Awaitable[bool]) -> bool:
-    return found if isinstance(found, bool) else await found
+async def _answer(answer: bool | Awaitable[bool]) -> bool:
+    return answer if isinstance(answer, bool) else await answer
 
 
 def _in_vain(timeout_s: float) -> str:

@@ -18,7 +18,7 @@ import msgspec
 
 
 class ServerProgram:
-    """One server: what it says is read all the time, so that it never waits for its reader."""
+    """A server process; threads read its output all the time, so it never blocks on a full pipe."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ServerProgram:
             reader.start()
 
     def url(self) -> str:
-        """Where it is reached, once it serves; `RuntimeError` if it ends instead."""
+        """Return the address when the server is ready; `RuntimeError` if the process ends first."""
         with self._changed:
             self._changed.wait_for(lambda: self._url or not self._open)
             if not self._url:
@@ -54,12 +54,12 @@ class ServerProgram:
             return self._url
 
     def await_said(self, text: str) -> None:
-        """Wait for a line of its standard error; `RuntimeError` if it ends without it."""
+        """Wait for a line on standard error; `RuntimeError` if the process ends first."""
         with self._changed:
-            found = self._changed.wait_for(
+            is_printed = self._changed.wait_for(
                 lambda: any(text in line for line in self.said) or not self._open
             )
-            if not found or not any(text in line for line in self.said):
+            if not is_printed or not any(text in line for line in self.said):
                 raise RuntimeError(f"the server never said {text!r}: {''.join(self.said)}")
 
     def kill(self) -> None:

@@ -13,16 +13,16 @@ OnCommit = Callable[[Commit], None]
 
 
 def recorded(engine: Engine, on_commit: OnCommit) -> Engine:
-    """The engine, and a call with every commit and every fold once it is durable, in order.
+    """An engine that calls a function with every durable commit and fold, in order.
 
-    Of several processes on one file each hands on its own. The application's own tables are no
-    part of a commit.
+    Each process on a file reports only its own commits. Changes of the application's tables are not
+    reported.
     """
     return cast(Engine, _Recorded(engine, on_commit))
 
 
 class _Around:
-    """Around another object, which does whatever this one does not do itself."""
+    """A wrapper that delegates missing attributes to the wrapped object."""
 
     def __init__(self, inner: Any, on_commit: OnCommit) -> None:
         self.__dict__.update(_inner=inner, _on_commit=on_commit)

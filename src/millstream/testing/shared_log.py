@@ -21,14 +21,14 @@ Hook = Callable[[str], None]
 
 
 class SimulatedLog:
-    """The entries that all nodes share; any thread may use it."""
+    """The entries shared by all nodes; any thread may use the log."""
 
     def __init__(self) -> None:
         self.entries: list[bytes] = []
         self.first = 1
         """Entries below it were trimmed."""
         self.late: list[tuple[bytes, int]] = []
-        """Appends on their way, whose writers have given up waiting: data, and after what."""
+        """Appends in flight whose writers stopped waiting: data, and the expected previous sequence."""
         self.hidden: list[bytes] = []
         """The newest entries, while they are not shown."""
         self.behind = b""
@@ -69,7 +69,7 @@ class SimulatedLog:
         return bool(self.hidden)
 
     def deliver(self) -> None:
-        """Everything that is on its way arrives: an entry is stored if it still fits."""
+        """Deliver all appends in flight; store an entry if it still fits the end of the log."""
         while self.late:
             self.store(*self.late.pop(0))
 
@@ -87,7 +87,7 @@ class SimulatedLog:
 
 
 class SimulatedDoor:
-    """The shared log as one node sees it."""
+    """The shared log, seen by a node."""
 
     place = "the simulated shared log"
     entry_bytes_max = 1024 * 1024
@@ -129,15 +129,15 @@ class SimulatedDoor:
                 log.changed.wait_for(lambda: log.last > after or self._closed, timeout_s)
             self._check(after)
             last = log.last if self.seen is None else min(log.last, max(self.seen, after))
-            found: list[Stored] = []
+            entries: list[Stored] = []
             size = 0
             for sequence in range(after + 1, last + 1):
                 data = log.entries[sequence - log.first]
-                if found and size + len(data) > bytes_max:
+                if entries and size + len(data) > bytes_max:
                     break
-                found.append(Stored(sequence, data))
+                entries.append(Stored(sequence, data))
                 size += len(data)
-            return found
+            return entries
 
     def held(self, *, timeout_s: float) -> Held:
         """What the log holds now."""

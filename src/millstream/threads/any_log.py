@@ -26,11 +26,11 @@ class AnyLog:
         return True
 
     def info(self) -> LogInfo | None:
-        """What a listing says of it, of all partitions together; None if it does not exist."""
+        """Return the line of a listing, summed over all partitions; None if the log does not exist."""
         return self._session.execute(c.DescribeLog(self.name))
 
     def retention(self) -> Retention:
-        """What the log, or each partition of it, may forget."""
+        """Return the retention of the log, or of each partition."""
         info = self.info()
         return Retention() if info is None else info.retention
 

@@ -36,7 +36,7 @@ _logger = logging.getLogger("millstream.cursor")
 
 
 class Source(Protocol):
-    """What a cursor reads: a log, or a staging handle over one."""
+    """The source of a cursor: a log, or a staging handle over a log."""
 
     name: str
 
@@ -44,7 +44,7 @@ class Source(Protocol):
         """The records in [start, stop)."""
 
     def start_offset(self) -> int:
-        """The first offset that is there."""
+        """Return the first offset with a record."""
 
     def end_offset(self) -> int:
         """The next offset to be given out."""
@@ -68,7 +68,7 @@ def open_cursor(
     section: int,
     on_lost: OnLost = "skip",
 ) -> Cursor:
-    """The cursor of that name; made, at `start`, if there is none."""
+    """Return the cursor of this name; make it at `start` if it does not exist."""
     check_name(name, "cursor")
     check_section(section)
     check_on_lost(on_lost)
@@ -79,7 +79,7 @@ def open_cursor(
 
 @checked_numbers
 class Cursor:
-    """How far one named reader has come; threads that share one take different records."""
+    """The position of one named reader; threads that share a cursor take different records."""
 
     def __init__(
         self,
@@ -105,16 +105,16 @@ class Cursor:
 
     def take(self, n: int = 1, *, wait: Seconds | None = None) -> list[Record]:
         """The next unacknowledged records, at most `n`, in order; waits for the first if asked."""
-        found, end = self._take(n)
-        if found or wait is None or n < 1:
-            return found
+        records, end = self._take(n)
+        if records or wait is None or n < 1:
+            return records
         arrived = self._source.wait(end, timeout=wait, setbacks=self.progress.setbacks)
         return self._take(n)[0] if arrived else []
 
     def ack(self, records: Acknowledged) -> None:
-        """Mark a record, an offset, or several, as processed; in any order, also twice.
+        """Mark a record, an offset, or several as processed; in any order, and repeatedly.
 
-        `Conflict` if they were set aside since they were taken: other records are there now.
+        Raises `Conflict` if the records were set aside after the take: their offsets hold new records.
         """
         named = listed(records)
         self._ack(ranges_of(named), named)
@@ -125,11 +125,11 @@ class Cursor:
             self._ack([(0, offset)], [offset - 1])
 
     def is_acked(self, offset: int) -> bool:
-        """Whether a position has been acknowledged; what was truncated counts as such."""
+        """Return True if a position is acknowledged; truncated positions count as acknowledged."""
         return self.progress.is_acked(offset) or offset < self._source.start_offset()
 
     def lost(self) -> list[tuple[int, int]]:
-        """Ranges that the log forgot before this handle had come there; it went on behind them."""
+        """Ranges that retention deleted before this handle read them; the handle skipped these ranges."""
         return list(self.progress.lost)
 
     def position(self) -> int:
@@ -141,7 +141,7 @@ class Cursor:
         return self.progress.floor(self._source.start_offset())
 
     def size(self) -> int:
-        """How many records have ever been appended: the position that the next one gets."""
+        """Return how many records were ever appended: the position of the next record."""
         return self._source.end_offset()
 
     def is_empty(self) -> bool:
@@ -158,7 +158,7 @@ class Cursor:
             self.progress.go_back()
 
     def seek(self, offset: int) -> None:
-        """Set the floor, forwards or back; what was acknowledged above it is forgotten."""
+        """Set the floor, forwards or back, and forget acknowledgements above the floor."""
         with self._lock:
             if self.durable:
                 self._session.execute(c.MoveCursor(self._source.name, self.name, offset))
@@ -168,7 +168,7 @@ class Cursor:
             self.progress.moved(offset)
 
     def flush(self) -> int:
-        """Move the durable floor up to the last section boundary; answers where it stands."""
+        """Move the durable floor up to the last section boundary, and return the floor."""
         if self.durable:
             return self.floor()
         with self._lock:
@@ -181,35 +181,37 @@ class Cursor:
 
     def info(self) -> CursorInfo:
         """How the cursor stands in the store."""
-        found = self._session.execute(c.DescribeCursor(self._source.name, self.name))
-        if found is None:
+        info = self._session.execute(c.DescribeCursor(self._source.name, self.name))
+        if info is None:
             raise NotFound(f"log {self._source.name!r} has no cursor {self.name!r}", name=self.name)
-        return found
+        return info
 
     def delete(self) -> bool:
         """Forget the cursor; False if it was gone already."""
         return self._session.execute(c.DeleteCursor(self._source.name, self.name))
 
     def _take(self, n: int) -> tuple[list[Record], int]:
-        """The next records, and where the log ended then; an error leaves all where it was."""
+        """Return the next records and the end of the log at this moment; an error moves nothing."""
         with self._lock:
             before = self.progress.position
-            found: list[Record] = []
+            records: list[Record] = []
             try:
                 while True:
                     extent = self._source.extent(self.progress.setbacks)
                     if extent.set_back_to is not None:
-                        self.progress.position = before  # what was found may be of what went
+                        self.progress.position = (
+                            before  # the records may belong to the part that was set aside
+                        )
                         self.progress.catch_up(extent)
-                        before, found = self.progress.position, []
-                    if not self._advance(n, extent, found):
-                        return found, extent.end
+                        before, records = self.progress.position, []
+                    if not self._advance(n, extent, records):
+                        return records, extent.end
             except BaseException:
                 self.progress.position = before  # what was not handed over comes again
                 raise
 
-    def _advance(self, n: int, extent: Extent, found: list[Record]) -> bool:
-        """Read the next run of unacknowledged records; False if there is none, or enough."""
+    def _advance(self, n: int, extent: Extent, records: list[Record]) -> bool:
+        """Read the next run of unacknowledged records; False at the end of the log or with enough records."""
         if lost := self.progress.overtaken(extent.start):
             error = forgotten(self.log_name, self.name, lost, extent.start)
             if self._on_lost == "raise":
@@ -218,22 +220,22 @@ class Cursor:
                 "records_lost log=%r cursor=%r ranges=%r", self.log_name, self.name, lost
             )
         first, stop = self.progress.next_gap(extent.start, extent.end)
-        if len(found) >= n:
+        if len(records) >= n:
             return False
         if first >= stop:
             position = max(self.progress.position, min(first, extent.end))
             self.progress.position = position
             return False
         try:
-            for record in self._source.read(first, min(stop, first + n - len(found))):
-                found.append(record)
+            for record in self._source.read(first, min(stop, first + n - len(records))):
+                records.append(record)
                 self.progress.took(record)
         except Truncated:
             pass  # retention went past us meanwhile: go on at the new start
         except CorruptionError:
-            if not found:
+            if not records:
                 raise
-            return False  # what is sound first; the next take says what is damaged
+            return False  # return the sound records first; the next take raises the damage
         return True
 
     def _ack(self, ranges: list[tuple[int, int]], named: list[Record | int]) -> None:

@@ -61,27 +61,27 @@ def open(
     retry_for: float = RETRY_FOR_S,
     read_level: str = "strong",
 ) -> Millstream:
-    """Open the store in a file, or make one; everything is durable when a call returns.
+    """Open the store in a file, or create the file; a call returns when its change is durable.
 
-    With `create=False` a file that is missing is `CannotOpen`. With `mode="r"` the store is only
-    read, and sees what others commit: nothing is made, and what writes is refused.
+    With `create=False` a missing file raises `CannotOpen`. With `mode="r"` the handle only reads, and
+    sees the commits of other handles: it creates nothing and refuses every write.
     With `durability="relaxed"` a commit survives the death of the process but not of the machine.
-    A new file is for its owner alone unless `file_mode` (such as `0o640`) says otherwise. A store
-    whose write-ahead log was damaged is refused if commits would be lost by that; `accept_loss` opens
-    it without them. `options` sets what is the engine's own affair (`SqliteOptions`, or
-    `SlateOptions`). The path `:memory:` makes a store in memory, which ends with its handle. The
-    address of a bucket (`s3://`, `gs://`, `az://`) opens the store in it, and fences its writer.
+    Only its owner may read a new file, unless `file_mode` (such as `0o640`) allows more. A store with
+    a damaged write-ahead log is refused if commits would be lost; `accept_loss` opens the store
+    without these commits. `options` configures the engine (`SqliteOptions`, or `SlateOptions`). The
+    path `:memory:` makes a store in memory, which ends with its handle. The address of a bucket
+    (`s3://`, `gs://`, `az://`) opens the store in the bucket, and fences the previous writer.
 
-    The address of a server (`http://`, `https://`) opens the store behind it. The server is shown
-    `token`, or the one in MILLSTREAM_TOKEN; `ca` names a file with the certificates to trust. One
-    attempt to connect may take `connect_timeout` seconds. A lost connection is made anew for up to
-    `retry_for` seconds: reads, and appends under a `Producer`, are then asked again; of other
-    changes that were not answered the caller learns by `OutcomeUnknown`. So long, too, everything is
-    asked again that a cluster without a leader or a quorum has refused.
+    The address of a server (`http://`, `https://`) opens the store behind it. The client
+    shows `token`, or the token in MILLSTREAM_TOKEN; `ca` names a file with the certificates to trust.
+    One attempt to connect may take `connect_timeout` seconds. The client replaces a lost connection
+    for up to `retry_for` seconds and then repeats reads, and appends under a `Producer`. Other
+    changes without an answer raise `OutcomeUnknown`. Requests that a cluster refuses for lack of a
+    leader or a quorum are repeated for the same time.
 
-    Of a cluster several nodes are named, as a list or with commas between: the client asks the
-    leading one, and goes to another if that one fails. `read_level` says how fresh reads must be:
-    "strong", "bounded:SECONDS" (behind), or "eventual", for which any node answers by itself.
+    Name several nodes of a cluster as a list, or separated by commas: the client asks the leader, and
+    moves to another node if the leader fails. `read_level` says how fresh reads must be:
+    "strong", "bounded:SECONDS" (behind), or "eventual", which any node answers alone.
     """
     if mode not in ("rw", "r"):
         raise InvalidInput(f"mode is 'rw' or 'r', not {mode!r}")
@@ -133,23 +133,23 @@ class Millstream:
     @overload
     def log(self, name: str, *, partitions: int) -> PartitionedLog: ...
     def log(self, name: str, *, partitions: int | None = None) -> Log | PartitionedLog:
-        """The log of that name; it comes to exist with its first append.
+        """Return the log of this name; the first append creates the log.
 
-        With `partitions` it has so many: records are spread by their keys, and in order per key.
+        `partitions` is their number: records are spread by key, and stay in order per key.
         """
         if partitions is None:
             return Log(self._session, name)
         return PartitionedLog(self._session, name, partitions)
 
     def partitioned_log(self, name: str) -> PartitionedLog:
-        """The log of that name with as many partitions as it has; `NotFound` if it has none."""
+        """Return the partitioned log of this name; `NotFound` if the log has no partitions."""
         return open_partitioned(self._session, name)
 
     def logs(self, *, partitions: bool = False) -> Iterator[LogInfo]:
-        """Every log, in the order of their names.
+        """List all logs in the order of their names.
 
-        One with partitions is one log, of which all figures are sums; it stands where the first of its
-        partitions does. With `partitions` these are told instead.
+        A log with partitions is one entry with sums, at the position of its first partition. With
+        `partitions` the list has an entry per partition instead.
         """
         after = ""
         while page := self._session.execute(c.ListLogs(after, ENTRIES_PER_PAGE, partitions)):
@@ -163,10 +163,10 @@ class Millstream:
 
     @takes_settings
     def create_queue(self, name: str, **settings: Unpack[QueueSettings]) -> Queue:
-        """Make a queue, or make it what the settings say (`QueueSpec` says what each is).
+        """Create a queue, or alter it to these settings (`QueueSpec` explains each setting).
 
-        What is not named has its default, also if the queue was altered since. So it can be said at
-        every start, by any number of processes at once. A setting that differs and cannot be altered
+        Settings that are not named get their defaults, even if the queue was altered before. So any
+        number of processes may call this at every start. A setting that differs and cannot be altered
         now raises `Conflict`, and nothing changes.
         """
         queue = Queue(self._session, name)
@@ -196,9 +196,9 @@ class Millstream:
         return self._session.execute(ListInstances())
 
     def remove_instance(self, name: str) -> bool:
-        """Forget a server that is gone without having stopped; False if there is none to forget.
+        """Forget a server that died without a clean stop; False if no such server is registered.
 
-        Raises `Locked` if it is alive.
+        Raises `Locked` if the server is alive.
         """
         return self._session.execute(RemoveInstance(name))
 
@@ -209,7 +209,7 @@ class Millstream:
     def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> SqlResult:
         """Read the application's own tables in the store's file; a transaction's `sql` writes them.
 
-        Only a program that has opened the file can: neither a server nor a cluster offers it.
+        Only a program that opened the file can do this: servers and clusters refuse.
         """
         return self._session.execute(QuerySql(statement, sql_parameters(parameters)))
 
@@ -226,11 +226,10 @@ class Millstream:
         token: str | None = None,
         create: bool = False,
     ) -> Outcome:
-        """Exchange with another store what one has and the other lacks; docs/REPLICAS.md says how.
+        """Exchange missing records with another store in both directions; see docs/REPLICAS.md.
 
-        `peer` is an open store, a file, or the address of a server, which is shown `token`. A file
-        that is not there is made if `create` says so. A log that cannot be brought together raises
-        its error once all the others are done.
+        `peer` is an open store, a file, or the address of a server that accepts `token`. `create` makes
+        a missing file. A log that cannot be synced raises its error after all other logs are done.
         """
         options = Options(
             direction=direction, logs=logs, on_fork=on_fork, compress=compress, truncate=truncate
@@ -262,7 +261,7 @@ class Millstream:
             yield from follow(self._session, session, options, tell=progress, stop=stop)
 
     def store_id(self) -> str:
-        """The name of this store among its peers: what a log is handed over to."""
+        """The name of this store among its peers: a log is handed over to this name."""
         return self._session.execute(GetStoreId())
 
     def stats(self) -> dict[str, Any]:
@@ -282,7 +281,7 @@ class Millstream:
 def _session_of(
     peer: Millstream | str | os.PathLike[str], token: str | None, *, create: bool
 ) -> Iterator[Session]:
-    """The session of a peer; one that is opened here is closed here."""
+    """Yield the session of a peer; close the session if this function opened it."""
     if isinstance(peer, Millstream):
         yield peer.session
         return

@@ -37,7 +37,7 @@ from millstream.threads.stage import Stage, open_stage
 class Log(AnyLog):
     """Records at stable offsets: append at the end, read anywhere, forget from the front.
 
-    A log comes to exist with its first append; until then it reads as empty.
+    The first append creates the log; before, reads find an empty log.
     """
 
     def __init__(self, session: Session, name: str) -> None:
@@ -92,7 +92,7 @@ class Log(AnyLog):
         return range(first, first + (1 if isinstance(records, Single) else records.count))
 
     def get(self, offset: int) -> Record | None:
-        """The record at an offset; None if it was truncated or is not there yet."""
+        """Return the record at an offset; None below the start and at or past the end."""
         if not 0 <= offset <= MESSAGE_ID_MAX:
             return None
         try:
@@ -111,10 +111,9 @@ class Log(AnyLog):
         return self.get(end - 1) if end > start else None
 
     def read(self, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
-        """The records in [start, stop), as the log stands now; streams, a few blocks at a time.
+        """Yield the records in [start, stop) as of now; a few blocks are in memory at a time.
 
-        A `start` that was truncated raises `Truncated`; without one, reading begins at the first
-        record that is there.
+        A truncated `start` raises `Truncated`; without `start`, reading begins at the first record.
         """
         for block in self.read_blocks(start, stop):
             yield from block.records()
@@ -181,7 +180,7 @@ class Log(AnyLog):
         return end - start
 
     def is_empty(self) -> bool:
-        """Whether no record is there: none was appended yet, or all were forgotten."""
+        """Return True if the log holds no record: none was appended, or all were deleted."""
         start, end = self._bounds()
         return start == end
 
@@ -209,10 +208,10 @@ class Log(AnyLog):
         section: int = SECTION,
         on_lost: OnLost = "skip",
     ) -> Cursor:
-        """The cursor of that name; made, at `start`, if there is none.
+        """Return the cursor of this name; make it at `start` if it does not exist.
 
-        If the log forgets records before the cursor has read them, it goes on behind them, and
-        writes a line to the program's log. With `on_lost="raise"` the take raises `Truncated`.
+        If retention deletes records before the cursor read them, the cursor skips them and writes a
+        line to the program's log. With `on_lost="raise"` the take raises `Truncated`.
         """
         return open_cursor(
             self._session,
@@ -225,11 +224,11 @@ class Log(AnyLog):
         )
 
     def cursors(self) -> list[CursorInfo]:
-        """How each cursor stands."""
+        """List the cursors of the log with their positions."""
         return self._session.execute(c.ListCursors(self.name))
 
     def delete_cursor(self, name: str) -> bool:
-        """Forget a cursor; False if there was none."""
+        """Delete a cursor; False if it did not exist."""
         return self._session.execute(c.DeleteCursor(self.name, check_name(name, "cursor")))
 
     def stage(self, *, section: int = SECTION) -> Stage:
@@ -240,9 +239,9 @@ class Log(AnyLog):
         return open_stage(self._session, self, section=section)
 
     def fork(self, name: str | None = None) -> Log:
-        """A log of its own that begins as this one is now; nothing is copied.
+        """Create a log that begins with the records of this log; no bytes are copied.
 
-        It reads what this log holds now, and what is appended to it; this log goes on without it.
+        The fork holds the present records of this log and its own appends; this log does not see them.
         """
         if name is not None:
             check_name(name)
@@ -257,7 +256,7 @@ class Log(AnyLog):
         return self._session.execute(c.MergeFork(self.name, on_fork))
 
     def parent(self) -> str | None:
-        """The name of the log that this one was forked from; None if it is no fork."""
+        """Return the name of the parent log; None if this log is not a fork."""
         return self._session.execute(c.GetParent(self.name))
 
     def owner(self) -> Owner:
@@ -269,11 +268,11 @@ class Log(AnyLog):
         return self._session.execute(c.HandOver(self.name, check_name(to, "store")))
 
     def take_over(self) -> Owner:
-        """Take the log over: appends happen here from now on. Its owner so far learns of it by a sync."""
+        """Become the owner of the log: this store appends from now on. A sync informs the previous owner."""
         return self._session.execute(c.TakeOver(self.name))
 
     def delete(self) -> bool:
-        """Forget the log, its cursors and its metadata; False if there was none."""
+        """Delete the log, its cursors and its metadata; False if the log did not exist."""
         return self._session.execute(c.DeleteLog(self.name))
 
     def _bounds(self) -> tuple[int, int]:
@@ -285,7 +284,7 @@ class Log(AnyLog):
 
 
 class Metadata(Entries):
-    """A log's metadata; each access is one command."""
+    """The metadata of a log; each access is one command."""
 
     def __init__(self, session: Session, log: str) -> None:
         self._session = session
@@ -311,6 +310,6 @@ class Metadata(Entries):
         self._session.execute(c.SetMetadata(self._log, key, delete=True))
 
     def compare_and_set(self, key: str, *, expect: Any, value: Any) -> None:
-        """Set an entry if it is as expected (None: absent), else raise `MetadataConflict`."""
+        """Set an entry if it has the expected value (None: absent), else raise `MetadataConflict`."""
         checked, value, expect = check_name(key, "metadata"), check_json(value), check_json(expect)
         self._session.execute(c.SetMetadata(self._log, checked, value, expect=expect, compare=True))

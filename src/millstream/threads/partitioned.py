@@ -1,6 +1,6 @@
 # Generated from src/millstream/aio/partitioned.py by `make generate`: change that file, not this one.
 
-"""A log with partitions as threads hold it: several logs that are used as one."""
+"""A log with partitions as threads hold it: several logs, used as a single log."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ READ_BYTES_MIN = 64 * 1024
 
 def open_partitioned(session: Session, name: str) -> PartitionedLog:
     """The log of that name, with as many partitions as it has."""
-    parts = session.execute(c.DescribePartitions(name))
-    if not parts:
+    infos = session.execute(c.DescribePartitions(name))
+    if not infos:
         raise NotFound(f"there is no log {name!r} with partitions", name=name)
-    return PartitionedLog(session, name, len(parts), follows=True)
+    return PartitionedLog(session, name, len(infos), follows=True)
 
 
 @checked_numbers
 class PartitionedLog(AnyLog):
-    """Records spread over several logs by their keys; those of one key stay in their order.
+    """Records spread over several logs by key; records of a key stay in order.
 
-    It comes to exist with its first append. A number of partitions that is not the log's own is
-    refused with `Partitioned`.
+    The first append creates the log. A number of partitions that differs from the number of the log
+    raises `Partitioned`.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class PartitionedLog(AnyLog):
 
     @property
     def partitions(self) -> int:
-        """How many there are."""
+        """Return the number of partitions."""
         return self.spreader.partitions
 
     def partition(self, number: int) -> Log:
-        """One partition: a log like any other."""
+        """Return a partition, which is a plain log."""
         return Log(self._session, partition_name(self.name, self.spreader.check(number)))
 
     def partition_for(self, key: bytes | str) -> int:
@@ -98,10 +98,10 @@ class PartitionedLog(AnyLog):
         partition: int | None = None,
         producer: Producer | None = None,
     ) -> PartitionOffset:
-        """Add one record where its key belongs, and return where it went, once it is durable.
+        """Append a record to the partition of its key, and return its position when it is durable.
 
-        One without a key goes to the partitions in turn, or to the named one. A `producer` counts its
-        appends to one partition (`partition_for`).
+        Records without a key go to the partitions in turn, or to the named partition. A `producer`
+        counts its appends to one partition (`partition_for`).
         """
         number, command = self.spreader.one(
             value,
@@ -122,7 +122,7 @@ class PartitionedLog(AnyLog):
         headers: Sequence[HeadersLike | None] | None = None,
         timestamps: Sequence[int] | int | None = None,
     ) -> list[PartitionOffset]:
-        """Add a batch in one commit, all or nothing, and return where each record went.
+        """Append a batch in one commit, all or nothing, and return the position of each record.
 
         `keys`, `headers` and `timestamps` are columns beside the values; or hand in `Item`s.
         """
@@ -132,23 +132,23 @@ class PartitionedLog(AnyLog):
         appends = spread.appends
         if len(appends) > 1:
             return spread.places(self._append(Transact([*appends])))
-        return spread.places([self._append(one) for one in appends])
+        return spread.places([self._append(append) for append in appends])
 
     def read(
         self, start: Mapping[int, int] | None = None, stop: Mapping[int, int] | None = None
     ) -> Iterator[Record]:
-        """The records of all partitions, as they stand now; streams.
+        """Yield the records of all partitions as of now.
 
-        Those of one partition come in the order of their offsets; between partitions in about the
-        order in which they were appended. `start` and `stop` hold offsets by partition; one that
-        is not named is read from its first record to its end.
+        Records of a partition come in offset order; records of several partitions in about the order of
+        their appends. `start` and `stop` hold offsets by partition; partitions that are not named
+        are read from the first record to the end.
         """
-        parts = self.parts()
-        self._check_named(start, parts)
-        self._check_named(stop, parts)
-        bytes_max = max(READ_BYTES_MIN, self._session.limits.read_bytes_max // max(1, len(parts)))
+        infos = self.parts()
+        self._check_named(start, infos)
+        self._check_named(stop, infos)
+        bytes_max = max(READ_BYTES_MIN, self._session.limits.read_bytes_max // max(1, len(infos)))
         waiting: list[tuple[int, int, _Run]] = []
-        for number, info in enumerate(parts):
+        for number, info in enumerate(infos):
             named = (start or {}).get(number)
             first = info.start_offset if named is None else named
             last = min((stop or {}).get(number, info.end_offset), info.end_offset)
@@ -171,11 +171,11 @@ class PartitionedLog(AnyLog):
 
         Without `start`, what is in partitions that are added later is told from its first record.
         """
-        parts = self.parts()
-        self._check_named(start, parts)
+        infos = self.parts()
+        self._check_named(start, infos)
         following = [
             (start or {}).get(number, info.end_offset if start is None else info.start_offset)
-            for number, info in enumerate(parts)
+            for number, info in enumerate(infos)
         ] or [0] * self.partitions
         while self.wait(following, timeout=timeout):
             following += [0] * (len(self.parts()) - len(following))
@@ -190,21 +190,21 @@ class PartitionedLog(AnyLog):
         return self._session.execute(command)
 
     def parts(self) -> list[LogInfo]:
-        """What a listing says of each partition, in their order; empty if the log does not exist."""
-        found = self._session.execute(c.DescribePartitions(self.name))
-        if found and len(found) != self.partitions:
+        """Return the line of a listing for each partition, in order; empty if the log does not exist."""
+        infos = self._session.execute(c.DescribePartitions(self.name))
+        if infos and len(infos) != self.partitions:
             if not self._follows:
-                raise _other_number(self.name, len(found), self.partitions)
-            self.spreader = Spreader(self.name, len(found))
-        return found
+                raise _other_number(self.name, len(infos), self.partitions)
+            self.spreader = Spreader(self.name, len(infos))
+        return infos
 
     def __len__(self) -> int:
         """How many records are there."""
-        return sum(one.end_offset - one.start_offset for one in self.parts())
+        return sum(info.end_offset - info.start_offset for info in self.parts())
 
     def is_empty(self) -> bool:
-        """Whether no record is there, in any partition."""
-        return all(one.end_offset == one.start_offset for one in self.parts())
+        """Return True if no partition holds a record."""
+        return all(info.end_offset == info.start_offset for info in self.parts())
 
     @property
     def metadata(self) -> Metadata:
@@ -220,10 +220,10 @@ class PartitionedLog(AnyLog):
         section: int = SECTION,
         on_lost: OnLost = "skip",
     ) -> PartitionedCursor:
-        """The cursor of that name over all partitions; made, at `start`, if there is none.
+        """Return the cursor of this name over all partitions; make it at `start` if it does not exist.
 
-        `on_lost` is as for one log: whether a take raises `Truncated` if records were forgotten
-        before the cursor had read them.
+        With `on_lost="raise"` a take raises `Truncated` if retention deleted records before the cursor
+        read them.
         """
         self.create()
         return open_partitioned_cursor(
@@ -237,8 +237,8 @@ class PartitionedLog(AnyLog):
         )
 
     def delete_cursor(self, name: str) -> bool:
-        """Forget a cursor in all partitions; False if there was none."""
-        steps = [c.DeleteCursor(one.name, name) for one in self.parts()]
+        """Delete a cursor in all partitions; False if it did not exist."""
+        steps = [c.DeleteCursor(info.name, name) for info in self.parts()]
         gone = self._session.execute(Transact([*steps])) if steps else []
         return any(gone)
 
@@ -248,12 +248,12 @@ class PartitionedLog(AnyLog):
             self.partition(number).hand_over(to)
 
     def take_over(self) -> None:
-        """Take each partition over: appends happen here from now on."""
+        """Become the owner of each partition: this store appends from now on."""
         for number in range(len(self.parts())):
             self.partition(number).take_over()
 
     def delete(self) -> bool:
-        """Forget all partitions, with their cursors and metadata; False if there were none."""
+        """Delete all partitions, their cursors and metadata; False if the log did not exist."""
         self._is_made = False
         if not self.parts():
             return False
@@ -276,9 +276,9 @@ class PartitionedLog(AnyLog):
             self.create()
             return self._session.execute(command)
 
-    def _check_named(self, offsets: Mapping[int, int] | None, parts: Sequence[LogInfo]) -> None:
+    def _check_named(self, offsets: Mapping[int, int] | None, infos: Sequence[LogInfo]) -> None:
         for number, offset in (offsets or {}).items():
-            if number not in range(len(parts) or self.partitions) or offset < 0:
+            if number not in range(len(infos) or self.partitions) or offset < 0:
                 raise InvalidInput(
                     f"offsets are named by partition, such as {{0: 5}}; log {self.name!r} has the "
                     f"partitions 0 to {self.partitions - 1}, and offsets begin at 0; "
@@ -286,9 +286,9 @@ class PartitionedLog(AnyLog):
                 )
 
 
-def _other_number(log: str, count: int, asked: int) -> Partitioned:
+def _other_number(log: str, count: int, expected: int) -> Partitioned:
     return Partitioned(
-        f"log {log!r} has {count} partitions, not {asked}: say partitions={count}",
+        f"log {log!r} has {count} partitions, not {expected}: say partitions={count}",
         log=log,
         partitions=count,
     )
@@ -310,7 +310,7 @@ class _Run:
         return self._records[self._at].appended
 
     def take(self, until_ms: int | None) -> list[Record]:
-        """The next records, up to the last that was appended by then; None for all at hand."""
+        """Return the next records, up to the last record appended by then; None for all fetched records."""
         first, records = self._at, self._records
         at = len(records)
         if until_ms is not None:
@@ -321,9 +321,9 @@ class _Run:
         return records[first:at]
 
     def fill(self, *, anywhere: bool = False) -> bool:
-        """Have a next record at hand; False if there is none.
+        """Fetch the next record; False at the end.
 
-        If the next one was just forgotten: the first that is left, if it may be `anywhere`.
+        If retention just deleted the next record, fetch the first remaining record, if `anywhere` is set.
         """
         if self._at < len(self._records):
             return True
@@ -340,5 +340,5 @@ class _Run:
         if not blocks:
             return False  # the log was deleted meanwhile
         self._position = blocks[-1].offsets.stop
-        self._records, self._at = [one for block in blocks for one in block.records()], 0
+        self._records, self._at = [record for block in blocks for record in block.records()], 0
         return True

@@ -1,6 +1,6 @@
 # Generated from src/millstream/aio/read_only.py by `make generate`: change that file, not this one.
 
-"""A store that is opened to be read: its session answers what changes nothing."""
+"""A read-only store: its session answers only commands without changes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Generated from src/millstream/aio/room.py by `make generate`: change that file, not this one.
 
-"""The room as threads hold it: send, listen, its users, and the values that it keeps."""
+"""The room as threads hold it: send, listen, users, retained values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from millstream.rooms.settings import DEFAULTS, RoomOptions, RoomSettings, alter
 from millstream.threads.log import Log
 
 LOOK_AGAIN_MS = 30_000
-"""A listener looks so often whether its room was deleted and made again; for messages it waits."""
+"""Interval at which a listener checks whether its room was recreated; messages need no polling."""
 
 RECORDS_PER_READ = 1_000
 TRIES = 8
@@ -31,9 +31,9 @@ TRIES = 8
 
 @checked_numbers
 class Room:
-    """Messages to all who listen now, with a short memory; its log is a log like any other.
+    """Messages to all present listeners, with a short memory. Its log is a plain log.
 
-    A room comes to exist with its first message. A handle does not hear what is sent by it.
+    The first message creates the room. A handle does not hear its own messages.
     """
 
     def __init__(self, session: Session, name: str, *, user: str = "") -> None:
@@ -42,7 +42,7 @@ class Room:
         self.user = user and check_sender(user)
         """Shown as the sender of what is sent by this handle."""
         self.origin = secrets.token_hex(8)
-        """Names this handle: its own messages are left out of what it hears."""
+        """The name of this handle; messages with this origin are not delivered to it."""
         self._session = session
 
     def __repr__(self) -> str:
@@ -54,23 +54,23 @@ class Room:
         return self._log
 
     def send(self, type: str, data: Any, key: str | None = None) -> int:
-        """Send one message, a JSON value under a type; its offset, once it is durable.
+        """Send a message, a JSON value under a type, and return its offset when it is durable.
 
-        Of a type that the room retains, the latest value of each key is kept until it is deleted.
+        The room keeps the latest value per key of a retained type until the value is deleted.
         """
         return self._send([RoomMessage(type, data_of(data), key)])
 
     def send_many(self, messages: Iterable[RoomMessage | Sequence[Any]]) -> range:
         """Send several messages in one commit: `(type, data)`, `(type, data, key)`; their offsets."""
-        found = messages_of(messages)
-        if not found:
+        batch = messages_of(messages)
+        if not batch:
             end = self._log.end_offset()
             return range(end, end)
-        first = self._send(found)
-        return range(first, first + len(found))
+        first = self._send(batch)
+        return range(first, first + len(batch))
 
     def delete(self, type: str, key: str | None = None) -> int:
-        """Forget what is retained of a type and key, and tell all listeners; the offset of that."""
+        """Delete the retained value of a type and key, tell all listeners, and return the offset."""
         return self._send([RoomMessage(type, key=key, deleted=True)])
 
     def listen(
@@ -106,9 +106,9 @@ class Room:
                 idle_ms += self._wait(at, timeout_ms, idle_ms)
 
     def retained(self, types: Iterable[str] | None = None) -> RetainedValues:
-        """What the room keeps, all or some types; messages from its `offset` on come after it."""
-        wanted = None if types is None else [*types]
-        return self._session.execute(c.GetRetained(self.name, wanted))
+        """Return the retained values, of all or some types; later messages begin at its `offset`."""
+        chosen = None if types is None else [*types]
+        return self._session.execute(c.GetRetained(self.name, chosen))
 
     def presence(self) -> list[Present]:
         """Who is in the room, in the order of names: users who are connected to a server."""
@@ -130,7 +130,7 @@ class Room:
         return DEFAULTS if info is None else info.settings
 
     def specify(self, **settings: Unpack[RoomOptions]) -> RoomSettings:
-        """Say how the room is; what is not named stays as it is. Answers all settings."""
+        """Change settings of the room and return all settings; unnamed settings stay."""
         for _ in range(TRIES):
             before = self.settings()
             after = altered(before, settings)
@@ -138,16 +138,16 @@ class Room:
             try:
                 self._session.execute(c.SpecifyRoom(self.name, after, before))
             except Conflict:
-                continue  # another caller was faster
+                continue  # another caller changed the settings first
             return after
         raise Conflict(f"the settings of room {self.name!r} are changed all the time; try again")
 
     def info(self) -> RoomInfo | None:
-        """How the room stands; None if it does not exist."""
+        """Return the state and counts of the room; None if it does not exist."""
         return self._session.execute(c.DescribeRoom(self.name))
 
     def delete_room(self) -> bool:
-        """Forget the room, its messages and what it retains; False if there was none."""
+        """Delete the room, its messages and retained values; False if it did not exist."""
         return self._session.execute(c.DeleteRoom(self.name))
 
     def _send(self, messages: list[RoomMessage]) -> int:
@@ -167,14 +167,14 @@ class Room:
         return int((self._session.clock.seconds() - began_s) * 1000)
 
     def _read(self, at: Listening, end: int) -> Iterator[RoomEvent]:
-        """Some of the messages that are there; what cannot be read is a gap."""
+        """Return some messages of the room; unreadable messages become a gap."""
         start = at.position
         stop = min(end, start + RECORDS_PER_READ)
         query = ReadBlocks(self._log.name, start, stop, self._session.limits.read_bytes_max)
         try:
             blocks = self._session.execute(query)
         except Truncated:
-            return  # it was swept meanwhile: the next look tells
+            return  # the messages expired meanwhile: the next read reports the gap
         except CorruptionError as error:
             if error.offset > start:
                 query = ReadBlocks(self._log.name, start, error.offset, query.bytes_max)

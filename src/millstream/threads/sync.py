@@ -21,22 +21,22 @@ T = TypeVar("T")
 
 
 def drive(steps: Steps[T], own: Session, peer: Session, meter: TrafficMeter) -> T:
-    """Take the steps; the questions of one round are asked beside each other."""
+    """Run the steps of a sync; send the requests of a round concurrently."""
 
-    def execute(one: Question) -> Any:
-        if one.side == "own":
-            return own.execute(one.command)
-        answer = peer.execute(one.command)
-        meter.note(one.command, answer)
+    def execute(question: Question) -> Any:
+        if question.side == "own":
+            return own.execute(question.command)
+        answer = peer.execute(question.command)
+        meter.note(question.command, answer)
         return answer
 
     try:
         questions = next(steps)
         with Beside() as beside:
             while True:
-                asked = [partial(execute, one) for one in questions]
+                calls = [partial(execute, question) for question in questions]
                 try:
-                    answers = beside.answers(asked)
+                    answers = beside.answers(calls)
                 except Exception as error:
                     questions = steps.throw(error)
                 else:
@@ -49,9 +49,9 @@ def drive(steps: Steps[T], own: Session, peer: Session, meter: TrafficMeter) -> 
 
 
 def synced(own: Session, peer: Session, options: Options, tell: Tell | None = None) -> Outcome:
-    """Bring two stores together; raises the first error of any log, after all others are done.
+    """Sync two stores; raise the first error of a log after all other logs are done.
 
-    The error carries the outcome of all the other logs.
+    The error carries the outcome of the other logs.
     """
     outcome, errors = sync_round(own, peer, options, tell)
     if errors:
@@ -98,7 +98,7 @@ def follow(
     first = True
     waits: dict[Side, Future[int]] = {}
     with Beside(stop) as beside:
-        seen = {side: sessions[side].execute(WaitForChange(0, 0)) for side in watched}
+        sequences = {side: sessions[side].execute(WaitForChange(0, 0)) for side in watched}
         while not stop.is_set():
             outcome, _ = sync_round(own, peer, options, tell, look_behind=first)
             first = False
@@ -109,10 +109,10 @@ def follow(
             while not moved and not stop.is_set():
                 for side in watched:
                     if side not in waits:
-                        asked = WaitForChange(seen[side], WAIT_MS)
-                        waits[side] = beside.begin(partial(sessions[side].execute, asked))
+                        wait = WaitForChange(sequences[side], WAIT_MS)
+                        waits[side] = beside.begin(partial(sessions[side].execute, wait))
                 beside.first(waits.values())
                 for side in [side for side, waiting in waits.items() if waiting.done()]:
                     sequence = waits.pop(side).result()
-                    moved = moved or sequence > seen[side]
-                    seen[side] = sequence
+                    moved = moved or sequence > sequences[side]
+                    sequences[side] = sequence

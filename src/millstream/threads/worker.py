@@ -1,9 +1,9 @@
 # Generated from src/millstream/aio/worker.py by `make generate`: change that file, not this one.
 
-"""A worker: carries out what its shift decides, in the thread that calls `run`.
+"""A worker: runs the decisions of its shift in the thread that calls `run`.
 
-Handlers run elsewhere (`millstream.worker.crew`). A worker that dies has acknowledged nothing that it
-had not finished: the lease ends, and another worker gets the message. So a handler may run twice,
+Handlers run elsewhere (`millstream.worker.crew`). A worker that dies has acknowledged only
+finished messages: the lease ends, and another worker gets the message. So a handler may run twice,
 but one acknowledgement is accepted.
 """
 
@@ -45,12 +45,12 @@ from millstream.worker.stats import WorkerStats
 
 
 class Supply(Protocol):
-    """What a worker needs of a queue; the noun of this surface is one."""
+    """The methods of a queue that a worker needs; `Queue` implements them."""
 
     name: str
 
     def info(self) -> QueueInfo | None:
-        """How the queue stands; None if there is no such queue."""
+        """Return the state and counts of the queue; None if it does not exist."""
 
     def claim(
         self, n: int, *, lease: Seconds, wait: Seconds | None, ack: Sequence[Message]
@@ -68,7 +68,7 @@ class Supply(Protocol):
 
 @checked_numbers
 class Worker:
-    """Runs a handler on the messages of a queue, until it is stopped. It is started once."""
+    """Runs a handler on the messages of a queue until a stop. A worker starts once."""
 
     def __init__(self, queue: Supply, session: Session, options: WorkerOptions) -> None:
         self._queue = queue
@@ -85,7 +85,7 @@ class Worker:
 
     @property
     def stats(self) -> WorkerStats:
-        """How it goes, at this moment."""
+        """Return the present counts of the worker."""
         return WorkerStats() if self._shift is None else self._shift.stats
 
     @property
@@ -126,7 +126,7 @@ class Worker:
             self._happened.ring()
 
     def start(self, *, drain: bool = False) -> Self:
-        """Run beside its caller."""
+        """Run concurrently with the caller."""
         if self._started is not None:
             raise InvalidInput("a worker runs once; make another")
         self._started = SideCall(partial(self.run, drain=drain), name="millstream-worker")
@@ -169,7 +169,7 @@ class Worker:
             self._held.ring()
             keeping.close()
 
-    # What others say, on any thread.
+    # Take events from any thread.
 
     def _report(self, outcome: Handled) -> None:
         self._outcomes.append(outcome)
@@ -183,7 +183,7 @@ class Worker:
         self.stop()
 
     def _break(self, shift: Shift, error: Exception) -> None:
-        """Tell the shift of an error that is none of its commits'."""
+        """Tell the shift about an error outside its commits."""
         with self._lock:
             shift.broke(error)
         self._happened.ring()
@@ -215,7 +215,7 @@ class Worker:
                 self._break(shift, error)
 
     def _take_outcomes(self) -> list[Handled]:
-        """All that have come: the shift knows of them before it looks at the time."""
+        """Hand all received events to the shift before it looks at the time."""
         self._happened.clear()
         return [self._outcomes.popleft() for _ in range(len(self._outcomes))]
 
