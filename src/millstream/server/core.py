@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 
 from millstream.cluster.read_level import STRONG, ReadLevel
-from millstream.command import Command, Operation, is_repeatable, waits
+from millstream.command import Command, Operation, is_repeatable
 from millstream.embedded.session import put_for_later
 from millstream.errors import (
     CorruptionError,
@@ -26,13 +26,13 @@ from millstream.queue.runs import lots_claimed
 from millstream.replica.commands import NAMES_MAX, SummarizeLogs, SummarizeNamed, Summary
 from millstream.replica.copies.pattern import takes
 from millstream.rooms.commands import ListRooms, MintTicket, SendToRoom
+from millstream.server.admission import Admission, Call
 from millstream.server.auth.access import Principal, copyable, visible
 from millstream.server.auth.need import names_parent, needs_of_parent
 from millstream.server.auth.quota import Quota
 from millstream.server.auth.tickets import mint_ticket
 from millstream.server.auth.tokens import Tokens
 from millstream.server.auth.turns import Turns
-from millstream.server.bounds import bounded, check_command
 from millstream.server.claim_counts import Holdings
 from millstream.server.cluster.checking import check_cluster
 from millstream.server.cluster.copies import Copies
@@ -43,15 +43,11 @@ from millstream.server.cluster.role import FORWARD_S, Seat, SeatNode
 from millstream.server.observe.health import Checkup
 from millstream.server.observe.live import Live
 from millstream.server.observe.meter import Meter
-from millstream.server.observe.tracing import Tracer, traced
 from millstream.server.settings import Settings
 from millstream.server.staged_parts import Shelf
 from millstream.store.store import Store
 
 T = TypeVar("T")
-
-HOLDERS_KEPT = 1_000
-"""Tokens whose claims are counted; beyond, those that hold none are forgotten."""
 
 LISTED_AT_ONCE = 1_000
 """Names looked at in one step of a listing, of which a principal may see only a few."""
@@ -100,9 +96,10 @@ class Core:
         """How a client enters a room by server-sent events; set by the hub."""
         self.room_counts: Callable[[], dict[str, int]] = dict
         """What is measured of the rooms that this process serves; set by the hub."""
-        self.tracer = Tracer()
-        self._holdings: dict[str, Holdings] = {}
-        """What the requests of each token have claimed; a socket has holdings of its own."""
+        self.admission = Admission(
+            store, settings, tokens=self.tokens, quota=self.quota, meter=self.meter
+        )
+        """The door through which every command of a client comes in."""
 
     def sit(self, node: SeatNode, *, leads: Callable[[], bool], key: str, ca: str = "") -> Seat:
         """From here on this server is a node of a cluster."""
@@ -179,72 +176,51 @@ class Core:
         holdings: Holdings | None,
         traceparent: str | None,
     ) -> T:
-        began_s, kind = self.store.clock.seconds(), type(command)
+        """Admit a command, carry it out, and settle its call, in the caller's task."""
         try:
-            principal = await self.tokens.confirm(principal)
-            command = self.admitted(principal, command, traceparent)
-            with self.tracer.command(command):
-                answer = await self._answer_in_quota(principal, command, holdings)
+            await self.tokens.freshen_for(principal)
         except Exception as error:
-            self.meter.failed(kind, error)
+            self.meter.failed(type(command), error)
             raise
-        self.meter.answered(kind, self.store.clock.seconds() - began_s)
-        self.tracer.answered(command, answer)
+        call = self.admission.admit(principal, command, holdings, traceparent=traceparent)
+        try:
+            answer = await self._carry_out(call)
+        except Exception as error:
+            call.settle(error)
+            raise
+        except BaseException:
+            call.cancel()
+            raise
+        call.settle(answer)
         return answer
 
-    def admitted(
-        self, principal: Principal, command: Command[T], traceparent: str | None
-    ) -> Command[T]:
-        """The command as it is carried out for a principal; refused if it may not ask it."""
-        principal.check(command)
-        check_command(command)
-        command = principal.signed(command)
-        command = bounded(command, self.settings, self.store.limits)
-        return command if traceparent is None else traced(command, traceparent, self.store.limits)
-
-    async def _answer_in_quota(
-        self, principal: Principal, command: Command[T], holdings: Holdings | None
-    ) -> T:
-        """Answer a command within the quota of its token, if it came with one."""
-        if not principal.token:
-            return await self._answer(principal, command, holdings)
-        if waits(command):
-            turns = self.quota.turns(principal)
-            answer = await self._answer(principal, command, holdings, turns)
+    async def _carry_out(self, call: Call[T]) -> T:
+        """Answer an admitted command, in the turns of its token."""
+        command, turns = call.command, call.turns
+        if call.must_confirm:
+            answer = await self._answer(call, turns)
             try:
-                # It may have waited for long: its rights may have been narrowed.
-                (await self.tokens.confirm(principal)).check(command)
+                await self.tokens.freshen_for(call.principal)
+                call.confirm()
             except BaseException:
-                self.return_claims(principal, command, answer, holdings)
+                self.return_claims(call.principal, command, answer, call.holdings)
                 raise
             return answer
-        self.quota.requests.take(principal)
-        try:
-            if isinstance(command, Operation) and not put_for_later(command):
-                return await self._answer(principal, command, holdings)
-            async with self.quota.turns(principal):
-                return await self._answer(principal, command, holdings)
-        finally:
-            self.quota.requests.give(principal)
+        is_plain = isinstance(command, Operation) and not put_for_later(command)
+        if turns is None or is_plain:
+            return await self._answer(call)
+        async with turns:
+            return await self._answer(call)
 
-    async def _answer(
-        self,
-        principal: Principal,
-        command: Command[T],
-        holdings: Holdings | None,
-        turns: Turns | None = None,
-    ) -> T:
-        """Answer a command; one that waits has a turn only while it looks, so it gets them."""
-        traits = command.traits
+    async def _answer(self, call: Call[T], turns: Turns | None = None) -> T:
+        """Answer a command; a command that waits gets the turns, and has one only while it looks."""
+        principal, command = call.principal, call.command
         if isinstance(command, SendToRoom):
             return await self.send_to_room(command)  # type: ignore[return-value]
-        if traits.holds:
-            held = self.holdings_of(principal) if holdings is None else holdings
-            return await self._hold(command, held, turns)  # type: ignore[no-any-return]
         if isinstance(command, MintTicket):
             wall_ms = self.store.clock.wall_ms()
             return await mint_ticket(self.tokens, principal, command, wall_ms=wall_ms)  # type: ignore[return-value]
-        if traits.needs == "seen":
+        if command.traits.needs == "seen":
             return await self._seen(principal, command)  # type: ignore[no-any-return]
         if names_parent(command):
             parent = await self.session.execute(GetParent(command.log))  # type: ignore[attr-defined]
@@ -262,23 +238,6 @@ class Core:
             return await self.session.execute(SummarizeNamed(copyable(principal, command.names)))
         raise Denied(f"the server cannot tell what of {type(command).__name__} may be seen")
 
-    async def _hold(self, command: Any, holdings: Holdings, turns: Turns | None) -> Any:
-        """Answer a command by which claims are taken, kept or given back, and count them."""
-        if not isinstance(command, ClaimMessages):
-            answer = await self.session.execute(command)
-        else:
-            command = holdings.reserve(command, self.now_ms)
-            try:
-                answer = await self.session.execute(command, turns)
-            finally:
-                holdings.release(command)
-        holdings.note(command, answer)
-        return answer
-
-    def now_ms(self) -> int:
-        """Store time, by which leases run."""
-        return self.store.state.time.now()[1]
-
     def return_claims(
         self,
         principal: Principal,
@@ -289,19 +248,8 @@ class Core:
         """Give back what a claim was answered: its client has left before the answer was sent."""
         if isinstance(command, ClaimMessages) and isinstance(answer, list):
             self.session.return_claims(command, answer)
-            held = self.holdings_of(principal) if holdings is None else holdings
+            held = self.admission.holdings_of(principal) if holdings is None else holdings
             held.note(ReturnClaims(command.queue, lots_claimed(answer)), None)
-
-    def holdings_of(self, principal: Principal) -> Holdings:
-        """What the requests of a principal's token have claimed; a socket has holdings of its own."""
-        found = self._holdings.get(principal.token)
-        if found is None:
-            if len(self._holdings) >= HOLDERS_KEPT:
-                now_ms = self.now_ms()
-                kept = self._holdings.items()
-                self._holdings = {key: one for key, one in kept if not one.is_empty(now_ms)}
-            found = self._holdings[principal.token] = Holdings(self.settings.claims_open_max)
-        return found
 
     async def _list(self, principal: Principal, command: Any) -> Any:
         """A page of what a principal may see: an empty one means that there is no more."""

@@ -70,7 +70,7 @@ def test_tokens_hold_messages_each_for_itself() -> None:
             at.ms.queue("q", max_attempts=3).put_many([b"x"] * 10)
             claim = queues.ClaimMessages("q", 5, None, "c", None, [])
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(at.core.tokens, "confirm", _anybody)
+                patch.setattr(at.core.tokens, "confirm_at_once", _anybody)
                 assert len(messages_of(await at.core.execute(TOKEN, claim))) == 2
                 with pytest.raises(Overloaded):
                     await at.core.execute(TOKEN, claim)
@@ -79,7 +79,7 @@ def test_tokens_hold_messages_each_for_itself() -> None:
     in_loop(test)
 
 
-async def _anybody(principal: Principal) -> Principal:
+def _anybody(principal: Principal) -> Principal:
     """A register that knows every token."""
     return principal
 
@@ -167,7 +167,7 @@ def test_a_token_has_only_so_many_requests_carried_out_at_once() -> None:
     async def test() -> None:
         async with guarded(Settings(requests_per_token_max=5)) as at:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(at.core.tokens, "confirm", _anybody)
+                patch.setattr(at.core.tokens, "confirm_at_once", _anybody)
                 append = logs.Append("a", single("x"))
                 found = await asyncio.gather(
                     *(at.core.execute(TOKEN, append) for _ in range(20)),
@@ -208,7 +208,7 @@ def test_queries_of_one_token_have_only_some_of_the_threads() -> None:
                 return found
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(at.core.tokens, "confirm", _anybody)
+                patch.setattr(at.core.tokens, "confirm_at_once", _anybody)
                 patch.setattr(at.core.session, "execute", counted)
                 flood = [
                     asyncio.create_task(at.core.execute(TOKEN, logs.GetBounds("flooded")))

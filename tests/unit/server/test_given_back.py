@@ -186,21 +186,21 @@ async def test_a_claim_whose_token_ends_while_it_waits_keeps_nothing() -> None:
         somebody = Principal("somebody", (parse_permission("*:admin"),), token="t1")
         confirmed: list[Principal] = []
 
-        async def once(principal: Principal) -> Principal:
+        def once(principal: Principal) -> Principal:
             if confirmed:
                 raise Unauthenticated("the token was revoked")
             confirmed.append(principal)
             return principal
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(at.core.tokens, "confirm", once)
+            patch.setattr(at.core.tokens, "confirm_at_once", once)
             claim = asyncio.create_task(at.core.execute(somebody, CLAIM))
             await at.until_in_line()
             await at.queue.put(b"a")
             with pytest.raises(Unauthenticated):
                 await claim
         await at.is_claimed_again()
-        assert at.core.holdings_of(somebody).is_empty(0)
+        assert at.core.admission.holdings_of(somebody).is_empty(0)
 
 
 async def leaves_during_a_claim(rest: Rest, faults: Faults, wait: bytes) -> None:

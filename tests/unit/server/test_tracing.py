@@ -69,7 +69,7 @@ def test_without_opentelemetry_set_up_the_header_is_carried_and_nothing_else_hap
             (message,) = await claim(at)
             assert message.headers["kind"] == "order"
             assert message.headers["traceparent"] == PARENT
-            assert not at.core.tracer._claimed
+            assert not at.core.admission.tracer._claimed
 
     in_loop(test)
 
@@ -172,7 +172,7 @@ def test_messages_without_a_trace_get_no_spans_and_nothing_is_kept_for_ever(expo
             assert len(await claim(at)) == 2
             assert spans(exporter) == {}
             queue.put(b"c", headers={"traceparent": PARENT})
-            tracer = at.core.tracer
+            tracer = at.core.admission.tracer
             tracer._claimed.update({("old", n): PARENT for n in range(CLAIMS_REMEMBERED)})
             assert len(await claim(at)) == 1
             assert len(tracer._claimed) == CLAIMS_REMEMBERED

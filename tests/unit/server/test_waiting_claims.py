@@ -41,7 +41,7 @@ async def until_in_line(core: Core, count: int) -> None:
     await Probe(core.store).until_async(lambda: in_line(core) == count)
 
 
-async def _anybody(principal: Principal) -> Principal:
+def _anybody(principal: Principal) -> Principal:
     """A register that knows every token."""
     return principal
 
@@ -51,7 +51,7 @@ def test_a_look_of_a_claim_that_waits_is_a_query_of_its_token() -> None:
         async with guarded(Settings()) as at:
             queue = at.ms.queue("q", lease=60)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(at.core.tokens, "confirm", _anybody)
+                patch.setattr(at.core.tokens, "confirm_at_once", _anybody)
                 waiting = asyncio.create_task(at.core.execute(TOKEN, claim()))
                 await until_in_line(at.core, 1)
                 turns = at.core.quota.turns(TOKEN)
@@ -75,7 +75,7 @@ def test_a_token_without_a_free_turn_holds_a_line_up_for_one_query_at_most() -> 
         async with guarded(Settings()) as at:
             queue = at.ms.queue("q", lease=60)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(at.core.tokens, "confirm", _anybody)
+                patch.setattr(at.core.tokens, "confirm_at_once", _anybody)
                 first = asyncio.create_task(at.core.execute(TOKEN, claim()))
                 await until_in_line(at.core, 1)
                 second = asyncio.create_task(at.core.execute(OTHER, claim()))

@@ -119,34 +119,29 @@ class Tokens:
         return Principal(token.name, token.allowed, token.id, token.expires)
 
     async def confirm(self, principal: Principal) -> Principal:
-        """A principal that came in earlier, with what its token allows now.
+        """Return a principal that came in earlier, with the rights that its token has now.
 
-        A ticket allows what both it and its token allow. Raises `Unauthenticated` if the token was
-        revoked, or its time or the ticket's is over.
+        A ticket has the rights that both the ticket and its token have. Raises `Unauthenticated` if
+        the token was revoked, or if the token or the ticket has expired.
         """
-        if principal.token and principal.token != BY_STORE:
-            await self.freshen()
+        await self.freshen_for(principal)
         return self.confirm_at_once(principal)
 
+    async def freshen_for(self, principal: Principal) -> None:
+        """Wait until `confirm_at_once` may be called for a principal."""
+        if principal.token and principal.token != BY_STORE:
+            await self.freshen()
+
     def is_fresh(self, principal: Principal) -> bool:
-        """Whether what is known of a principal's token is recent: `confirm_at_once` may be asked."""
+        """Whether the register was read so lately that `confirm_at_once` may be called."""
         if not principal.token or principal.token == BY_STORE:
             return True
         return self._read_s is not None and self._clock.seconds() - self._read_s < STALE_S
 
-    def confirm_now(self, principal: Principal) -> Principal | None:
-        """As `confirm`; None if the entries would have to be read first, or it does not count."""
+    def confirm_at_once(self, principal: Principal) -> Principal:
+        """As `confirm`, from the register as it was last read."""
         if not principal.token and principal.expires_ms is None:
             return principal
-        if not self.is_fresh(principal):
-            return None
-        try:
-            return self.confirm_at_once(principal)
-        except Unauthenticated:
-            return None
-
-    def confirm_at_once(self, principal: Principal) -> Principal:
-        """As `confirm`, by what is known of the token now."""
         wall_ms = self._clock.wall_ms()
         if principal.expires_ms is not None and principal.expires_ms <= wall_ms:
             raise Unauthenticated

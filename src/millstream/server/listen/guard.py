@@ -92,10 +92,9 @@ class Guard:
                 self._check_origin(scope)
                 principal = await self._principal(scope)
                 watched.principal = principal.name
-                self._core.quota.spend(principal)
-                held.enter_context(self._core.quota.connections.held(principal))
+                held.enter_context(self._core.admission.entered(principal))
             except MillstreamError as error:
-                self._core.meter.denied.labels(type(error).__name__).inc()
+                self._core.admission.refuse_entry(error)
                 await watched.refuse(respond(error))
                 return
             scope["state"]["principal"] = principal
@@ -131,6 +130,9 @@ class Guard:
         if text is None:
             return None if self._needs_tokens else ANYONE_HERE
         if len(text) > TEXT_CHARS_MAX or text.startswith(tickets.PREFIX):
+            return None
+        seat = self._core.seat
+        if seat is not None and (READ_LEVEL_HEADER.encode() in head or seat.is_node(text)):
             return None
         return self._core.tokens.authenticate_now(text)
 

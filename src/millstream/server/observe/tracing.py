@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -109,22 +109,35 @@ class Tracer:
     def __init__(self) -> None:
         self._claimed: OrderedDict[tuple[str, int], str] = OrderedDict()
 
-    def command(self, command: Command[Any]) -> AbstractContextManager[Any]:
-        """A span around a command that publishes or acknowledges; of others there is none."""
+    def begin(self, command: Command[Any], traceparent: str | None) -> list[Any] | None:
+        """Begin the spans of a command that publishes or acknowledges; None if it has no span.
+
+        The spans are not made current: a command that runs without a task has no context for them.
+        """
         if not is_on():
-            return nullcontext()
+            return None
         published = _published_to(command)
         if published is not None:
-            span: AbstractContextManager[Any] = _tracer().start_as_current_span(
+            span = _tracer().start_span(
                 f"publish {published}",
+                context=None if traceparent is None else _context(traceparent),
                 kind=_trace.SpanKind.PRODUCER,
                 attributes=_attributes("publish", published),
             )
-            return span
+            return [span]
         finished = [step for step in _steps(command) if isinstance(step, FinishClaims)]
         if isinstance(command, ClaimMessages) and command.acked:
             finished = [FinishClaims(command.queue, command.acked, "ack")]
-        return self._finishing(finished) if finished and self._claimed else nullcontext()
+        return self._finishing(finished) if finished and self._claimed else None
+
+    def end(self, spans: list[Any], answer: Any) -> None:
+        """End the spans of a command; an exception in the place of the answer is recorded."""
+        for span in spans:
+            if isinstance(answer, Exception):
+                span.record_exception(answer)
+                reason = f"{type(answer).__name__}: {answer}"
+                span.set_status(_trace.Status(_trace.StatusCode.ERROR, reason))
+            span.end()
 
     def answered(self, command: Command[Any], answer: Any) -> None:
         """Note what a claim handed out: one span per message, in the trace that published it."""
@@ -139,16 +152,17 @@ class Tracer:
         while len(self._claimed) > CLAIMS_REMEMBERED:
             self._claimed.popitem(last=False)
 
-    @contextmanager
-    def _finishing(self, finished: list[FinishClaims]) -> Iterator[None]:
-        with ExitStack() as spans:
-            for one in finished:
-                for claim_id in _ids(one.claims):
-                    parent = self._claimed.pop((one.queue, claim_id), None)
-                    if parent is not None:
-                        span = _message_span(one.outcome, "settle", one.queue, claim_id, parent)
-                        spans.callback(span.end)
-            yield
+    def _finishing(self, finished: list[FinishClaims]) -> list[Any]:
+        """Begin a span for each finished claim whose trace is known."""
+        spans = []
+        for step in finished:
+            for claim_id in _ids(step.claims):
+                parent = self._claimed.pop((step.queue, claim_id), None)
+                if parent is not None:
+                    spans.append(
+                        _message_span(step.outcome, "settle", step.queue, claim_id, parent)
+                    )
+        return spans
 
 
 def _published_to(command: Command[Any]) -> str | None:

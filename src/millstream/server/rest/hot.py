@@ -1,9 +1,13 @@
-"""Hot endpoints: append, put, claim and acknowledge, carried out without a task of their own.
+"""Hot endpoints: append, put, claim and acknowledge over REST, without a task of their own.
 
-The same handlers answer as for every request, behind the same guard; but they are stepped by hand.
-A handler hands its command over, is sent the answer once the commit of this turn has it, and what it
-returns is written at once. A request that is refused, or would have to wait before its command is
-known, is left to the way of all requests, which refuses or waits.
+The same handlers answer as for every request, behind the same guard and the same admission. But a
+handler is stepped by hand: it hands its command over, is sent the answer by the commit that has it,
+and its own answer is written at once. A request that is refused, or has to wait before its command is
+known, goes through the framework, which refuses or waits.
+
+Measured (`millstream bench server --only rest_publish`, 32 connections, 2 shared cores, alternating
+rounds of 3 s): the server needs 154 to 201 µs of CPU per request here, and 350 to 416 µs through the
+framework; it answers 1,290 to 2,830 requests per second against 620 to 1,350.
 """
 
 from __future__ import annotations
@@ -67,28 +71,28 @@ class HotEndpoints:
     def begin(self, scope: Scope, head: Head, body: bytes, cycle: HotCycle) -> bool:
         """Answer a request by `cycle.respond`, now or later; False if nothing was done.
 
-        Requests that are logged or traced, and those of a cluster, go the way of all requests.
+        Requests that are logged or traced, and those of a node that does not lead, go the way of
+        all requests.
         """
         core = self._core
         settings = core.settings
-        if core.seat is not None or settings.log_requests or core.closing.is_set():
+        if settings.log_requests or core.closing.is_set():
+            return False
+        if core.seat is not None and not core.seat.leads:
             return False
         if self._loop.time() >= self._looks_s:
             self._looks_s, self._are_traced = self._loop.time() + LOOK_S, is_on()
         if self._are_traced or len(body) > settings.body_bytes_max:
             return False
         try:
-            endpoint, given = self._asked(scope, head, body)
             principal = self._guard.principal_now(scope, head)
-            if endpoint is None or principal is None:
+            if principal is None:
                 return False
-            core.quota.connections.take(principal)
+            endpoint, given = self._asked(scope, head, body)
+            if endpoint is None:
+                return False
+            core.admission.enter(principal)
         except MillstreamError:
-            return False
-        try:
-            core.quota.spend(principal)
-        except MillstreamError:
-            core.quota.connections.give(principal)
             return False
         ask = _HotAsk(core, scope, head, principal, body)
         core.meter.received_bytes.count += len(body)
@@ -176,9 +180,10 @@ class _HotAsk(Ask):
 
     def begin(self, command: Command[Any], done: direct.Done) -> None:
         """Carry a command out; `done` is told its answer, an exception, or a task."""
-        core, principal = self.core, self.principal
-        holdings, traceparent = core.holdings_of(principal), self._traceparent
-        if not direct.begin(core, principal, command, holdings, done, traceparent=traceparent):
+        traceparent = self._traceparent
+        if not direct.begin(
+            self.core, self.principal, command, None, done, traceparent=traceparent
+        ):
             done(asyncio.get_running_loop().create_task(super().execute(command)))
 
 
@@ -236,7 +241,7 @@ class _HotRequest:
 
     def _respond(self, status: int, headers: Headers, body: bytes) -> None:
         core = self._ask.core
-        core.quota.connections.give(self._ask.principal)
+        core.admission.leave(self._ask.principal)
         core.meter.requests_open.count -= 1
         core.meter.requests.add(status)
         core.meter.sent_bytes.count += len(body)

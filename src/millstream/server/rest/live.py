@@ -88,7 +88,8 @@ async def _events(ask: Ask, query: LiveQuery) -> AsyncGenerator[bytes, None]:
 async def _may_see(ask: Ask) -> bool:
     """Whether the token, which may have been revoked meanwhile, still allows it."""
     try:
-        (await ask.core.tokens.confirm(ask.principal)).require(_NEED)
+        await ask.core.tokens.freshen_for(ask.principal)
+        ask.core.admission.require(ask.principal, _NEED)
     except (Unauthenticated, Denied):
         return False
     except MillstreamError:

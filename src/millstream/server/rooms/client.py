@@ -22,8 +22,8 @@ from msgspec import UNSET
 from starlette.types import Receive
 
 from millstream.errors import InvalidInput, MillstreamError, Overloaded, TooLarge, Unauthenticated
-from millstream.rooms.model import Sent
-from millstream.server.auth.need import Need
+from millstream.rooms.model import RoomMessage, Sent
+from millstream.server.admission import Call
 from millstream.server.journal import note_failure
 from millstream.server.listen.refusals import TOO_MANY, RefusalCount, is_refusal
 from millstream.server.listen.websocket import SocketConnection
@@ -53,7 +53,6 @@ class RoomClient:
         self._socket: SocketConnection = state["socket"]
         self._count = state["count_received"]
         self._receive = receive
-        self._need = Need("room", "write", listener.room.name)
         self._allowance = 0.0
         self._counted_s: float | None = None
         self._storing: set[asyncio.Future[Sent]] = set()
@@ -99,12 +98,12 @@ class RoomClient:
         """Handle a frame now, or append it to the frames that wait."""
         if self._listener.is_cut:
             return
-        tokens = self._hub.core.tokens
+        admission = self._hub.core.admission
         if (
             self._working is None
             and self._listener.flowing.is_set()
             and len(self._storing) < STORING_MAX
-            and tokens.is_fresh(self._listener.principal)
+            and admission.is_ready(self._listener.principal)
         ):
             self._take(text)
             if self._pause_s:
@@ -183,14 +182,35 @@ class RoomClient:
             raise Malformed(f"a frame must be a JSON object: {error}") from error
 
     def _send(self, frame: ClientFrame, number: int | None) -> None:
-        """Store the messages of a frame: conflated types with the next tick, all others at once."""
-        listener, room, core = self._listener, self._listener.room, self._hub.core
+        """Store the messages of a frame; conflated types with the next tick, the others at once.
+
+        The frame is admitted as one command. Conflated messages count as answered when they are
+        taken, because later ones may replace them before they are stored.
+        """
+        listener, room, admission = self._listener, self._listener.room, self._hub.core.admission
         assert frame.send is not UNSET
-        core.tokens.confirm_at_once(listener.principal).require(self._need)
         messages = [sent.message() for sent in frame.send]
+        admission.pay(listener.principal)
+        command = room.command_of(listener, messages, number)
+        call = admission.admit(listener.principal, command, is_counted=False)
+        try:
+            storing = self._begin_storing(messages, number)
+        except BaseException as error:
+            call.settle(error)
+            raise
+        if storing is None:
+            call.settle(None)
+            return
+        self._storing.add(storing)
+        storing.add_done_callback(partial(self._stored, call, number))
+
+    def _begin_storing(
+        self, messages: list[RoomMessage], number: int | None
+    ) -> asyncio.Future[Sent] | None:
+        """Hand the messages of an admitted frame to the room; None if all of them are conflated."""
+        listener, room = self._listener, self._listener.room
         if not messages:
             raise InvalidInput("there is no message to send")
-        core.quota.spend(listener.principal)
         settings = room.settings
         self._spend(len(messages), settings.messages_per_second)
         conflated = settings.conflated_types
@@ -198,17 +218,18 @@ class RoomClient:
         at_once = messages
         if later:
             at_once = [message for message in messages if message.type not in conflated]
-        if at_once:
-            storing = room.send_for(listener, at_once, number)
-            self._storing.add(storing)
-            storing.add_done_callback(partial(self._stored, number))
-            number = None
+        storing = room.send_for(listener, at_once, number) if at_once else None
         if later:
-            room.conflate(listener, later, number)
+            room.conflate(listener, later, None if at_once else number)
+        return storing
 
-    def _stored(self, number: int | None, storing: asyncio.Future[Sent]) -> None:
+    def _stored(self, call: Call[int], number: int | None, storing: asyncio.Future[Sent]) -> None:
         self._storing.discard(storing)
-        error = None if storing.cancelled() else storing.exception()
+        if storing.cancelled():
+            call.cancel()
+            return
+        error = storing.exception()
+        call.settle(error or storing.result().offset)
         if isinstance(error, Exception):
             self._refuse(error, number)
             self._lose_patience(error)

@@ -108,8 +108,8 @@ class Hub:
 
         A ticket must be valid when its client enters. Later, only the ticket's token is checked.
         """
-        principal = await self.core.tokens.confirm(principal)
-        principal.require(Need("room", "read", name))
+        await self.core.tokens.freshen_for(principal)
+        principal = self.core.admission.require(principal, Need("room", "read", name))
         user = user_of(principal, request, name)
         if principal.is_ticket:
             principal = replace(principal, expires_ms=None)
@@ -249,7 +249,8 @@ class Hub:
         if not principal.token:
             return False
         try:
-            (await self.core.tokens.confirm(principal)).require(Need("room", "read", room))
+            await self.core.tokens.freshen_for(principal)
+            self.core.admission.require(principal, Need("room", "read", room))
         except (Unauthenticated, Denied):
             return True
         except MillstreamError:

@@ -27,7 +27,7 @@ from millstream.errors import (
     WriteFailed,
 )
 from millstream.record import Record
-from millstream.rooms.commands import LookIntoRoom, ReadRetained
+from millstream.rooms.commands import LookIntoRoom, ReadRetained, SendToRoom
 from millstream.rooms.model import RetainedValue, RoomLook, RoomMessage, Sent
 from millstream.rooms.settings import RoomSettings
 from millstream.server.auth.access import Principal
@@ -89,6 +89,11 @@ class ListenedRoom(Protocol):
     def attach(self, listener: RoomListener) -> bool:
         """Add a listener to the feed; False if the listener must first read up to the feed's
         position."""
+
+    def command_of(
+        self, listener: RoomListener, messages: list[RoomMessage], number: int | None
+    ) -> SendToRoom:
+        """Return the command by which a listener's client sends messages."""
 
     def send_for(
         self, listener: RoomListener, messages: list[RoomMessage], number: int | None

@@ -106,7 +106,7 @@ class LiveRoom:
         self, listener: RoomListener, messages: list[RoomMessage], number: int | None
     ) -> asyncio.Future[Sent]:
         """Store messages of a listener's client, and confirm them to the client."""
-        command = self._sent_by(listener, messages, number)
+        command = self.command_of(listener, messages, number)
         if number is None:
             return self._store(command, ())
         turn = Turn(listener.connection, listener.turn + 1, listener.unanswered > 0)
@@ -116,9 +116,10 @@ class LiveRoom:
         listener.pending.add(number)
         return storing
 
-    def _sent_by(
+    def command_of(
         self, listener: RoomListener, messages: list[RoomMessage], number: int | None
     ) -> SendToRoom:
+        """Return the command by which a listener's client sends messages."""
         user, client, generation = listener.user, listener.client, listener.generation
         return SendToRoom(self.name, messages, user, client, number, generation)
 
@@ -151,7 +152,7 @@ class LiveRoom:
             numbers = sorted({number for conflated in waiting for number in conflated.numbers})
             number = numbers[-1] if numbers else None
             messages = [conflated.message for conflated in waiting]
-            command = self._sent_by(listener, messages, number)
+            command = self.command_of(listener, messages, number)
             confirmed = [(listener, number) for number in numbers]
             self.context.begin(self._store_conflated(command, confirmed, listener))
 

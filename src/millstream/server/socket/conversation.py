@@ -17,8 +17,13 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from millstream.command import Command, waits
-from millstream.embedded.loop import session
-from millstream.errors import InvalidInput, MillstreamError, Overloaded, Unauthenticated
+from millstream.errors import (
+    InvalidInput,
+    MillstreamError,
+    NotLeader,
+    Overloaded,
+    Unauthenticated,
+)
 from millstream.queue.commands import ClaimMessages
 from millstream.server import direct
 from millstream.server.auth.access import NODE, Principal
@@ -28,7 +33,7 @@ from millstream.server.cluster.role import ALONE, Asker
 from millstream.server.core import Core
 from millstream.server.journal import note_failure
 from millstream.server.listen.refusals import TOO_MANY, RefusalCount, is_refusal, shared_by
-from millstream.server.observe.tracing import is_on, traceparent_of
+from millstream.server.observe.tracing import traceparent_of
 from millstream.server.socket.outbox import Outbox, Sent, Unsent
 from millstream.server.socket.reading import (
     Request,
@@ -62,9 +67,6 @@ ENDING = 0.5
 CLOSE_S = 1.0
 """How long a close frame may wait behind answers that the client does not read."""
 
-DIRECT = frozenset({*session.DIRECT, ClaimMessages})
-"""Requests that may be answered without a task of their own."""
-
 Listen = Callable[[Callable[[bytes], bool]], None]
 """Has frames handed over as they come, not only when they are asked for."""
 
@@ -97,8 +99,6 @@ class Conversation:
         """Running requests that may wait for something to happen."""
         self._unbegun = 0
         """Tasks that were made, and have not run yet: what comes behind them waits for its turn."""
-        self._is_traced = is_on()
-        """Spans need a task's context."""
         self._idle: asyncio.Event | None = None
         """Set once a server that stops has answered all that has no task."""
         self._is_over = False
@@ -160,11 +160,9 @@ class Conversation:
 
         So nothing is refused here: a frame that may not be taken is read, and refused there.
         """
-        if self._is_over or self._unbegun or self._is_slowed:
+        if self._is_over or self._unbegun or self._is_slowed or self._is_node:
             return False
-        if self._core.seat is not None or not is_small(data):
-            return False
-        if self._core.tokens.confirm_now(self.principal) is None:
+        if not is_small(data) or not self._core.admission.is_confirmed(self.principal):
             return False
         try:
             requests = decode_requests(data)
@@ -207,7 +205,7 @@ class Conversation:
     def _spend(self, requests: int) -> MillstreamError | None:
         """Pay for a frame as so many requests are paid for; or why they are refused."""
         try:
-            self._core.quota.spend(self.principal, max(1, requests))
+            self._core.admission.pay(self.principal, max(1, requests))
         except Overloaded as error:
             return error
         return None
@@ -239,8 +237,11 @@ class Conversation:
             return
         if command.traits.waits is not None and waits(command):
             self._waiting.add(number)
-        if not (self._unbegun or self._is_traced) and self._begin_direct(number, command):
+        if not self._unbegun and self._begin_direct(number, command):
             return
+        self._begin_task(number, command)
+
+    def _begin_task(self, number: int, command: Command[Any]) -> None:
         self._unbegun += 1
         self._running[number] = self._loop.create_task(self._execute(number, command))
 
@@ -267,40 +268,43 @@ class Conversation:
     # Requests are carried out.
 
     def _begin_direct(self, number: int, command: Command[Any]) -> bool:
-        """Begin a request without a task, if one commit can answer it."""
-        if type(command) not in DIRECT or self._core.seat is not None:
+        """Begin a request without a task, if one commit of this process can answer it."""
+        if self._is_node:
             return False
         self._running[number] = None
-        done = partial(self._answer, number, command)
         is_begun = direct.begin(
             self._core,
             self.principal,
             command,
             self._holdings,
-            done,
+            partial(self._answer, number, command),
             traceparent=self._traceparent,
         )
         if not is_begun:
             del self._running[number]
         return is_begun
 
-    def _answer(self, number: int, command: Command[Any], found: Any) -> None:
+    def _answer(self, number: int, command: Command[Any], answer: Any) -> None:
         """Send the answer of a request that began without a task; or go on with it as one.
 
-        The answer may come before that task knows it: then the task is not asked any more.
+        The answer may come before that task knows it: then the task is not asked any more. If this
+        node has lost its lead, nothing was done, and the leading node is asked instead.
         """
-        if isinstance(found, asyncio.Task):
+        if isinstance(answer, asyncio.Task):
             if self._is_over:
-                found.cancel()
+                answer.cancel()
                 return
-            self._running[number] = found
-            found.add_done_callback(partial(self._answer_of_task, number, command))
+            self._running[number] = answer
+            answer.add_done_callback(partial(self._answer_of_task, number, command))
+            return
+        if isinstance(answer, NotLeader) and self._forwarder is not None and not self._is_over:
+            self._begin_task(number, command)
             return
         del self._running[number]
         self._waiting.discard(number)
-        if isinstance(found, Exception):
-            found = _told(command, found)
-        self._send_answer(number, command, found)
+        if isinstance(answer, Exception):
+            answer = _told(command, answer)
+        self._send_answer(number, command, answer)
         if self._idle is not None and None not in self._running.values():
             self._idle.set()
 
