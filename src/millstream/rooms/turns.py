@@ -50,7 +50,4 @@ class LastTurns:
 def take_turn(tx: WriteTransaction, turn: Turn) -> None:
     """Let a frame run behind the one before it, or refuse it."""
     state = tx.state
-    turns = state.aside.get(LastTurns)
-    if turns is None:
-        turns = state.aside[LastTurns] = LastTurns()
-    turns.take(turn, state.failures)
+    state.memory.of(LastTurns).take(turn, state.failures)

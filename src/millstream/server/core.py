@@ -86,7 +86,7 @@ class Core:
         self.shelf = Shelf(store.clock, store.engine.folder())
         """What bulk writers have staged."""
         self.meter = Meter()
-        store.on_commit = self.meter.committed
+        store.listeners.add(commit=self.meter.committed)
         self.checkup = Checkup(self.session, settings)
         self.live = Live(store, self.meter, self.checkup, self.closing)
         """The figures that watchers get once per second."""

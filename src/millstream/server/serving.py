@@ -186,7 +186,7 @@ class Serving:
     async def _serve_store(self, on_ready: Callable[[], object] | None) -> None:
         assert self._stopping is not None
         self.core = core = Core(self._open(), self.settings)
-        core.store.on_poisoned = self.give_up
+        core.store.listeners.add(poison=self.give_up)
         name = self.settings.instance or f"{self.settings.host}:{self.port}"
         if (node := self.node) is not None:
             seat = core.sit(

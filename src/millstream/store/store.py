@@ -31,6 +31,7 @@ from millstream.store import forking
 from millstream.store.caches import Caches
 from millstream.store.commit.committer import Committing
 from millstream.store.commit.draft import Draft
+from millstream.store.commit.listeners import Listeners
 from millstream.store.commit.recovery import Recovery
 from millstream.store.commit.ticket import Ticket
 from millstream.store.commit.transaction import Operation, WriteTransaction
@@ -83,6 +84,7 @@ class Store(Committing):
         pins: tuple[Pin, ...] = (),
         readers: tuple[Readers, ...] = (),
         links: Links = NO_LINKS,
+        listeners: Listeners | None = None,
     ) -> None:
         super().__init__(
             engine,
@@ -91,13 +93,12 @@ class Store(Committing):
             clock=clock or SystemClock(),
             pins=pins,
             readers=readers,
+            listeners=listeners,
         )
         self._upkeep = upkeep
         self._links = links
         self.caches = Caches()
         self._ends_s = math.inf
-        self.on_poisoned: Callable[[MillstreamError], None] | None = None
-        """Called once, on any thread, if something acknowledged is missing from the disk."""
         self._upkeep_due = 0.0
         self._tended = 0
         self._begin()
@@ -279,8 +280,8 @@ class Store(Committing):
         self.recovery.end()
         self._transactor.refuse(reason)
         self.watch.wake_all()
-        if self.on_poisoned is not None:
-            self.on_poisoned(reason)
+        for listen in self.listeners.poison:
+            listen(reason)
 
     # The background.
 
@@ -413,7 +414,7 @@ class Store(Committing):
                 lock.release()
             return
         self._start_reading()
-        self.group_listeners = ()
+        self.listeners.forget_groups()
         self.caches.clear()  # they may hold locks, and threads that wait: these stayed in the parent
         failed = self.recovery
         self.scrub.drop()

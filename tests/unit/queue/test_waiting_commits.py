@@ -209,5 +209,5 @@ def test_a_child_process_claims_nothing_for_a_claim_that_waits_in_its_parent(
 
 
 def _append_in_child(ms: Millstream) -> None:
-    assert not Probe(ms).store.group_listeners
+    assert not Probe(ms).store.listeners.group
     ms.log("events").append(b"a")

@@ -214,7 +214,7 @@ def make_losing(store, settings):
     return core
 
 def lose(store):
-    while store.on_poisoned is None:
+    while not store.listeners.poison:
         pass  # the server is not up yet
     with Probe(store).hold_commits():
         store._poison(OSError("commit 7 is missing"))

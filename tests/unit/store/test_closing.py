@@ -146,7 +146,7 @@ def test_upkeep_leaves_the_other_queues_alone_once_the_store_is_closing(
                 pass
             began.set()
 
-    store.on_commit = close_meanwhile
+    store.listeners.add(commit=close_meanwhile)
     store.tend_soon()
     assert began.wait(60)
     closer.join(60)

@@ -128,8 +128,8 @@ def test_two_listeners_add_operations_to_the_same_group(store: Store) -> None:
         return listen
 
     for listener in (joining("first"), joining("second")):
-        store.add_group_listener(listener)
-        store.add_group_listener(listener)  # it is there already
+        store.listeners.add(group=listener)
+        store.listeners.add(group=listener)  # it is there already
     sequence = store.seq
     result = store.run(lambda tx: tx.take_ids(1))
     assert store.seq == sequence + 1
@@ -145,8 +145,8 @@ def test_a_listener_whose_operation_fails_harms_no_other(store: Store) -> None:
     def fail(tx: WriteTransaction) -> None:
         raise InvalidInput("no")
 
-    store.add_group_listener(lambda group: [Ticket(fail, told.append)])
-    store.add_group_listener(lambda group: [Ticket(lambda tx: tx.take_ids(1), told.append)])
+    store.listeners.add(group=lambda group: [Ticket(fail, told.append)])
+    store.listeners.add(group=lambda group: [Ticket(lambda tx: tx.take_ids(1), told.append)])
     result = store.run(lambda tx: tx.take_ids(1))
     failed, joined = told
     assert isinstance(failed.error, InvalidInput)

@@ -16,7 +16,7 @@ from millstream.threads.database import Millstream
 def test_every_commit_is_told_with_its_operations() -> None:
     store = open_store(MemoryEngine())
     told: list[tuple[int, float, float]] = []
-    store.on_commit = lambda *facts: told.append(facts)
+    store.listeners.add(commit=lambda *facts: told.append(facts))
     log = Millstream(EmbeddedSession(store)).log("a")
     log.append(b"x")
     log.append_many([b"x"] * 10)
@@ -28,7 +28,7 @@ def test_every_commit_is_told_with_its_operations() -> None:
 def test_a_group_that_changed_nothing_is_no_commit() -> None:
     store = open_store(MemoryEngine())
     told: list[tuple[int, float, float]] = []
-    store.on_commit = lambda *facts: told.append(facts)
+    store.listeners.add(commit=lambda *facts: told.append(facts))
     log = Millstream(EmbeddedSession(store)).log("a")
     with pytest.raises(EndMoved):
         log.append(b"x", expect_end=5)
@@ -39,7 +39,7 @@ def test_a_group_that_changed_nothing_is_no_commit() -> None:
 def test_those_who_are_committed_together_are_one_group() -> None:
     store = open_store(MemoryEngine())
     told: list[int] = []
-    store.on_commit = lambda operations, *_: told.append(operations)
+    store.listeners.add(commit=lambda operations, *_: told.append(operations))
     done = threading.Semaphore(0)
     tickets = [
         Ticket(lambda tx, n=n: tx.store_ms, on_done=lambda _: done.release())  # type: ignore[misc]

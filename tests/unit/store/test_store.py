@@ -260,7 +260,7 @@ def test_the_background_recovers_without_being_asked() -> None:
 def test_a_commit_that_is_missing_afterwards_ends_the_handle() -> None:
     ms, engine, faults, _ = unattended()
     ended: list[MillstreamError] = []
-    store_of(ms).on_poisoned = ended.append
+    store_of(ms).listeners.add(poison=ended.append)
     ms.log("a").append(b"x")
     before = engine.reopen()
     ms.log("a").append(b"acknowledged")

@@ -37,8 +37,6 @@ SOURCES_PER_LOOK = 256
 """The most logs with unrouted records that a look returns, for a queue that claims in number order.
 """
 
-_FOLLOWER = "logs by pattern"
-
 
 class QueueSource(Struct, frozen=True):
     """A log that a queue takes from, and the routing position in it."""
@@ -153,7 +151,7 @@ def facts_of(
     unfinished = False
     if routes and has_patterns(spec):
         count_max = None if all_logs or spec.in_order else SOURCES_PER_LOOK
-        matched, unfinished = _matches(view.state).of(queue).news(view, queue, count_max)
+        matched, unfinished = view.state.follower(Matches).of(queue).news(view, queue, count_max)
         for source in matched:
             sources_by_log.setdefault(source.log_id, source)
     all_sources = list(sources_by_log.values())
@@ -322,11 +320,3 @@ class Matches:
         queue = self._state.entities.get(key)
         if isinstance(queue, QueueState) and not queue.exists():
             self._queues.pop(key).close()
-
-
-def _matches(state: State) -> Matches:
-    matches = state.followers.get(_FOLLOWER)
-    if matches is None:
-        matches = state.followers[_FOLLOWER] = Matches(state)
-    assert isinstance(matches, Matches)
-    return matches

@@ -166,7 +166,7 @@ def claim_messages(store: Store, query: ClaimMessages) -> list[Lot]:
 def _claim_in_line(store: Store, query: ClaimMessages, until_s: float) -> list[Lot]:
     queue = query.queue
     lines = store.caches.of(ThreadLines, store)
-    store.add_group_listener(lines.arriving)
+    store.listeners.add(group=lines.arriving)
     waiter = WaitingThread(store, query)
     try:
         lines.join(queue, waiter, query.count)

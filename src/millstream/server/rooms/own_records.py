@@ -56,7 +56,7 @@ class OwnRecords:
         self._logs: set[str] = set()
         self._offsets: dict[bytes, OwnOffsets] = {}
         """By the key of the log's head: a log that is created again has another key."""
-        store.on_own = self._note
+        store.listeners.add(delta=self._note)
 
     def follow(self, log: str) -> None:
         """Start to note the records of a log."""

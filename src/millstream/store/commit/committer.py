@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,27 +21,18 @@ from millstream.errors import MillstreamError, OutcomeUnknown
 from millstream.format import keys
 from millstream.store.commit.draft import Draft
 from millstream.store.commit.group import run_group
+from millstream.store.commit.listeners import Listeners
 from millstream.store.commit.recovery import Recovery
 from millstream.store.commit.ticket import Ticket, finish
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.commit.transactor import told
 from millstream.store.commit.uninterrupted import Rescue
 from millstream.store.keeper import Keeper
-from millstream.store.state.delta import Delta
 from millstream.store.state.fold import Slice, write_slice
 from millstream.store.state.reader import Readable
 
 SLOW_S = 0.02
 """A sync from which on it costs little, beside it, to apply each commit to the standby as well."""
-
-Observer = Callable[[int, float, float], None]
-"""Told of each group that was committed: its operations, its time and that of its sync, in seconds."""
-
-
-GroupListener = Callable[[list[Ticket[Any]]], list[Ticket[Any]]]
-"""Called with a group before it runs; returns more operations to run behind it, in the same commit.
-
-Their tickets call back when the commit is over, whether it succeeded or failed."""
 
 
 class Committing(Readable):
@@ -52,21 +42,15 @@ class Committing(Readable):
     _keeper: Keeper
     recovery: Recovery
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, listeners: Listeners | None, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.listeners = listeners or Listeners()
         self._folder = self.engine.folder()
         """Where a large commit is spooled."""
         self._groups = self._operations = self._folds = 0
         self._own_seq, self._folded_before = 0, -1
         self._sent = False
         """Whether something of the commit that is made may have reached the disk."""
-        self.on_commit: Observer | None = None
-        """Called by the thread that commits, before its callers are answered: it must be quick."""
-        self.on_own: Callable[[Delta[Any]], None] | None = None
-        """Called with what this process is about to commit, by the thread that does, under the
-        mutex: it must be quick. The commit may still fail."""
-        self.group_listeners: tuple[GroupListener, ...] = ()
-        """Called by the thread that commits, before a group runs: they must be quick."""
         self._sync_s = 0.0
         """How long the last commit waited for the disk, of those that were timed."""
         self._last_failure: str | None = None
@@ -90,8 +74,8 @@ class Committing(Readable):
         if not waits and (self._promised or self._tail_is_full()):
             return False
         joined: list[Ticket[Any]] = []
-        for listener in self.group_listeners:
-            joined += listener(group)
+        for listen in self.listeners.group:
+            joined += listen(group)
         if not joined:
             return self._commit_or_settle(group, group, waits=waits)
         try:
@@ -102,14 +86,6 @@ class Committing(Readable):
             except BaseException:  # interrupted: a second call does what is left
                 finish(joined)
                 raise
-
-    def add_group_listener(self, listener: GroupListener) -> None:
-        """Call a listener before each group from now on; one that was added already is left as it is."""
-        if listener in self.group_listeners:
-            return
-        with self.mutex:
-            if listener not in self.group_listeners:
-                self.group_listeners = (*self.group_listeners, listener)
 
     def _commit_or_settle(
         self, group: list[Ticket[Any]], whole: list[Ticket[Any]], *, waits: bool
@@ -142,7 +118,8 @@ class Committing(Readable):
                 ticket.error = shortage.error()
             return
         refusal = None if shortage is None else shortage.error()
-        began_s = 0.0 if self.on_commit is None else self.clock.seconds()
+        listeners = self.listeners
+        began_s = self.clock.seconds() if listeners.commit else 0.0
         if self._promised:
             self._let_read()
         state, limits = self.state, self.limits
@@ -154,8 +131,8 @@ class Committing(Readable):
                 transaction = WriteTransaction(state, draft, limits, refusal=refusal)
                 run_group(transaction, group)
                 commit = transaction.finish()
-                if self.on_own is not None:
-                    self.on_own(transaction.delta)
+                for listen in listeners.delta:
+                    listen(transaction.delta)
             # Readers have the mutex while the disk is waited for. The seam for pipelining: the next
             # group may run on this state from here on, if it is answered after this commit.
             if commit is not None:
@@ -172,14 +149,16 @@ class Committing(Readable):
                 if self._patient:
                     self._fall_level()
         self._operations += len(group)
-        if self.on_commit is not None and self._sent:
-            self.on_commit(len(group), self.clock.seconds() - began_s, self._sync_s)
+        if listeners.commit and self._sent:
+            commit_s = self.clock.seconds() - began_s
+            for tell in listeners.commit:
+                tell(len(group), commit_s, self._sync_s)
         self._after_commit(folds=waits)
 
     def _sync(self, writer: Writer, commit: Commit) -> None:
         """Hand a commit to the engine, and wait until it is durable."""
         self._sent = True
-        if self.on_commit is None and not self.standby.is_used:
+        if not self.listeners.commit and not self.standby.is_used:
             writer.commit(commit)
             return
         began_s = self.clock.seconds()

@@ -69,8 +69,8 @@ class Standby:
             state, self._state = self._state, None
             if state is None or self._clock.seconds() - self._used_s > IDLE_S:
                 self.is_used = False
-                return state is not None and not state.followers
-            if is_slow or state.followers:
+                return state is not None and not state.has_followers
+            if is_slow or state.has_followers:
                 with self._engine.read() as snapshot:
                     self._advance(state, snapshot)
             self._state = state

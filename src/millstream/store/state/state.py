@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Set
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -21,6 +21,7 @@ from millstream.errors import CorruptionError
 from millstream.format import ids, keys
 from millstream.format.described import describe
 from millstream.format.encodings import U64, Reader
+from millstream.store.caches import Caches
 from millstream.store.state import delta as deltas
 from millstream.store.state.entity import Entity, Kinds
 from millstream.store.state.overlay import Overlay
@@ -45,6 +46,9 @@ class Follower(Protocol):
 
     def changed(self, changed: Set[bytes], /) -> Iterable[bytes]:
         """Entities have changed; answers others whose watchers are to be woken as well."""
+
+
+F = TypeVar("F", bound=Follower)
 
 
 class State:
@@ -84,12 +88,11 @@ class State:
         """Whether changes may have been missed since the last `publish`: a fold had passed us."""
         self.touched: set[bytes] = set()
         """Entities changed since the last `publish`."""
-        self.followers: dict[str, Follower] = {}
-        """What parts derive from entities, by name; forgotten when changes may have been missed."""
+        self._followers: dict[Callable[[State], Follower], Follower] = {}
         self.failures = 0
         """Commits of this process that have failed."""
-        self.aside: dict[type, Any] = {}
-        """What parts remember of what ran in this process, by kind; rows know nothing of it."""
+        self.memory = Caches()
+        """What rules remember of operations that ran in this process; no row holds it."""
         self.seq = 0
         self.folded = 0
         self.tail_bytes: dict[int, int] = {}
@@ -132,7 +135,7 @@ class State:
         self.weight = self._weight_kept = 0
         self.dirty.clear(folded=0)
         self.damaged.clear()
-        self.followers.clear()
+        self._followers.clear()
         self.settled.clear()
         self.tail_bytes.clear()
         self.tail_total = 0
@@ -256,10 +259,25 @@ class State:
         """Once a commit is durable: let readers see what it changed; answers which watchers to wake."""
         changed, self.touched = self.touched, set()
         self.views.replace(changed, self.entities, self.seq)
-        if self.followers:
-            for follower in self.followers.values():
+        if self._followers:
+            for follower in self._followers.values():
                 changed = changed.union(follower.changed(changed))
         return changed
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether something is derived from the entities."""
+        return bool(self._followers)
+
+    def follower(self, make: Callable[[State], F]) -> F:
+        """Return the follower that a function or class makes; it is made when first asked for.
+
+        It is forgotten when the state may have missed changes.
+        """
+        follower = self._followers.get(make)
+        if follower is None:
+            follower = self._followers[make] = make(self)
+        return follower  # type: ignore[return-value]
 
     def show(self, key: bytes, entity: Entity) -> Any:
         """Let readers see an entity as it is now; answers what they see."""
