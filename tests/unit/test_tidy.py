@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import words
+
 ROOT = Path(__file__).resolve().parents[2]
 LINES_MAX = 500  # the guide says: past 400, look for the second noun
 PRINTING = ("src/millstream/cli/", "bench/", "tools/", "examples/")
@@ -599,3 +601,28 @@ def test_a_name_for_two_things_is_found() -> None:
     sources = [Source(path, "class A: ...") for path in paths]
     assert twice_named(sources) == ["A"]
     assert twice_named(sources[1:]) == []
+
+
+DARK_PERCENT_MAX = 19.6
+VAGUE_PERCENT_MAX = 8.1
+"""Ceilings of `tools/words.py`: they may only fall."""
+
+
+def test_the_sources_are_written_plainly() -> None:
+    total = words.measure([ROOT / "src" / "millstream"])
+    worst = [f"{path}:{line}: {text}" for _, path, line, text in sorted(total.dark)[-20:]]
+    assert total.dark_percent <= DARK_PERCENT_MAX, "\n".join(["", *worst])
+    assert total.vague_percent <= VAGUE_PERCENT_MAX
+
+
+def test_a_dark_sentence_and_a_vague_name_are_found() -> None:
+    total = words.Measure()
+    total.add(
+        "a.py",
+        'def f(found: int) -> int:\n    """None if it shows none, False if another one."""\n'
+        "    # Return the head of the log.\n    head = found\n    return head\n",
+    )
+    assert [sentence for *_, sentence in total.dark] == [
+        "None if it shows none, False if another one."
+    ]
+    assert (total.sentences, total.names, total.vague) == (2, 2, 1)
