@@ -91,6 +91,23 @@ def test_suites_of_a_lane_follow_each_other_and_one_that_dies_is_counted(
     assert printed.index("── dies ──") < printed.index("── lives ──") < printed.index("1 passed")
 
 
+def test_a_lane_that_has_ended_takes_the_last_suite_of_the_other(
+    suite: Suite, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path)
+    suite("short", "def test_x():\n    pass\n")
+    suite("long", MEETING.format(folder=folder, name="long", other="taken", passes=True))
+    suite("next", "def test_x():\n    pass\n")
+    suite("taken", MEETING.format(folder=folder, name="taken", other="long", passes=True))
+
+    lanes = [["long", "next", "taken"], ["short"]]
+    found = list(run_lanes(lanes, ["-p", "no:cacheprovider"], reports=tmp_path))
+
+    assert {outcome.suite: outcome.passed for outcome in found} == dict.fromkeys(
+        ("short", "long", "next", "taken"), 1
+    )
+
+
 def test_an_interrupted_run_leaves_no_suite_behind(
     suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,3 +278,15 @@ def test_the_list_of_long_tests_names_no_file_that_is_not_there(tmp_path: Path) 
     (tmp_path / "long.toml").write_text('tests = ["tests/gone/test_a.py"]\n')
     with pytest.raises(ValueError, match="there is no such file"):
         LongTests.load(tmp_path / "long.toml")
+
+
+def test_files_lie_in_memory_only_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tests, "MEMORY", tmp_path)
+    monkeypatch.setattr(run_tests, "MEMORY_BYTES_MIN", 1)
+    assert run_tests.memory_folder() == tmp_path
+    monkeypatch.setattr(run_tests, "MEMORY_BYTES_MIN", 1 << 60)
+    assert run_tests.memory_folder() is None
+    monkeypatch.setattr(run_tests, "MEMORY", tmp_path / "none")
+    assert run_tests.memory_folder() is None

@@ -422,7 +422,7 @@ def test_a_snapshot_that_cannot_be_fetched_is_tried_again(tmp_path: Path) -> Non
         trio.settle()
 
         assert trio.fetches_fail == 0
-        assert trio.machines["c"].node.standing().snapshots == 1
+        assert trio.machines["c"].node.standing().snapshots >= 1
 
 
 def test_a_file_that_cannot_be_opened_goes_aside_and_its_node_begins_anew(tmp_path: Path) -> None:
