@@ -10,9 +10,9 @@ from millstream.aio.concurrency import Beside
 from millstream.aio.runtime import Event, Future
 from millstream.command import AsyncSession
 from millstream.errors import MillstreamError
-from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides
+from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_parties
 from millstream.replica.sync.outcome import Options, Outcome, Tell
-from millstream.replica.sync.steps import Question, Side, Steps, TrafficMeter
+from millstream.replica.sync.steps import Party, Question, Steps, TrafficMeter
 from millstream.replica.sync.sync import sync_steps
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ async def drive(steps: Steps[T], own: AsyncSession, peer: AsyncSession, meter: T
     """Run the steps of a sync; send the requests of a round concurrently."""
 
     async def execute(question: Question) -> Any:
-        if question.side == "own":
+        if question.party == "local":
             return await own.execute(question.command)
         answer = await peer.execute(question.command)
         meter.note(question.command, answer)
@@ -92,11 +92,11 @@ async def follow(
     A log that cannot be brought together is told in the outcome, and tried again in every round.
     """
     stop = stop or Event()
-    sessions: dict[Side, AsyncSession] = {"own": own, "peer": peer}
-    watched = watched_sides(options)
+    sessions: dict[Party, AsyncSession] = {"local": own, "peer": peer}
+    watched = watched_parties(options)
     pace = Pace()
     first = True
-    waits: dict[Side, Future[int]] = {}
+    waits: dict[Party, Future[int]] = {}
     async with Beside(stop) as beside:
         sequences = {side: await sessions[side].execute(WaitForChange(0, 0)) for side in watched}
         while not stop.is_set():

@@ -1,16 +1,16 @@
-"""The running hash of a log: by it, copies of a log find out whether they are the same.
+"""The running hash of a log: copies of a log compare it to find out whether they are equal.
 
-The hash is over pieces. A piece is a run of neighbouring records whose end is decided by the records
-alone: it closes with the record by which it holds 1,024 of them, or values of 1 MiB. So copies agree
-on every boundary, however their records were batched. A run is hashed column by column, straight from
-the buffers of its blocks.
+The hash is over pieces. A piece is a run of neighbouring records whose end is decided by the
+records alone: a record closes the piece if the piece then holds 1,024 records, or values of 1 MiB.
+So copies agree on every boundary, however their records were batched. A run is hashed column by
+column, straight from the buffers of its blocks.
 
     run digest   SHA-256 of: how many records (u64), then the SHA-256 of each column, in this order
                  sizes of values (u32, 2^32 - 1 for null), values, timestamps (i64), times of the append (i64),
                  whether there is a key (u8), sizes of keys (u32), keys, sizes of headers (u32), headers
-    h(0)         32 zero bytes; so is h(base) of a log whose first records went before it had a chain
+    h(0)         32 zero bytes; so is h(base) of a log that lost its first records before it had a chain
     h(n)         SHA-256 of: h at the last mark at or before n, that mark's offset (u64), the digest of
-                 the run from there to n; h(n) is the mark's own if no record lies between
+                 the run from the mark to n; h(n) is the mark's hash if no record lies between
 
 All numbers are little-endian. A mark is an offset at which a piece ends, with its hash.
 """
@@ -34,7 +34,7 @@ from millstream.log.model.names import check_integer
 
 PIECE_RECORDS_MAX = 1_024
 PIECE_BYTES_MAX = 1024 * 1024
-"""Of values: what a peer reads at most, and one record more, to compare within a piece."""
+"""Values of one piece. To compare within a piece, a peer reads at most this and one more record."""
 
 DIGEST_BYTES = 32
 ZERO = bytes(DIGEST_BYTES)
@@ -60,7 +60,7 @@ class Mark(Struct, frozen=True, array_like=True):
 
 
 class Parsed(Struct, frozen=True):
-    """Records of one stored block, checked and ready to be hashed: those at [skip, skip + count)."""
+    """The records [skip, skip + count) of a stored block, checked and ready to be hashed."""
 
     first_offset: int
     skip: int
@@ -68,7 +68,7 @@ class Parsed(Struct, frozen=True):
     metadata: blocks.Block
     payload: blocks.Block
     ends: array[int]
-    """Where the values end, from the start of the stored block's values; the first is 0."""
+    """Where each value ends, counted from the start of the block's values; the first end is 0."""
 
     @property
     def stop(self) -> int:
@@ -76,7 +76,7 @@ class Parsed(Struct, frozen=True):
         return self.first_offset + self.count
 
     def cut(self, start: int, stop: int) -> Parsed:
-        """The records [start, stop) of these, counted from the first."""
+        """Return the records [start, stop), counted from the first record."""
         return replace(
             self,
             first_offset=self.first_offset + start,
@@ -86,7 +86,7 @@ class Parsed(Struct, frozen=True):
 
 
 def parse(block: RecordBlock) -> Parsed:
-    """Take a block that was read apart: checksums, columns and counts are checked."""
+    """Take a block apart, and check its checksums, columns and counts."""
     metadata = blocks.Block(block.metadata, kind=blocks.METADATA)
     payload = blocks.Block(block.payload, kind=blocks.PAYLOAD)
     values = payload.cells(blocks.VALUE)
@@ -98,25 +98,25 @@ def parse(block: RecordBlock) -> Parsed:
 
 
 class Run:
-    """The digest of neighbouring records, as they come."""
+    """The digest of neighbouring records, computed while they arrive."""
 
     __slots__ = ("_hashes", "count", "size")
 
     def __init__(self) -> None:
         self.count = 0
         self.size = 0
-        """Of the values."""
+        """Bytes of the values."""
         self._hashes = [sha256() for _ in range(_COLUMNS)]
 
     def add(self, records: RecordBlock | Parsed) -> None:
-        """Go on with the records of a block."""
-        found = records if isinstance(records, Parsed) else parse(records)
-        if not found.count:
+        """Add the records of a block."""
+        parsed = records if isinstance(records, Parsed) else parse(records)
+        if not parsed.count:
             return
-        first, count, metadata = found.skip, found.count, found.metadata
+        first, count, metadata = parsed.skip, parsed.count, parsed.metadata
         values, numbers = self._hashes[:2], self._hashes[2:4]
         valid = metadata.valid(first, count)
-        self.size += _add_cells(values, found.payload, blocks.VALUE, first, count, valid)
+        self.size += _add_cells(values, parsed.payload, blocks.VALUE, first, count, valid)
         times = (
             (metadata.timestamp_ms(), metadata.timestamps),
             (metadata.appended_ms(), metadata.appended),
@@ -132,27 +132,27 @@ class Run:
         self.count += count
 
     def digest(self) -> bytes:
-        """The digest of what was added."""
-        whole = sha256(self.count.to_bytes(8, "little"))
+        """Return the digest of the added records."""
+        digest = sha256(self.count.to_bytes(8, "little"))
         for column in self._hashes:
-            whole.update(column.digest())
-        return whole.digest()
+            digest.update(column.digest())
+        return digest.digest()
 
     def copy(self) -> Run:
-        """One that goes on by itself."""
+        """Return an independent copy."""
         made = Run.__new__(Run)
         made.count, made.size = self.count, self.size
-        made._hashes = [one.copy() for one in self._hashes]
+        made._hashes = [column.copy() for column in self._hashes]
         return made
 
 
 def link(before: bytes, first: int, run: bytes) -> bytes:
-    """The hash behind a run that starts at `first`, where the hash is `before`."""
+    """Return the hash behind a run that starts at `first`, where the hash is `before`."""
     return sha256(before + first.to_bytes(8, "little") + run).digest()
 
 
 class Chain:
-    """The running hash of a log from some mark on."""
+    """The running hash of a log, from a mark on."""
 
     __slots__ = ("_run", "last")
 
@@ -167,17 +167,18 @@ class Chain:
         return self.last.offset + self._run.count
 
     def extend(self, records: RecordBlock | Parsed) -> list[Mark]:
-        """Go on with a block that begins at the end; the marks of the pieces that it closes."""
-        found = records if isinstance(records, Parsed) else parse(records)
-        if found.first_offset != self.end:
+        """Add a block that begins at the end, and return the marks of the pieces that the block
+        closes."""
+        parsed = records if isinstance(records, Parsed) else parse(records)
+        if parsed.first_offset != self.end:
             raise InvalidInput(
-                f"the chain stands at {self.end}: it cannot go on at {found.first_offset}"
+                f"the chain stands at {self.end}: it cannot go on at {parsed.first_offset}"
             )
         marks = []
         done = 0
-        while done < found.count:
-            stop = self._closes(found, done)
-            self._run.add(found.cut(done, stop))
+        while done < parsed.count:
+            stop = self._closes(parsed, done)
+            self._run.add(parsed.cut(done, stop))
             done = stop
             if self._run.count >= PIECE_RECORDS_MAX or self._run.size >= PIECE_BYTES_MAX:
                 self.last = Mark(self.end, self.digest())
@@ -186,24 +187,24 @@ class Chain:
         return marks
 
     def digest(self) -> bytes:
-        """The hash at the end."""
+        """Return the hash at the end."""
         if not self._run.count:
             return self.last.digest
         return link(self.last.digest, self.last.offset, self._run.digest())
 
     def copy(self) -> Chain:
-        """One that goes on by itself."""
+        """Return an independent copy."""
         made = Chain(self.last)
         made._run = self._run.copy()
         return made
 
-    def _closes(self, found: Parsed, done: int) -> int:
-        """How many of the records belong to the piece that is open."""
-        most = min(found.count, done + PIECE_RECORDS_MAX - self._run.count)
-        first = found.skip + done
-        full = found.ends[first] + PIECE_BYTES_MAX - self._run.size
-        at = bisect_left(found.ends, full, first + 1, found.skip + most + 1)
-        return min(most, at - found.skip)
+    def _closes(self, parsed: Parsed, done: int) -> int:
+        """Return the index of the first record that no longer belongs to the open piece."""
+        count_max = min(parsed.count, done + PIECE_RECORDS_MAX - self._run.count)
+        first = parsed.skip + done
+        full = parsed.ends[first] + PIECE_BYTES_MAX - self._run.size
+        at = bisect_left(parsed.ends, full, first + 1, parsed.skip + count_max + 1)
+        return min(count_max, at - parsed.skip)
 
 
 def _add_cells(
@@ -214,34 +215,35 @@ def _add_cells(
     count: int,
     valid: Sequence[bool] | None = None,
 ) -> int:
-    """Sizes and bytes of some rows of a column; answers how many bytes."""
+    """Hash the sizes and bytes of a column's rows, and return the number of bytes."""
     into_sizes, into_bytes = into
-    found = block.cells(column)
-    if found is None:
+    cells = block.cells(column)
+    if cells is None:
         into_sizes.update(bytes(4 * count))
         return 0
-    sizes, data = _stored(found.sizes()[first : first + count]), found.joined(first, count)
+    sizes, data = _stored(cells.sizes()[first : first + count]), cells.joined(first, count)
     size = len(data)
     if valid is not None:
-        told = found.sizes()[first : first + count]
+        lengths = cells.sizes()[first : first + count]
         sizes = _stored(
-            array("I", [n if yes else _NULL for n, yes in zip(told, valid, strict=True)])
+            array("I", [n if yes else _NULL for n, yes in zip(lengths, valid, strict=True)])
         )
     if column == blocks.HEADERS and _ONE in sizes:
-        sizes, data = _without_empty_maps(found.cut(first, count))
+        sizes, data = _without_empty_maps(cells.cut(first, count))
     into_sizes.update(sizes)
     into_bytes.update(data)
     return size
 
 
 def _without_empty_maps(cells: list[bytes]) -> tuple[bytes, bytes]:
-    """Headers that are an empty map count as none: the two are not told apart when stored singly."""
+    """Hash an empty map of headers as no headers: a record that is stored singly does not tell them
+    apart."""
     cells = [b"" if cell == _EMPTY_MAP else cell for cell in cells]
     return _stored(array("I", map(len, cells))), b"".join(cells)
 
 
 def _presence(metadata: blocks.Block, first: int, count: int) -> bytes:
-    """Of each record, whether it has a key."""
+    """Return a byte for every record: whether the record has a key."""
     columns = metadata.header.columns
     if not columns & blocks.KEY:
         return bytes(count)

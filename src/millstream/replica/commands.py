@@ -1,4 +1,4 @@
-"""What copies of a log ask of one another; what users ask of forks and owners is in `log.commands`."""
+"""The commands that copies of a log exchange; users' commands for forks and owners: `log.commands`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from millstream.record import SetBackReader
 from millstream.replica.chain import Mark
 
 NAMES_MAX = 1_000
-"""Logs that one question may name."""
+"""Log names in one command."""
 
 
 class Summary(Struct, frozen=True, array_like=True):
-    """How a copy of a log stands: one small message."""
+    """The state of a log's copy, as one small message."""
 
     name: str
     start: int
     end: int
     base: Mark
-    """From here on the log can be compared and copied; what is below was dropped."""
+    """The first offset that can be compared and copied; records below it were dropped."""
     digest: bytes
     """The running hash at the end."""
     owner: str
@@ -32,14 +32,14 @@ class Summary(Struct, frozen=True, array_like=True):
     epoch: int
     timestamp_ms: int
     metadata: bytes = b""
-    """A digest of the metadata's entries, deleted ones included; empty if there are none."""
+    """A digest of the metadata's entries, deleted entries included; empty without entries."""
 
     def check(self) -> None:
-        """Refuse what another store says of a log if no log can be so."""
+        """Refuse a summary of a peer that no log can have."""
         check_name(self.name)
         check_name(self.owner, "store")
-        for what, number in (("a start", self.start), ("an epoch", self.epoch)):
-            check_integer(what, number)
+        for label, number in (("a start", self.start), ("an epoch", self.epoch)):
+            check_integer(label, number)
         check_timestamp(self.timestamp_ms)
         self.base.check()
         Mark(self.end, self.digest).check()
@@ -51,31 +51,31 @@ class Summary(Struct, frozen=True, array_like=True):
 
 
 class GetStoreId(Read[str], frozen=True):
-    """The id of the store."""
+    """Return the id of the store."""
 
     traits = Traits(needs="nothing")
 
 
 class Unsynced(Struct, frozen=True, array_like=True):
-    """Things of one kind that a store holds and no sync carries."""
+    """Entities of one kind that a store holds and no sync carries."""
 
     kind: str
     """`queue`, `cursor`, `room`, `token` or `table`, of the application."""
     count: int
     names: list[str]
-    """The first of them; none of tokens."""
+    """The first names; empty for tokens, whose names stay private."""
     messages: int = 0
-    """Of all queues: those that wait, are in flight, or have failed."""
+    """Messages of all queues that wait, are in flight, or have failed."""
 
 
 class ListUnsynced(Read[list[Unsynced]], frozen=True):
-    """What the store holds that no sync carries."""
+    """List the entities of the store that no sync carries."""
 
     traits = Traits(needs=(on_store("read"),))
 
 
 class SummarizeLogs(Read[list[Summary]], frozen=True):
-    """How logs stand, in the order of their names, after one name, at most so many."""
+    """Summarize logs in the order of their names, after a name, up to a limit."""
 
     traits = Traits(needs="seen", page="limit")
 
@@ -85,7 +85,7 @@ class SummarizeLogs(Read[list[Summary]], frozen=True):
 
 
 class SummarizeNamed(Read[list[Summary]], frozen=True):
-    """How the logs of these names stand; those that do not exist are left out."""
+    """Summarize the logs of the listed names; names without a log are left out."""
 
     traits = Traits(needs="seen")
 
@@ -93,7 +93,7 @@ class SummarizeNamed(Read[list[Summary]], frozen=True):
 
 
 class SummarizeLog(Read[Summary | None], frozen=True):
-    """How a log stands; None if there is none."""
+    """Summarize a log; None if the log does not exist."""
 
     traits = Traits(needs=(on_copy("read"),))
 
@@ -101,7 +101,7 @@ class SummarizeLog(Read[Summary | None], frozen=True):
 
 
 class GetChain(Read[bytes], frozen=True):
-    """The running hash at an offset."""
+    """Return the running hash at an offset."""
 
     traits = Traits(needs=(on_copy("read"),))
 
@@ -110,7 +110,7 @@ class GetChain(Read[bytes], frozen=True):
 
 
 class DigestRange(Read[bytes], frozen=True):
-    """The digest of the records in [start, stop), whatever lies before."""
+    """Return the digest of the records in [start, stop), independent of earlier records."""
 
     traits = Traits(needs=(on_copy("read"),))
 
@@ -120,7 +120,7 @@ class DigestRange(Read[bytes], frozen=True):
 
 
 class Parcel(Struct, frozen=True, array_like=True):
-    """Blocks up to an offset, and the running hash there: what is sent of a log at once."""
+    """Blocks up to an offset, and the running hash at that offset: one step of a transfer."""
 
     end: int
     digest: bytes
@@ -128,22 +128,22 @@ class Parcel(Struct, frozen=True, array_like=True):
     packed: bytes = b""
     """The blocks as MessagePack and zstd, in place of `blocks`."""
     size: int = 0
-    """Bytes of what is packed."""
+    """Bytes of the blocks before compression."""
 
     def weight(self) -> int:
-        """Bytes that travel."""
+        """Return how many bytes travel."""
         return len(self.packed) or sum(map(weight, self.blocks))
 
 
 def weight(block: RecordBlock) -> int:
-    """Bytes of a block that travel."""
+    """Return how many bytes of a block travel."""
     return len(block.payload) + len(block.metadata)
 
 
 class SendBlocks(Read[Parcel], frozen=True):
-    """Some of the records in [start, stop), from the first on, with the running hash at their end.
+    """Read records of [start, stop), from the first on, with the running hash at their end.
 
-    Also below the start of the log.
+    Records below the start of the log are read too, if their bytes are still there.
     """
 
     traits = Traits(needs=(on_copy("read"),), bytes="bytes_max", is_large=True)
@@ -156,7 +156,7 @@ class SendBlocks(Read[Parcel], frozen=True):
 
 
 class GetStampedMetadata(Read[dict[str, Meta]], frozen=True):
-    """Every metadata entry with its stamp, deleted ones included."""
+    """Return every metadata entry with its stamp, deleted entries included."""
 
     traits = Traits(needs=(on_copy("read"),))
 
@@ -164,9 +164,10 @@ class GetStampedMetadata(Read[dict[str, Meta]], frozen=True):
 
 
 class StartReplica(Operation[bool], frozen=True):
-    """Make an empty copy that begins where another one can be read from.
+    """Make an empty copy that begins at the base of a peer's copy.
 
-    A copy that ends before that point begins anew there. False if there is a log that does not.
+    A copy that ends before the base begins anew at the base. False if a log exists that ends behind
+    it.
     """
 
     traits = Traits(needs=(on_copy("write"),), is_step=True)
@@ -178,10 +179,10 @@ class StartReplica(Operation[bool], frozen=True):
 
 
 class AdoptParcel(Procedure[int], frozen=True):
-    """Take a parcel over, in one commit; answers the log's new end.
+    """Append the records of a parcel in one commit, and return the log's new end.
 
-    It is checked outside the write lock, hence no operation. Repeated, it changes nothing: the
-    log no longer ends at `expect_end`.
+    The parcel is checked outside the write lock, so this command is no operation. A repeat changes
+    nothing: the log no longer ends at `expect_end`.
     """
 
     traits = Traits(needs=(on_copy("write"),), repeat="harmless")
@@ -193,7 +194,7 @@ class AdoptParcel(Procedure[int], frozen=True):
 
 
 class AdoptOwner(Operation[bool], frozen=True):
-    """Note who owns a log since some epoch; False if that was known."""
+    """Record the owner of a log and its epoch; False if the log has them already."""
 
     traits = Traits(needs=(on_copy("write"),), is_step=True)
 
@@ -201,42 +202,42 @@ class AdoptOwner(Operation[bool], frozen=True):
     owner: str
     epoch: int
     expect_end: int | None = None
-    """If given, only if the log ends there: records beyond would belong to no owner."""
+    """If set, the log must end here: records beyond would belong to no owner."""
 
 
 class Adopted(Struct, frozen=True, array_like=True):
-    """What one copy took over from another besides records."""
+    """The changes that a copy took over besides records."""
 
     truncated: int
-    """Records that it forgot."""
+    """Records that the copy forgot."""
     metadata: int
-    """Entries of metadata that it took over."""
+    """Entries of metadata that the copy took over."""
 
 
 class AdoptState(Operation[Adopted], frozen=True):
-    """Take over what is later or newer in another copy, besides its records."""
+    """Take over the later start and the newer metadata of another copy."""
 
     traits = Traits(needs=(on_copy("write"),), is_step=True, tidies=True)
 
     log: str
     start: int = 0
-    """Where the other copy begins."""
+    """The start of the sender's copy."""
     timestamp_ms: int = 0
-    """When it was changed last."""
+    """When the other copy was changed last."""
     entries: dict[str, Meta] = field(default_factory=dict)
 
 
 class Aside(Struct, frozen=True, array_like=True):
-    """The end of a log that was set aside."""
+    """The tail of a log that was set aside."""
 
     fork: str
-    """The name of the log that has it now."""
+    """The name of the log that holds the tail now."""
     readers: list[SetBackReader] = []
-    """Cursors and queues that had passed its beginning, and went back."""
+    """Cursors and queues that had passed the start of the tail, and were set back."""
 
 
 class SetAside(Operation[Aside], frozen=True):
-    """Move the records from an offset on into a fork; cursors and queues beyond it go back."""
+    """Move the records from an offset on into a fork, and set cursors and queues beyond it back."""
 
     traits = Traits(needs=(on_copy("write"),), is_step=True)
 

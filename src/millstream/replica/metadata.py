@@ -1,8 +1,9 @@
-"""Metadata of a log between copies: handed out with its stamps, and joined by them.
+"""Metadata of a log between copies: sent with its stamps, and joined by stamps.
 
-An entry carries when it was set, a counter and who set it. The greater stamp wins; under equal
-stamps, which only a writer that was copied can give out, the greater bytes do. A deleted entry is
-one that is not present: it has a stamp, and wins or loses as any other.
+The stamp of an entry holds the time of the change, a counter and the writer. The entry with the
+greater stamp wins. Under equal stamps, which only a copied writer can give out, the entry with the
+greater bytes wins. A deleted entry is an entry that is not present; stamps decide about deleted
+entries as well.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View
 
 COUNTER_MAX = 2**53
-"""Entries set within one millisecond: far beyond what a writer reaches, far below what overflows."""
+"""The highest counter: entries that one writer can set within a millisecond, far below an overflow.
+"""
 
 WRITER_CHARS_MAX = 255
 
 DIGEST_BYTES = 8
-"""Of a digest: it tells copies apart that differ by accident; entries themselves are compared."""
+"""Short, because a digest only detects that copies differ; the entries themselves are then
+compared."""
 
 Entries = Mapping[str, Meta]
 """Metadata by key, deleted entries included."""
@@ -44,35 +47,37 @@ Entries = Mapping[str, Meta]
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
-def newer(one: Meta, other: Meta) -> Meta:
-    """The entry that counts."""
-    if one.stamp != other.stamp:
-        return one if one.stamp > other.stamp else other
-    return one if _encode(one) >= _encode(other) else other
+def newer(first: Meta, second: Meta) -> Meta:
+    """Return the entry that wins."""
+    if first.stamp != second.stamp:
+        return first if first.stamp > second.stamp else second
+    return first if _encode(first) >= _encode(second) else second
 
 
-def join(own: Entries, other: Entries) -> dict[str, Meta]:
-    """Every key of both, each with the entry that counts."""
-    return {**own, **news(own, other)}
+def join(local: Entries, peer: Entries) -> dict[str, Meta]:
+    """Return every key of both copies, each with the entry that wins."""
+    return {**local, **news(local, peer)}
 
 
-def news(own: Entries, other: Entries) -> dict[str, Meta]:
-    """What `other` has that counts, and `own` has not."""
-    found = {}
-    for key, meta in other.items():
-        mine = own.get(key)
-        if mine is None or (mine is not meta and newer(mine, meta) is not mine):
-            found[key] = meta
-    return found
+def news(local: Entries, peer: Entries) -> dict[str, Meta]:
+    """Return the entries of the peer that win over the local ones, or are missing here."""
+    winners = {}
+    for key, meta in peer.items():
+        local_entry = local.get(key)
+        if local_entry is None or (
+            local_entry is not meta and newer(local_entry, meta) is not local_entry
+        ):
+            winners[key] = meta
+    return winners
 
 
 def digest_of(entries: Entries) -> bytes:
-    """A digest that is the same for the same entries; b"" for none."""
+    """Return a digest of the entries, independent of their order; b"" without entries."""
     return sha256(_encode(dict(entries))).digest()[:DIGEST_BYTES] if entries else b""
 
 
 def check_entries(entries: Entries) -> None:
-    """Refuse metadata that no store of ours would have written."""
+    """Refuse metadata that no Millstream store would have written."""
     if not isinstance(entries, Mapping):
         raise InvalidInput(f"metadata is a map, not {type(entries).__name__}")
     for key, meta in entries.items():
@@ -93,36 +98,36 @@ def check_entries(entries: Entries) -> None:
 
 
 def adopt_metadata(tx: WriteTransaction, log: str, entries: Entries) -> int:
-    """Take over what counts of another copy's metadata; answers how many entries that were."""
+    """Take over the winning entries of another copy's metadata, and return their number."""
     check_entries(entries)
     log_id, _ = need_log(tx, log)
     key = keys.metadata(log_id)
-    own = tx.entity(key, MetadataState).entries
-    found = news(own, entries)
-    if not found:
+    local = tx.entity(key, MetadataState).entries
+    winners = news(local, entries)
+    if not winners:
         return 0
-    _check_size(tx, log, join(own, found))
-    for name, meta in sorted(found.items(), key=lambda item: (item[1].stamp, item[0])):
+    _check_size(tx, log, join(local, winners))
+    for name, meta in sorted(winners.items(), key=lambda item: (item[1].stamp, item[0])):
         tx.change(key, Set(name, meta))
-    return len(found)
+    return len(winners)
 
 
 def _check_size(tx: WriteTransaction, log: str, entries: dict[str, Meta]) -> None:
     values = {key: meta.value for key, meta in entries.items() if meta.present}
-    deleted, most = len(entries) - len(values), 2 * TOMBSTONES_MAX
-    if deleted > most:
+    deleted, deleted_max = len(entries) - len(values), 2 * TOMBSTONES_MAX
+    if deleted > deleted_max:
         raise TooLarge(
             f"the metadata of log {log!r} would have {deleted:,} deleted entries; "
-            f"the limit is {most:,}",
+            f"the limit is {deleted_max:,}",
             size=deleted,
-            limit=most,
+            limit=deleted_max,
         )
     check_limits(log, values, tx.limits)
 
 
 def stamped_metadata(view: View, query: GetStampedMetadata) -> dict[str, Meta]:
-    """Every entry with its stamp, deleted ones included; none if there is no such log."""
-    found = find_log(view, query.log)
-    if found is None:
+    """Return every entry with its stamp, deleted entries included; empty if the log does not exist."""
+    log = find_log(view, query.log)
+    if log is None:
         return {}
-    return dict(view.entity(keys.metadata(found[0]), MetadataState).entries)
+    return dict(view.entity(keys.metadata(log[0]), MetadataState).entries)

@@ -1,8 +1,8 @@
-"""Owners: which store may append to a log, and how that changes.
+"""Owners: which store may append to a log, and how the owner changes.
 
-A log is owned by the store that made it, at epoch 0, without a byte being written. Handing a log
-over, or taking it over, raises the epoch: of two stores that both believe to own a log, the one with
-the higher epoch does.
+The store that made a log owns it at epoch 0, without a byte being written. Handing a log over, or
+taking it over, raises the epoch. If two stores both believe to own a log, the store with the higher
+epoch does.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ from millstream.store.state.view import View
 
 
 def get_owner(view: View, query: c.GetOwner) -> Owner:
-    """Who owns a log."""
+    """Return the owner of a log."""
     _, head = need_log(view, query.log)
     return _owner(head, instance_id(view))
 
 
 def hand_over(tx: WriteTransaction, command: c.HandOver) -> Owner:
-    """Let another store append from now on; only the owner can."""
+    """Let another store append from now on. Raises `NotOwner` unless this store is the owner."""
     check_name(command.to, "store")
     log_id, head = need_log(tx, command.log)
-    here = instance_id(tx)
+    store_id = instance_id(tx)
     if head.owner:
         raise not_owner(head)
-    if command.to == here:
+    if command.to == store_id:
         raise InvalidInput(f"log {command.log!r} is owned by this store already")
     check_free(tx, head, "")
     tx.change(keys.head(log_id), Owned(command.to, head.epoch + 1))
-    return _owner(head, here)
+    return _owner(head, store_id)
 
 
 def take_over(tx: WriteTransaction, command: c.TakeOver) -> Owner:
-    """Append here from now on; a store that owns the log already changes nothing."""
+    """Append in this store from now on. The call changes nothing if this store owns the log
+    already."""
     log_id, head = need_log(tx, command.log)
     if head.owner:
         tx.change(keys.head(log_id), Owned("", head.epoch + 1))
     return _owner(head, instance_id(tx))
 
 
-def _owner(head: Head, here: str) -> Owner:
-    return Owner(store=head.owner or here, epoch=head.epoch, here=not head.owner)
+def _owner(head: Head, store_id: str) -> Owner:
+    return Owner(store=head.owner or store_id, epoch=head.epoch, here=not head.owner)

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from millstream.command import Session
 from millstream.errors import MillstreamError
-from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides
+from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_parties
 from millstream.replica.sync.outcome import Options, Outcome, Tell
-from millstream.replica.sync.steps import Question, Side, Steps, TrafficMeter
+from millstream.replica.sync.steps import Party, Question, Steps, TrafficMeter
 from millstream.replica.sync.sync import sync_steps
 from millstream.threads.concurrency import Beside
 from millstream.threads.runtime import Event, Future
@@ -24,7 +24,7 @@ def drive(steps: Steps[T], own: Session, peer: Session, meter: TrafficMeter) -> 
     """Run the steps of a sync; send the requests of a round concurrently."""
 
     def execute(question: Question) -> Any:
-        if question.side == "own":
+        if question.party == "local":
             return own.execute(question.command)
         answer = peer.execute(question.command)
         meter.note(question.command, answer)
@@ -92,11 +92,11 @@ def follow(
     A log that cannot be brought together is told in the outcome, and tried again in every round.
     """
     stop = stop or Event()
-    sessions: dict[Side, Session] = {"own": own, "peer": peer}
-    watched = watched_sides(options)
+    sessions: dict[Party, Session] = {"local": own, "peer": peer}
+    watched = watched_parties(options)
     pace = Pace()
     first = True
-    waits: dict[Side, Future[int]] = {}
+    waits: dict[Party, Future[int]] = {}
     with Beside(stop) as beside:
         sequences = {side: sessions[side].execute(WaitForChange(0, 0)) for side in watched}
         while not stop.is_set():

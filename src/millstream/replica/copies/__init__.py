@@ -1,1 +1,1 @@
-"""Copies: what one copy of a log hands to another, and what the other takes over."""
+"""Copies of a log: how a store gives records to a peer, and how the peer adopts the records."""

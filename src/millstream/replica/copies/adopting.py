@@ -1,8 +1,8 @@
-"""Adopting: what one copy of a log takes over from another, as it is stored there.
+"""Adopting: the records and the state that a copy of a log takes over from another copy.
 
-Blocks are checked whole, and the running hash with them, before anything is written; then they are
-appended at exactly the end that was expected, in one commit, with the timestamps of their origin and
-new ids. So a copy never holds anything that its hash does not vouch for.
+Blocks are checked completely, together with the running hash, before anything is written. Then they
+are appended at exactly the expected end, in one commit, with the timestamps of their origin and new
+ids. So a copy never holds a record that its hash does not cover.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from millstream.log.model.partitioned import check_copy
 from millstream.log.rules.operations import check_free, find_log, need_log, new_log, truncate_log
 from millstream.replica import commands as c
 from millstream.replica.chain import Mark, Parsed, parse
-from millstream.replica.copies.copying import LogStanding, advance, chains_of
+from millstream.replica.copies.copying import LogExtent, advance, chains_of
 from millstream.replica.copies.marks import add_marks, begin_marks, last_mark
 from millstream.replica.copies.parcel import unpacked
 from millstream.replica.metadata import adopt_metadata
@@ -35,21 +35,21 @@ from millstream.store.state.instance import instance_id
 from millstream.store.store import Store
 
 BLOCKS_MAX = 100_000
-"""Blocks in one step: they are written under the lock."""
+"""Blocks in one parcel: they are written under the write lock."""
 
 
 def start_replica(tx: WriteTransaction, command: c.StartReplica) -> bool:
-    """Make an empty copy, or let one begin anew that ends before the other one begins."""
+    """Make an empty copy, or let a copy begin anew that ends before the other copy begins."""
     command.base.check()
     _check_owner(command.owner, command.epoch)
     offset = command.base.offset
-    found = find_log(tx, command.log)
-    if found is None:
+    log = find_log(tx, command.log)
+    if log is None:
         check_copy(tx, check_name(command.log))
         log_id, _ = new_log(tx, command.log)
         tx.change(keys.head(log_id), LogPlaced(offset, offset, offset))
     else:
-        log_id, head = found
+        log_id, head = log
         if head.end > offset:
             return False
         if head.epoch > command.epoch:
@@ -62,13 +62,13 @@ def start_replica(tx: WriteTransaction, command: c.StartReplica) -> bool:
 
 
 def adopt_owner(tx: WriteTransaction, command: c.AdoptOwner) -> bool:
-    """Note who owns a log since an epoch; an epoch that is over is refused."""
+    """Record the owner of a log and its epoch. Raises `Fenced` if the epoch is over."""
     _check_owner(command.owner, command.epoch)
     log_id, head = need_log(tx, command.log)
-    known = (head.epoch, head.owner or instance_id(tx))
-    if known == (command.epoch, command.owner):
+    current = (head.epoch, head.owner or instance_id(tx))
+    if current == (command.epoch, command.owner):
         return False
-    if known[0] > command.epoch:
+    if current[0] > command.epoch:
         raise fenced(head)
     if command.expect_end is not None and head.end != command.expect_end:
         raise _end_moved(command, head.end)
@@ -77,7 +77,7 @@ def adopt_owner(tx: WriteTransaction, command: c.AdoptOwner) -> bool:
 
 
 def _own(tx: WriteTransaction, log_id: int, owner: str, epoch: int) -> None:
-    """Note an owner and its epoch, unless the log has them."""
+    """Record an owner and its epoch, unless the log has them."""
     head = tx.entity(keys.head(log_id), Head)
     short = "" if owner == instance_id(tx) else owner
     if (head.owner, head.epoch) != (short, epoch):
@@ -85,14 +85,14 @@ def _own(tx: WriteTransaction, log_id: int, owner: str, epoch: int) -> None:
 
 
 def adopt_parcel(store: Store, command: c.AdoptParcel) -> int:
-    """Check the blocks of a parcel and append them; the new end."""
-    found = check_blocks(command, store.limits)
-    standing, chain = advance(Reading(store, waits=True), command.log)
-    if standing.end != command.expect_end:
-        raise _end_moved(command, standing.end)
+    """Check the blocks of a parcel and append them; return the new end."""
+    parsed_blocks = check_blocks(command, store.limits)
+    extent, chain = advance(Reading(store, waits=True), command.log)
+    if extent.end != command.expect_end:
+        raise _end_moved(command, extent.end)
     marks: list[Mark] = []
-    for one in found:
-        marks += chain.extend(one)
+    for block in parsed_blocks:
+        marks += chain.extend(block)
     digest = command.parcel.digest
     if chain.digest() != digest:
         raise CorruptionError(
@@ -103,50 +103,52 @@ def adopt_parcel(store: Store, command: c.AdoptParcel) -> int:
             where=command.expect_end,
             log=command.log,
         )
-    end = store.run(partial(_adopt, command=command, standing=standing, found=found, marks=marks))
-    chains_of(store).keep(standing, chain)
+    end = store.run(
+        partial(_adopt, command=command, extent=extent, parsed_blocks=parsed_blocks, marks=marks)
+    )
+    chains_of(store).keep(extent, chain)
     return end
 
 
 def check_blocks(command: c.AdoptParcel, limits: Limits) -> list[Parsed]:
-    """Take the blocks of a parcel apart, and refuse what could not have been stored here."""
+    """Parse the blocks of a parcel, and refuse blocks that could not have been stored here."""
     blocks = unpacked(command.parcel, limits)
     check_integer("an epoch", command.epoch)
     Mark(command.expect_end, command.parcel.digest).check()
     if not 0 < len(blocks) <= BLOCKS_MAX:
         raise InvalidInput(f"{len(blocks)} blocks; from 1 to {BLOCKS_MAX:,} can be adopted")
-    found: list[Parsed] = []
+    parsed_blocks: list[Parsed] = []
     position = command.expect_end
-    for one in blocks:
-        if one.first_offset != position or one.count < 1:
+    for block in blocks:
+        if block.first_offset != position or block.count < 1:
             raise InvalidInput(
-                f"a block at offset {one.first_offset} where {position} was expected"
+                f"a block at offset {block.first_offset} where {position} was expected"
             )
-        parsed = _parsed(one, command.log)
+        parsed = _parsed(block, command.log)
         check_stored(parsed.metadata, parsed.payload, limits)
-        found += _pieces(parsed, limits)
+        parsed_blocks += _pieces(parsed, limits)
         position = parsed.stop
     if position != command.parcel.end:
         raise InvalidInput(f"a parcel up to {command.parcel.end} holds records up to {position}")
-    return found
+    return parsed_blocks
 
 
 def _pieces(parsed: Parsed, limits: Limits) -> Iterator[Parsed]:
-    """A block that is larger than those of this store becomes several: blocks are read whole."""
+    """Split a block that exceeds this store's limits: readers read blocks completely."""
     metadata, payload = parsed.metadata.header, parsed.payload.header
-    most, ends = limits.batch_records_max, parsed.ends
+    records_max, ends = limits.batch_records_max, parsed.ends
     size = metadata.body_bytes + payload.body_bytes
-    if parsed.count <= most and size <= limits.batch_bytes_max:
+    if parsed.count <= records_max and size <= limits.batch_bytes_max:
         yield parsed
         return
     beside = size - ends[-1]
     values_max = max(1, limits.batch_bytes_max // 2)
-    most = min(most, max(1, values_max * parsed.metadata.count // max(1, beside)))
+    records_max = min(records_max, max(1, values_max * parsed.metadata.count // max(1, beside)))
     start = 0
     while start < parsed.count:
         first = parsed.skip + start
         fitting = bisect_right(ends, ends[first] + values_max, lo=first + 1) - 1 - first
-        stop = min(parsed.count, start + max(1, min(most, fitting)))
+        stop = min(parsed.count, start + max(1, min(records_max, fitting)))
         yield parsed.cut(start, stop)
         start = stop
 
@@ -165,30 +167,30 @@ def _adopt(
     tx: WriteTransaction,
     *,
     command: c.AdoptParcel,
-    standing: LogStanding,
-    found: list[Parsed],
+    extent: LogExtent,
+    parsed_blocks: list[Parsed],
     marks: list[Mark],
 ) -> int:
     log_id, head = need_log(tx, command.log)
-    seen = standing.log_id, standing.setbacks, command.expect_end
-    if (log_id, head.setbacks, head.end) != seen:
+    expected = extent.log_id, extent.setbacks, command.expect_end
+    if (log_id, head.setbacks, head.end) != expected:
         raise _end_moved(command, head.end)
     if head.epoch > command.epoch:
         raise fenced(head)
     check_free(tx, head, "")
-    if last_mark(tx.view, log_id) != standing.last:
+    if last_mark(tx.view, log_id) != extent.last:
         raise _end_moved(command, head.end)
-    for one in found:
-        put_records(tx, log_id, one.first_offset, one, at_ms=0)
+    for block in parsed_blocks:
+        put_records(tx, log_id, block.first_offset, block, at_ms=0)
     if marks:
         add_marks(tx, log_id, marks)
     return tx.entity(keys.head(log_id), Head).end
 
 
 def adopt_state(tx: WriteTransaction, command: c.AdoptState) -> c.Adopted:
-    """Take over what counts of another copy's state; this one must be there.
+    """Take over the start, the timestamp and the metadata of another copy, where they are later.
 
-    Truncations travel: what the other one has forgotten goes here too.
+    Truncations travel: records that the other copy has forgotten are truncated here too.
     """
     check_timestamp(command.timestamp_ms)
     log_id, head = need_log(tx, command.log)
@@ -202,9 +204,9 @@ def adopt_state(tx: WriteTransaction, command: c.AdoptState) -> c.Adopted:
 def put_records(
     tx: WriteTransaction, log_id: int, offset: int, records: Parsed, *, at_ms: int
 ) -> None:
-    """Append records of a stored block, at an offset that is the end, under new ids.
+    """Append records of a stored block under new ids; the offset must be the log's end.
 
-    `at_ms` is when the log was changed by that: 0 for a copy, which is told in another way.
+    `at_ms` is the time of that change. It is 0 for a copy, whose timestamp travels by `AdoptState`.
     """
     metadata, payload, count = records.metadata, records.payload, records.count
     first_id = tx.take_ids(count)
@@ -213,7 +215,7 @@ def put_records(
         values, body, columns = payload.body(), metadata.body(), head.columns
         value_crc: int | None = payload.header.body_crc
         body_crc: int | None = head.body_crc
-        if columns & blocks.IDS:  # which the other store gave
+        if columns & blocks.IDS:  # ids of the other store
             columns, body, body_crc = columns & ~blocks.IDS, body[: -8 * count], None
     else:
         cells = payload.column(blocks.VALUE, records.skip, count)
@@ -253,7 +255,7 @@ def _end_moved(command: c.AdoptParcel | c.AdoptOwner, end: int) -> EndMoved:
 
 
 def fenced(head: Head) -> Fenced:
-    """The error for a peer that does not know of the log's owner yet."""
+    """Return the error for a peer that does not know the log's current owner."""
     return Fenced(
         f"log {head.name!r} has changed hands: it is at epoch {head.epoch}",
         epoch=head.epoch,

@@ -1,8 +1,8 @@
-"""Copying, on the side that gives: marks and hashes of logs, and their blocks.
+"""Copying, in the store that gives: marks and hashes of logs, and their blocks.
 
-A chain is computed when it is asked for, in bounded slices outside of the write lock; each slice
-leaves its marks in a small commit. Appends are not held up. The hash state at the end of a log
-is remembered, so that the next question costs what is new.
+A chain is computed on request, in bounded slices outside of the write lock; each slice stores its
+marks in a small commit, so that appends are not held up. The hash state at the end of a log is
+cached: the next request then hashes only newer records.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ TRIES = 100
 """How often a chain is computed again while its log is set back, truncated or deleted."""
 
 
-class LogStanding(NamedTuple):
-    """Where a log stands, at one moment."""
+class LogExtent(NamedTuple):
+    """The bounds of a log and its last mark, at one moment."""
 
     log_id: int
     name: str
@@ -58,146 +58,144 @@ class LogStanding(NamedTuple):
     end: int
     setbacks: int
     last: Mark | None
-    """The last mark; None if the log has no chain."""
+    """None if the log has no chain."""
 
 
 class Chains:
-    """The hash states at the ends of the logs that were asked for last."""
+    """A cache of the hash states at the ends of the most recently used logs."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[int, tuple[int, Chain]] = OrderedDict()
+        self._entries: OrderedDict[int, tuple[int, Chain]] = OrderedDict()
         self._lock = Lock()
 
-    def find(self, standing: LogStanding) -> Chain | None:
-        """A chain that goes on where a log's last mark is, if one is remembered."""
+    def find(self, extent: LogExtent) -> Chain | None:
+        """Return a cached chain that continues from a log's last mark."""
         with self._lock:
-            found = self._found.get(standing.log_id)
-            if found is None or found[0] != standing.setbacks:
+            entry = self._entries.get(extent.log_id)
+            if entry is None or entry[0] != extent.setbacks:
                 return None
-            chain = found[1]
-            if chain.last != standing.last or chain.end > standing.end:
+            chain = entry[1]
+            if chain.last != extent.last or chain.end > extent.end:
                 return None
             return chain.copy()
 
-    def keep(self, standing: LogStanding, chain: Chain) -> None:
-        """Remember a chain."""
+    def keep(self, extent: LogExtent, chain: Chain) -> None:
+        """Cache a chain."""
         with self._lock:
-            self._found[standing.log_id] = standing.setbacks, chain.copy()
-            self._found.move_to_end(standing.log_id)
-            if len(self._found) > CHAINS_KEPT:
-                self._found.popitem(last=False)
+            self._entries[extent.log_id] = extent.setbacks, chain.copy()
+            self._entries.move_to_end(extent.log_id)
+            if len(self._entries) > CHAINS_KEPT:
+                self._entries.popitem(last=False)
 
 
 def chains_of(store: Store) -> Chains:
-    """What is remembered of a store's chains."""
+    """Return the cached chains of a store."""
     return store.caches.of(Chains)
 
 
-# Where logs stand.
+# The extent of a log.
 
 
-def find_standing(reading: Reading, name: str) -> LogStanding | None:
-    """Where a log stands now; None if there is none."""
+def find_extent(reading: Reading, name: str) -> LogExtent | None:
+    """Return the extent of a log; None if the log does not exist."""
 
-    def ask(view: View) -> LogStanding | None:
-        found = find_log(view, name)
-        if found is None:
+    def ask(view: View) -> LogExtent | None:
+        log = find_log(view, name)
+        if log is None:
             return None
-        log_id, head = found
+        log_id, head = log
         last = last_mark(view, log_id)
-        return LogStanding(log_id, head.name, head.start, head.end, head.setbacks, last)
+        return LogExtent(log_id, head.name, head.start, head.end, head.setbacks, last)
 
     return reading.view(ask)
 
 
-def need_standing(reading: Reading, name: str) -> LogStanding:
-    """Where a log stands; there must be one."""
-    found = find_standing(reading, name)
-    if found is None:
+def need_extent(reading: Reading, name: str) -> LogExtent:
+    """Return the extent of a log. Raises `NotFound` if there is no such log."""
+    extent = find_extent(reading, name)
+    if extent is None:
         raise NotFound(f"there is no log {name!r}", name=name)
-    return found
+    return extent
 
 
 # Chains.
 
 
-def advance(reading: Reading, name: str) -> tuple[LogStanding, Chain]:
-    """Compute a log's chain up to its end, and keep the marks; the hash state at the end."""
+def advance(reading: Reading, name: str) -> tuple[LogExtent, Chain]:
+    """Compute a log's chain up to its end, store its marks, and return the hash state at the end."""
     for _ in range(TRIES):
-        standing = need_standing(reading, name)
+        extent = need_extent(reading, name)
         try:
-            return _advance(reading, standing)
+            return _advance(reading, extent)
         except _Changed:
             continue
         except CorruptionError:
-            if _is_same(standing, find_standing(reading, name)):
-                raise  # else its records went while they were read
+            if _is_same(extent, find_extent(reading, name)):
+                raise  # otherwise the records were deleted during the read
     raise NotFound(f"log {name!r} changes all the time; ask again", name=name)
 
 
-def _is_same(one: LogStanding, later: LogStanding | None) -> bool:
-    """Whether nothing but appends can have happened to a log."""
-    return later is not None and later._replace(end=one.end, last=one.last) == one
+def _is_same(earlier: LogExtent, later: LogExtent | None) -> bool:
+    """Whether a log can have changed by appends only."""
+    return later is not None and later._replace(end=earlier.end, last=earlier.last) == earlier
 
 
-def _advance(reading: Reading, standing: LogStanding) -> tuple[LogStanding, Chain]:
-    """One try; `_Changed` if the log was changed otherwise than by an append meanwhile."""
-    if standing.last is None:
-        standing = _with_marks(reading, standing, [Mark(standing.start, ZERO)])
-    chain = chains_of(reading.store).find(standing)
-    while chain is None and (inherited := _inherited(reading, standing)):
-        standing = _with_marks(reading, standing, inherited)
+def _advance(reading: Reading, extent: LogExtent) -> tuple[LogExtent, Chain]:
+    """Try once. Raises `_Changed` if the log changed other than by an append meanwhile."""
+    if extent.last is None:
+        extent = _with_marks(reading, extent, [Mark(extent.start, ZERO)])
+    chain = chains_of(reading.store).find(extent)
+    while chain is None and (inherited := _inherited(reading, extent)):
+        extent = _with_marks(reading, extent, inherited)
     if chain is None:
-        assert standing.last is not None
-        chain = Chain(standing.last)
+        assert extent.last is not None
+        chain = Chain(extent.last)
     new: list[Mark] = []
-    for block in _blocks(reading, standing, chain.end, standing.end):
+    for block in _blocks(reading, extent, chain.end, extent.end):
         new += chain.extend(block)
         if len(new) >= MARKS_PER_COMMIT:
-            standing, new = _with_marks(reading, standing, new), []
+            extent, new = _with_marks(reading, extent, new), []
     if new:
-        standing = _with_marks(reading, standing, new)
-    chains_of(reading.store).keep(standing, chain)
-    return standing, chain
+        extent = _with_marks(reading, extent, new)
+    chains_of(reading.store).keep(extent, chain)
+    return extent, chain
 
 
 class _Changed(Exception):  # never leaves this module
-    """A log is no longer what its chain was computed from."""
+    """The log is no longer the log whose chain was computed."""
 
 
-def _with_marks(reading: Reading, standing: LogStanding, marks: list[Mark]) -> LogStanding:
-    """Keep marks; where the log stands with them."""
-    if not reading.run(partial(_note, standing=standing, marks=marks)):
+def _with_marks(reading: Reading, extent: LogExtent, marks: list[Mark]) -> LogExtent:
+    """Store marks, and return the extent with the new last mark."""
+    if not reading.run(partial(_note, extent=extent, marks=marks)):
         raise _Changed
-    return standing._replace(last=marks[-1])
+    return extent._replace(last=marks[-1])
 
 
-def _inherited(reading: Reading, standing: LogStanding) -> list[Mark]:
-    """Marks that a fork's parent has computed already, and that are the fork's as well."""
+def _inherited(reading: Reading, extent: LogExtent) -> list[Mark]:
+    """Return marks that a fork's parent has computed, as far as they hold for the fork too."""
 
     def ask(view: View) -> list[Mark]:
-        fork = fork_of(view, standing.log_id)
-        last = standing.last
+        fork = fork_of(view, extent.log_id)
+        last = extent.last
         if fork is None or last is None or last.offset >= fork.point:
             return []
-        found: list[Mark] = []
+        marks: list[Mark] = []
         for mark in read_marks(view, fork.parent_id, start=last.offset):
-            if mark.offset > fork.point or len(found) > MARKS_PER_COMMIT:
+            if mark.offset > fork.point or len(marks) > MARKS_PER_COMMIT:
                 break
-            found.append(mark)
-        return found[1:] if found[:1] == [last] else []
+            marks.append(mark)
+        return marks[1:] if marks[:1] == [last] else []
 
     return reading.view(ask)
 
 
-def _blocks(
-    reading: Reading, standing: LogStanding, start: int, stop: int
-) -> Iterator[RecordBlock]:
+def _blocks(reading: Reading, extent: LogExtent, start: int, stop: int) -> Iterator[RecordBlock]:
     while start < stop:
         for block in fetch_blocks(
             reading.store,
-            standing.log_id,
-            standing.name,
+            extent.log_id,
+            extent.name,
             start=start,
             stop=stop,
             bytes_max=READ_BYTES,
@@ -206,92 +204,92 @@ def _blocks(
             start = block.offsets.stop
 
 
-def _note(tx: WriteTransaction, *, standing: LogStanding, marks: list[Mark]) -> bool:
-    """Write marks behind the last one, if the log is still what they were computed from."""
-    head = tx.entity(keys.head(standing.log_id), Head)
-    if not head.exists() or head.deleted or head.setbacks != standing.setbacks:
+def _note(tx: WriteTransaction, *, extent: LogExtent, marks: list[Mark]) -> bool:
+    """Write marks behind the last mark; False if the log is no longer the hashed one."""
+    head = tx.entity(keys.head(extent.log_id), Head)
+    if not head.exists() or head.deleted or head.setbacks != extent.setbacks:
         return False
-    if last_mark(tx.view, standing.log_id) != standing.last:
+    if last_mark(tx.view, extent.log_id) != extent.last:
         return False
-    if standing.last is None and head.start != standing.start:
+    if extent.last is None and head.start != extent.start:
         return False
     if marks[-1].offset > head.end:
         return False
-    add_marks(tx, standing.log_id, marks)
-    anchor = mark_at(tx.view, standing.log_id, head.dropped)
+    add_marks(tx, extent.log_id, marks)
+    anchor = mark_at(tx.view, extent.log_id, head.dropped)
     if anchor is not None:
-        prune_marks(tx, standing.log_id, anchor.offset)
+        prune_marks(tx, extent.log_id, anchor.offset)
     return True
 
 
-# What is asked.
+# Answers to the commands of a sync.
 
 
 def get_store_id(store: Store, _: c.GetStoreId) -> str:
-    """The id of the store."""
-    found: Instance = store.seen(keys.STORE_KEY)
-    return found.id
+    """Return the id of the store."""
+    instance: Instance = store.seen(keys.STORE_KEY)
+    return instance.id
 
 
 def summarize_log(store: Store, query: c.SummarizeLog) -> c.Summary | None:
-    """How one log stands."""
+    """Summarize one log; None if the log does not exist."""
     for _ in range(TRIES):
         reading = Reading(store)
         try:
-            standing, chain = advance(reading, query.log)
+            extent, chain = advance(reading, query.log)
         except NotFound:
             return None
-        found = reading.view(partial(_summary, standing=standing, digest=chain.digest()))
-        if found is not None:
-            return found
+        summary = reading.view(partial(_summary, extent=extent, digest=chain.digest()))
+        if summary is not None:
+            return summary
     return None
 
 
 def summarize_logs(store: Store, query: c.SummarizeLogs) -> list[c.Summary]:
-    """How some logs stand, in the order of their names."""
-    found: list[c.Summary] = []
+    """Summarize logs in the order of their names."""
+    summaries: list[c.Summary] = []
     after = query.after
-    while len(found) < query.limit:
+    while len(summaries) < query.limit:
         names = store.view(partial(_names, after=after, limit=NAMES_PER_STEP))
         for name in names:
-            if takes(query.pattern, name) and len(found) < query.limit:
-                one = summarize_log(store, c.SummarizeLog(name))
-                if one is not None:
-                    found.append(one)
+            if takes(query.pattern, name) and len(summaries) < query.limit:
+                summary = summarize_log(store, c.SummarizeLog(name))
+                if summary is not None:
+                    summaries.append(summary)
         if len(names) < NAMES_PER_STEP:
             break
         after = names[-1]
-    return found
+    return summaries
 
 
 def summarize_named(store: Store, query: c.SummarizeNamed) -> list[c.Summary]:
-    """How the logs of given names stand, for a side that gives or takes only these."""
+    """Summarize the logs of given names, for a party that gives or takes only these."""
     if len(query.names) > c.NAMES_MAX:
         raise TooLarge(
             f"{len(query.names):,} names; the limit is {c.NAMES_MAX:,}",
             size=len(query.names),
             limit=c.NAMES_MAX,
         )
-    found = (summarize_log(store, c.SummarizeLog(check_name(name))) for name in query.names)
-    return [one for one in found if one is not None]
+    summaries = (summarize_log(store, c.SummarizeLog(check_name(name))) for name in query.names)
+    return [summary for summary in summaries if summary is not None]
 
 
 def _names(view: View, *, after: str, limit: int) -> list[str]:
     return [key[2:].decode() for key in view.find(*keys.log_names(after), limit=limit)]
 
 
-def _summary(view: View, *, standing: LogStanding, digest: bytes) -> c.Summary | None:
-    """What the state says of a log up to where it was hashed; None if it is another one by now."""
-    head = view.entity(keys.head(standing.log_id), Head)
-    base = mark_at(view, standing.log_id, head.start)
-    if base is None or head.end < standing.end or head.setbacks != standing.setbacks:
+def _summary(view: View, *, extent: LogExtent, digest: bytes) -> c.Summary | None:
+    """Summarize a log up to its hashed end; None if the log was replaced meanwhile."""
+    head = view.entity(keys.head(extent.log_id), Head)
+    base = mark_at(view, extent.log_id, head.start)
+    if base is None or head.end < extent.end or head.setbacks != extent.setbacks:
         return None
-    metadata = view.entity(keys.metadata(standing.log_id), MetadataState)
+    metadata = view.entity(keys.metadata(extent.log_id), MetadataState)
     store = view.entity(keys.STORE_KEY, Instance)
     return c.Summary(
         name=head.name,
         start=head.start,
-        end=standing.end,
+        end=extent.end,
         base=base,
         digest=digest,
         owner=head.owner or store.id,
@@ -302,72 +300,72 @@ def _summary(view: View, *, standing: LogStanding, digest: bytes) -> c.Summary |
 
 
 def get_chain(store: Store, query: c.GetChain) -> bytes:
-    """The running hash at an offset."""
+    """Return the running hash at an offset."""
     reading = Reading(store)
-    standing, chain = advance(reading, query.log)
+    extent, chain = advance(reading, query.log)
     if query.offset == chain.end:
         return chain.digest()
-    anchor = _checked(reading, standing, query.offset)
+    anchor = _checked(reading, extent, query.offset)
     chain = Chain(anchor)
-    for block in _blocks(reading, standing, anchor.offset, query.offset):
+    for block in _blocks(reading, extent, anchor.offset, query.offset):
         chain.extend(block)
     return chain.digest()
 
 
 def digest_range(store: Store, query: c.DigestRange) -> bytes:
-    """The digest of a run of records."""
+    """Return the digest of a range of records."""
     reading = Reading(store)
-    standing, _ = advance(reading, query.log)
-    _checked(reading, standing, query.start)
-    _checked(reading, standing, query.stop)
+    extent, _ = advance(reading, query.log)
+    _checked(reading, extent, query.start)
+    _checked(reading, extent, query.stop)
     run = Run()
-    for block in _blocks(reading, standing, query.start, query.stop):
+    for block in _blocks(reading, extent, query.start, query.stop):
         run.add(block)
     return run.digest()
 
 
 def transfer_blocks(store: Store, query: c.SendBlocks) -> list[RecordBlock]:
-    """Blocks for another copy, as they are stored."""
+    """Return blocks for another copy, as they are stored."""
     reading = Reading(store)
-    standing = need_standing(reading, query.log)
-    if standing.last is None:
-        standing, _ = advance(reading, query.log)
-    _checked(reading, standing, query.start)
-    stop = min(query.stop, standing.end)
+    extent = need_extent(reading, query.log)
+    if extent.last is None:
+        extent, _ = advance(reading, query.log)
+    _checked(reading, extent, query.start)
+    stop = min(query.stop, extent.end)
     if query.start >= stop:
         return []
     return fetch_blocks(
         store,
-        standing.log_id,
-        standing.name,
+        extent.log_id,
+        extent.name,
         start=query.start,
         stop=stop,
         bytes_max=min(query.bytes_max, store.limits.read_bytes_max),
     )
 
 
-def _checked(reading: Reading, standing: LogStanding, offset: int) -> Mark:
-    """The mark from which the hash at an offset is computed; there must be one, and the offset."""
+def _checked(reading: Reading, extent: LogExtent, offset: int) -> Mark:
+    """Return the mark from which the hash at an offset is computed. Raises if that is impossible."""
     check_integer("an offset", offset)
-    if offset > standing.end:
+    if offset > extent.end:
         raise OutOfRange(
-            f"log {standing.name!r} ends at {standing.end}: there is no offset {offset}",
+            f"log {extent.name!r} ends at {extent.end}: there is no offset {offset}",
             position=offset,
-            end=standing.end,
+            end=extent.end,
         )
 
     def ask(view: View) -> tuple[Mark | None, Mark | None]:
-        head = view.entity(keys.head(standing.log_id), Head)
-        base = mark_at(view, standing.log_id, head.start)
-        return base, mark_at(view, standing.log_id, offset)
+        head = view.entity(keys.head(extent.log_id), Head)
+        base = mark_at(view, extent.log_id, head.start)
+        return base, mark_at(view, extent.log_id, offset)
 
-    base, found = reading.view(ask)
-    if base is None or found is None or offset < base.offset:
-        start = standing.start if base is None else base.offset
+    base, mark = reading.view(ask)
+    if base is None or mark is None or offset < base.offset:
+        start = extent.start if base is None else base.offset
         raise Truncated(
-            f"log {standing.name!r} can be compared and copied from {start} on, not from {offset}",
-            log=standing.name,
+            f"log {extent.name!r} can be compared and copied from {start} on, not from {offset}",
+            log=extent.name,
             offset=offset,
             start=start,
         )
-    return found
+    return mark

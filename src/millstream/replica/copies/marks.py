@@ -1,7 +1,8 @@
-"""Marks of logs as rows: what a log's running hash was at the ends of pieces.
+"""Marks of logs as rows: the running hash of a log at the ends of its pieces.
 
-Only a log that was synced, or whose chain was asked for, has any. The last mark at or below the log's
-start is its anchor, or base: from there on its bytes are kept, so that the hash can be computed again.
+A log has marks once it was synced, or its chain was asked for. The last mark at or below the log's
+start is its anchor, or base: the bytes from there on are kept, so that the hash can be computed
+again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROWS_PER_PRUNING = 64
 
 
 def read_marks(view: View, log_id: int, *, start: int = 0) -> Iterator[Mark]:
-    """The marks of a log from an offset on, ascending."""
+    """Yield the marks of a log from an offset on, ascending."""
     _, stop = keys.of_log(keys.MARKS, log_id)
     position = keys.marks(log_id, start)
     while rows := view.scan(position, stop, limit=ROWS_PER_STEP):
@@ -35,35 +36,38 @@ def read_marks(view: View, log_id: int, *, start: int = 0) -> Iterator[Mark]:
 
 
 def mark_at(view: View, log_id: int, offset: int) -> Mark | None:
-    """The last mark at or below an offset."""
+    """Return the last mark at or below an offset."""
     _, stop = keys.of_log(keys.MARKS, log_id)
-    found = [
+    marks = [
         mark
         for _, value in view.scan(keys.marks(log_id, offset), stop, limit=1)
         for mark in decode_marks(value)
     ]
-    at = bisect_left(found, offset + 1, key=lambda one: one[0])
-    return Mark(*found[at - 1]) if at else None
+    at = bisect_left(marks, offset + 1, key=lambda mark: mark[0])
+    return Mark(*marks[at - 1]) if at else None
 
 
 def last_mark(view: View, log_id: int) -> Mark | None:
-    """The last mark of a log; None if it has no chain."""
+    """Return the last mark of a log; None without a chain."""
     return mark_at(view, log_id, NO_END)
 
 
 def add_marks(tx: WriteTransaction, log_id: int, marks: list[Mark]) -> None:
-    """Write marks behind the last one; the newest row is written again, under its own key if full."""
+    """Write marks behind the last mark. The newest row is rewritten; a full row gets its final key."""
     row = tx.get(keys.marks(log_id, NO_END))
-    known = [] if row is None else decode_marks(row)
-    known += [(mark.offset, mark.digest) for mark in marks]
-    for first in range(0, len(known), MARKS_PER_ROW):
-        some, after = known[first : first + MARKS_PER_ROW], known[first + MARKS_PER_ROW :]
+    all_marks = [] if row is None else decode_marks(row)
+    all_marks += [(mark.offset, mark.digest) for mark in marks]
+    for first in range(0, len(all_marks), MARKS_PER_ROW):
+        row_marks, after = (
+            all_marks[first : first + MARKS_PER_ROW],
+            all_marks[first + MARKS_PER_ROW :],
+        )
         last = after[0][0] - 1 if after else NO_END
-        tx.put(keys.marks(log_id, last), encode_marks(some))
+        tx.put(keys.marks(log_id, last), encode_marks(row_marks))
 
 
 def begin_marks(tx: WriteTransaction, log_id: int, base: Mark) -> None:
-    """Have one mark alone, whatever there was before, also by the same operation."""
+    """Replace all marks by a new one, including marks that the running operation wrote."""
     start, stop = keys.of_log(keys.MARKS, log_id)
     while rows := tx.scan(start, stop, limit=ROWS_PER_ERASURE):
         for key, _ in rows:
@@ -72,24 +76,24 @@ def begin_marks(tx: WriteTransaction, log_id: int, base: Mark) -> None:
 
 
 def cut_marks(tx: WriteTransaction, log_id: int, above: int) -> None:
-    """Forget the marks above an offset: what they were for is gone."""
+    """Forget the marks above an offset: their records are gone."""
     start, (_, stop) = keys.marks(log_id, above), keys.of_log(keys.MARKS, log_id)
     near = tx.scan(start, stop, limit=1)
     tx.drop_all(start, stop)
     for _, value in near:
-        kept = [mark for mark in decode_marks(value) if mark[0] <= above]
-        if kept:
-            tx.put(keys.marks(log_id, NO_END), encode_marks(kept))
+        remaining = [mark for mark in decode_marks(value) if mark[0] <= above]
+        if remaining:
+            tx.put(keys.marks(log_id, NO_END), encode_marks(remaining))
 
 
 def prune_marks(tx: WriteTransaction, log_id: int, anchor: int) -> None:
-    """Drop some of the rows that lie wholly below the anchor; the next call goes on."""
+    """Drop rows that lie wholly below the anchor, up to a limit; the next call continues."""
     start, _ = keys.of_log(keys.MARKS, log_id)
     tx.drop_some(start, keys.marks(log_id, anchor), limit=ROWS_PER_PRUNING)
 
 
 def pin(view: View, log_id: int) -> list[tuple[int, int]]:
-    """A log with a chain keeps what it needs to compute it again from its anchor on."""
+    """Return the range that a log with a chain keeps: from its anchor on."""
     head = view.entity(keys.head(log_id), Head)
     if head.deleted or not head.exists():
         return []

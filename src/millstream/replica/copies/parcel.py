@@ -1,8 +1,8 @@
-"""Parcels: some blocks of a log on their way to another copy, as they are stored, or packed by zstd.
+"""Parcels: blocks of a log on their way to another copy, as they are stored, or compressed by zstd.
 
-A parcel says where it ends and what the running hash is there: the other side checks that before it
-takes anything over. What a packed one claims to hold is compared with the limits before any of it is
-unpacked.
+A parcel names its end and the running hash there: the taker checks the hash before it appends
+anything. The size that a compressed parcel claims is compared with the limits before any of it is
+decompressed.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ from millstream.replica.copies import copying
 from millstream.store.store import Store
 
 LEVEL = 3
-"""Of zstd: its own default; faster than any network that one would compress for."""
+"""The default of zstd; faster than any network for which a user would compress."""
 
 BLOCK_BYTES_MAX = 32 * 1024 * 1024
-"""A larger stored block is sent in parts: a frame of 64 MiB must hold it."""
+"""A larger stored block is sent in several parcels: a frame of 64 MiB must hold it."""
 
 BLOCKS_MAX = 10_000
-"""Blocks in one parcel, well within what the other side takes in one commit."""
+"""Blocks in one parcel, well within the limit of the taker's commit."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[RecordBlock]).decode
 
 
 def send_blocks(store: Store, query: SendBlocks) -> Parcel:
-    """Read blocks for another copy."""
+    """Read a parcel for another copy."""
     if query.compress:
         _zstd()
-    found = copying.transfer_blocks(store, query)
-    if not found:
+    stored = copying.transfer_blocks(store, query)
+    if not stored:
         return Parcel(query.start, b"")
-    found = _fitting(found)
-    end = found[-1].offsets.stop
+    stored = _fitting(stored)
+    end = stored[-1].offsets.stop
     digest = copying.get_chain(store, GetChain(query.log, end))
     if not query.compress:
-        return Parcel(end, digest, found)
-    data = _encode(found)
+        return Parcel(end, digest, stored)
+    data = _encode(stored)
     packed: bytes = _zstd().ZstdCompressor(level=LEVEL).compress(data)
     return Parcel(end, digest, [], packed, len(data))
 
 
-def _fitting(found: list[RecordBlock]) -> list[RecordBlock]:
-    """The first of some blocks that one frame, and one commit of the other side, can hold."""
-    if weight(found[0]) > BLOCK_BYTES_MAX:
-        return [_first_of(found[0])]
-    sizes = accumulate(map(weight, found))
-    return found[: min(BLOCKS_MAX, sum(size <= BLOCK_BYTES_MAX for size in sizes))]
+def _fitting(stored: list[RecordBlock]) -> list[RecordBlock]:
+    """Return the first blocks that fit into one frame, and into one commit of the taker."""
+    if weight(stored[0]) > BLOCK_BYTES_MAX:
+        return [_first_of(stored[0])]
+    sizes = accumulate(map(weight, stored))
+    return stored[: min(BLOCKS_MAX, sum(size <= BLOCK_BYTES_MAX for size in sizes))]
 
 
 def _first_of(block: RecordBlock) -> RecordBlock:
-    """As many of a large block's first records as fit well into a frame; at least one."""
+    """Return as many of a large block's first records as fit well into a frame; at least one."""
     payload = blocks.Block(block.payload, kind=blocks.PAYLOAD)
     values = payload.column(blocks.VALUE, block.skip, block.count) or []
     entry = entries.decode(block.metadata, block.skip, block.skip + block.count)
@@ -73,7 +73,8 @@ def _first_of(block: RecordBlock) -> RecordBlock:
 
 
 def unpacked(parcel: Parcel, limits: Limits) -> list[RecordBlock]:
-    """The blocks of a parcel; one that claims or holds too much is refused before it is unpacked."""
+    """Return the blocks of a parcel. Raises `TooLarge` before decompressing if the parcel claims
+    too much."""
     if not parcel.packed:
         return parcel.blocks
     check_integer("a parcel's size", parcel.size)
@@ -82,19 +83,21 @@ def unpacked(parcel: Parcel, limits: Limits) -> list[RecordBlock]:
         claimed = zstd.frame_content_size(parcel.packed)
     except zstd.ZstdError as error:
         raise CorruptionError(f"a parcel: {error}", what="parcel", where=0) from error
-    # what is read in one step, and one stored batch beyond
-    most = limits.read_bytes_max + 2 * limits.batch_bytes_max
+    # a single read, and a stored batch beyond its end
+    bytes_max = limits.read_bytes_max + 2 * limits.batch_bytes_max
     for size in (parcel.size, claimed):
-        if size > most:
+        if size > bytes_max:
             raise TooLarge(
-                f"a parcel claims {size:,} bytes; the limit is {most:,}", size=size, limit=most
+                f"a parcel claims {size:,} bytes; the limit is {bytes_max:,}",
+                size=size,
+                limit=bytes_max,
             )
     if parcel.blocks or claimed != parcel.size:
         raise InvalidInput(
             f"a parcel of {parcel.size:,} bytes claims {claimed:,} in its own header"
         )
     try:
-        return _decode(zstd.ZstdDecompressor().decompress(parcel.packed, most))
+        return _decode(zstd.ZstdDecompressor().decompress(parcel.packed, bytes_max))
     except (zstd.ZstdError, msgspec.MsgspecError, MemoryError) as error:
         raise CorruptionError(f"a parcel: {error}", what="parcel", where=0) from error
 

@@ -1,4 +1,4 @@
-"""Which logs a sync takes: those that its pattern matches, but for internal ones."""
+"""Patterns: which logs a sync takes, by their names; internal logs only on request."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from millstream.partitioning import whole_of
 
 
 def takes(pattern: str, name: str) -> bool:
-    """Whether a pattern matches a log, or the log that it is a partition of.
+    """Whether a pattern matches a log, or the log of which it is a partition.
 
-    Internal logs and set-aside forks match only if the pattern contains their prefix, or `~fork-`,
-    literally.
+    Internal logs match only if the pattern begins with their prefix literally, and set-aside forks
+    only if the pattern contains `~fork-`.
     """
     if pattern in (name, whole_of(name)):
         return True
-    if any(name.startswith(one) and not pattern.startswith(one) for one in PRIVATE):
+    if any(name.startswith(prefix) and not pattern.startswith(prefix) for prefix in PRIVATE):
         return False
     if FORK_NAME in name and FORK_NAME not in pattern:
         return False

@@ -1,1 +1,1 @@
-"""Forks: logs that share their first records with another log, and go back into it."""
+"""Forks: logs that share the first records of a parent log, and can be merged back into it."""

@@ -1,8 +1,9 @@
-"""Setting aside: the end of a log becomes a fork of its own, so that other records can take its place.
+"""Setting aside: the tail of a log becomes a fork, so that other records can take its offsets.
 
-It is the only thing that lets an offset mean something else afterwards. A merge in one store is
-therefore refused if a cursor or a queue has passed that offset. Between stores there is no choice once a
-log has changed hands: cursors and queues that have passed the offset go back to it, and it is told.
+No other operation lets an offset mean something else afterwards. A merge within one store is
+therefore refused if a cursor or a queue has passed the offset. Between stores there is no choice
+once a log has changed hands: cursors and queues that have passed the offset go back to it, and the
+sync reports them.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from millstream.replica.forks.moving import lower_end
 from millstream.store.commit.transaction import WriteTransaction
 
 Passed = Callable[[WriteTransaction, int, int], str | None]
-"""Asked of each part with readers: which of them has passed an offset of a log, in words."""
+"""Names a reader that has passed an offset of a log, or None. Queues and rooms supply it."""
 
 GoBack = Callable[[WriteTransaction, Tail], list[SetBackReader]]
 """Sets queues back that have passed the beginning of a tail."""
 
 RANDOM_BYTES = 4
-"""In the generated name of a fork: two forks of one log rarely try the same name."""
+"""In the generated name of a fork: two forks of a log rarely try the same name."""
 
 
 def set_aside(tx: WriteTransaction, command: c.SetAside, go_back: GoBack) -> c.Aside:
-    """Move a log's records from an offset on into a fork; its name, and which readers were set back."""
+    """Move a log's records from an offset on into a fork, and set the readers of that tail back."""
     log_id, head = need_log(tx, command.log)
     check_integer("an offset", command.at)
     if head.epoch > command.epoch:
@@ -49,7 +50,8 @@ def set_aside(tx: WriteTransaction, command: c.SetAside, go_back: GoBack) -> c.A
 
 
 def set_tail_aside(tx: WriteTransaction, log_id: int, at: int, name: str) -> Tail:
-    """Set aside under a free name; the caller deals with readers that have passed the offset."""
+    """Set a tail aside under a free name. The caller deals with readers that have passed the
+    offset."""
     head = tx.entity(keys.head(log_id), Head)
     end = head.end
     if at > head.end:
@@ -67,17 +69,17 @@ def set_tail_aside(tx: WriteTransaction, log_id: int, at: int, name: str) -> Tai
         )
     check_free(tx, head, "")
     aside_id = make_fork(tx, log_id, name)
-    own = fork_of(tx, log_id)
+    log_fork = fork_of(tx, log_id)
     for child_id, fork in list(children(tx, log_id)):
         if child_id != aside_id and fork.point > at:
             put_fork(tx, child_id, fork._replace(parent_id=aside_id))
-    if own is not None and own.point > at:
-        put_fork(tx, aside_id, Fork(own.parent_id, own.point))
-        put_fork(tx, log_id, own._replace(point=at, merged=min(own.merged, at)))
+    if log_fork is not None and log_fork.point > at:
+        put_fork(tx, aside_id, Fork(log_fork.parent_id, log_fork.point))
+        put_fork(tx, log_id, log_fork._replace(point=at, merged=min(log_fork.merged, at)))
     else:
         put_fork(tx, aside_id, Fork(log_id, at))
-        if own is not None and own.merged > at:
-            put_fork(tx, log_id, own._replace(merged=at))
+        if log_fork is not None and log_fork.merged > at:
+            put_fork(tx, log_id, log_fork._replace(merged=at))
     lower_end(tx, log_id, aside_id, at)
     if last_mark(tx.view, log_id) is not None:
         cut_marks(tx, log_id, at)
@@ -86,15 +88,15 @@ def set_tail_aside(tx: WriteTransaction, log_id: int, at: int, name: str) -> Tai
 
 
 def make_fork(tx: WriteTransaction, parent_id: int, name: str) -> int:
-    """Make a fork at the end of a log: its name, its head, and where its records lie."""
+    """Make a fork at the end of a log, with its name, its head and its fork point."""
     if find_log(tx, name) is not None:
         raise AlreadyExists(f"there is a log {name!r} already", name=name)
     parent = tx.entity(keys.head(parent_id), Head)
     log_id = tx.take_log_id()
     tx.change(keys.log_name(name), LogNamed(log_id))
     tx.change(keys.head(log_id), Created(name, tx.wall_ms))
-    # It holds what its hash is computed from. Between a mark and the start there is no gap: marks are
-    # forgotten when a log is truncated past its end.
+    # The fork keeps the bytes that its hash is computed from. There is no gap between a mark and
+    # the start: truncating a log past its end forgets the marks.
     anchor = mark_at(tx.view, parent_id, parent.start)
     dropped = parent.start if anchor is None else anchor.offset
     tx.change(keys.head(log_id), LogPlaced(parent.start, dropped, parent.end))
@@ -106,12 +108,12 @@ def make_fork(tx: WriteTransaction, parent_id: int, name: str) -> int:
 
 
 def fork_pattern(log: str) -> str:
-    """The pattern of generated names of a log's forks."""
+    """Return the pattern of the generated names of a log's forks."""
     return log[: NAME_CHARS_MAX - len(FORK_NAME) - 2 * RANDOM_BYTES] + f"{FORK_NAME}*"
 
 
 def fork_name(tx: WriteTransaction, log: str, middle: str = "") -> str:
-    """A generated name for a fork, which no log has."""
+    """Return a generated name for a fork that no log has."""
     while True:
         ending = f"{FORK_NAME}{middle}{secrets.token_hex(RANDOM_BYTES)}"
         name = log[: NAME_CHARS_MAX - len(ending)] + ending
@@ -120,13 +122,13 @@ def fork_name(tx: WriteTransaction, log: str, middle: str = "") -> str:
 
 
 def check_passed(tx: WriteTransaction, log_id: int, at: int, passed: Passed) -> None:
-    """Refuse if a cursor or a queue has passed an offset."""
+    """Raise `Conflict` if a cursor or a queue has passed an offset."""
     head = tx.entity(keys.head(log_id), Head)
     cursor = next(_cursors_past(tx, log_id, at), None)
-    who = f"cursor {keys.trailing_name(cursor)!r}" if cursor else passed(tx, log_id, at)
-    if who is not None:
+    reader = f"cursor {keys.trailing_name(cursor)!r}" if cursor else passed(tx, log_id, at)
+    if reader is not None:
         raise Conflict(
-            f"{who} has passed offset {at} of log {head.name!r}: what is there cannot be replaced "
+            f"{reader} has passed offset {at} of log {head.name!r}: what is there cannot be replaced "
             "any more; fork the log, or delete that reader",
             log=head.name,
             offset=at,
@@ -140,30 +142,31 @@ def _cursors_past(tx: WriteTransaction, log_id: int, at: int) -> Iterator[bytes]
 
 
 def _set_cursors_back(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
-    """Set cursors back: their acknowledgements of the tail do not count for other records."""
-    found = []
+    """Set cursors back: an acknowledgement of the tail does not count for the records that replace
+    it."""
+    readers = []
     for key in list(_cursors_past(tx, tail.log_id, tail.at)):
         marks = tx.entity(key, CursorState).marks
         name, passed = keys.trailing_name(key), int(marks.highest())
         tx.change(key, AcksSetBack(tail.at))
         offset = int(marks.floor)
-        found.append(SetBackReader(kind="cursor", name=name, passed=passed, offset=offset))
-    return found
+        readers.append(SetBackReader(kind="cursor", name=name, passed=passed, offset=offset))
+    return readers
 
 
 def _forget_sequences(tx: WriteTransaction, log_id: int, at: int) -> None:
-    """Forget producers' appends in the tail: when they come again, they are no repeats."""
+    """Forget producers' appends in the tail, so that the producers can send them again."""
     for key in tx.view.find_all(*keys.range_of(keys.producer(log_id, ""))):
         state = tx.entity(key, ProducerState)
-        known = state.offsets
-        kept = [one for one in known if one[0] + one[1] <= at]
-        if len(kept) == len(known):
+        offsets = state.offsets
+        remaining = [append for append in offsets if append[0] + append[1] <= at]
+        if len(remaining) == len(offsets):
             continue
-        first, limit = state.last - len(known) + 1, tx.limits.producer_sequences_kept
+        first, limit = state.last - len(offsets) + 1, tx.limits.producer_sequences_kept
         again = [
-            Produced(state.epoch, first + n, *one, state.at_ms, limit, state.idle_ms)
-            for n, one in enumerate(kept)
+            Produced(state.epoch, first + n, *append, state.at_ms, limit, state.idle_ms)
+            for n, append in enumerate(remaining)
         ]
         tx.change(key, None)
-        for one in again:
-            tx.change(key, one)
+        for append in again:
+            tx.change(key, append)

@@ -1,14 +1,14 @@
-"""Forks: a log that begins as another one is now, and can be merged into it again.
+"""Forks: a log that begins as another log is now, and can be merged into it again.
 
-A fork costs nothing until it is written to: what it begins with stays where it is. Merging gives the
-fork's own records to the parent, if that has not moved; the fork then goes on from there. If both have
-moved, they have forked, and the caller says what is to become of it.
+A fork costs nothing until it is written to: its first records stay in the parent. A merge gives the
+fork's own records to the parent if the parent has not grown; the fork continues behind them. If
+both have grown, the caller's rule decides.
 
-    refuse    `ForkDetected`, and nothing is changed
-    longest   the longer one's records count. The parent's own, if they lose, are set aside in a fork of
-              their own; the fork's, if they lose, stay where they are
-    rebase    the fork's records are appended to the parent again, at other offsets. The fork keeps them
-              at theirs, and remembers how far it was merged
+    refuse    raise `ForkDetected`, and change nothing
+    longest   the records of the longer log count. The parent's own records, if they lose, are set aside in
+              a new fork; the fork's records, if they lose, stay in the fork
+    rebase    append the fork's records to the parent again, at new offsets. The fork keeps its records at
+              their offsets, and remembers how far it was merged
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ REBASE_BYTES = 4 * 1024 * 1024
 
 
 def fork_log(tx: WriteTransaction, command: c.ForkLog) -> str:
-    """Make a fork of a log, at its end; the fork's name."""
+    """Make a fork at the end of a log, and return its name."""
     parent_id, _ = need_log(tx, command.log)
     if command.name is None:
         name = fork_name(tx, command.log)
@@ -65,34 +65,35 @@ def fork_log(tx: WriteTransaction, command: c.ForkLog) -> str:
 
 
 def get_parent(view: View, query: c.GetParent) -> str | None:
-    """What a log was forked from, also if that was deleted since."""
+    """Return the name of a fork's parent, even if the parent was deleted since; None if the log is
+    no fork."""
     log_id, _ = need_log(view, query.log)
     fork = fork_of(view, log_id)
     return None if fork is None else view.entity(keys.head(fork.parent_id), Head).name or None
 
 
 class Step(NamedTuple):
-    """What one commit of a merge did."""
+    """The result of one commit of a merge."""
 
     moved: int = 0
-    """Records that the parent has more."""
+    """Records that the parent gained."""
     ends: tuple[int, int] | None = None
-    """Where the parent begins and ends, once all is done."""
+    """The start and the end of the parent, once the merge is complete."""
     aside: str | None = None
-    """The fork that holds what was the parent's own."""
+    """The fork that holds the parent's former tail."""
 
 
-class Sides(NamedTuple):
-    """A fork and its parent, at one moment."""
+class ForkPair(NamedTuple):
+    """A fork and its parent at one moment."""
 
     fork_id: int
     fork: Fork
-    own: Bounds
+    log: Bounds
     parent: Bounds
 
     @property
     def position(self) -> int:
-        """The first record of the fork that the parent does not have."""
+        """Return the offset of the fork's first record that the parent does not have."""
         return max(self.fork.point, self.fork.merged)
 
     @property
@@ -102,36 +103,36 @@ class Sides(NamedTuple):
 
 
 def merge_fork(store: Store, command: c.MergeFork, passed: Passed) -> Merged:
-    """Bring a fork's records into its parent; each commit leaves both as they can be read."""
+    """Merge a fork into its parent in several commits; every commit leaves both logs readable."""
     if command.on_fork not in RULES:
         raise InvalidInput(f"on_fork is one of {', '.join(RULES)}, not {command.on_fork!r}")
     adopted, aside = 0, None
     while True:
-        sides = store.view(lambda view: _sides(view, command.log))
-        step = store.run(_next_step(store, sides, command.on_fork, passed))
+        pair = store.view(lambda view: _pair(view, command.log))
+        step = store.run(_next_step(store, pair, command.on_fork, passed))
         adopted += step.moved
         aside = step.aside or aside
         if step.ends is not None:
             start, end = step.ends
-            parent = sides.parent.name
+            parent = pair.parent.name
             return Merged(parent=parent, adopted=adopted, start=start, end=end, set_aside=aside)
 
 
 def _next_step(
-    store: Store, sides: Sides, on_fork: str, passed: Passed
+    store: Store, pair: ForkPair, on_fork: str, passed: Passed
 ) -> Callable[[WriteTransaction], Step]:
-    """What the next commit of a merge does."""
-    if not sides.moved:
-        return partial(_adopt, sides=sides)
-    if sides.position >= sides.own.end:
-        return partial(_finish, sides=sides)
-    at = _first_difference(store, sides)
-    if at is None and sides.position < sides.parent.end:
-        return partial(_note_merged, sides=sides)
+    """Return the function that the next commit of a merge runs."""
+    if not pair.moved:
+        return partial(_adopt, pair=pair)
+    if pair.position >= pair.log.end:
+        return partial(_finish, pair=pair)
+    at = _first_difference(store, pair)
+    if at is None and pair.position < pair.parent.end:
+        return partial(_note_merged, pair=pair)
     if at is None or on_fork == "rebase":
-        return partial(_append_again, sides=sides, blocks=_own_blocks(store, sides))
+        return partial(_append_again, pair=pair, blocks=_own_blocks(store, pair))
     if on_fork == "refuse":
-        parent, fork = sides.parent.name, sides.own.name
+        parent, fork = pair.parent.name, pair.log.name
         raise ForkDetected(
             f"log {parent!r} has gone on since {fork!r} was forked from it: they differ from "
             f"offset {at} on. Merge with on_fork='rebase' to append the fork's records again, or "
@@ -140,19 +141,19 @@ def _next_step(
             fork=fork,
             offset=at,
         )
-    if sides.own.end <= sides.parent.end:
-        return partial(_finish, sides=sides)
-    return partial(_set_aside, sides=sides, at=at, passed=passed)
+    if pair.log.end <= pair.parent.end:
+        return partial(_finish, pair=pair)
+    return partial(_set_aside, pair=pair, at=at, passed=passed)
 
 
-def _sides(view: View, name: str) -> Sides:
-    log_id, own = need_log(view, name)
+def _pair(view: View, name: str) -> ForkPair:
+    log_id, fork_head = need_log(view, name)
     fork = fork_of(view, log_id)
     if fork is None:
         raise InvalidInput(f"log {name!r} is no fork: there is nothing to merge it into")
     parent = view.entity(keys.head(fork.parent_id), Head)
     _check_parent(name, parent)
-    return Sides(log_id, fork, own.view(), parent.view())
+    return ForkPair(log_id, fork, fork_head.view(), parent.view())
 
 
 def _check_parent(fork: str, parent: Head) -> None:
@@ -164,122 +165,125 @@ def _check_parent(fork: str, parent: Head) -> None:
         )
 
 
-# Commits. Each looks whether the logs are still what they were when it was decided.
+# The commits of a merge. Each checks first that the logs have not changed since the decision: the
+# decision reads records, and reading under the write lock would hold up all appends.
 
 
-def _is_as_seen(tx: WriteTransaction, sides: Sides) -> bool:
-    """Whether a step may go on; refuses where no step of this merge could."""
-    own = tx.entity(keys.head(sides.fork_id), Head)
-    parent = tx.entity(keys.head(sides.fork.parent_id), Head)
-    _check_parent(sides.own.name, parent)
+def _is_as_seen(tx: WriteTransaction, pair: ForkPair) -> bool:
+    """Whether both logs are unchanged. Raises if no commit of this merge could succeed."""
+    fork_head = tx.entity(keys.head(pair.fork_id), Head)
+    parent = tx.entity(keys.head(pair.fork.parent_id), Head)
+    _check_parent(pair.log.name, parent)
     if parent.owner:
         raise not_owner(parent)
     check_free(tx, parent, "")
     return (
-        fork_of(tx, sides.fork_id) == sides.fork
-        and own.setbacks == sides.own.setbacks
-        and parent.setbacks == sides.parent.setbacks
-        and not own.deleted
+        fork_of(tx, pair.fork_id) == pair.fork
+        and fork_head.setbacks == pair.log.setbacks
+        and parent.setbacks == pair.parent.setbacks
+        and not fork_head.deleted
     )
 
 
-def _adopt(tx: WriteTransaction, *, sides: Sides) -> Step:
-    """Give records to a parent that has not moved."""
-    parent = tx.entity(keys.head(sides.fork.parent_id), Head)
-    if not _is_as_seen(tx, sides) or parent.end != sides.fork.point:
+def _adopt(tx: WriteTransaction, *, pair: ForkPair) -> Step:
+    """Give records to a parent that has not grown."""
+    parent = tx.entity(keys.head(pair.fork.parent_id), Head)
+    if not _is_as_seen(tx, pair) or parent.end != pair.fork.point:
         return Step()
-    own, moved = tx.entity(keys.head(sides.fork_id), Head), 0
-    if sides.fork.point < own.end:
-        moved = raise_point(tx, sides.fork_id, sides.fork)
-    fork = fork_of(tx, sides.fork_id)
+    fork_head, moved = tx.entity(keys.head(pair.fork_id), Head), 0
+    if pair.fork.point < fork_head.end:
+        moved = raise_point(tx, pair.fork_id, pair.fork)
+    fork = fork_of(tx, pair.fork_id)
     assert fork is not None
-    return Step(moved, _join(tx, sides) if fork.point >= own.end else None)
+    return Step(moved, _join(tx, pair) if fork.point >= fork_head.end else None)
 
 
-def _append_again(tx: WriteTransaction, *, sides: Sides, blocks: list[Parsed]) -> Step:
+def _append_again(tx: WriteTransaction, *, pair: ForkPair, blocks: list[Parsed]) -> Step:
     """Append copies of a fork's records to its parent, and note how far the fork was merged."""
-    if not _is_as_seen(tx, sides):
+    if not _is_as_seen(tx, pair):
         return Step()
-    parent = tx.entity(keys.head(sides.fork.parent_id), Head)
-    if parent.end != sides.parent.end and sides.position >= sides.parent.end:
-        return Step()  # it was to follow the parent's last record, and now follows another one
-    for one in blocks:
-        put_records(tx, sides.fork.parent_id, parent.end, one, at_ms=tx.wall_ms)
-    merged = blocks[-1].stop if blocks else sides.own.end
-    put_fork(tx, sides.fork_id, sides.fork._replace(merged=merged))
-    done = merged >= tx.entity(keys.head(sides.fork_id), Head).end
-    return Step(sum(one.count for one in blocks), _join(tx, sides) if done else None)
+    parent = tx.entity(keys.head(pair.fork.parent_id), Head)
+    if parent.end != pair.parent.end and pair.position >= pair.parent.end:
+        return (
+            Step()
+        )  # the records were to follow the parent's last record, which is another record now
+    for block in blocks:
+        put_records(tx, pair.fork.parent_id, parent.end, block, at_ms=tx.wall_ms)
+    merged = blocks[-1].stop if blocks else pair.log.end
+    put_fork(tx, pair.fork_id, pair.fork._replace(merged=merged))
+    done = merged >= tx.entity(keys.head(pair.fork_id), Head).end
+    return Step(sum(block.count for block in blocks), _join(tx, pair) if done else None)
 
 
-def _note_merged(tx: WriteTransaction, *, sides: Sides) -> Step:
-    """The parent has the same records already."""
-    if _is_as_seen(tx, sides):
-        merged = min(sides.own.end, sides.parent.end)
-        put_fork(tx, sides.fork_id, sides.fork._replace(merged=merged))
+def _note_merged(tx: WriteTransaction, *, pair: ForkPair) -> Step:
+    """Note that the parent has the same records already."""
+    if _is_as_seen(tx, pair):
+        merged = min(pair.log.end, pair.parent.end)
+        put_fork(tx, pair.fork_id, pair.fork._replace(merged=merged))
     return Step()
 
 
-def _set_aside(tx: WriteTransaction, *, sides: Sides, at: int, passed: Passed) -> Step:
-    """Make room in the parent for a fork that is longer."""
-    parent = tx.entity(keys.head(sides.fork.parent_id), Head)
-    if not _is_as_seen(tx, sides) or parent.end != sides.parent.end:
+def _set_aside(tx: WriteTransaction, *, pair: ForkPair, at: int, passed: Passed) -> Step:
+    """Set the parent's tail aside, so that the longer fork can take its offsets."""
+    parent = tx.entity(keys.head(pair.fork.parent_id), Head)
+    if not _is_as_seen(tx, pair) or parent.end != pair.parent.end:
         return Step()
     name = fork_name(tx, parent.name)
-    check_passed(tx, sides.fork.parent_id, at, passed)
-    set_tail_aside(tx, sides.fork.parent_id, at, name)
-    if at > sides.fork.point:
-        put_fork(tx, sides.fork_id, sides.fork._replace(merged=at))
+    check_passed(tx, pair.fork.parent_id, at, passed)
+    set_tail_aside(tx, pair.fork.parent_id, at, name)
+    if at > pair.fork.point:
+        put_fork(tx, pair.fork_id, pair.fork._replace(merged=at))
     return Step(aside=name)
 
 
-def _finish(tx: WriteTransaction, *, sides: Sides) -> Step:
-    """Nothing is left to be appended: join what else there is."""
-    own = tx.entity(keys.head(sides.fork_id), Head)
-    if not _is_as_seen(tx, sides) or own.end != sides.own.end:
+def _finish(tx: WriteTransaction, *, pair: ForkPair) -> Step:
+    """Complete a merge that has no records left to append."""
+    fork_head = tx.entity(keys.head(pair.fork_id), Head)
+    if not _is_as_seen(tx, pair) or fork_head.end != pair.log.end:
         return Step()
-    return Step(ends=_join(tx, sides))
+    return Step(ends=_join(tx, pair))
 
 
-def _join(tx: WriteTransaction, sides: Sides) -> tuple[int, int]:
-    """Metadata by its stamps; the later start. Where the parent begins and ends then."""
-    parent_id = sides.fork.parent_id
-    own = tx.entity(keys.metadata(sides.fork_id), MetadataState).entries
-    if own:
-        adopt_metadata(tx, sides.parent.name, dict(own))
-    start = tx.entity(keys.head(sides.fork_id), Head).start
+def _join(tx: WriteTransaction, pair: ForkPair) -> tuple[int, int]:
+    """Join the metadata by its stamps, keep the later start, and return the parent's start and end."""
+    parent_id = pair.fork.parent_id
+    entries = tx.entity(keys.metadata(pair.fork_id), MetadataState).entries
+    if entries:
+        adopt_metadata(tx, pair.parent.name, dict(entries))
+    start = tx.entity(keys.head(pair.fork_id), Head).start
     parent = tx.entity(keys.head(parent_id), Head)
     if parent.start < start <= parent.end:
         tx.change(keys.head(parent_id), LogTruncated(start))
     return parent.start, parent.end
 
 
-# Reading, outside of the write lock.
+# Reads outside of the write lock.
 
 
-def _own_blocks(store: Store, sides: Sides) -> list[Parsed]:
-    start = max(sides.position, sides.own.start)
-    if start >= sides.own.end:
+def _own_blocks(store: Store, pair: ForkPair) -> list[Parsed]:
+    start = max(pair.position, pair.log.start)
+    if start >= pair.log.end:
         return []
-    found = fetch_blocks(
+    stored = fetch_blocks(
         store,
-        sides.fork_id,
-        sides.own.name,
+        pair.fork_id,
+        pair.log.name,
         start=start,
-        stop=sides.own.end,
+        stop=pair.log.end,
         bytes_max=REBASE_BYTES,
     )
-    return [parse(block) for block in found]
+    return [parse(block) for block in stored]
 
 
-def _first_difference(store: Store, sides: Sides) -> int | None:
-    """The first offset at which both have a record, and not the same one."""
-    position, stop = sides.position, min(sides.own.end, sides.parent.end)
-    if position < max(sides.own.start, sides.parent.start):
+def _first_difference(store: Store, pair: ForkPair) -> int | None:
+    """Return the first offset at which both logs have a record, and the records differ."""
+    position, stop = pair.position, min(pair.log.end, pair.parent.end)
+    if position < max(pair.log.start, pair.parent.start):
         return position
-    logs = ((sides.fork_id, sides.own.name), (sides.fork.parent_id, sides.parent.name))
+    logs = ((pair.fork_id, pair.log.name), (pair.fork.parent_id, pair.parent.name))
     while position < stop:
-        one, other = (_records(store, *log, position, stop) for log in logs)
-        for mine, theirs in zip(one, other, strict=False):
+        fork_records, parent_records = (_records(store, *log, position, stop) for log in logs)
+        for mine, theirs in zip(fork_records, parent_records, strict=False):
             if mine != theirs:
                 return position
             position += 1
@@ -290,7 +294,7 @@ def _records(
     store: Store, log_id: int, name: str, start: int, stop: int
 ) -> list[tuple[object, ...]]:
     return [
-        (one.value, one.key, one.timestamp, one.appended, one.headers)
+        (record.value, record.key, record.timestamp, record.appended, record.headers)
         for block in fetch_blocks(store, log_id, name, start=start, stop=stop)
-        for one in block.records()
+        for record in block.records()
     ]

@@ -1,8 +1,8 @@
 """Moving records between a log and its fork: entries change hands, payloads stay where they are.
 
-A fork's records below its fork point lie in its parent. So if the first own records of a fork become
-the parent's next ones, and the fork point moves up behind them, neither log reads differently; the same
-holds the other way round for the parent's end. Nothing is copied but the entries' own rows.
+A fork's records below its fork point lie in its parent. If the fork's first own records become the
+parent's next records, and the fork point moves up behind them, neither log reads differently. The
+same holds in the other direction for the parent's tail. Only the rows of the entries are copied.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from millstream.store.commit.transaction import WriteTransaction
 
 ENTRIES_PER_SLICE = 1_000
 BYTES_PER_SLICE = 8 * 1024 * 1024
-"""Of entries, without their payloads: what one commit moves."""
+"""Bytes of entries, without payloads, in a single commit."""
 
 ENTRIES_MAX = 2**31
 
 
 def raise_point(tx: WriteTransaction, log_id: int, fork: Fork) -> int:
-    """Give some of a fork's first own records to its parent, which ends at the fork point; how many.
+    """Give the first own records of a fork to its parent, and return their number.
 
-    Where the fork has forgotten its first own records, the parent begins behind them.
+    The parent ends at the fork point. If the fork has forgotten its first own records, the parent
+    then begins behind them.
     """
     tx.notice_folds()
     head = tx.entity(keys.head(log_id), Head)
@@ -48,13 +49,13 @@ def raise_point(tx: WriteTransaction, log_id: int, fork: Fork) -> int:
     if first > fork.point:
         forget_marks(tx, fork.parent_id)
         tx.change(keys.head(fork.parent_id), LogTruncated(first))
-    moved = size = kept = carried = 0
+    moved = size = bytes_kept = carried = 0
     for key, value in rows:
         offset, stop = entries.extent(key, value)
         if carried >= BYTES_PER_SLICE or offset != first + moved:
             break
         if offset < head.dropped:
-            kept += bytes_below(tx.view, (key, value), head.dropped)
+            bytes_kept += bytes_below(tx.view, (key, value), head.dropped)
         tx.drop(key)
         tx.put(keys.entry(fork.parent_id, stop - 1), value)
         size += payloads_of(tx.view, value)[1]
@@ -62,13 +63,15 @@ def raise_point(tx: WriteTransaction, log_id: int, fork: Fork) -> int:
         carried += len(value)
     if moved:
         tx.change(keys.head(fork.parent_id), RecordsAppended(moved, size, tx.wall_ms))
-        tx.change(keys.head(log_id), Dropped(head.dropped, (size, -kept) if kept else size))
+        tx.change(
+            keys.head(log_id), Dropped(head.dropped, (size, -bytes_kept) if bytes_kept else size)
+        )
     put_fork(tx, log_id, fork._replace(point=first + moved))
     return moved
 
 
 def lower_end(tx: WriteTransaction, from_id: int, to_id: int, at: int) -> None:
-    """Give a log's own records from `at` on to another log that has none there."""
+    """Give a log's own records from `at` on to a log that has no records there."""
     tx.notice_folds()
     head = tx.entity(keys.head(from_id), Head)
     gone = came = 0
@@ -107,15 +110,15 @@ class Halves(NamedTuple):
 def split(tx: WriteTransaction, value: bytes, count: int) -> Halves:
     """Cut a block behind its first `count` records."""
     head, tail = entries.head_of(value, count), entries.tail_of(value, count)
-    found = blocks.decode_header(value, kind=blocks.METADATA)
-    stored = tx.get(keys.payload_block(found.first_id))
+    header = blocks.decode_header(value, kind=blocks.METADATA)
+    stored = tx.get(keys.payload_block(header.first_id))
     if stored is None:
-        raise CorruptionError("a payload is missing", what="payload", where=found.first_id)
+        raise CorruptionError("a payload is missing", what="payload", where=header.first_id)
     rows: list[Row] = []
     halves: list[tuple[bytes, int]] = []
     for half, start in ((head, 0), (tail, count)):
         metadata, payload = entries.with_payload(
-            half, stored, start, singly=bool(found.counted_bytes)
+            half, stored, start, singly=bool(header.counted_bytes)
         )
         first_id = blocks.decode_header(metadata, kind=blocks.METADATA).first_id
         rows.append((keys.payload_block(first_id), payload))

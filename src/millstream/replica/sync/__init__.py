@@ -1,1 +1,1 @@
-"""Sync: two stores compare their logs and exchange what either lacks."""
+"""Sync: two stores compare their logs and exchange missing records."""

@@ -1,12 +1,12 @@
-"""Converging one log: which of two copies gives what to the other. No I/O.
+"""Converging one log: which of two copies gives records to the other. No I/O.
 
-A copy belongs to an owner with an epoch; of two different pairs (epoch, owner) the greater leads. What
-the other one holds beyond it was written by a store that no longer may: it is set aside as a fork of
-its own, never lost. Under one pair the copies are a log and its beginning, the longer gives to the
-shorter; if they differ below both ends they are a fork, and `on_fork` says what to do.
+A copy belongs to an owner with an epoch. Of two different pairs (epoch, owner) the greater leads:
+the other copy's additional records were written by a store that had lost the log, and are set aside
+in a fork, never lost. Under equal pairs one copy is the beginning of the other, and the longer copy
+gives to the shorter. If the copies differ below both ends they are a fork, and `on_fork` decides.
 
-Each step is one commit on one side, and leaves copies that can be synced again: a side that is cut off
-in the middle goes on where it ended.
+Each step is one commit in one store, and leaves copies that can be synced again: a sync that is cut
+off in the middle continues where it ended.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from millstream.replica.metadata import news
 from millstream.replica.sync.compare import Copies, compare
 from millstream.replica.sync.outcome import LogOutcome, Options, Progress, SetBack, Tell
 from millstream.replica.sync.shipping import ship
-from millstream.replica.sync.steps import OTHER, Question, Side, Steps, ask
+from millstream.replica.sync.steps import OPPOSITE, Party, Question, Steps, ask
 
-_WRITTEN: dict[str, tuple[Side, ...]] = {
-    "both": ("own", "peer"),
-    "pull": ("own",),
+_WRITTEN: dict[str, tuple[Party, ...]] = {
+    "both": ("local", "peer"),
+    "pull": ("local",),
     "push": ("peer",),
 }
 
 
 class Convergence:
-    """One log of two stores, on its way to being the same in both."""
+    """One log of two stores, while both copies are made equal."""
 
     def __init__(
-        self, log: str, options: Options, *, stores: dict[Side, str], tell: Tell | None
+        self, log: str, options: Options, *, stores: dict[Party, str], tell: Tell | None
     ) -> None:
         self.log = log
         self.outcome = LogOutcome(log=log)
@@ -65,18 +65,20 @@ class Convergence:
         self._written = _WRITTEN[options.direction]
         self._copies: Copies = {}
 
-    def run(self, own: Summary | None, peer: Summary | None) -> Steps[None]:
-        """Bring both copies together, as far as the direction allows."""
+    def run(self, local: Summary | None, peer: Summary | None) -> Steps[None]:
+        """Make both copies equal, as far as the direction allows."""
         self._copies.clear()
-        for side, copy in (("own", own), ("peer", peer)):
+        for party, copy in (("local", local), ("peer", peer)):
             if copy is not None:
                 copy.check()
-                self._copies[side] = copy  # type: ignore[index]
+                self._copies[party] = copy  # type: ignore[index]
         if len(self._copies) < 2 and not (yield from self._start()):
             return
-        if own is not None and peer is not None and _same(own, peer):
+        if local is not None and peer is not None and _same(local, peer):
             return
         yield from self._refuse_strangers()
+        # A comparison needs a range of offsets that both copies have, so `_meet` and `_anchor` come
+        # first. The state comes last: the start that a copy takes over must lie within its records.
         if (yield from self._meet()):
             yield from self._anchor()
             yield from self._converge_records()
@@ -85,115 +87,119 @@ class Convergence:
     # Beginnings.
 
     def _start(self) -> Steps[bool]:
-        """Make the copy that is missing; False if that is not ours to do."""
-        (there,) = self._copies
-        missing = OTHER[there]
+        """Make the missing copy; False if the direction does not write to that store."""
+        (present,) = self._copies
+        missing = OPPOSITE[present]
         if missing not in self._written:
             return False
-        found = self._copies[there]
-        yield from self._begin_at(missing, found)
+        summary = self._copies[present]
+        yield from self._begin_at(missing, summary)
         return True
 
-    def _begin_at(self, side: Side, source: Summary) -> Steps[None]:
-        """Have a side begin where the source can be read from.
+    def _begin_at(self, party: Party, source: Summary) -> Steps[None]:
+        """Let a copy begin at the base of the source.
 
-        What it had lies below that. The source no longer has it, and cannot say whether it was
-        the same: a fork keeps it.
+        The copy's former records lie below that base. The source no longer has them and cannot tell
+        whether they were equal, so a fork keeps them.
         """
         base, owner, epoch = source.base, source.owner, source.epoch
-        before = self._copies.get(side)
+        before = self._copies.get(party)
         if before is not None and not _is_virgin(before):
             owner, epoch = before.owner, before.epoch
         start = StartReplica(self.log, base, owner, epoch)
         if before is not None and before.end > before.start:
             aside = SetAside(self.log, before.end, before.epoch)
-            found, begun = yield from ask(side, Transact([aside, start]))
-            self._note_aside(side, found)
+            aside_answer, was_started = yield from ask(party, Transact([aside, start]))
+            self._note_aside(party, aside_answer)
         else:
-            begun = yield from ask(side, start)
-        if not begun:
+            was_started = yield from ask(party, start)
+        if not was_started:
             raise Conflict(f"log {self.log!r} came to exist meanwhile; sync again", log=self.log)
         if before is not None:
             self.outcome.truncated += before.end - before.start
         made = Summary(self.log, base.offset, base.offset, base, base.digest, owner, epoch, 0, b"")
         if before is not None:
             made = replace(made, metadata=before.metadata, timestamp_ms=before.timestamp_ms)
-        self._copies[side] = made
+        self._copies[party] = made
 
     def _meet(self) -> Steps[bool]:
-        """Where one copy ends before the other begins, it has to begin there too.
+        """Let a copy that ends before the base of the opposite copy start again at that base.
 
-        False if it is not ours to change: then neither has records for the other.
+        False if the direction does not write to the copy: no records can then be exchanged.
         """
-        for side in ("own", "peer"):
-            copy, other = self._copies[side], self._copies[OTHER[side]]
-            if copy.end >= other.base.offset:
+        for party in ("local", "peer"):
+            copy, opposite = self._copies[party], self._copies[OPPOSITE[party]]
+            if copy.end >= opposite.base.offset:
                 continue
-            if _pair(copy) > _pair(other) and not _is_virgin(copy):
-                raise self._truncated_apart(copy, other)
-            if side not in self._written:
+            if _pair(copy) > _pair(opposite) and not _is_virgin(copy):
+                raise self._truncated_apart(copy, opposite)
+            if party not in self._written:
                 return False
             if not self._options.truncate:
                 raise Truncated(
                     f"this copy of log {self.log!r} ends at {copy.end}, and the other one has nothing "
-                    f"before {other.base.offset}; it cannot go on there and forget nothing",
+                    f"before {opposite.base.offset}; it cannot go on there and forget nothing",
                     log=self.log,
                     offset=copy.end,
-                    start=other.base.offset,
+                    start=opposite.base.offset,
                 )
-            yield from self._begin_at(side, other)
+            yield from self._begin_at(party, opposite)
         return True
 
     def _anchor(self) -> Steps[None]:
-        """Where one copy ends just where the other begins, their hashes must agree there."""
-        apart: list[Side] = [
-            side
-            for side in ("own", "peer")
-            for copy, base in ((self._copies[side], self._copies[OTHER[side]].base),)
+        """Check the hashes of copies that meet at an offset without overlapping."""
+        apart: list[Party] = [
+            party
+            for party in ("local", "peer")
+            for copy, base in ((self._copies[party], self._copies[OPPOSITE[party]].base),)
             if copy.end == base.offset and copy.digest != base.digest
         ]
         if not apart:
             return
-        side = min(apart, key=lambda one: (_pair(self._copies[one]), self._copies[one].digest))
-        other = self._copies[OTHER[side]]
-        copy = self._copies[side]
-        if _pair(copy) > _pair(other) and not _is_virgin(copy):
-            raise self._truncated_apart(copy, other)
-        if side in self._written:
-            yield from self._begin_at(side, other)
+        party = min(
+            apart, key=lambda party: (_pair(self._copies[party]), self._copies[party].digest)
+        )
+        opposite = self._copies[OPPOSITE[party]]
+        copy = self._copies[party]
+        if _pair(copy) > _pair(opposite) and not _is_virgin(copy):
+            raise self._truncated_apart(copy, opposite)
+        if party in self._written:
+            yield from self._begin_at(party, opposite)
 
     # Records.
 
-    def _compare(self, taker: Side | None) -> Steps[int | None]:
-        """From where on the copies differ; `taker` is the one that would give way, if known."""
-        found = yield from compare(self.log, self._copies)
-        if found.is_chained:
-            return found.difference
-        bases = {side: copy.base.offset for side, copy in self._copies.items()}
+    def _compare(self, taker: Party | None) -> Steps[int | None]:
+        """Return the first difference; `taker` is the party that would give way, if that is
+        decided."""
+        comparison = yield from compare(self.log, self._copies)
+        if comparison.is_chained:
+            return comparison.difference
+        bases = {party: copy.base.offset for party, copy in self._copies.items()}
         if taker is None:
-            own, peer = self._copies["own"], self._copies["peer"]
-            taker = "own" if own.end < peer.end else "peer"
-        giver = OTHER[taker]
+            local, peer = self._copies["local"], self._copies["peer"]
+            taker = "local" if local.end < peer.end else "peer"
+        giver = OPPOSITE[taker]
         if bases[taker] > bases[giver]:
             raise self._truncated_apart(self._copies[giver], self._copies[taker])
         return bases[giver]
 
     def _converge_records(self) -> Steps[None]:
-        own, peer = self._copies["own"], self._copies["peer"]
-        if _pair(own) != _pair(peer):
+        local, peer = self._copies["local"], self._copies["peer"]
+        if _pair(local) != _pair(peer):
             yield from self._follow_leader()
             return
         difference = yield from self._compare(None)
         if difference is not None:
             yield from self._settle_fork(difference)
             return
-        if own.end != peer.end:
-            yield from self._fill(shorter="own" if own.end < peer.end else "peer")
+        if local.end != peer.end:
+            yield from self._fill(shorter="local" if local.end < peer.end else "peer")
 
     def _follow_leader(self) -> Steps[None]:
-        """Copies of different owners: what the leader lacks is set aside, the rest is its."""
-        leader: Side = max(self._copies, key=lambda side: _pair(self._copies[side]))
-        follower = OTHER[leader]
+        """Make a copy of an older epoch follow the leading copy; the follower's extra records are
+        set aside."""
+        leader: Party = max(self._copies, key=lambda party: _pair(self._copies[party]))
+        follower = OPPOSITE[leader]
         ahead, behind = self._copies[leader], self._copies[follower]
         if _is_virgin(ahead):
             if _is_virgin(behind):
@@ -211,6 +217,9 @@ class Convergence:
                 epoch=ahead.epoch,
                 owner=ahead.owner,
             )
+        # A tail is set aside in the commit that changes the owner. Without a tail the owner changes
+        # after the fill, and only if the log still ends there: the owner of a record that was
+        # appended meanwhile would be unknown.
         if behind.end > at:
             yield from self._set_aside(follower, at, leader=ahead)
             yield from self._fill(shorter=follower)
@@ -221,24 +230,26 @@ class Convergence:
         self.outcome.owner = ahead.owner
 
     def _refuse_strangers(self) -> Steps[None]:
-        """Two logs that have nothing but their name in common are no copies of one another."""
-        own, peer = self._copies["own"], self._copies["peer"]
-        if own.epoch or peer.epoch or own.owner == peer.owner:
+        """Refuse two logs that were made independently under the same name."""
+        local, peer = self._copies["local"], self._copies["peer"]
+        if local.epoch or peer.epoch or local.owner == peer.owner:
             return
-        if _is_virgin(own) or _is_virgin(peer):
+        if _is_virgin(local) or _is_virgin(peer):
             return
-        found = yield from compare(self.log, self._copies)
-        difference = min(own.end, peer.end) if found.difference is None else found.difference
+        comparison = yield from compare(self.log, self._copies)
+        difference = (
+            min(local.end, peer.end) if comparison.difference is None else comparison.difference
+        )
         raise ForkDetected(
-            f"log {self.log!r} was made in both stores ({own.owner} and {peer.owner}): these are two "
+            f"log {self.log!r} was made in both stores ({local.owner} and {peer.owner}): these are two "
             "logs of one name. Take one of them over, sync another name, or move one to another log",
             log=self.log,
             offset=difference,
         )
 
     def _settle_fork(self, at: int) -> Steps[None]:
-        """Copies of one owner and epoch that differ: as was asked for."""
-        own, peer = self._copies["own"], self._copies["peer"]
+        """Resolve a fork of copies of the same owner and epoch, by the rule of the options."""
+        local, peer = self._copies["local"], self._copies["peer"]
         rule = self._options.on_fork
         if rule == "refuse":
             raise ForkDetected(
@@ -247,11 +258,14 @@ class Convergence:
                 log=self.log,
                 offset=at,
             )
-        winner: Side = "own" if (own.end, own.digest) > (peer.end, peer.digest) else "peer"
+        # The longer copy wins; the digest breaks ties, so that both stores decide alike whichever
+        # of them runs the sync. A rebase instead lets the owner's store give way: only there can
+        # records be appended again.
+        winner: Party = "local" if (local.end, local.digest) > (peer.end, peer.digest) else "peer"
         home = self._home()
         if rule == "rebase" and home is not None:
-            winner = OTHER[home]
-        loser = OTHER[winner]
+            winner = OPPOSITE[home]
+        loser = OPPOSITE[winner]
         if loser not in self._written:
             raise ForkDetected(
                 f"the copies of log {self.log!r} differ from offset {at} on, and this direction "
@@ -268,63 +282,68 @@ class Convergence:
                 yield from self._again(loser)
                 yield from self._fill(shorter=winner)
 
-    def _home(self) -> Side | None:
-        """The side at which the log may be written."""
-        for side, copy in self._copies.items():
-            if copy.owner == self._stores[side]:
-                return side
+    def _home(self) -> Party | None:
+        """Return the party whose store may append to the log."""
+        for party, copy in self._copies.items():
+            if copy.owner == self._stores[party]:
+                return party
         return None
 
-    def _set_aside(self, side: Side, at: int, *, leader: Summary | None = None) -> Steps[str]:
-        """Keep a tail as a fork; in the same commit the log changes hands, so nothing is added."""
-        copy = self._copies[side]
+    def _set_aside(self, party: Party, at: int, *, leader: Summary | None = None) -> Steps[str]:
+        """Set a tail aside, and change the owner in the same commit, so that no append comes
+        between."""
+        copy = self._copies[party]
         if at < copy.start:
-            raise self._truncated_apart(leader or self._copies[OTHER[side]], copy)
+            raise self._truncated_apart(leader or self._copies[OPPOSITE[party]], copy)
         aside = SetAside(self.log, at, copy.epoch)
         if leader is None:
-            found = yield from ask(side, aside)
+            answer = yield from ask(party, aside)
         else:
             owner = AdoptOwner(self.log, leader.owner, leader.epoch)
-            found, _ = yield from ask(side, Transact([aside, owner]))
-        fork = self._note_aside(side, found)
-        self._move(side, at, b"")
+            answer, _ = yield from ask(party, Transact([aside, owner]))
+        fork = self._note_aside(party, answer)
+        self._move(party, at, b"")
         if leader is not None:
-            self._copies[side] = replace(self._copies[side], owner=leader.owner, epoch=leader.epoch)
-        source = self._copies[OTHER[side]]
+            self._copies[party] = replace(
+                self._copies[party], owner=leader.owner, epoch=leader.epoch
+            )
+        source = self._copies[OPPOSITE[party]]
         if at == source.base.offset:
-            yield from self._begin_at(side, source)
+            yield from self._begin_at(party, source)
         return fork
 
-    def _note_aside(self, side: Side, found: Any) -> str:
-        """Tell of a tail that became a fork, and of readers that went back; the fork's name."""
-        try:  # in a transaction the wire knows no type of it
-            aside = found if isinstance(found, Aside) else convert(found, Aside)
+    def _note_aside(self, party: Party, answer: Any) -> str:
+        """Record a tail that became a fork and the readers that were set back; return the fork's
+        name."""
+        try:  # the wire gives the results of a transaction without their types
+            aside = answer if isinstance(answer, Aside) else convert(answer, Aside)
         except MsgspecError as error:
             raise InvalidInput(
                 f"the peer set records aside, and does not say where: {error}"
             ) from error
         check_name(aside.fork)
         self.outcome.set_aside.append(aside.fork)
-        for one in aside.readers:
-            self.outcome.set_back.append(SetBack(store=self._stores[side], **asdict(one)))
+        for reader in aside.readers:
+            self.outcome.set_back.append(SetBack(store=self._stores[party], **asdict(reader)))
         return aside.fork
 
-    def _truncated_apart(self, leader: Summary, other: Summary) -> Conflict:
-        """One copy went its own way and forgot where: that says nothing of the other's records."""
+    def _truncated_apart(self, leader: Summary, copy: Summary) -> Conflict:
+        """Return the error for a copy that has forgotten the point where it parted from the other
+        copy."""
         return Conflict(
-            f"a copy of log {self.log!r} (epoch {other.epoch}, of {other.owner}) has forgotten the "
+            f"a copy of log {self.log!r} (epoch {copy.epoch}, of {copy.owner}) has forgotten the "
             f"records at which it parted from that of {leader.owner} (epoch {leader.epoch}), up to "
-            f"{other.start}; fork it to keep what it has, delete it, and sync again",
+            f"{copy.start}; fork it to keep what it has, delete it, and sync again",
             log=self.log,
-            start=other.start,
+            start=copy.start,
             owner=leader.owner,
         )
 
-    def _fill(self, *, shorter: Side) -> Steps[None]:
-        """Send what one side has more, in parcels."""
+    def _fill(self, *, shorter: Party) -> Steps[None]:
+        """Send the records that the shorter copy lacks, in parcels."""
         if shorter not in self._written:
             return
-        source, first = self._copies[OTHER[shorter]], self._copies[shorter].end
+        source, first = self._copies[OPPOSITE[shorter]], self._copies[shorter].end
 
         def took(parcel: Parcel, count: int) -> None:
             self._note(shorter, parcel, count, parcel.end - first, source.end - first)
@@ -335,47 +354,47 @@ class Convergence:
         )
         self._move(shorter, end, source.digest)
 
-    def _note(self, side: Side, parcel: Parcel, count: int, done: int, total: int) -> None:
-        if side == "own":
+    def _note(self, party: Party, parcel: Parcel, count: int, done: int, total: int) -> None:
+        if party == "local":
             self.outcome.pulled += count
         else:
             self.outcome.pushed += count
         self.outcome.bytes += parcel.weight()
         if self._tell is not None:
-            way = "pull" if side == "own" else "push"
+            way = "pull" if party == "local" else "push"
             self._tell(Progress(self.log, way, done, total, self.outcome.bytes))  # type: ignore[arg-type]
 
-    # What else there is.
+    # State besides the records.
 
     def _converge_state(self) -> Steps[None]:
-        """The newer entries of metadata, the later start and the later change count."""
-        own, peer = self._copies["own"], self._copies["peer"]
-        entries: dict[Side, dict[str, Meta]] = {"own": {}, "peer": {}}
-        if own.metadata != peer.metadata:
+        """Take over the newer metadata, the later start and the later timestamp."""
+        local, peer = self._copies["local"], self._copies["peer"]
+        entries: dict[Party, dict[str, Meta]] = {"local": {}, "peer": {}}
+        if local.metadata != peer.metadata:
             question = GetStampedMetadata(self.log)
-            mine, theirs = yield [Question("own", question), Question("peer", question)]
-            entries = {"own": news(mine, theirs), "peer": news(theirs, mine)}
-        latest = max(own.timestamp_ms, peer.timestamp_ms)
-        for side in self._written:
-            copy, start = self._copies[side], max(own.start, peer.start)
+            mine, theirs = yield [Question("local", question), Question("peer", question)]
+            entries = {"local": news(mine, theirs), "peer": news(theirs, mine)}
+        latest = max(local.timestamp_ms, peer.timestamp_ms)
+        for party in self._written:
+            copy, start = self._copies[party], max(local.start, peer.start)
             if not (self._options.truncate and copy.start < start <= copy.end):
                 start = 0
-            if start or entries[side] or copy.timestamp_ms < latest:
-                found = yield from ask(side, AdoptState(self.log, start, latest, entries[side]))
-                self.outcome.truncated += found.truncated
-                self.outcome.metadata += found.metadata
+            if start or entries[party] or copy.timestamp_ms < latest:
+                adopted = yield from ask(party, AdoptState(self.log, start, latest, entries[party]))
+                self.outcome.truncated += adopted.truncated
+                self.outcome.metadata += adopted.metadata
 
-    # What is known of the copies.
+    # The summaries as they change.
 
-    def _move(self, side: Side, end: int, digest: bytes) -> None:
-        self._copies[side] = replace(self._copies[side], end=end, digest=digest)
+    def _move(self, party: Party, end: int, digest: bytes) -> None:
+        self._copies[party] = replace(self._copies[party], end=end, digest=digest)
 
-    def _again(self, side: Side) -> Steps[None]:
-        """Look at a copy once more."""
-        found = yield from ask(side, SummarizeLog(self.log))
-        if found is not None:
-            found.check()
-            self._copies[side] = found
+    def _again(self, party: Party) -> Steps[None]:
+        """Summarize a copy again."""
+        summary = yield from ask(party, SummarizeLog(self.log))
+        if summary is not None:
+            summary.check()
+            self._copies[party] = summary
 
 
 def _pair(copy: Summary) -> tuple[int, str]:
@@ -383,17 +402,17 @@ def _pair(copy: Summary) -> tuple[int, str]:
 
 
 def _is_virgin(copy: Summary) -> bool:
-    """Whether it was never written to: such a log gives way to any other."""
+    """Whether the log was never written to: an empty log at epoch 0 gives way to any other."""
     return not copy.end and not copy.epoch
 
 
-def _same(own: Summary, peer: Summary) -> bool:
-    """Whether nothing is left to do: one look at both summaries."""
+def _same(local: Summary, peer: Summary) -> bool:
+    """Whether the summaries are equal, so that there is nothing to do."""
     return all(
         (
-            (own.start, own.end, own.digest) == (peer.start, peer.end, peer.digest),
-            _pair(own) == _pair(peer),
-            own.metadata == peer.metadata,
-            own.timestamp_ms == peer.timestamp_ms,
+            (local.start, local.end, local.digest) == (peer.start, peer.end, peer.digest),
+            _pair(local) == _pair(peer),
+            local.metadata == peer.metadata,
+            local.timestamp_ms == peer.timestamp_ms,
         )
     )

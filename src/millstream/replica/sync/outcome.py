@@ -1,4 +1,4 @@
-"""What came of a sync: figures by log, and what is told while it runs."""
+"""The outcome of a sync: its options, the figures of each log, and the progress while it runs."""
 
 from __future__ import annotations
 
@@ -27,81 +27,83 @@ class Options(Struct, frozen=True, kw_only=True):
     """Whether truncations travel."""
 
     def check(self) -> None:
-        """Refuse what is not offered."""
-        for what, value, known in (
+        """Refuse unknown values."""
+        for label, value, choices in (
             ("direction", self.direction, ("both", "pull", "push")),
             ("on_fork", self.on_fork, ("refuse", "longest", "rebase")),
         ):
-            if value not in known:
-                raise InvalidInput(f"{what} is {', '.join(known)}; not {value!r}")
+            if value not in choices:
+                raise InvalidInput(f"{label} is {', '.join(choices)}; not {value!r}")
         if not check_text("a pattern of logs", self.logs):
             raise InvalidInput(f"logs is a name or a pattern such as 'device/*', not {self.logs!r}")
 
 
 class SetBack(SetBackReader, frozen=True, kw_only=True):
-    """A reader that went back, and in which store."""
+    """A reader that was set back, and its store."""
 
     store: str
 
 
 class LogOutcome(Struct, kw_only=True):
-    """What a sync did to one log."""
+    """The effect of a sync on one log."""
 
     log: str
     pulled: int = 0
-    """Records that came here."""
+    """Records that came to the local store."""
     pushed: int = 0
     """Records that went to the peer."""
     bytes: int = 0
-    """Bytes of these records, as they travelled."""
+    """Bytes of the exchanged records on the wire."""
     truncated: int = 0
-    """Records that one side forgot because the other one had."""
+    """Records that a store forgot because the peer had truncated its copy."""
     metadata: int = 0
-    """Entries that one side took over."""
+    """Metadata entries that a store took over."""
     owner: str | None = None
-    """The owner, if one side learned of it now."""
+    """The owner, if a store learned of a new owner."""
     set_aside: list[str] = []
-    """Forks that hold what did not fit; none of it is lost."""
+    """Forks that hold the records of losing tails; no record is lost."""
     set_back: list[SetBack] = []
-    """Cursors and queues that had passed what was set aside, and went back."""
+    """Cursors and queues that had passed the start of a tail that was set aside, and were set back.
+    """
     error: str | None = None
-    """Why this log was left as it was, from there on."""
+    """Why the log was left as it was; None if the sync succeeded."""
 
     def changed(self) -> bool:
-        """Whether anything came of it."""
+        """Whether the sync changed anything."""
         return self != LogOutcome(log=self.log)
 
 
 class LeftBehind(Struct, frozen=True, kw_only=True):
-    """Things of one kind that a store holds and that a sync has not carried."""
+    """Entities of one kind that a store holds and that a sync has not carried."""
 
     store: str
-    """The id of the store that has them."""
+    """The id of the store."""
     kind: str
-    """`queue`, `cursor`, `room`, `token` or `table`, of the application; `unknown`: it does not say."""
+    """`queue`, `cursor`, `room`, `token` or `table` of the application; `unknown` if the store does
+    not say."""
     count: int = 0
     names: list[str] = []
-    """The first of them; none of tokens."""
+    """The first names; empty for tokens."""
     messages: int = 0
-    """Of all queues: those that wait, are in flight, or have failed."""
+    """Messages of all queues that wait, are in flight, or have failed."""
 
 
 class Outcome(Struct, kw_only=True):
-    """What a sync did."""
+    """The effect of a sync on all logs."""
 
     peer: str
     """The peer's store id."""
     logs: list[LogOutcome] = []
-    """Logs with something to report; those that were the same on both sides are only counted."""
+    """Logs with something to report; equal logs are only counted."""
     looked_at: int = 0
-    """Logs that were compared."""
+    """The number of compared logs."""
     pulled: int = 0
     pushed: int = 0
     bytes: int = 0
-    """What went over the wire, both ways; or would have, between two machines."""
+    """Traffic to and from the peer; between two files, the traffic that two machines would have."""
     seconds: float = 0.0
     left_behind: list[LeftBehind] = []
-    """What the stores that gave hold and no sync carries; of a sync that follows, in its first round."""
+    """Entities of the giving stores that no sync carries; when following, as of the first round."""
 
     @property
     def failed(self) -> list[LogOutcome]:
@@ -115,10 +117,10 @@ class Progress(Struct, frozen=True):
     log: str
     direction: Literal["pull", "push"]
     done: int
-    """Records, of those that were missing when it began."""
+    """Records sent, of the records that were missing when the sync began."""
     total: int
     bytes: int
-    """Of this log, so far."""
+    """Bytes of the log's records that were sent until now."""
 
 
 Tell = Callable[[Progress], None]

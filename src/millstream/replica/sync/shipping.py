@@ -1,6 +1,6 @@
-"""Records on their way from one copy of a log to the other, in parcels. No I/O.
+"""Shipping: records on their way from one copy of a log to the other, in parcels. No I/O.
 
-Each parcel is one commit of the side that takes it over; the next one is read meanwhile.
+The taker appends each parcel in one commit; the giver reads the next parcel meanwhile.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from collections.abc import Callable
 
 from millstream.errors import CorruptionError
 from millstream.replica.commands import AdoptParcel, Parcel, SendBlocks, Summary
-from millstream.replica.sync.steps import OTHER, Question, Side, Steps, ask
+from millstream.replica.sync.steps import OPPOSITE, Party, Question, Steps, ask
 
 PARCEL_BYTES = 4 * 1024 * 1024
-"""Payload in one step: one commit of the side that takes it over."""
+"""Payload bytes in a parcel: one commit of the taker."""
 
 
 def ship(
     log: str,
     source: Summary,
     *,
-    taker: Side,
+    taker: Party,
     start: int,
     compress: bool,
     took: Callable[[Parcel, int], None],
 ) -> Steps[int]:
-    """Give what the source has from an offset on to the taker, and answer where that ends now.
+    """Send the source's records from an offset on to the taker, and return the taker's new end.
 
-    `took` is told of each parcel that was taken over, and how many records that were. Raises
-    `CorruptionError` if the giver sends something else than its summary says.
+    `took` is called with each appended parcel and its number of records. Raises `CorruptionError`
+    if the giver's records do not match its summary.
     """
-    giver, position, parcel = OTHER[taker], start, None
+    giver, position, parcel = OPPOSITE[taker], start, None
     if position < source.end:
         parcel = yield from ask(giver, _question(log, source, position, compress=compress))
     while parcel is not None:
@@ -37,8 +37,8 @@ def ship(
         adopt = AdoptParcel(log, parcel, position, source.epoch)
         questions = [Question(taker, adopt)]
         if parcel.end < source.end:
-            more = _question(log, source, parcel.end, compress=compress)
-            questions.append(Question(giver, more))
+            next_read = _question(log, source, parcel.end, compress=compress)
+            questions.append(Question(giver, next_read))
         answers = yield questions
         took(parcel, parcel.end - position)
         position = parcel.end
@@ -51,7 +51,7 @@ def _question(log: str, source: Summary, start: int, *, compress: bool) -> SendB
 
 
 def _check(log: str, source: Summary, parcel: Parcel, position: int) -> None:
-    """Refuse a peer that promised records and sends none: it would be asked without end."""
+    """Refuse a peer that promised records and sends none: the sync would ask without end."""
     if not position < parcel.end <= source.end:
         raise CorruptionError(
             f"the peer has records of log {log!r} up to {source.end}, it said, and sends "

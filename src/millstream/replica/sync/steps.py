@@ -1,9 +1,8 @@
-"""Steps of a sync: what it asks of the two stores, one round at a time, without I/O.
+"""Steps of a sync: the questions to the two stores, one round at a time, without I/O.
 
 A sync is written once, as a generator that yields rounds of questions and is sent their answers.
-`drive` asks them (`aio/sync.py`, `threads/sync.py`). The questions of one round go to
-different stores and do not depend on each other, so that one store can read while the other one
-writes.
+`drive` asks them (`aio/sync.py`, `threads/sync.py`). The questions of one round go to different
+stores and do not depend on each other, so that one store can read while the other store writes.
 """
 
 from __future__ import annotations
@@ -19,49 +18,49 @@ from millstream.replica.commands import AdoptParcel, Parcel
 
 T = TypeVar("T")
 
-Side = Literal["own", "peer"]
-OTHER: dict[Side, Side] = {"own": "peer", "peer": "own"}
+Party = Literal["local", "peer"]
+OPPOSITE: dict[Party, Party] = {"local": "peer", "peer": "local"}
 
 BLOCK_BYTES = 24
-"""About what a block takes beside its bytes."""
+"""About how many bytes a block takes on the wire beside its contents."""
 
 
 class Question(Struct, frozen=True):
-    """One question to one of the stores."""
+    """A question to one of the stores."""
 
-    side: Side
+    party: Party
     command: Command[Any]
 
 
 Steps = Generator[list[Question], list[Any], T]
-"""Yields rounds, is sent their answers, and gives a `T` in the end. If a question is answered by an
-error, that is thrown in, the first question's first."""
+"""Yields rounds, is sent their answers, and returns a `T`. If a question fails, its error is thrown
+in; if several fail, the error of the first question."""
 
 
-def ask(side: Side, command: Command[T]) -> Steps[T]:
-    """A round of one question."""
-    (answer,) = yield [Question(side, command)]
-    found: T = answer
-    return found
+def ask(party: Party, command: Command[T]) -> Steps[T]:
+    """Ask a single question, and return its answer."""
+    (answer,) = yield [Question(party, command)]
+    result: T = answer
+    return result
 
 
 class TrafficMeter:
-    """Bytes that went to a peer, and that came from it: no two questions go there at once.
+    """Bytes that went to a peer and came from it. Questions to the peer never overlap.
 
-    It counts what a wire would carry, so that a sync between two files says what it would cost
-    between two machines.
+    The meter counts the bytes that a wire would carry, so that a sync between two files tells the
+    traffic of a sync between two machines.
     """
 
     def __init__(self) -> None:
         self.bytes = 0
 
     def note(self, command: Command[Any], answer: Any) -> None:
-        """Count one question and its answer."""
+        """Count a question and its answer."""
         self.bytes += weight(command) + weight(answer)
 
 
 def weight(value: Any) -> int:
-    """Bytes that a value takes on a wire; blocks are not encoded only to be counted."""
+    """Return how many bytes a value takes on a wire. Blocks are not encoded only to be counted."""
     if isinstance(value, AdoptParcel):
         return weight(value.parcel) + len(value.log) + 64
     if isinstance(value, Parcel):
