@@ -12,7 +12,7 @@ from millstream.clock import SystemClock
 
 if TYPE_CHECKING:
     from millstream.cluster.nats.access import ClusterTls
-    from millstream.cluster.nats.connection import NatsLine
+    from millstream.cluster.nats.connection import NatsConnection
     from millstream.cluster.nats.server import NatsServer
 
 SECRET = "of the tests"
@@ -33,10 +33,10 @@ class Servers:
     def __init__(self, servers: list[NatsServer], tls: ClusterTls | None = None) -> None:
         self.all, self.tls = servers, tls
 
-    def line(self, first: int = 0) -> NatsLine:
+    def line(self, first: int = 0) -> NatsConnection:
         """A connection, to one of them before the others."""
         from millstream.cluster.nats.access import NatsAccess
-        from millstream.cluster.nats.connection import NatsLine
+        from millstream.cluster.nats.connection import NatsConnection
         from millstream.cluster.peers import NATS_USER, derive
 
         places = [one.me.nats_url for one in self.all]
@@ -47,7 +47,7 @@ class Servers:
             tls=self.tls,
             is_tls_first=True,
         )
-        return NatsLine(access, name="test")
+        return NatsConnection(access, name="test")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import millstream
-from millstream.cluster.admin import Visit
+from millstream.cluster.admin import ClusterAdmin
 from millstream.cluster.membership import Plan
 from millstream.cluster.reports import NodeReport
 from millstream.cluster.trial import TrialCluster
@@ -94,7 +94,7 @@ class Run:
 
     def reports(self) -> dict[str, NodeReport]:
         """What every node says of itself now; those that say nothing are missing."""
-        with Visit(self.plan) as visit:
+        with ClusterAdmin(self.plan) as visit:
             found = visit.listen(lambda heard: len(heard) == 3, timeout_s=3.0)
         return {name: report for name, (report, _) in found.items()}
 

@@ -149,9 +149,9 @@ class Nodes:
 
     def reports(self) -> dict[str, NodeReport]:
         """What every node says of itself now; those that say nothing are missing."""
-        from millstream.cluster.admin import Visit
+        from millstream.cluster.admin import ClusterAdmin
 
-        with Visit(self.plan) as visit:
+        with ClusterAdmin(self.plan) as visit:
             found = visit.listen(lambda heard: len(heard) == len(self.ports), timeout_s=3.0)
         return {name: report for name, (report, _) in found.items()}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cluster.admin import Visit
+from millstream.cluster.admin import ClusterAdmin
 from tests.conformance.nats_kit import until
 from tests.integration.cluster_run import Account, Run, running
 
@@ -84,7 +84,7 @@ def test_what_was_acknowledged_survives_kills_and_stops(tmp_path: Path) -> None:
 def test_the_server_that_leads_the_stream_is_never_for_long_that_of_the_leading_node(
     tmp_path: Path,
 ) -> None:
-    with running(tmp_path, SEED) as run, Visit(run.plan) as visit:
+    with running(tmp_path, SEED) as run, ClusterAdmin(run.plan) as visit:
         with run.load():
             for _ in range(max(2, ROUNDS)):
                 until(lambda: is_apart(run, visit), "another server leads the stream")
@@ -92,7 +92,7 @@ def test_the_server_that_leads_the_stream_is_never_for_long_that_of_the_leading_
         assert_sound(run.judge())
 
 
-def is_apart(run: Run, visit: Visit) -> bool:
+def is_apart(run: Run, visit: ClusterAdmin) -> bool:
     """Whether a machine that is lost takes either the leading node or the stream's lead with it."""
     leader = run.leader()
     return leader is not None and visit.log.look(timeout_s=60.0).leader not in ("", leader)

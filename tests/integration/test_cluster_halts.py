@@ -100,9 +100,9 @@ def test_too_few_servers_are_no_reason_to_halt_and_the_cluster_says_so(tmp_path:
 
 
 def nats_is_led(nodes: Nodes) -> bool:
-    from millstream.cluster.admin import Visit
+    from millstream.cluster.admin import ClusterAdmin
 
-    with Visit(nodes.plan) as visit:
+    with ClusterAdmin(nodes.plan) as visit:
         return visit.held() is not None
 
 

@@ -90,7 +90,7 @@ def test_any_node_hands_requests_on_to_the_leader(encrypted: Encrypted) -> None:
 
 
 def test_a_node_takes_a_copy_from_another(encrypted: Encrypted) -> None:
-    from millstream.cluster.admin import Visit
+    from millstream.cluster.admin import ClusterAdmin
 
     nodes = encrypted.nodes
     with millstream.open(nodes.addresses, ca=encrypted.ca) as ms:
@@ -100,7 +100,7 @@ def test_a_node_takes_a_copy_from_another(encrypted: Encrypted) -> None:
     for file in nodes.file(late).parent.glob(f"{late}.db*"):
         if file.is_file():
             file.unlink()
-    with Visit(nodes.plan) as visit:
+    with ClusterAdmin(nodes.plan) as visit:
         held = visit.held()
         assert held is not None
         visit.log.trim(held.last, timeout_s=60.0)

@@ -55,9 +55,9 @@ def append(nodes: Nodes, value: bytes) -> None:
 
 
 def lose_the_log(nodes: Nodes) -> None:
-    from millstream.cluster.admin import Visit
+    from millstream.cluster.admin import ClusterAdmin
 
-    with Visit(nodes.plan) as visit:
+    with ClusterAdmin(nodes.plan) as visit:
         visit.log.drop(timeout_s=60.0)
     nodes.until("halted", "halted", "halted")
 
@@ -127,14 +127,14 @@ def test_a_log_that_is_whole_is_not_replaced(nodes: Nodes) -> None:
 
 
 def test_each_state_of_a_repair_is_shown(nodes: Nodes) -> None:
-    from millstream.cluster.admin import Visit
+    from millstream.cluster.admin import ClusterAdmin
 
     append(nodes, b"shown")
     until(lambda: state(nodes) == "healthy", "all is well")
     lose_the_log(nodes)
     assert state(nodes) == "halted"
     most = max(one.sequence for one in nodes.reports().values())
-    with Visit(nodes.plan) as visit:  # it does not say behind which store it begins
+    with ClusterAdmin(nodes.plan) as visit:  # it does not say behind which store it begins
         visit.log.found(timeout_s=60.0, first=most + 1)
     assert state(nodes) == "repairing"
     done = repair(nodes)

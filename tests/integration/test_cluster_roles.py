@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cluster.admin import Visit
+from millstream.cluster.admin import ClusterAdmin
 from tests.conformance.nats_kit import until
 from tests.integration.cluster_callers import BUSY_S, QUIET_S, Callers
 from tests.integration.cluster_run import Run, running
@@ -31,7 +31,7 @@ ROUNDS = int(os.environ.get("MILLSTREAM_CLUSTER_ROUNDS", "1"))
 ROLES = ("leader", "stream", "neither")
 
 
-def roles_of(run: Run, visit: Visit) -> dict[str, str]:
+def roles_of(run: Run, visit: ClusterAdmin) -> dict[str, str]:
     """Which node has which role, once these are three nodes."""
     found: dict[str, str] = {}
 
@@ -63,7 +63,7 @@ def go_on(callers: Callers, *, calls: int = 10) -> float:
 def test_losing_a_node_of_any_role_is_a_pause_for_callers_and_no_error(
     tmp_path: Path, fault: str
 ) -> None:
-    with running(tmp_path, SEED) as run, Visit(run.plan) as visit:
+    with running(tmp_path, SEED) as run, ClusterAdmin(run.plan) as visit:
         callers = Callers([one.address for one in run.trial.peers])
         callers.start()
         pauses: list[str] = []
@@ -97,7 +97,7 @@ def test_losing_the_follower_whose_server_leads_the_stream_leaves_no_outcome_unk
     tmp_path: Path, pause_s: float
 ) -> None:
     """No node that carries out a call is lost, so every call is answered: also those that repeat nothing."""
-    with running(tmp_path, SEED) as run, Visit(run.plan) as visit:
+    with running(tmp_path, SEED) as run, ClusterAdmin(run.plan) as visit:
         leader = run.leader()
         at = [one.address for one in run.trial.peers if one.name == leader]
         callers = Callers(at, pause_s=pause_s)

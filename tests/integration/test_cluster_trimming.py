@@ -84,17 +84,17 @@ class Group:
     def leader(self) -> Seated:
         def leading() -> list[Seated]:
             found = self.seated.values()
-            return [one for one in found if one.node.standing().role == "leader"]
+            return [one for one in found if one.node.state().role == "leader"]
 
         until(leading, "a node leads")
         return leading()[0]
 
     def write(self, size: int) -> None:
         """Append so many bytes, and look meanwhile that nothing goes that a majority lacks."""
-        from millstream.cluster.admin import Visit
+        from millstream.cluster.admin import ClusterAdmin
 
         plan = self.leader().membership.plan
-        with Visit(plan) as visit:
+        with ClusterAdmin(plan) as visit:
             for _ in range(size // 100_000):
                 self.leader().ms.log("orders").append_many(BATCH)
                 span = visit.log.span(timeout_s=PATIENCE_S)
@@ -105,9 +105,9 @@ class Group:
 
     def span(self) -> StreamState:
         """What the shared log holds."""
-        from millstream.cluster.admin import Visit
+        from millstream.cluster.admin import ClusterAdmin
 
-        with Visit(self.leader().membership.plan) as visit:
+        with ClusterAdmin(self.leader().membership.plan) as visit:
             return visit.log.span(timeout_s=PATIENCE_S)
 
     def settle(self) -> None:
@@ -145,7 +145,7 @@ def test_the_log_stays_small_while_followers_come_and_go(group: Group) -> None:
         group.write(size)
         group.start(away)
         group.settle()
-        assert group.seated[away].node.standing().snapshots == snapshots
+        assert group.seated[away].node.state().snapshots == snapshots
     assert group.largest < FULL
 
 

@@ -156,11 +156,11 @@ def test_a_stream_that_was_deleted_is_gone(servers: Servers, log: JetStreamLog) 
 
 
 def test_reports_reach_all_nodes_and_the_newest_counts(servers: Servers) -> None:
-    from millstream.cluster.nats.reports import Reporting
+    from millstream.cluster.nats.reports import NatsReportChannel
 
     lines = [servers.line(number) for number in range(3)]
     try:
-        boards = [Reporting(line, "reports") for line in lines]
+        boards = [NatsReportChannel(line, "reports") for line in lines]
         sequences = itertools.count(1)
 
         def all_heard() -> bool:
@@ -179,12 +179,12 @@ def test_reports_reach_all_nodes_and_the_newest_counts(servers: Servers) -> None
 
 def test_a_client_that_does_not_know_the_secret_is_not_let_in(servers: Servers) -> None:
     from millstream.cluster.nats.access import NatsAccess
-    from millstream.cluster.nats.connection import NatsLine
+    from millstream.cluster.nats.connection import NatsConnection
     from millstream.cluster.nats.jetstream import JetStreamLog
 
     for password in ("", "guessed"):
         access = NatsAccess((servers.all[0].me.nats_url,), user="millstream", password=password)
-        line = NatsLine(access, name="x")
+        line = NatsConnection(access, name="x")
         log = JetStreamLog(line, "c1")
         with pytest.raises(Unreachable):
             log.held(timeout_s=1.0)

@@ -80,7 +80,7 @@ def found(folder: Path, **place: Any) -> None:
         node = membership.prepare()
         node.start()
         node.wait_readable(PATIENCE_S)
-        assert node.standing().sequence > 0
+        assert node.state().sequence > 0
     finally:
         membership.stop()
 

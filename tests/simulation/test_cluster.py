@@ -36,14 +36,14 @@ def outcome_of(world: World) -> str:
     ids = [entries.decode(0, data).id for data in world.every_entry if is_commit(data)]
     duplicated = len(ids) - len(set(ids))
     counted = int.from_bytes(rows[keys.STORE_KEY], "big")
-    reasons = [one.node.standing().reason for one in world.machines]
+    reasons = [one.node.state().reason for one in world.machines]
     text = (
         f"attempted {outcome.attempted} acknowledged {len(outcome.acknowledged)} lost {len(lost)} "
         f"duplicated {duplicated} stale strong reads {outcome.stale} of {outcome.strong_reads} "
         f"divergent nodes {divergent} snapshots {outcome.snapshots} faults {dict(outcome.faults)}"
     )
     assert not any(reasons), reasons
-    assert [one.node.standing().role for one in world.machines].count("leader") == 1, text
+    assert [one.node.state().role for one in world.machines].count("leader") == 1, text
     assert (divergent, lost, ghosts, duplicated, outcome.stale) == (0, [], [], 0, 0), text
     assert counted == len(stored), text
     return text

@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from millstream.cluster.node.node import Node
 from millstream.cluster.node.trimming import URGENT_BYTES, trim_before
-from millstream.cluster.reports import BulletinBoard, NodeReport
+from millstream.cluster.reports import LocalReportChannel, NodeReport
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Held, Unreachable, Unsure
 from millstream.engine.commit import Commit, Row
@@ -213,7 +213,7 @@ class Machine:
 
     def trim(self) -> None:
         """Trim as a node does when the log is too large."""
-        log, leads = self.world.log, self.node.standing().role == "leader"
+        log, leads = self.world.log, self.node.state().role == "leader"
         if log.is_short or log.is_gone:
             return
         span = Span(2 * URGENT_BYTES, Held(log.first, log.last))
@@ -251,7 +251,7 @@ class Machine:
 
     def ask_beside(self) -> None:
         """A strong read comes while another thread of this node is inside a call."""
-        if self.node.standing().role == "leader":
+        if self.node.state().role == "leader":
             self.waiting.append((self.node.member.begun, self._floor()))
 
     def _answer_reads(self) -> None:
@@ -321,7 +321,7 @@ class World:
         """Entries that were trimmed."""
         self.now_s = 0.0
         self.log = SimulatedLog()
-        self.bulletin = BulletinBoard(lambda: self.now_s)
+        self.bulletin = LocalReportChannel(lambda: self.now_s)
         self.outcome = Outcome()
         self.is_faulty = False
         self.election_s_max = 0.0
@@ -352,7 +352,7 @@ class World:
         for _ in range(400):
             for machine in self.machines:
                 machine.do("step")
-                if "Restart this node" in machine.node.standing().reason:
+                if "Restart this node" in machine.node.state().reason:
                     machine.boot()  # as an operator does
             if self._is_level():
                 break
@@ -449,18 +449,18 @@ class World:
         self.log.show()
 
     def _is_level(self) -> bool:
-        leads = [machine for machine in self.machines if machine.node.standing().role == "leader"]
+        leads = [machine for machine in self.machines if machine.node.state().role == "leader"]
         same = {machine.node.member.position.sequence for machine in self.machines}
         return len(leads) == 1 and len(same) == 1
 
     def _write_once_more(self) -> None:
         """A commit that all nodes apply: then each has noted the same position."""
         for machine in self.machines:
-            if machine.node.standing().role == "leader":
+            if machine.node.state().role == "leader":
                 machine.do("write")
         for _ in range(20):
             if self._is_level():  # more steps would be a silence after which others campaign
                 break
             for machine in self.machines:
-                if machine.node.standing().role != "leader":
+                if machine.node.state().role != "leader":
                     machine.do("step")

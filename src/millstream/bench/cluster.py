@@ -22,7 +22,7 @@ import millstream
 from millstream.bench.measure import ReportRow, StepMeter, payloads, seconds
 from millstream.bench.queue_bench import ClaimingWorker
 from millstream.bench.suite import Suite
-from millstream.cluster.admin import Visit
+from millstream.cluster.admin import ClusterAdmin
 from millstream.cluster.membership import Plan
 from millstream.cluster.nats.jetstream import JetStreamLog
 from millstream.cluster.reports import NodeReport
@@ -64,7 +64,7 @@ class ClusterBench:
         for one in self.trial.peers:
             self.trial.start(one.name)
         roles = ["follower"] * (NODES - 1) + ["leader"]
-        with Visit(self.plan) as visit:
+        with ClusterAdmin(self.plan) as visit:
             heard = visit.listen(
                 lambda found: sorted(report.role for report, _ in found.values()) == roles,
                 timeout_s=WELL_S,
@@ -219,7 +219,7 @@ def cluster_snapshot(bench: ClusterBench) -> ReportRow:
     for file in (bench.trial.folder / name).glob("store.db*"):
         if file.is_file():
             file.unlink()
-    with Visit(bench.plan) as visit:
+    with ClusterAdmin(bench.plan) as visit:
         last = visit.log.held(timeout_s=WELL_S).last
         visit.log.trim(last, timeout_s=WELL_S)  # so that replaying cannot be enough
         bench.trial.start(name)

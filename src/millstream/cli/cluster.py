@@ -52,7 +52,7 @@ def up(
     nodes: Annotated[int, typer.Option(metavar="N", help="How many nodes a new one has.")] = 3,
 ) -> Printed:
     """Start a trial cluster on this machine, or the nodes of one that do not run."""
-    from millstream.cluster.admin import Visit
+    from millstream.cluster.admin import ClusterAdmin
     from millstream.cluster.trial import TrialCluster
 
     trial = TrialCluster(folder)
@@ -62,7 +62,7 @@ def up(
         trial.start(one.name)
     plan = AnyCluster().meant(folder)
     names = {one.name for one in plan.peers}
-    with Visit(plan) as visit:
+    with ClusterAdmin(plan) as visit:
         reports = visit.listen(lambda found: _is_up(found, names), timeout_s=UP_S)
         state = visit.state(reports)
     if not _is_up(reports, names):
@@ -76,10 +76,10 @@ def up(
 @command(cluster, "cluster status", "cluster status --peers a=h1,b=h2,c=h3 --json")
 def status(place: AnyCluster, folder: Folder = FOLDER) -> Printed:
     """Show each node: its role, its epoch, and how far it is behind."""
-    from millstream.cluster.admin import Visit
+    from millstream.cluster.admin import ClusterAdmin
 
     plan = place.meant(folder)
-    with Visit(plan) as visit:
+    with ClusterAdmin(plan) as visit:
         reports = visit.listen(lambda found: len(found) >= plan.members, timeout_s=HEAR_S)
         if not reports and not plan.peers:
             raise NoQuorum(f"no node was heard of on NATS at {visit.place}: {visit.trouble}")
@@ -112,10 +112,10 @@ def token(
     ca: Annotated[str | None, typer.Option(metavar="FILE", help="Whom TLS trusts.")] = None,
 ) -> Printed:
     """Create a token, by the cluster's secret; its text is shown once."""
-    from millstream.cluster.admin import Visit
+    from millstream.cluster.admin import ClusterAdmin
 
     plan = place.meant(folder)
-    with Visit(plan) as visit:
+    with ClusterAdmin(plan) as visit:
         reports = visit.listen(lambda found: _leader(found) is not None, timeout_s=HEAR_S)
     leader = _leader(reports)
     if leader is None:
@@ -158,10 +158,10 @@ def close(place: AnyCluster, consent: Consent, folder: Folder = FOLDER) -> Print
     Every node stops behind the same entry. `cluster move` begins another log there, and `cluster
     repair` begins it anew where it was.
     """
-    from millstream.cluster.admin import Visit, closed_behind
+    from millstream.cluster.admin import ClusterAdmin, closed_behind
 
     plan = place.meant(folder)
-    with Visit(plan) as visit:
+    with ClusterAdmin(plan) as visit:
         consent.ask("Close the shared log, so that no node writes until it was moved?")
         last = visit.close(timeout_s=ASK_S)
         reports = visit.listen(
@@ -189,9 +189,9 @@ def move(place: AnyCluster, consent: Consent, folder: Folder = FOLDER) -> Printe
 
 
 def _rebuild(plan: Plan, consent: Consent, *, accept_loss: bool, told: str) -> Printed:
-    from millstream.cluster.admin import Visit, longest
+    from millstream.cluster.admin import ClusterAdmin, longest
 
-    with Visit(plan) as visit:
+    with ClusterAdmin(plan) as visit:
         reports = visit.listen(lambda found: len(found) >= plan.members, timeout_s=HEAR_S)
         last = longest(reports, members=plan.members, accept_loss=accept_loss)
         consent.ask(f"Replace the shared log by an empty one that begins after entry {last}?")

@@ -1,8 +1,9 @@
-"""A visitor of a cluster: it hears what nodes say of themselves, and takes no part.
+"""The administration of a cluster: it listens to the reports of nodes, and can rebuild the shared
+log.
 
-It can give the shared log a new beginning: after a loss (`repair`), or on other servers (`move`). A
-new stream begins behind the longest store, so that every store of that length goes on, and shorter
-ones take a snapshot. Nothing is rebuilt from what no node has shown.
+The shared log gets a new beginning after a loss (`repair`), or on other servers (`move`). The new
+stream begins behind the longest store, so that every store of that length goes on, and shorter
+stores take a snapshot. An entry that no node has shown is never rebuilt.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from millstream.clock import Clock, SystemClock
 from millstream.cluster import entry as entries
 from millstream.cluster.membership import Plan
 from millstream.cluster.nats.jetstream import JetStreamLog
-from millstream.cluster.nats.reports import Reporting
+from millstream.cluster.nats.reports import NatsReportChannel
 from millstream.cluster.reports import NodeReport
 from millstream.cluster.shared_log import Gone, Held, Overtaken, Unreachable, Unsure
 from millstream.cluster.state import ClusterState, Reports, state_of
@@ -24,22 +25,22 @@ from millstream.errors import Conflict, NoQuorum
 
 PAUSE_S = 0.05
 LOOK_S = 8.0
-"""How long the log may take to show itself: a stream must be missing for 3 s to be called gone."""
+"""How long the log may take to answer: a stream must be missing for 3 s to count as gone."""
 STREAM_S = 30.0
 HEAR_S = 3.0
-"""How long nodes are listened to: each reports twice a second."""
+"""How long to listen for reports: each node sends two per second."""
 
 
-class Visit:
-    """A connection to a cluster's NATS, while it is entered."""
+class ClusterAdmin:
+    """A connection to a cluster's NATS, used as a context manager."""
 
     def __init__(self, plan: Plan, *, clock: Clock | None = None) -> None:
         """Connect."""
         self.plan = plan
         self._clock = clock or SystemClock()
-        self._line = plan.connect("visitor")
-        self._reporting = Reporting(self._line, plan.cluster, clock=self._clock)
-        self.log = JetStreamLog(self._line, plan.cluster, replicas=plan.replicas)
+        self._connection = plan.connect("visitor")
+        self._channel = NatsReportChannel(self._connection, plan.cluster, clock=self._clock)
+        self.log = JetStreamLog(self._connection, plan.cluster, replicas=plan.replicas)
 
     def __enter__(self) -> Self:
         return self
@@ -53,50 +54,50 @@ class Visit:
         self.log.close()
 
     def listen(self, enough: Callable[[Reports], bool], *, timeout_s: float) -> Reports:
-        """What nodes said within a time, or until it is enough."""
+        """Return the reports that arrive within a time, or earlier if `enough` accepts them."""
         deadline, pause = self._clock.seconds() + timeout_s, threading.Event()
         while True:
-            reports = self._reporting.reports()
+            reports = self._channel.reports()
             if enough(reports) or self._clock.seconds() > deadline:
                 return reports
             pause.wait(PAUSE_S)
 
     @property
     def place(self) -> str:
-        """The NATS servers, for messages."""
-        return self._line.place
+        """Return the NATS servers, for messages."""
+        return self._connection.place
 
     @property
     def trouble(self) -> str:
-        """Why nothing is heard of NATS; what went wrong last, if something is."""
-        return self._line.refusal or self._line.trouble
+        """Return why NATS does not answer; otherwise its last error."""
+        return self._connection.refusal or self._connection.trouble
 
     def held(self) -> Held | None:
-        """What the shared log holds; None if it is gone."""
+        """Return the extent of the shared log; None without a log."""
         try:
             return self.log.held(timeout_s=STREAM_S)
         except Gone:
             return None
 
     def state(self, reports: Reports) -> ClusterState:
-        """How the cluster stands; its log is asked only if no node leads."""
+        """Return the state of the cluster; the log is asked only if no node leads."""
         members = self.plan.members
-        found = state_of(reports, members=members)
-        if found not in ("no leader", "halted"):
-            return found
+        state = state_of(reports, members=members)
+        if state not in ("no leader", "halted"):
+            return state
         try:
             held = self.log.held(timeout_s=LOOK_S)
         except Gone:
-            return found
+            return state
         except Unreachable:
             return state_of(reports, members=members, answers=False)
         answers = self.log.servers.has_quorum
         return state_of(reports, members=members, held=held, answers=answers)
 
     def close(self, *, timeout_s: float) -> int:
-        """End the shared log: no node writes behind the entry whose sequence is returned.
+        """Close the shared log: no node writes behind the returned sequence.
 
-        Raises `Conflict` if it holds nothing, and `NoQuorum` if it cannot be done in time.
+        Raises `Conflict` if the log is empty, and `NoQuorum` after the timeout.
         """
         deadline = self._clock.seconds() + timeout_s
         while self._clock.seconds() < deadline:
@@ -104,7 +105,7 @@ class Visit:
                 if (last := self._close()) is not None:
                     return last
             except (Overtaken, Unsure):
-                continue  # what stands there now is looked at anew
+                continue  # the last entry is read again
             except Unreachable as error:
                 raise NoQuorum(f"nothing was closed: {error}") from error
         raise NoQuorum(f"the shared log was not closed within {timeout_s:g} s: stop clients first")
@@ -113,20 +114,20 @@ class Visit:
         held = self.held()
         if held is None or held.first > held.last:
             raise Conflict("the shared log holds nothing, so there is nothing to close")
-        found = self.log.read(held.last - 1, bytes_max=1, timeout_s=STREAM_S)
-        if not found or found[0].sequence != held.last:
+        last_entries = self.log.read(held.last - 1, bytes_max=1, timeout_s=STREAM_S)
+        if not last_entries or last_entries[0].sequence != held.last:
             return None
-        if entries.decode(*found[0]).kind == entries.CLOSED:
+        if entries.decode(*last_entries[0]).kind == entries.CLOSED:
             return held.last
-        entry = entries.closing(*found[0])
+        entry = entries.closing(*last_entries[0])
         return self.log.append(entries.encode(entry), after=held.last, timeout_s=STREAM_S)
 
     def rebuild(self, *, accept_loss: bool = False) -> int:
-        """Give the shared log a new beginning behind the longest store; returns its sequence.
+        """Rebuild the shared log behind the longest store, and return that store's sequence.
 
-        The old one is deleted first: from then on no store grows, so which one is the longest is
-        asked anew. If this is broken off, a second call does all of it. Raises `Conflict` if a node
-        still leads, not every node was heard of, two differ, or the log is whole.
+        The old log is deleted first: then no store grows, and the longest store is determined
+        again. After an interruption, a second call repeats everything. Raises `Conflict` if a node
+        still leads, a node is missing, two nodes differ, or the log is complete.
         """
         try:
             self.log.rehearse(timeout_s=STREAM_S)
@@ -136,7 +137,7 @@ class Visit:
             self.log.drop(timeout_s=STREAM_S)
             reports = self._settled(before)
             last = longest(reports, members=self.plan.members, accept_loss=accept_loss)
-            behind = next(one.hash for one, _ in reports.values() if one.sequence == last)
+            behind = next(report.hash for report, _ in reports.values() if report.sequence == last)
             self.log.found(timeout_s=STREAM_S, first=last + 1, behind=behind if last else b"")
             held = self.log.held(timeout_s=STREAM_S)
         except Unreachable as error:
@@ -156,7 +157,7 @@ class Visit:
         return last
 
     def _shown(self) -> Held | None:
-        """What the shared log holds; None if it is gone, or does not answer."""
+        """Return the extent of the shared log; None if it is gone, or does not answer."""
         try:
             return self.log.held(timeout_s=HEAR_S)
         except (Gone, Unreachable):
@@ -166,7 +167,7 @@ class Visit:
         return len(reports) >= self.plan.members
 
     def _settled(self, before: Reports) -> Reports:
-        """What all nodes that were heard of say once none of them can write any more."""
+        """Return the reports of the nodes after the last node has lost its right to write."""
         since_s = self._clock.seconds()
 
         def is_settled(reports: Reports) -> bool:
@@ -179,37 +180,40 @@ class Visit:
 
 
 def longest(reports: Reports, *, members: int, accept_loss: bool = False) -> int:
-    """Where the longest store stands; every store must be known, since any may be the longest."""
-    found = [report for report, _ in reports.values()]
-    leading = [one.node for one in found if one.role == "leader"]
+    """Return the sequence of the longest store; every store must report, since any may be the
+    longest."""
+    all_reports = [report for report, _ in reports.values()]
+    leading = [report.node for report in all_reports if report.role == "leader"]
     if leading:
         raise Conflict(
             f"node {leading[0]} leads, so the shared log is whole: nothing is to be repaired. To move it, "
             "close it first: `millstream cluster close`"
         )
-    if len(found) < members and not accept_loss:
+    if len(all_reports) < members and not accept_loss:
         raise Conflict(
-            f"{len(found)} of {members} nodes were heard of ({_names(found)}): one that is missing may "
+            f"{len(all_reports)} of {members} nodes were heard of ({_names(all_reports)}): one that is missing may "
             "have what the others do not. Start it, or say --accept-loss if its store is lost"
         )
-    if not found:
+    if not all_reports:
         raise Conflict("no node was heard of: start them first")
-    seen: dict[int, NodeReport] = {}
-    for one in found:
-        other = seen.setdefault(one.sequence, one)
-        if other.hash != one.hash:
+    by_sequence: dict[int, NodeReport] = {}
+    for report in all_reports:
+        same_sequence = by_sequence.setdefault(report.sequence, report)
+        if same_sequence.hash != report.hash:
             raise Conflict(
-                f"nodes {other.node} and {one.node} differ in entry {one.sequence}: decide which one is "
+                f"nodes {same_sequence.node} and {report.node} differ in entry {report.sequence}: decide which one is "
                 "right, and remove the other's file; it then takes a snapshot"
             )
-    return max(seen)
+    return max(by_sequence)
 
 
 def check_broken(reports: Reports, held: Held | None) -> None:
-    """Raises `Conflict` for a log that nodes follow, and that has all they have: it only lacks a leader."""
-    following = {one.node: one.sequence for one, _ in reports.values() if one.role == "follower"}
-    most = max(following.values(), default=0)
-    if held is not None and most and held.last >= most:
+    """Raise `Conflict` for a complete log that nodes follow: it only lacks a leader."""
+    following = {
+        report.node: report.sequence for report, _ in reports.values() if report.role == "follower"
+    }
+    last_followed = max(following.values(), default=0)
+    if held is not None and last_followed and held.last >= last_followed:
         raise Conflict(
             f"node {min(following)} follows, and the shared log has all that it has: nothing is to be "
             "repaired. Wait until a node leads, then look at `millstream cluster status`"
@@ -217,10 +221,12 @@ def check_broken(reports: Reports, held: Held | None) -> None:
 
 
 def closed_behind(reports: Reports, last: int) -> list[str]:
-    """The nodes that have stopped behind the entry which closed their log."""
-    found = [report for report, _ in reports.values()]
-    return sorted(one.node for one in found if one.role == "halted" and one.sequence == last)
+    """Return the nodes that have stopped behind the entry that closed their log."""
+    all_reports = [report for report, _ in reports.values()]
+    return sorted(
+        report.node for report in all_reports if report.role == "halted" and report.sequence == last
+    )
 
 
 def _names(reports: list[NodeReport]) -> str:
-    return ", ".join(sorted(one.node for one in reports)) or "none"
+    return ", ".join(sorted(report.node for report in reports)) or "none"

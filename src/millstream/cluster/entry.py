@@ -1,14 +1,14 @@
-"""Entries of the shared log: what they say, their bytes, and the chain that joins them.
+"""Entries of the shared log: contents, bytes, and the chain of hashes between entries.
 
     kind      body
-    epoch     which node leads from here on, where it is reached, and at which delta its rows stand
-    commit    what one commit or one fold does to the rows, and to the application's own tables
-    barrier   nothing: it shows that its writer still led, and that nothing came in between
+    epoch     the node that leads from here on, its address, and the delta at which its rows stand
+    commit    the effect of a commit or a fold on the rows, and on the application's own tables
+    barrier   empty: it shows that its writer still led, and that no entry came in between
     chunk     a piece of the body of a large commit
-    chunked   how many pieces there were, and how long they are together: it makes them true
-    closed    nothing: no entry of this log follows, and the cluster goes on over another log
+    chunked   the number of pieces, and their total size: it completes the commit
+    closed    empty: no entry of this log follows, and the cluster continues over another log
 
-Every entry carries the hash of the one before it, so the last hash stands for the whole log.
+Every entry carries the hash of the entry before, so the last hash identifies the complete log.
 """
 
 from __future__ import annotations
@@ -30,51 +30,54 @@ HASH_BYTES = 32
 ID_BYTES = 16
 
 CHUNK_BYTES_MAX = 512 * 1024
-"""The longest body of one entry: a longer one travels in pieces."""
+"""The longest body of an entry: a longer body travels in pieces."""
 
 POSITION_EVERY = 64
-"""A barrier whose sequence is a multiple of this is noted on disk, as every commit and epoch is."""
+"""A barrier is noted on disk if its sequence is a multiple of this; commits and epochs always are.
+"""
 
 
 class Differs(Exception):
-    """The shared log is not the one that this store has followed, or its rows are not the leader's."""
+    """The shared log is not the log that this store has followed, or its rows differ from the
+    leader's."""
 
 
 class SharedEntry(Struct, frozen=True, array_like=True):
-    """One entry."""
+    """An entry of the shared log."""
 
     kind: int
     epoch: int
     id: bytes
-    """Random: by it a node recognises what it has sent. The pieces of a commit share one."""
+    """Random: a node recognises its own entries by it. The pieces of a commit share an id."""
     previous: bytes
-    """The hash of the entry before; nothing but zeros in the first one."""
+    """The hash of the entry before; zeros in the first entry."""
     time_ms: int
-    """The cluster's time, as its writer knew it."""
+    """The cluster's time at the writer."""
     wall_ms: int
     """The writer's wall clock."""
     body: bytes = b""
 
 
 class EpochBody(Struct, frozen=True, array_like=True):
-    """Which node leads from here on."""
+    """The body of an epoch: the node that leads from here on."""
 
     node: str
     address: str
     last_seq: int
-    """The newest delta of its store: every node that applies this entry must stand there too."""
+    """The newest delta of the leader's store. A node that applies this entry must have an equal
+    delta."""
 
 
 class TableChange(Struct, frozen=True, array_like=True):
-    """What a transaction did to the application's own tables: a changeset, or a statement."""
+    """A change of the application's tables: a changeset, or a statement."""
 
     changeset: bytes = b""
     statement: str = ""
-    """What changes the schema: changesets have only rows."""
+    """A statement that changes the schema: changesets contain only rows."""
 
 
 class SharedCommit(Struct, frozen=True, array_like=True):
-    """Everything that a commit does."""
+    """All effects of a commit."""
 
     rows: list[Row] = []
     deletes: list[bytes] = []
@@ -83,17 +86,17 @@ class SharedCommit(Struct, frozen=True, array_like=True):
 
 
 class ChunkedBody(Struct, frozen=True, array_like=True):
-    """How many chunks there were, and their bytes."""
+    """The number of chunks, and their total size in bytes."""
 
     chunks: int
     size: int
 
 
 class Position(Struct, frozen=True, array_like=True):
-    """How far a node has come in the shared log; a row of its store, the same on all nodes."""
+    """A node's position in the shared log; a row of its store, identical on all nodes."""
 
     cluster: bytes = b""
-    """The id of the first entry of all: which cluster this is."""
+    """The id of the very first entry: it identifies the cluster."""
     sequence: int = 0
     epoch: int = 0
     hash: bytes = bytes(HASH_BYTES)
@@ -102,10 +105,10 @@ class Position(Struct, frozen=True, array_like=True):
     time_ms: int = 0
     wall_ms: int = 0
     closed: bool = False
-    """Whether that entry has closed its log: the next one is in another."""
+    """Whether the entry at this position has closed its log: the next entry is in another log."""
 
     def row(self) -> Row:
-        """As it is stored."""
+        """Return the position as a row."""
         return keys.CLUSTER_KEY, encode(self)
 
 
@@ -118,26 +121,26 @@ _bodies: dict[type, msgspec.msgpack.Decoder[Any]] = {
 
 
 def digest(data: bytes) -> bytes:
-    """The hash of an entry's bytes."""
+    """Return the hash of an entry's bytes."""
     return blake2b(data, digest_size=HASH_BYTES).digest()
 
 
 def decode(sequence: int, data: bytes) -> SharedEntry:
-    """Read an entry; raises `Differs` if it is none."""
+    """Decode an entry. Raises `Differs` for other bytes."""
     try:
-        found = _entries.decode(data)
+        entry = _entries.decode(data)
     except msgspec.MsgspecError as error:
         raise _unreadable(sequence, error) from error
-    if not EPOCH <= found.kind <= CLOSED:
+    if not EPOCH <= entry.kind <= CLOSED:
         raise Differs(
-            f"entry {sequence} of the shared log has the kind {found.kind}, which this version does not "
+            f"entry {sequence} of the shared log has the kind {entry.kind}, which this version does not "
             "know: a newer version leads. Upgrade this node, and it goes on from where it is"
         )
-    return found
+    return entry
 
 
 def decode_body(sequence: int, kind: type[Any], data: bytes) -> Any:
-    """Read the body of an entry; raises `Differs` if it is none."""
+    """Decode the body of an entry. Raises `Differs` for other bytes."""
     try:
         return _bodies[kind].decode(data)
     except msgspec.MsgspecError as error:
@@ -145,7 +148,7 @@ def decode_body(sequence: int, kind: type[Any], data: bytes) -> Any:
 
 
 def decode_position(data: bytes | None) -> Position:
-    """Read the row; without one, a store stands before the first entry."""
+    """Decode the row; a store without a row stands before the first entry."""
     if data is None:
         return Position()
     try:
@@ -159,7 +162,7 @@ def _unreadable(sequence: int, why: object) -> Differs:
 
 
 def pack(commit: Commit, tables: list[TableChange], *, bytes_max: int) -> bytes:
-    """A commit as the body of an entry; `Overloaded` if it is larger than a shared log takes."""
+    """Encode a commit as the body of an entry. Raises `Overloaded` if it exceeds the limit."""
     size = sum(len(value) for _, value in commit.rows)
     size += sum(len(change.changeset) for change in tables)
     if size > bytes_max:
@@ -175,12 +178,12 @@ def pack(commit: Commit, tables: list[TableChange], *, bytes_max: int) -> bytes:
 
 
 def cut(body: bytes, size: int) -> list[bytes]:
-    """A long body in pieces."""
+    """Cut a long body into pieces."""
     return [body[at : at + size] for at in range(0, len(body), size)]
 
 
 def behind(position: Position, data: bytes, entry: SharedEntry) -> Position:
-    """The position behind one more entry, which has these bytes."""
+    """Return the position behind an entry with these bytes."""
     leader, address = position.leader, position.address
     if entry.kind == EPOCH:
         body = decode_body(position.sequence + 1, EpochBody, entry.body)
@@ -199,14 +202,15 @@ def behind(position: Position, data: bytes, entry: SharedEntry) -> Position:
 
 
 def closing(sequence: int, data: bytes) -> SharedEntry:
-    """The entry that closes a log behind the last one, which has these bytes."""
+    """Return the entry that closes a log behind the last entry with these bytes."""
     last = decode(sequence, data)
     name = secrets.token_bytes(ID_BYTES)
     return SharedEntry(CLOSED, last.epoch, name, digest(data), last.time_ms, last.wall_ms)
 
 
 def is_noted(kind: int, sequence: int) -> bool:
-    """Whether the position behind an entry is stored, unless chunks before it wait for their end."""
+    """Whether the position behind an entry is stored, unless earlier chunks wait for their last
+    piece."""
     if kind == BARRIER:
         return sequence % POSITION_EVERY == 0
     return kind != CHUNK

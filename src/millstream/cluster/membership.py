@@ -1,7 +1,7 @@
-"""A server's membership: its node, and all that the node stands on, begun and ended together.
+"""The membership of a server in a cluster: its node, and the services under the node.
 
-The NATS server, if the node runs its own; the connection to NATS; the shared log and the reports on
-it; the store's own rows; and what keeps the shared log small.
+The services start and stop together: the NATS server, if the node runs its own; the connection to
+NATS; the shared log and the reports; the store's rows; and the trimming of the shared log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millstream.cluster.node.node import Node
 from millstream.cluster.node.snapshots import open_member
 from millstream.cluster.node.trimming import Trimmer
 from millstream.cluster.peers import NATS_USER, Peer, check_name, derive, own
-from millstream.cluster.reports import Bulletin
+from millstream.cluster.reports import ReportChannel
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Unreachable
 from millstream.engine.protocol import Engine
@@ -30,48 +30,48 @@ from millstream.errors import CannotOpen, InvalidInput
 from millstream.format import keys
 
 if TYPE_CHECKING:
-    from millstream.cluster.nats.connection import NatsLine
+    from millstream.cluster.nats.connection import NatsConnection
     from millstream.cluster.nats.jetstream import JetStreamLog
-    from millstream.cluster.nats.reports import Reporting
+    from millstream.cluster.nats.reports import NatsReportChannel
 
 _logger = logging.getLogger("millstream.cluster")
 
 WAIT_S = 5.0
-"""How long the other nodes are waited for before that is written down; it is waited on."""
+"""How long to wait for other nodes before a log line says so; the waiting goes on."""
 LISTEN_S = 1.2
 """How long a new node listens for nodes with a history: each reports twice a second."""
 GIVE_UP_S = 30.0
-"""How long a new node waits for a NATS that others run; a service manager then starts it again."""
+"""How long a new node waits for an external NATS. A service manager restarts it later."""
 REPLICAS = (1, 3, 5)
 PLAIN = (
     "commits cross the network unencrypted between NATS servers: use a private network, or give every "
     "node --cluster-certificate, --cluster-key and --cluster-ca"
 )
 CLUSTER = "main"
-"""What a cluster is called if it has no name."""
+"""The default name of a cluster."""
 
 
 class Plan(Struct, frozen=True):
-    """What a node is told about its cluster."""
+    """The configuration of a node in its cluster."""
 
     node: str
     address: str
-    """Where clients and other nodes reach it."""
+    """The address for clients and other nodes."""
     peers: tuple[Peer, ...] = ()
-    """The nodes, if each runs a NATS server of its own."""
+    """The nodes, if each runs its own NATS server."""
     nats: NatsAccess | None = None
-    """The NATS servers, if another runs them."""
+    """The NATS servers, if they are external."""
     tls: ClusterTls = ClusterTls()
-    """What the traffic with NATS servers, and between them, is encrypted with."""
+    """The certificates for the traffic with NATS servers, and between them."""
     cluster: str = CLUSTER
     secret: str = ""
     members: int = 3
-    """How many nodes there are; a majority of them must have what is trimmed."""
+    """The number of nodes; a majority must have an entry before it is trimmed."""
     replicas: int = 3
-    """How many NATS servers keep the shared log."""
+    """How many NATS servers store the shared log."""
 
     def check(self) -> None:
-        """Raises `InvalidInput` for what cannot be a cluster."""
+        """Raise `InvalidInput` for an impossible configuration."""
         check_name(self.node)
         check_name(self.cluster)
         if bool(self.peers) == bool(self.nats):
@@ -89,27 +89,27 @@ class Plan(Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether NATS servers of nodes send commits to other machines unencrypted."""
-        return not self.tls.is_given and not all(one.is_here_only for one in self.peers)
+        """Whether the nodes' NATS servers send commits to other machines unencrypted."""
+        return not self.tls.is_given and not all(peer.is_here_only for peer in self.peers)
 
     @property
     def node_key(self) -> str:
-        """What nodes show each other over HTTP; empty without a secret."""
+        """Return the key of nodes for HTTP; empty without a secret."""
         return derive(self.secret, "nodes") if self.secret else ""
 
-    def connect(self, name: str) -> NatsLine:
-        """A line to the cluster's NATS servers, to this node's own first."""
-        from millstream.cluster.nats.connection import NatsLine
+    def connect(self, name: str) -> NatsConnection:
+        """Connect to the cluster's NATS servers, to this node's own server first."""
+        from millstream.cluster.nats.connection import NatsConnection
 
-        return NatsLine(self.access(), name=name)
+        return NatsConnection(self.access(), name=name)
 
     def access(self) -> NatsAccess:
-        """The cluster's NATS servers, this node's own first, and what is shown to them."""
+        """Return the cluster's NATS servers, this node's own first, and their credentials."""
         if self.nats is not None:
             return self.nats
-        ordered = sorted(self.peers, key=lambda one: one.name != self.node)
+        ordered = sorted(self.peers, key=lambda peer: peer.name != self.node)
         return NatsAccess(
-            tuple(one.nats_url for one in ordered),
+            tuple(peer.nats_url for peer in ordered),
             user=NATS_USER if self.secret else "",
             password=derive(self.secret, "nats") if self.secret else "",
             tls=self.tls if self.tls.is_given else None,
@@ -118,12 +118,12 @@ class Plan(Struct, frozen=True):
 
 
 def replicas_of(nodes: int) -> int:
-    """How many copies the shared log has if each of so many nodes can keep one."""
+    """Return the number of replicas of the shared log if each node can keep a replica."""
     return max(count for count in REPLICAS if count <= nodes)
 
 
 class Membership:
-    """All that a node stands on. Close the store over the node before it is stopped."""
+    """The services under a node. Close the store over the node before stopping them."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Membership:
         fetch: Fetch | None = None,
         version: str = "",
     ) -> None:
-        """Nothing is started or opened yet."""
+        """Prepare; nothing is started or opened yet."""
         plan.check()
         self.plan = plan
         self._file, self._file_mode = file, file_mode
@@ -146,10 +146,10 @@ class Membership:
         self._stack = ExitStack()
 
     def prepare(self) -> Node:
-        """Start all that the node stands on; the node itself is then started by its server.
+        """Start the services of the node. The server then starts the node itself.
 
-        A node without a history waits until a majority of the NATS servers is there. Raises
-        `CannotOpen` if the file cannot be a node's.
+        A node without a history waits until a majority of the NATS servers is running. Raises
+        `CannotOpen` if the file does not belong to a node.
         """
         try:
             return self._prepare()
@@ -167,22 +167,22 @@ class Membership:
         opened.callback(engine.close)
         if self.plan.peers:
             self._start_server()
-        log, bulletin = self._join(is_new=_is_new(engine))
+        log, channel = self._join(is_new=_is_new(engine))
         node = Node(
             self.plan.node,
             self.plan.address,
             engine,
             log,
-            bulletin,
+            channel,
             clock=self._clock,
             settings=self._settings,
             snapshots=self._fetch,
             stream_lead=self._stream_lead(log),
             version=self._version,
         )
-        opened.pop_all()  # the node closes it
+        opened.pop_all()  # the node closes the engine
         trimmer = Trimmer(
-            log, bulletin, members=self.plan.members, leads=lambda: not node.engine.read_only
+            log, channel, members=self.plan.members, leads=lambda: not node.engine.read_only
         )
         self._stack.callback(trimmer.stop)
         self._stack.callback(node.stop)
@@ -190,7 +190,10 @@ class Membership:
         return node
 
     def _stream_lead(self, log: JetStreamLog) -> StreamLead | None:
-        """Of nodes with servers of their own: which machines other servers share is not known."""
+        """Return the placement of the stream's lead, for nodes with their own NATS servers.
+
+        Which machines external servers share is unknown.
+        """
         if len(self.plan.peers) < 2:
             return None
         return StreamLead(log, self.plan.node, clock=self._clock)
@@ -216,21 +219,22 @@ class Membership:
         self._stack.callback(server.stop)
         server.start()
 
-    def _join(self, *, is_new: bool) -> tuple[JetStreamLog, Reporting]:
-        """The shared log. Only a node without a history makes it: else its loss would be hidden."""
+    def _join(self, *, is_new: bool) -> tuple[JetStreamLog, NatsReportChannel]:
+        """Open the shared log. Only a node without a history creates it: otherwise its loss would
+        be hidden."""
         from millstream.cluster.nats.jetstream import JetStreamLog
-        from millstream.cluster.nats.reports import Reporting
+        from millstream.cluster.nats.reports import NatsReportChannel
 
-        self._line = self.plan.connect(self.plan.node)
-        self._stack.callback(self._line.close)
-        log = JetStreamLog(self._line, self.plan.cluster, replicas=self.plan.replicas)
-        bulletin = Reporting(self._line, self.plan.cluster, clock=self._clock)
+        self._connection = self.plan.connect(self.plan.node)
+        self._stack.callback(self._connection.close)
+        log = JetStreamLog(self._connection, self.plan.cluster, replicas=self.plan.replicas)
+        channel = NatsReportChannel(self._connection, self.plan.cluster, clock=self._clock)
         if is_new:
-            self._found(log, bulletin)
-        return log, bulletin
+            self._found(log, channel)
+        return log, channel
 
-    def _found(self, log: JetStreamLog, bulletin: Bulletin) -> None:
-        """Make the shared log, once there are enough servers, unless other nodes have a history.
+    def _found(self, log: JetStreamLog, channel: ReportChannel) -> None:
+        """Create the shared log once enough servers run, unless other nodes have a history.
 
         Raises `CannotOpen` if NATS refuses.
         """
@@ -241,19 +245,19 @@ class Membership:
             try:
                 log.ready(timeout_s=WAIT_S)
                 threading.Event().wait(LISTEN_S)
-                if not any(report.sequence for report, _ in bulletin.reports().values()):
+                if not any(report.sequence for report, _ in channel.reports().values()):
                     log.found(timeout_s=WAIT_S)
                 return
             except Unreachable as error:
-                why = self._line.refusal or str(error)
-                is_hopeless = isinstance(error, Unfit) or bool(self._line.refusal)
+                why = self._connection.refusal or str(error)
+                is_hopeless = isinstance(error, Unfit) or bool(self._connection.refusal)
                 if is_hopeless or (self.plan.nats and self._clock.seconds() > deadline_s):
-                    raise CannotOpen(why, path=self._line.place) from error
+                    raise CannotOpen(why, path=self._connection.place) from error
                 _logger.warning("waiting_for_nodes", extra={"why": why})
 
 
 def _check_file(engine: Engine) -> None:
-    """A node's rows come from the cluster alone."""
+    """Refuse a file with rows that do not come from a cluster."""
     if _is_new(engine) and engine.last_seq() > 0:
         raise CannotOpen(
             f"{engine.place} is a store by itself, and a node begins with an empty one: name another "

@@ -1,9 +1,9 @@
-"""A pair without a quorum: a primary that writes alone, and a standby that takes what it wrote.
+"""A pair without a quorum: a primary that writes alone, and a standby that copies its entries.
 
-Both are nodes, and their shared log is kept by the primary itself, in memory. An append is stored at
-once, so the primary never waits for its standby. What the standby is given is what the primary has on
-its own disk, and never more: a primary that crashes has all that its standby has. What it had not yet
-given when it was lost is lost to the standby; `Superseded` says how much that was.
+Both are nodes, and the primary keeps the shared log in memory. An append is stored at once, so the
+primary never waits for its standby. The standby receives only entries on the primary's disk: after
+a crash the primary is never behind the standby. Entries that a lost primary had not yet sent are
+lost to the standby; `Superseded` tells how many.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from millstream.engine.sqlite.file import sync_folder
 from millstream.errors import CannotOpen
 
 KEPT_BYTES = 64 * 1024 * 1024
-"""Entries that a primary keeps for its standby; one that is further behind takes a copy."""
+"""Entries in a primary's memory; a standby that is further behind takes a copy."""
 
 PRIMARY_SETTINGS = NodeSettings(silence_s=0.0, jitter_s=0.0, yields_damaged=False)
-"""A primary asks no other node whether it may lead, and none takes its place by itself."""
+"""A primary leads without asking other nodes, and no node replaces it by itself."""
 
 STANDBY_SETTINGS = NodeSettings(silence_s=1e9, jitter_s=0.0)
-"""A standby leads when it is promoted, and not before."""
+"""A standby leads only after a promotion."""
 
 ENTRY_BYTES_MAX = 1024 * 1024
 
 
 class OwnLog:
-    """The shared log of a primary: entries in memory, behind what its store has on disk."""
+    """The shared log of a primary: entries in memory, behind the position of its store."""
 
     entry_bytes_max = ENTRY_BYTES_MAX
 
     def __init__(self, last: int, *, bytes_max: int = KEPT_BYTES) -> None:
-        """`last` is where the store stands."""
+        """`last` is the sequence of the store."""
         self.place = "the shared log of this server"
         self._entries: deque[bytes] = deque()
         self._first = last + 1
@@ -62,41 +62,41 @@ class OwnLog:
             return after + 1
 
     def read(self, after: int, *, bytes_max: int, timeout_s: float) -> list[Stored]:
-        """Entries after a sequence; it does not wait."""
-        found: list[Stored] = []
+        """Return the entries after a sequence, without waiting."""
+        stored: list[Stored] = []
         size = 0
         with self._lock:
             if after + 1 < self._first or after > self._last:
                 raise Gone(f"entry {after + 1} is not kept: {self._first} to {self._last} are")
             for sequence in range(after + 1, self._last + 1):
                 data = self._entries[sequence - self._first]
-                if found and size + len(data) > bytes_max:
+                if stored and size + len(data) > bytes_max:
                     break
-                found.append(Stored(sequence, data))
+                stored.append(Stored(sequence, data))
                 size += len(data)
-        return found
+        return stored
 
     def held(self, *, timeout_s: float) -> Held:
-        """What it keeps."""
+        """Return the extent of the kept entries."""
         with self._lock:
             return Held(self._first, self._last)
 
     def entry(self, sequence: int, *, timeout_s: float) -> bytes | None:
-        """One that it keeps."""
+        """Return a kept entry."""
         with self._lock:
             if not self._first <= sequence <= self._last:
                 return None
             return self._entries[sequence - self._first]
 
     def begun_behind(self, *, timeout_s: float) -> bytes:
-        """It begins behind the store that it is kept by."""
+        """Return b"": the log begins behind its own store."""
         return b""
 
     def trim(self, before: int, *, timeout_s: float) -> None:
-        """Nothing: it is bounded by itself."""
+        """Do nothing: the log limits its own size."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     @property
     def _last(self) -> int:
@@ -104,16 +104,16 @@ class OwnLog:
 
 
 class EntriesGiven(Struct, frozen=True, array_like=True):
-    """What a primary gives its standby: entries that it has on disk, and how it stands itself."""
+    """The answer of a primary: a report, and entries on the primary's disk."""
 
     primary: NodeReport
     first: int
-    """The first entry that it could give."""
+    """The first entry that the primary keeps."""
     entries: list[tuple[int, bytes]]
 
 
 class EntriesAsked(Struct, frozen=True, array_like=True):
-    """What a standby asks with: how it stands itself, and what it wants."""
+    """The request of a standby: a report, and the range of missing entries."""
 
     standby: NodeReport
     after: int
@@ -122,96 +122,96 @@ class EntriesAsked(Struct, frozen=True, array_like=True):
 
 
 Ask = Callable[[EntriesAsked], EntriesGiven]
-"""Asks the primary; raises `Unreachable`."""
+"""Sends a request to the primary. Raises `Unreachable`."""
 
 
 class PrimaryLog:
-    """The primary's log as its standby sees it; also what the standby knows of other nodes."""
+    """The primary's log as its standby sees it, and the reports of both nodes."""
 
     entry_bytes_max = ENTRY_BYTES_MAX
 
     def __init__(self, place: str, name: str, ask: Ask, seconds: Callable[[], float]) -> None:
-        """`name` is the standby's own."""
+        """`name` is the standby's name."""
         self.place = place
         self._ask = ask
         self._seconds = seconds
-        self._own = NodeReport(name, "", "joining", 0, 0, b"")
+        self._report = NodeReport(name, "", "joining", 0, 0, b"")
         self._primary: tuple[NodeReport, float] | None = None
         self._closed = False
 
     # The shared log.
 
     def append(self, data: bytes, *, after: int, timeout_s: float) -> int:
-        """A standby writes nothing."""
+        """Refuse: a standby writes nothing."""
         raise Unreachable("a standby writes only once it is promoted")
 
     def read(self, after: int, *, bytes_max: int, timeout_s: float) -> list[Stored]:
-        """What the primary has on disk after a sequence."""
-        given = self._given(after, bytes_max, timeout_s)
-        if after + 1 < given.first or after > given.primary.sequence:
+        """Return entries after a sequence that the primary has on disk."""
+        answer = self._given(after, bytes_max, timeout_s)
+        if after + 1 < answer.first or after > answer.primary.sequence:
             raise Gone(
-                f"the primary keeps entries {given.first} to {given.primary.sequence}, and "
+                f"the primary keeps entries {answer.first} to {answer.primary.sequence}, and "
                 f"{after + 1} is asked for"
             )
-        return [Stored(sequence, data) for sequence, data in given.entries]
+        return [Stored(sequence, data) for sequence, data in answer.entries]
 
     def held(self, *, timeout_s: float) -> Held:
-        """What the primary keeps."""
-        given = self._given(0, 0, 0.0)
-        return Held(given.first, given.primary.sequence)
+        """Return the extent of the primary's log."""
+        answer = self._given(0, 0, 0.0)
+        return Held(answer.first, answer.primary.sequence)
 
     def entry(self, sequence: int, *, timeout_s: float) -> bytes | None:
-        """One that the primary keeps."""
-        found = self._given(sequence - 1, 1, 0.0).entries
-        return found[0][1] if found and found[0][0] == sequence else None
+        """Return an entry that the primary keeps."""
+        stored = self._given(sequence - 1, 1, 0.0).entries
+        return stored[0][1] if stored and stored[0][0] == sequence else None
 
     def begun_behind(self, *, timeout_s: float) -> bytes:
-        """A primary's log begins behind the primary's own store."""
+        """Return b"": the log begins behind the primary's own store."""
         return b""
 
     def trim(self, before: int, *, timeout_s: float) -> None:
-        """The primary does that by itself."""
+        """Do nothing: the primary limits its log."""
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._closed = True
 
     def _given(self, after: int, bytes_max: int, wait_s: float) -> EntriesGiven:
         if self._closed:
             raise Unreachable("closed")
-        found = self._ask(EntriesAsked(self._own, after, bytes_max, wait_s))
-        self._primary = found.primary, self._seconds()
-        return found
+        answer = self._ask(EntriesAsked(self._report, after, bytes_max, wait_s))
+        self._primary = answer.primary, self._seconds()
+        return answer
 
-    # The bulletin.
+    # The reports.
 
     def post(self, report: NodeReport) -> None:
-        """Told to the primary with the next question."""
-        self._own = report
+        """Keep a report, for the next request to the primary."""
+        self._report = report
 
     def reports(self) -> dict[str, tuple[NodeReport, float]]:
-        """The primary, and this node."""
-        found = {self._own.node: (self._own, 0.0)}
+        """Return the reports of the primary and of this node."""
+        reports = {self._report.node: (self._report, 0.0)}
         if self._primary is not None:
             report, at_s = self._primary
-            found[report.node] = report, self._seconds() - at_s
-        return found
+            reports[report.node] = report, self._seconds() - at_s
+        return reports
 
 
 class Superseded(Struct, frozen=True):
-    """A promoted standby's word to the node that was primary before it."""
+    """The message of a promoted standby to the former primary."""
 
     node: str
     address: str
     epoch: int
     sequence: int
-    """The last entry that it had of the former primary."""
+    """The last entry of the former primary that the standby had."""
 
 
 def note_superseded(file: Path, by: Superseded, sequence: int) -> str:
-    """Write beside a store that another one took its place; the store itself is left as it is.
+    """Write a mark beside a store that another store has replaced; the store itself is not changed.
 
-    Answers the reason, for people: it says what was not shipped.
+    Returns the reason, for people: it tells how many entries were not shipped.
     """
     behind = max(0, sequence - by.sequence)
     missing = (
@@ -224,28 +224,28 @@ def note_superseded(file: Path, by: Superseded, sequence: int) -> str:
     return reason
 
 
-def write_mark(mark: Path, told: object) -> None:
-    """Keep a word on disk for as long as the file is there: the other node is told only once."""
+def write_mark(mark: Path, contents: object) -> None:
+    """Write a mark durably: the message of the promoted node comes only once."""
     with open(mark, "wb") as file:
-        file.write(msgspec.json.encode(told))
+        file.write(msgspec.json.encode(contents))
         file.flush()
         os.fsync(file.fileno())
     sync_folder(mark)
 
 
 def check_not_superseded(file: Path) -> None:
-    """Refuse to serve a store in whose place another one was promoted."""
+    """Refuse to serve a store that a promoted store has replaced."""
     mark = mark_of(file)
     if not mark.exists():
         return
-    told = msgspec.json.decode(mark.read_bytes())
+    contents = msgspec.json.decode(mark.read_bytes())
     raise CannotOpen(
-        f"{file} is kept aside: {told['reason']}. Read it with `millstream read --store {file}`; "
-        f"to follow the new primary, serve another file with --standby-of {told['by']['address']}",
+        f"{file} is kept aside: {contents['reason']}. Read it with `millstream read --store {file}`; "
+        f"to follow the new primary, serve another file with --standby-of {contents['by']['address']}",
         path=str(file),
     )
 
 
 def mark_of(file: Path) -> Path:
-    """The file beside a store that says that another one took its place."""
+    """Return the path of the mark beside a replaced store."""
     return file.with_name(f"{file.name}.superseded")

@@ -1,7 +1,7 @@
-"""The nodes of a cluster as they are named on a command line: a=host1,b=host2:9000,c=host3.
+"""The nodes of a cluster as a command line names them: a=host1,b=host2:9000,c=host3.
 
-A node has three ports in a row: that of its server, that of its NATS server, and that by which NATS
-servers reach each other. What nodes show each other is derived from the cluster's one secret.
+A node has three ports in a row: for its server, for its NATS server, and for the routes between
+NATS servers. The credentials of nodes are derived from the cluster's secret.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import NamedTuple
 from millstream.errors import InvalidInput
 
 PORT = 8080
-"""A node's port if none is named."""
+"""A node's default port."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
-"""What a node, or a cluster, may be called: NATS makes files and subjects of it."""
+"""The names of nodes and clusters: NATS uses them in files and subjects."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 NATS_USER = "millstream"
 
 
 class Peer(NamedTuple):
-    """A node: its name, the host where it is reached, and the first of its three ports."""
+    """A node: a name, a host, and the first of three ports."""
 
     name: str
     host: str
@@ -30,36 +30,36 @@ class Peer(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Where clients and other nodes reach it."""
+        """Return the address for clients and other nodes."""
         return f"http://{self.host}:{self.port}"
 
     @property
     def nats_port(self) -> int:
-        """Where its NATS server is reached by nodes."""
+        """Return the port of its NATS server for nodes."""
         return self.port + 1
 
     @property
     def route_port(self) -> int:
-        """Where its NATS server is reached by other NATS servers."""
+        """Return the port of its NATS server for other NATS servers."""
         return self.port + 2
 
     @property
     def nats_url(self) -> str:
-        """The address of its NATS server."""
+        """Return the address of its NATS server."""
         return f"nats://{self.host}:{self.nats_port}"
 
     @property
     def is_here_only(self) -> bool:
-        """Whether no other machine can reach it."""
+        """Whether no other machine can reach the node."""
         return self.host in LOOPBACK
 
 
 def parse_peers(text: str) -> tuple[Peer, ...]:
-    """The nodes of `NAME=HOST[:PORT],…`; names and places are there once."""
-    peers = tuple(_parse(one.strip()) for one in text.split(","))
-    if len({one.name for one in peers}) < len(peers):
+    """Parse `NAME=HOST[:PORT],…`; names and ports must be unique."""
+    peers = tuple(_parse(item.strip()) for item in text.split(","))
+    if len({peer.name for peer in peers}) < len(peers):
         raise InvalidInput(f"each node is named once in --peers, and {text!r} names one twice")
-    places = {(one.host, port) for one in peers for port in range(one.port, one.port + 3)}
+    places = {(peer.host, port) for peer in peers for port in range(peer.port, peer.port + 3)}
     if len(places) < 3 * len(peers):
         raise InvalidInput(
             f"a node has three ports in a row, and two nodes of --peers {text!r} share one: "
@@ -69,16 +69,16 @@ def parse_peers(text: str) -> tuple[Peer, ...]:
 
 
 def own(peers: Sequence[Peer], name: str) -> Peer:
-    """The node of a name."""
-    for one in peers:
-        if one.name == name:
-            return one
-    names = ", ".join(one.name for one in peers)
+    """Return the node of a name."""
+    for peer in peers:
+        if peer.name == name:
+            return peer
+    names = ", ".join(peer.name for peer in peers)
     raise InvalidInput(f"--node is one of the names in --peers ({names}), not {name!r}")
 
 
 def check_name(name: str) -> str:
-    """A name that NATS can use."""
+    """Refuse a name that NATS cannot use."""
     if not NAME.fullmatch(name):
         raise InvalidInput(
             f"the name of a node or a cluster has up to 32 letters, digits, - and _, not {name!r}"
@@ -87,7 +87,7 @@ def check_name(name: str) -> str:
 
 
 def derive(secret: str, purpose: str) -> str:
-    """What nodes show each other for one purpose; the secret cannot be told from it."""
+    """Derive a credential of nodes for a purpose; it does not reveal the secret."""
     return hmac.digest(secret.encode(), purpose.encode(), "sha256").hex()
 
 

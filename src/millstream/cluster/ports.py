@@ -11,13 +11,13 @@ from millstream.errors import CannotOpen
 
 HOST = "127.0.0.1"
 LOWEST, HIGHEST = 20_000, 32_000
-"""Below the ports that systems hand out by themselves, which may be taken at any moment."""
+"""Below the ports that the system assigns by itself, which may be taken at any moment."""
 IN_A_ROW = 3
 TRIES = 1_000
 
 
 def free_ports(count: int) -> list[int]:
-    """The first ports of so many runs of three that are free now."""
+    """Return the first ports of free runs of three ports."""
     with ExitStack() as held:
         runs = _runs(held)
         return [next(runs) for _ in range(count)]
@@ -26,13 +26,13 @@ def free_ports(count: int) -> list[int]:
 def _runs(held: ExitStack) -> Iterator[int]:
     for _ in range(TRIES):
         first = LOWEST + secrets.randbelow(HIGHEST - LOWEST)
-        with ExitStack() as taken:
+        with ExitStack() as listeners:
             try:
                 for port in range(first, first + IN_A_ROW):
-                    taken.enter_context(_listener(port))
+                    listeners.enter_context(_listener(port))
             except OSError:
                 continue
-            held.push(taken.pop_all())
+            held.push(listeners.pop_all())
         yield first
     raise CannotOpen(f"no three free ports in a row on {HOST}", path=HOST)
 
@@ -42,7 +42,7 @@ def _listener(port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((HOST, port))
-        listener.listen()  # ports that are only bound can be bound once more
+        listener.listen()  # a port that is only bound could be bound again
     except OSError:
         listener.close()
         raise

@@ -15,16 +15,16 @@ from msgspec import Struct
 from millstream.errors import InvalidInput
 
 READ_LEVEL_HEADER = "millstream-read"
-"""The header by which a request, or the opening of a socket, says its level."""
+"""The header by which a request, or the opening of a socket, names its level."""
 
 HOP_HEADER = "millstream-hop"
-"""The header of what a node hands on: another node never hands it on again."""
+"""The header of a request that a node hands on: the receiving node never hands it on again."""
 
 LAG_S_MAX = 86_400.0
 
 
 class ReadLevel(Struct, frozen=True):
-    """A level; `lag_s_max` is of `bounded` alone."""
+    """A level; only `bounded` uses `lag_s_max`."""
 
     kind: Literal["strong", "bounded", "eventual"] = "strong"
     lag_s_max: float = 0.0
@@ -37,7 +37,7 @@ STRONG = ReadLevel()
 
 
 def parse_read_level(text: str) -> ReadLevel:
-    """Read a level as callers write it."""
+    """Parse a level as callers write it."""
     kind, _, lag = text.strip().lower().partition(":")
     if kind in ("strong", "eventual") and not lag:
         return ReadLevel(kind)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""The bulletin: what the nodes of a cluster tell each other of themselves, now and then.
+"""Reports: the messages by which the nodes of a cluster tell their status.
 
-It carries nothing that safety depends on: a report may be late, lost, or come twice. By it nodes
-find the leader's address, decide when to campaign, and know what may be trimmed.
+Safety does not depend on reports: a report may be late, lost, or repeated. From reports, nodes
+learn the leader's address, decide when to campaign, and know which entries may be trimmed.
 """
 
 from __future__ import annotations
@@ -12,52 +12,53 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 Role = Literal["leader", "follower", "joining", "halted"]
-"""What a node does: `joining` catches up and serves no bounded reads, `halted` has stopped for a reason."""
+"""The activity of a node: `joining` catches up and serves no bounded reads, `halted` has stopped
+for a reason."""
 
 
 class NodeReport(Struct, frozen=True, array_like=True):
-    """How a node stands, as it says itself."""
+    """The status of a node, in its own words."""
 
     node: str
     address: str
-    """Where clients and other nodes reach it: http://host:port."""
+    """The address for clients and other nodes: http://host:port."""
     role: Role
     epoch: int
-    """The newest epoch that it has applied."""
+    """The newest epoch that the node has applied."""
     sequence: int
-    """The last entry of the shared log that it has applied and synced."""
+    """The last entry of the shared log that the node has applied and synced."""
     hash: bytes
-    """The running hash there."""
+    """The running hash at this entry."""
     reason: str = ""
-    """Why it has halted, cannot lead, or leads and cannot write."""
+    """Why the node has halted, cannot lead, or leads and cannot write."""
     version: str = ""
-    """Of Millstream."""
+    """The version of Millstream."""
     resumed: str = ""
-    """Why it had halted last, before it went on by itself."""
+    """The reason of the last halt from which the node resumed by itself."""
 
 
-class Bulletin(Protocol):
-    """Where reports are posted. Any thread may call it."""
+class ReportChannel(Protocol):
+    """The channel of reports. Its methods are safe for all threads."""
 
     def post(self, report: NodeReport) -> None:
-        """Tell the other nodes; does not wait for them."""
+        """Send a report to the other nodes, without waiting for them."""
 
     def reports(self) -> dict[str, tuple[NodeReport, float]]:
-        """The newest report of each node that was heard of, and how many seconds ago."""
+        """Return the newest report of each node, and its age in seconds."""
 
 
-class BulletinBoard:
-    """The bulletin of nodes that post in one process: a primary's with its standby, or a test's."""
+class LocalReportChannel:
+    """The reports of nodes within a process: a primary with its standby, or a test."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
-        self._found: dict[str, tuple[NodeReport, float]] = {}
+        self._newest: dict[str, tuple[NodeReport, float]] = {}
 
     def post(self, report: NodeReport) -> None:
-        """Note how a node stands."""
-        self._found[report.node] = report, self._seconds()
+        """Store the report of a node."""
+        self._newest[report.node] = report, self._seconds()
 
     def reports(self) -> dict[str, tuple[NodeReport, float]]:
-        """The newest report of each node, and how many seconds ago."""
+        """Return the newest report of each node, and its age in seconds."""
         now_s = self._seconds()
-        return {name: (one, now_s - at_s) for name, (one, at_s) in list(self._found.items())}
+        return {name: (report, now_s - at_s) for name, (report, at_s) in list(self._newest.items())}

@@ -1,4 +1,4 @@
-"""The state of a cluster as a whole, from what its nodes report and what its shared log shows: pure."""
+"""The state of a complete cluster, from the reports of its nodes and its shared log: pure."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ ClusterState = Literal[
 ]
 
 HEARD_S = 5.0
-"""A node whose last report is older says nothing of how it stands now."""
+"""An older report says nothing about the present state of a node."""
 
 
 def state_of(
     reports: Reports, *, members: int, held: Held | None = None, answers: bool = True
 ) -> ClusterState:
-    """How a cluster stands; what the shared log shows counts only if no node leads.
+    """Return the state of a cluster; the shared log matters only if no node leads.
 
-    `held` is None if the log is gone, and `answers` False if its servers do not say.
+    `held` is None if the log is gone; `answers` is False if its servers do not answer.
     """
-    found = [report for report, age_s in reports.values() if age_s < HEARD_S]
-    roles = [one.role for one in found]
-    if not found:
+    recent = [report for report, age_s in reports.values() if age_s < HEARD_S]
+    roles = [report.role for report in recent]
+    if not recent:
         return "silent"
-    leading = [one for one in found if one.role == "leader"]
-    if any(not one.reason for one in leading):
-        is_whole = len(found) >= members and roles.count("follower") == len(found) - 1
-        return "healthy" if is_whole and not any(one.reason for one in found) else "degraded"
+    leading = [report for report in recent if report.role == "leader"]
+    if any(not report.reason for report in leading):
+        is_whole = len(recent) >= members and roles.count("follower") == len(recent) - 1
+        return "healthy" if is_whole and not any(report.reason for report in recent) else "degraded"
     if leading or not answers:
         return "no quorum"
     if any(role != "halted" for role in roles):
         return "no leader"
-    longest = max(one.sequence for one in found)
+    longest = max(report.sequence for report in recent)
     is_new = held is not None and held.last == longest and held.first == longest + 1
     if is_new:
         return "repairing"
-    return "closed" if all(one.reason == refusal.CLOSED for one in found) else "halted"
+    return "closed" if all(report.reason == refusal.CLOSED for report in recent) else "halted"
 
 
 TOLD: dict[ClusterState, str] = {
@@ -55,4 +55,4 @@ TOLD: dict[ClusterState, str] = {
     "repairing": "the log was begun anew behind the longest store, and its nodes go on within half a minute",
     "silent": "no node was heard of: are they running?",
 }
-"""What a person is told of each state."""
+"""The explanation of each state for people."""

@@ -1,11 +1,11 @@
-"""A trial cluster: several nodes on one machine, each a process of its own, kept in one folder.
+"""A trial cluster: several nodes as processes of one machine, with a common folder.
 
-| in the folder | what it is |
+| in the folder | contents |
 |---|---|
 | `cluster.json` | the nodes, their ports and their processes |
-| `secret` | what the nodes know each other by |
+| `secret` | the nodes' shared secret |
 | `NAME/store.db`, `NAME/store.db.nats/` | a node's rows, and the files of its NATS server |
-| `NAME/log` | what it writes down |
+| `NAME/log` | a node's log output |
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PAUSE_S = 0.05
 
 
 class TrialRecord(msgspec.Struct):
-    """What is kept of a trial cluster."""
+    """The stored description of a trial cluster."""
 
     peers: str
     processes: dict[str, int] = msgspec.field(default_factory=dict)
@@ -43,30 +43,30 @@ class TrialCluster:
     """The cluster of a folder."""
 
     def __init__(self, folder: Path, *, clock: Clock | None = None) -> None:
-        """Nothing is read or made yet."""
+        """Prepare; nothing is read or created yet."""
         self.folder = folder
         self._clock = clock or SystemClock()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        """Those that were started here, which the system forgets only when asked about."""
+        """Child processes of this object: the system forgets them only after a `wait`."""
 
     @property
     def exists(self) -> bool:
-        """Whether there is one in the folder."""
+        """Whether the folder holds a cluster."""
         return self._file.exists()
 
     @property
     def peers(self) -> tuple[Peer, ...]:
-        """Its nodes."""
+        """Return the nodes."""
         return parse_peers(self._read().peers)
 
     @property
     def peers_text(self) -> str:
-        """Its nodes, as --peers names them."""
+        """Return the nodes in the form of --peers."""
         return self._read().peers
 
     @property
     def secret_file(self) -> Path:
-        """Where its secret is."""
+        """Return the path of the secret."""
         return self.folder / "secret"
 
     def make(self, nodes: int) -> None:
@@ -84,7 +84,7 @@ class TrialCluster:
         self._write(TrialRecord(",".join(f"{name}={HOST}:{port}" for name, port in places)))
 
     def start(self, name: str) -> int:
-        """Start a node that does not run; returns the id of its process."""
+        """Start a node unless it runs, and return its process id."""
         record = self._read()
         if (running := self.process(name)) is not None:
             return running
@@ -110,7 +110,7 @@ class TrialCluster:
         return started.pid
 
     def process(self, name: str) -> int | None:
-        """The process of a node, if it runs."""
+        """Return the process of a node, if it runs."""
         process_id = self._read().processes.get(name)
         if process_id is not None and _runs(process_id, str(self._store(name))):
             return process_id
@@ -119,8 +119,10 @@ class TrialCluster:
         return None
 
     def stop(self) -> list[str]:
-        """End all nodes, by a signal first; returns the names of those that ran."""
-        running = {one.name: found for one in self.peers if (found := self.process(one.name))}
+        """End all nodes, by a signal first, and return the names of the nodes that ran."""
+        running = {
+            peer.name: process_id for peer in self.peers if (process_id := self.process(peer.name))
+        }
         for process_id in running.values():
             with suppress(ProcessLookupError):
                 os.kill(process_id, signal.SIGTERM)
@@ -151,14 +153,14 @@ class TrialCluster:
             ) from None
 
     def _write(self, record: TrialRecord) -> None:
-        """Replace the file whole: a reader sees the old one or the new one."""
+        """Replace the file atomically: a reader sees the old or the new contents."""
         beside = self._file.with_suffix(".new")
         beside.write_bytes(msgspec.json.encode(record))
         beside.replace(self._file)
 
 
 def _runs(process_id: int, word: str) -> bool:
-    """Whether a process runs whose command line has a word: ids are given out again."""
+    """Whether a process runs whose command line has a word: the system reuses process ids."""
     try:
         line = Path(f"/proc/{process_id}/cmdline").read_bytes()
     except FileNotFoundError:

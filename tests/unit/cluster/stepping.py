@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from millstream.cluster.node.node import Node
-from millstream.cluster.reports import BulletinBoard
+from millstream.cluster.reports import LocalReportChannel
 from millstream.cluster.settings import NodeSettings
 from millstream.engine.commit import Commit, Row
 from millstream.engine.memory.engine import MemoryEngine
@@ -50,7 +50,7 @@ class Stepped:
 
     @property
     def role(self) -> str:
-        return self.node.standing().role
+        return self.node.state().role
 
     def lead(self) -> Stepped:
         """Let time pass until it leads."""
@@ -89,7 +89,7 @@ class Group:
     def __init__(self) -> None:
         self.log = SimulatedLog()
         self.clock = SimulatedClock()
-        self.bulletin = BulletinBoard(self.clock.seconds)
+        self.bulletin = LocalReportChannel(self.clock.seconds)
         self.hook: Hook | None = None
         """What happens at the steps of nodes that are made from now on, instead of their `faults`."""
 

@@ -79,7 +79,7 @@ def test_a_node_that_starts_anew_between_pieces_reads_all_of_them_again() -> Non
     a.faults.on("sent", Unsure("gone"), nth=3)
     a.put(1, size=LARGE)
     assert entries.decode(64, group.log.entries[63]).kind == entries.BARRIER
-    assert b.node.standing().sequence == 64
+    assert b.node.state().sequence == 64
     engine = b.inner
     assert isinstance(engine, MemoryEngine)
     again = group.node("b", engine.reopen())
@@ -103,7 +103,7 @@ def halted(node: Stepped) -> str:
     assert node.role == "halted"
     with pytest.raises(NotLeader, match="halted"):
         node.put(99)
-    return node.node.standing().reason
+    return node.node.state().reason
 
 
 def test_an_entry_that_does_not_follow_the_chain_halts_the_node() -> None:
@@ -140,7 +140,7 @@ def test_a_node_halts_at_an_entry_of_a_newer_version_and_applies_nothing_of_it()
         a.put(2)
 
     for one in (a, b):
-        stance = one.node.standing()
+        stance = one.node.state()
         assert stance.role == "halted"
         assert "a newer version leads. Upgrade this node" in stance.reason
         assert one.numbers() == [1]
@@ -235,7 +235,7 @@ def test_a_node_that_is_too_far_behind_takes_a_snapshot_and_replays_the_rest(
         trio.settle()
 
         late = trio.machines["c"]
-        assert late.node.standing().snapshots == 1
+        assert late.node.state().snapshots == 1
         assert [record.value for record in late.ms.log("orders").read()][-2:] == [b"29", b"30"]
 
 
@@ -258,7 +258,7 @@ def test_an_open_store_goes_on_over_the_file_that_took_its_place(tmp_path: Path)
         late.door.hook = None
         trio.settle()
 
-        assert late.node.standing().snapshots == 1
+        assert late.node.state().snapshots == 1
         assert len(list(late.ms.log("orders").read())) == 30
 
 
@@ -272,13 +272,13 @@ def test_a_damaged_node_never_leads_keeps_its_file_and_is_repaired_from_another(
         trio.settle()
         damaged = trio.followers()[0]
         with damaged.node.member.turn:
-            damaged.node.member.footing.damaged = "a row does not fit its checksum"
+            damaged.node.member.progress.damaged = "a row does not fit its checksum"
         assert not damaged.node.member.campaign()
-        trio.until(lambda: damaged.node.standing().snapshots == 1)
+        trio.until(lambda: damaged.node.state().snapshots == 1)
         leader.ms.log("orders").append(b"1")
         trio.settle()
 
-        assert damaged.node.standing().reason == ""
+        assert damaged.node.state().reason == ""
         assert (tmp_path / f"{damaged.name}.db.aside-1").exists()
 
 
@@ -300,14 +300,14 @@ def test_a_node_whose_reads_meet_damage_leads_no_more_and_is_repaired_from_anoth
         leader.ms.log("orders").append_many(MANY)
         trio.settle()
         hit = leader if leads else trio.followers()[0]
-        epoch = leader.node.standing().epoch
+        epoch = leader.node.state().epoch
         spoil(hit)
         with pytest.raises(CorruptionError):
             hit.ms.log("orders").get(0)
 
-        trio.until(lambda: hit.node.standing().snapshots == 1)
+        trio.until(lambda: hit.node.state().snapshots == 1)
         if leads:
-            trio.until(lambda: trio.leader().node.standing().epoch > epoch)
+            trio.until(lambda: trio.leader().node.state().epoch > epoch)
         else:
             assert leader.leads
         trio.leader().ms.log("orders").append(b"1")
@@ -360,7 +360,7 @@ def test_a_node_without_progress_takes_a_snapshot(tmp_path: Path) -> None:
         stalled.door.seen = stalled.node.member.position.sequence  # its reads see nothing new
         leader.ms.log("orders").append(b"1")
 
-        trio.until(lambda: stalled.node.standing().snapshots > 0)
+        trio.until(lambda: stalled.node.state().snapshots > 0)
 
         stalled.door.seen = None
         trio.settle()
@@ -375,7 +375,7 @@ def test_a_cluster_begins_with_a_store_that_has_rows_already(tmp_path: Path) -> 
         trio.settle()
 
         late = trio.machines["b"]
-        assert late.node.standing().snapshots == 1
+        assert late.node.state().snapshots == 1
         assert [record.value for record in late.ms.log("orders").read()] == [b"0", b"1"]
 
 
@@ -404,10 +404,10 @@ def test_a_node_that_is_many_entries_behind_takes_a_snapshot_rather_than_replay(
         trio.until(lambda: trio.bulletin.reports()[leader.name][0].sequence > 30)
 
         trio.start("c")
-        trio.until(lambda: trio.machines["c"].node.standing().snapshots == 1)
+        trio.until(lambda: trio.machines["c"].node.state().snapshots == 1)
         trio.settle()
 
-        assert trio.machines["c"].node.standing().replays < 5
+        assert trio.machines["c"].node.state().replays < 5
 
 
 def test_a_snapshot_that_cannot_be_fetched_is_tried_again(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ def test_a_snapshot_that_cannot_be_fetched_is_tried_again(tmp_path: Path) -> Non
         trio.settle()
 
         assert trio.fetches_fail == 0
-        assert trio.machines["c"].node.standing().snapshots >= 1
+        assert trio.machines["c"].node.state().snapshots >= 1
 
 
 def test_a_file_that_cannot_be_opened_goes_aside_and_its_node_begins_anew(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_every_node_stops_behind_the_entry_that_closes_the_log() -> None:
         leader.put(2)
     stop(leader, follower)
     for one in (leader, follower):
-        stance = one.node.standing()
+        stance = one.node.state()
         assert (stance.role, stance.sequence) == ("halted", last)
         assert "was closed" in stance.reason
         assert one.numbers() == [1]
@@ -70,7 +70,7 @@ def test_nodes_go_on_by_themselves_once_another_log_begins_behind_their_stores()
     leader.lead().put(2)
     follower.follow(5)
     assert follower.numbers() == [1, 2]
-    assert not follower.node.standing().reason
+    assert not follower.node.state().reason
 
 
 def test_a_log_that_was_moved_can_be_moved_again() -> None:

@@ -41,7 +41,7 @@ def test_a_node_goes_on_once_its_log_shows_again_what_it_had(
     group = Group()
     a, b = halted_by_a_short_log(group)
     assert look(b).role == "halted"
-    reason = b.node.standing().reason
+    reason = b.node.state().reason
     assert "entries are missing" in reason
     assert "goes on by itself" in reason
 
@@ -54,7 +54,7 @@ def test_a_node_goes_on_once_its_log_shows_again_what_it_had(
     report, _ = group.bulletin.reports()["b"]
     assert report.reason == ""
     assert report.resumed == reason
-    assert b.node.standing().resumes == 1
+    assert b.node.state().resumes == 1
 
 
 def test_a_node_that_went_on_may_lead() -> None:
@@ -103,7 +103,7 @@ def test_a_log_that_went_on_without_what_the_node_had_stops_it_for_good() -> Non
         assert group.log.store(entries.encode(other), group.log.last)
 
     look(b)
-    assert "is not the one that this store has applied" in b.node.standing().reason
+    assert "is not the one that this store has applied" in b.node.state().reason
     assert not b.node.member.may_resume
 
 
@@ -115,7 +115,7 @@ def test_a_log_that_was_trimmed_above_the_node_proves_nothing() -> None:
         a.put(number)
     group.log.trim(group.log.last - 1)
     assert look(b).role == "halted"
-    assert "Restart this node" in b.node.standing().reason
+    assert "Restart this node" in b.node.state().reason
     assert b.numbers() == [1, 2]
 
 
@@ -163,7 +163,7 @@ def test_a_node_that_starts_on_another_log_of_the_same_length_does_not_lead() ->
     assert isinstance(engine, MemoryEngine)
 
     stranger = group.node("b", engine.reopen())
-    assert "belongs to another cluster" in stranger.node.standing().reason
+    assert "belongs to another cluster" in stranger.node.state().reason
     assert not stranger.node.member.may_resume
 
 
@@ -195,7 +195,7 @@ def test_a_halt_that_stays_takes_the_place_of_one_that_may_pass() -> None:
     b.node.member.halt("another one was promoted")
     group.log.show()
     assert look(b).role == "halted"
-    assert b.node.standing().reason == "another one was promoted"
+    assert b.node.state().reason == "another one was promoted"
     with pytest.raises(NotLeader):
         b.put(9)
 
@@ -232,7 +232,7 @@ def test_a_leader_whose_log_is_gone_says_so() -> None:
         a.clock.advance(1)
         a.follow(1)
     assert a.role == "halted"
-    assert "is gone" in a.node.standing().reason
+    assert "is gone" in a.node.state().reason
 
     a.door.hook, group.log.is_gone = None, False
     look(a).lead().put(2)

@@ -105,11 +105,11 @@ def test_a_node_with_a_damaged_page_repairs_itself_from_another(tmp_path: Path, 
         flip(path, random.Random(seed).randrange(pages // 2, pages - 1))
 
         trio.start(name)
-        trio.until(lambda: trio.machines[name].node.standing().snapshots == 1)
+        trio.until(lambda: trio.machines[name].node.state().snapshots == 1)
         trio.settle()
 
         assert (tmp_path / f"{name}.db.aside-1").exists()
-        assert not trio.machines[name].node.standing().reason
+        assert not trio.machines[name].node.state().reason
 
 
 def test_a_damaged_node_does_not_lead_when_the_whole_cluster_starts(tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_a_damaged_node_does_not_lead_when_the_whole_cluster_starts(tmp_path: Pa
         flip(path, path.stat().st_size // PAGE_BYTES - 10)
 
         trio.start("a")
-        trio.until(lambda: bool(trio.machines["a"].node.standing().reason))
+        trio.until(lambda: bool(trio.machines["a"].node.state().reason))
         assert not trio.machines["a"].leads
         trio.start("b", "c")
-        trio.until(lambda: trio.machines["a"].node.standing().snapshots == 1)
+        trio.until(lambda: trio.machines["a"].node.state().snapshots == 1)
         trio.settle()
 
 
@@ -147,6 +147,6 @@ def test_a_leader_whose_file_is_found_damaged_steps_down(tmp_path: Path) -> None
         filled(trio)
         first = trio.leader()
         first.node.member.found_damage("page 7 is damaged")
-        trio.until(lambda: first.node.standing().snapshots == 1)
+        trio.until(lambda: first.node.state().snapshots == 1)
         assert trio.leader() is not first
         trio.settle()

@@ -16,7 +16,7 @@ def following(seed: int, *, yields: bool = False) -> Leadership:
     """A follower that has just heard of its leader, for a long time."""
     found = Leadership("b", beat_s=0.5, silence_s=2.5, jitter_s=1.0, chance=random.Random(seed))
     found.yields = yields
-    found.began(0.0, 1, EpochBody("a", "http://a", 1), own=False)
+    found.began(0.0, 1, EpochBody("a", "http://a", 1), is_own=False)
     for tenth in range(100):
         found.heard(tenth / 10)
     return found

@@ -110,10 +110,10 @@ def test_a_server_that_cannot_be_used_is_refused_with_the_reason(
 ) -> None:
     import msgspec
 
-    from millstream.cluster.nats.connection import NatsLine
+    from millstream.cluster.nats.connection import NatsConnection
 
     with pretended(**info) as place:
-        line = NatsLine(msgspec.structs.replace(parse_nats(place), tls=tls), name="test")
+        line = NatsConnection(msgspec.structs.replace(parse_nats(place), tls=tls), name="test")
         try:
             until(lambda: sentence in line.refusal, "the server is refused")
         finally:
@@ -123,7 +123,7 @@ def test_a_server_that_cannot_be_used_is_refused_with_the_reason(
 @pytest.mark.requires("nats")
 def test_a_password_is_not_shown_to_a_server_that_speaks_plainly() -> None:
     """TLS was asked for: a machine in between could have taken the offer of it away."""
-    from millstream.cluster.nats.connection import NatsLine
+    from millstream.cluster.nats.connection import NatsConnection
 
     heard: list[bytes] = []
     listener = socket.create_server(("127.0.0.1", 0))
@@ -138,7 +138,7 @@ def test_a_password_is_not_shown_to_a_server_that_speaks_plainly() -> None:
     thread = threading.Thread(target=serve)
     thread.start()
     place = f"tls://ops:secret@127.0.0.1:{listener.getsockname()[1]}"
-    line = NatsLine(parse_nats(place), name="test")
+    line = NatsConnection(parse_nats(place), name="test")
     try:
         until(lambda: "speaks plainly" in line.refusal, "the server is refused")
     finally:

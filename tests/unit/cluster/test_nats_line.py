@@ -8,21 +8,23 @@ from collections.abc import Iterator
 import pytest
 
 from millstream.cluster.nats.access import parse_nats
-from millstream.cluster.nats.connection import NatsLine
+from millstream.cluster.nats.connection import NatsConnection
 
 pytest.importorskip("nats")
 
 
 @pytest.fixture
-def line() -> Iterator[NatsLine]:
+def line() -> Iterator[NatsConnection]:
     """A line that finds no server: nothing listens on port 1."""
-    found = NatsLine(parse_nats("nats://127.0.0.1:1"), name="test")
+    found = NatsConnection(parse_nats("nats://127.0.0.1:1"), name="test")
     yield found
     found.close()
 
 
 @pytest.mark.timeout(60)
-def test_a_call_ends_in_time_though_its_work_misses_that_it_was_cancelled(line: NatsLine) -> None:
+def test_a_call_ends_in_time_though_its_work_misses_that_it_was_cancelled(
+    line: NatsConnection,
+) -> None:
     missed, told_again = [], asyncio.Event()
 
     async def work() -> None:
@@ -43,7 +45,7 @@ def test_a_call_ends_in_time_though_its_work_misses_that_it_was_cancelled(line: 
     line.call(end(), timeout_s=50)  # the work is told again until it ends
 
 
-def test_a_call_gives_the_answer_or_the_error_of_its_work(line: NatsLine) -> None:
+def test_a_call_gives_the_answer_or_the_error_of_its_work(line: NatsConnection) -> None:
     async def answer() -> int:
         await asyncio.sleep(0)
         return 7

@@ -57,7 +57,7 @@ def test_when_the_leader_is_gone_another_node_goes_on_with_all_that_was_acknowle
     first = trio.leader()
     for number in range(5):
         first.ms.log("orders").append(str(number).encode())
-    epoch = first.node.standing().epoch
+    epoch = first.node.state().epoch
     trio.stop(first.name)
 
     second = trio.leader()
@@ -65,7 +65,7 @@ def test_when_the_leader_is_gone_another_node_goes_on_with_all_that_was_acknowle
     trio.start(first.name)
     trio.settle()
 
-    assert second.node.standing().epoch > epoch
+    assert second.node.state().epoch > epoch
     for one in trio.machines.values():
         assert [record.value for record in one.ms.log("orders").read()] == [
             str(number).encode() for number in range(6)
@@ -126,7 +126,7 @@ def test_a_node_that_begins_to_lead_does_the_upkeep(tmp_path: Path) -> None:
         second = trio.machines["b"]
         woken: list[str] = []
         assert second.store.seq > 0
-        second.engine.on_upkeep_due = lambda: woken.append(second.node.standing().role)
+        second.engine.on_upkeep_due = lambda: woken.append(second.node.state().role)
 
         trio.stop("a")
         trio.until(lambda: bool(woken))

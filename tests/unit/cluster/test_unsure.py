@@ -276,7 +276,7 @@ def test_a_strong_read_needs_an_append_that_was_begun_after_it() -> None:
         if step == "stored" and not since:
             since = a.node.member.begun  # a strong read comes: the append is stored already
             b.lead().put(7)
-            a.door.seen = a.node.standing().sequence
+            a.door.seen = a.node.state().sequence
             raise Unsure("no answer")
         if step == "sending" and since:
             a.door.seen = None  # a barrier is tried, and only then its own entry is seen
@@ -333,7 +333,7 @@ def test_an_overtaken_append_of_which_the_log_has_the_entry_succeeds() -> None:
 def test_a_leader_that_cannot_write_says_so_until_it_can() -> None:
     group = Group()
     a = group.node("a").lead()
-    assert a.node.standing().reason == ""
+    assert a.node.state().reason == ""
 
     def away(step: str) -> None:
         if step == "sending":
@@ -341,7 +341,7 @@ def test_a_leader_that_cannot_write_says_so_until_it_can() -> None:
 
     a.door.hook = away
     a.clock.advance(1)
-    assert "no server answers" in a.follow(1).node.standing().reason
+    assert "no server answers" in a.follow(1).node.state().reason
     a.door.hook = None
     a.put(1)
-    assert a.node.standing().reason == ""
+    assert a.node.state().reason == ""

@@ -12,7 +12,7 @@ from millstream import Millstream
 from millstream.clock import Clock, SystemClock
 from millstream.cluster.node.node import Node
 from millstream.cluster.node.snapshots import copy, open_member
-from millstream.cluster.reports import BulletinBoard, NodeReport
+from millstream.cluster.reports import LocalReportChannel, NodeReport
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Unreachable
 from millstream.embedded.session import EmbeddedSession, open_over
@@ -80,7 +80,7 @@ class Machine:
 
     @property
     def leads(self) -> bool:
-        return self.node.standing().role == "leader"
+        return self.node.state().role == "leader"
 
     def rows(self) -> list[Row]:
         return all_rows(self.inner)
@@ -105,7 +105,7 @@ class Trio:
         self.folder, self.settings = folder, settings
         self.log = SimulatedLog()
         self.clock = SystemClock()
-        self.bulletin = BulletinBoard(self.clock.seconds)
+        self.bulletin = LocalReportChannel(self.clock.seconds)
         self.machines: dict[str, Machine] = {}
         self.fetches_fail = 0
         """How many of the next fetches of a snapshot fail."""

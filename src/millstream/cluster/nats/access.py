@@ -1,7 +1,8 @@
-"""How a node is known to NATS servers, and they to it: addresses, credentials, certificates.
+"""Access to NATS servers: their addresses, credentials and certificates.
 
-User and password, or a token, may stand in the address of a server. They are taken out of it, since
-a client also connects to servers that others told it of, and all servers of one NATS want the same.
+The address of a server may contain a user and password, or a token. They are removed from the
+address, since a client also connects to servers that it learns from other servers, and all servers
+of a NATS accept the same credentials.
 """
 
 from __future__ import annotations
@@ -17,25 +18,26 @@ from millstream.errors import InvalidInput
 NATS_PORT = 4222
 SCHEMES = ("nats", "tls")
 VERSION_MIN = (2, 15)
-"""Of the servers."""
+"""The oldest supported version of a server."""
 
 
 class ClusterTls(Struct, frozen=True):
     """PEM files for the traffic with NATS servers, and between them."""
 
     certificate: str = ""
-    """Of this machine; with its key. A node that runs a NATS server needs both."""
+    """The certificate of this machine. A node that runs a NATS server needs it, and its key."""
     key: str = ""
     ca: str = ""
-    """Who signs the certificates of the others; without it, those that the system trusts."""
+    """The authority that signs the servers' certificates; without it, the system's authorities."""
 
     @property
     def is_given(self) -> bool:
-        """Whether there is anything to encrypt with."""
+        """Whether any file is named."""
         return bool(self.certificate or self.key or self.ca)
 
     def check(self, *, serves: bool) -> None:
-        """Raises `InvalidInput` for files that do not belong together; `serves` needs all three."""
+        """Raise `InvalidInput` for files that do not belong together; with `serves`, all three are
+        needed."""
         if bool(self.certificate) != bool(self.key):
             raise InvalidInput(
                 "TLS needs both a certificate and its key: --cluster-certificate and --cluster-key"
@@ -47,12 +49,12 @@ class ClusterTls(Struct, frozen=True):
             )
 
     def context(self) -> ssl.SSLContext:
-        """What a client of NATS connects with."""
+        """Return the TLS context of a NATS client."""
         try:
             made = ssl.create_default_context(cafile=self.ca or None)
             if self.certificate:
                 made.load_cert_chain(self.certificate, self.key)
-        except OSError as error:  # an error of TLS is one
+        except OSError as error:  # an error of TLS is an OSError
             raise InvalidInput(
                 f"no TLS with the files of --cluster-ca, --cluster-certificate and --cluster-key: "
                 f"{error.strerror or error}"
@@ -61,52 +63,52 @@ class ClusterTls(Struct, frozen=True):
 
 
 class NatsAccess(Struct, frozen=True):
-    """Servers, and what is shown to them."""
+    """Servers and credentials."""
 
     servers: tuple[str, ...]
-    """As nats://HOST:PORT; the first that can be reached is used."""
+    """Addresses as nats://HOST:PORT; a client uses the first reachable server."""
     user: str = ""
     password: str = ""
     token: str = ""
     tls: ClusterTls | None = None
-    """None if the servers may speak plainly; else a server that does so is refused."""
+    """None if the servers may use plain text; else a server with plain text is refused."""
     is_tls_first: bool = False
-    """Whether servers begin with TLS, so that nothing at all is said plainly before."""
+    """Whether connections begin with TLS, so that no byte is sent in plain text."""
 
     @property
     def place(self) -> str:
-        """The servers, for messages."""
+        """Return the servers, for messages."""
         return ",".join(self.servers)
 
     def shown(self) -> dict[str, Any]:
-        """Credentials, by the names that the client library has for them."""
+        """Return the credentials under the names of the client library."""
         if self.user:
             return {"user": self.user, "password": self.password}
         return {"token": self.token} if self.token else {}
 
 
 def parse_nats(text: str, tls: ClusterTls | None = None) -> NatsAccess:
-    """The servers of `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT],…`.
+    """Parse `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT],…`.
 
-    An address is not repeated in an error: it may hold a secret.
+    An error does not repeat the address, which may hold a secret.
     """
     servers: list[str] = []
     shown: set[tuple[str, str | None]] = set()
     wants_tls = tls is not None and tls.is_given
-    for one in text.split(","):
+    for address in text.split(","):
         try:
-            parts = urlsplit(one.strip())
-            host, port = parts.hostname, parts.port or NATS_PORT
+            url = urlsplit(address.strip())
+            host, port = url.hostname, url.port or NATS_PORT
         except ValueError:
             host, port = None, 0
-        if not host or parts.scheme not in SCHEMES or parts.path.strip("/"):
+        if not host or url.scheme not in SCHEMES or url.path.strip("/"):
             raise InvalidInput(
                 "--cluster names NATS servers: nats://HOST:PORT or tls://HOST:PORT, several with "
                 "commas between; a user and password, or a token, may stand before an @"
             )
-        wants_tls = wants_tls or parts.scheme == "tls"
-        if parts.username is not None:
-            shown.add((parts.username, parts.password))
+        wants_tls = wants_tls or url.scheme == "tls"
+        if url.username is not None:
+            shown.add((url.username, url.password))
         servers.append(f"nats://[{host}]:{port}" if ":" in host else f"nats://{host}:{port}")
     if len(shown) > 1:
         raise InvalidInput(
@@ -124,6 +126,6 @@ def parse_nats(text: str, tls: ClusterTls | None = None) -> NatsAccess:
 
 
 def is_new_enough(version: str) -> bool:
-    """Whether a server of a version, such as 2.15.1, can be used."""
-    numbers = (part for part in version.split(".")[:2] if part.isdigit())
-    return tuple(int(part) for part in numbers) >= VERSION_MIN
+    """Whether a server version, such as 2.15.1, is supported."""
+    numbers = (number for number in version.split(".")[:2] if number.isdigit())
+    return tuple(int(number) for number in numbers) >= VERSION_MIN

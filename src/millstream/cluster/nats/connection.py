@@ -1,8 +1,8 @@
-"""The line to NATS: one connection, with an event loop on a thread of its own.
+"""The connection to NATS, with an event loop on a separate thread.
 
-Any thread may use it. A lost connection is made again, to any of the servers that were named, and
-what was subscribed to then goes on. A request is sent once: what became of it if the connection is
-lost meanwhile is unknown.
+All threads may use the connection. A lost connection is opened again, to any of the named servers,
+and its subscriptions continue. A request is sent once: the outcome is unknown if the connection is
+lost meanwhile.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ Answer = TypeVar("Answer")
 Hear = Callable[["NatsMessage"], object]
 
 PING_S = 1
-"""How often the server is asked whether it is there; two missing answers end the connection."""
+"""The interval of pings; two missing answers end the connection."""
 RECONNECT_S = 0.2
-"""How long a server is left alone after it could not be reached."""
+"""The pause before an unreachable server is tried again."""
 CANCEL_S = 1
-"""How long a task that was cancelled may go on before it is told again."""
+"""The pause before a task that ignores its cancellation is cancelled again."""
 
 CONNECT_TIMEOUT_S = 2
 NO_RESPONDERS = 503
 PAYLOAD_BYTES_MIN = 1_000_000
-"""Of one message: the largest entry of a shared log, with its headers; NATS' own default is more."""
+"""Bytes of a message: the largest entry of a shared log, with its headers; NATS' default is larger.
+"""
 
 
 class NatsMessage(NamedTuple):
-    """A message that came on the line; `status` is that of a server's own message, else 0."""
+    """A received message; `status` is not 0 for messages of the server itself."""
 
     subject: str
     data: bytes
@@ -50,19 +51,20 @@ class NatsMessage(NamedTuple):
 
 
 class Lost(Exception):
-    """The connection went after a request was sent, and before its answer came."""
+    """The connection was lost after a request was sent, and before its answer came."""
 
 
-class NatsLine:
-    """A connection to the first of several NATS servers that can be reached."""
+class NatsConnection:
+    """A connection to the first reachable server of several NATS servers."""
 
     def __init__(self, access: NatsAccess, *, name: str) -> None:
-        """Begin to connect; only calls wait for it. Raises `InvalidInput` for files of TLS."""
+        """Begin to connect; only calls wait for the connection. Raises `InvalidInput` for bad TLS
+        files."""
         self.place = access.place
         self.trouble = "no server has answered yet"
-        """What went wrong last, for messages."""
+        """The last error, for messages."""
         self.refusal = ""
-        """Why a server lets this client do nothing, or not enough, if it said so; else empty."""
+        """Why a server does not admit this client, or forbids a subject; empty if it does not."""
         self._options: dict[str, Any] = {
             "servers": list(access.servers),
             "name": name,
@@ -70,7 +72,7 @@ class NatsLine:
             "reconnect_time_wait": RECONNECT_S,
             "connect_timeout": CONNECT_TIMEOUT_S,
             "ping_interval": PING_S,
-            "dont_randomize": True,  # the first is the node's own
+            "dont_randomize": True,  # the first server is the node's own
         }
         self._shown = access.shown()
         self._needs_tls = access.tls is not None
@@ -96,9 +98,9 @@ class NatsLine:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, Answer], *, timeout_s: float) -> Answer:
-        """Run a coroutine on the line's loop; `TimeoutError` if it takes longer.
+        """Run a coroutine on the connection's loop. Raises `TimeoutError` after the timeout.
 
-        Raises `Unreachable` if the line is closed, or is closed meanwhile.
+        Raises `Unreachable` if the connection is closed, or is closed meanwhile.
         """
         with self._mutex:
             if self._closed:
@@ -115,15 +117,16 @@ class NatsLine:
                 self._calls.discard(future)
 
     def publish(self, subject: str, data: bytes) -> None:
-        """Send a message to all that listen now, without waiting; without a connection it is lost."""
+        """Send a message to all present listeners, without waiting; without a connection it is
+        lost."""
         self._soon(partial(self._publish, subject, data))
 
     def subscribe(self, subject: str, hear: Hear) -> None:
-        """Call `hear` with every message of a subject from soon on; on the line's own thread."""
+        """Call `hear` with every later message of a subject, on the connection's thread."""
         self._soon(partial(self._subscribe, subject, hear))
 
     def close(self) -> None:
-        """End the connection; calls that wait raise. A second call does nothing."""
+        """Close the connection; waiting calls raise. A second call does nothing."""
         with self._mutex:
             if self._closed:
                 return
@@ -135,13 +138,14 @@ class NatsLine:
         if threading.current_thread() is not self._thread:
             self._thread.join(CONNECT_TIMEOUT_S + 1)
 
-    # On the loop.
+    # Coroutines on the loop.
 
     async def _within(self, work: Coroutine[Any, Any, Answer], timeout_s: float) -> Answer:
-        """The answer of some work, or `TimeoutError`: also if the work does not end when it is told to.
+        """Return the result of a coroutine, or raise `TimeoutError` even if the coroutine ignores
+        cancellation.
 
-        A task can miss that it was cancelled: `Client.publish` goes on then, and so does `wait_for`
-        if what it waits for is done at the same moment. Nobody would ever tell the caller.
+        A task can miss its cancellation: `Client.publish` then continues, and so does `wait_for` if
+        its future is done at the same moment. The caller would otherwise wait without end.
         """
         task = self._loop.create_task(work)
         self._tasks.add(task)
@@ -155,7 +159,7 @@ class NatsLine:
         return task.result()
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
-        """End a task, and tell it again while it goes on."""
+        """Cancel a task, repeatedly while it continues."""
         if not task.done():
             task.cancel()
             self._loop.call_later(CANCEL_S, self._cancel, task)
@@ -163,7 +167,7 @@ class NatsLine:
     def _let_go(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller has it, or waits no more
+            task.exception()  # its caller has the error, or waits no more
 
     async def connected(self) -> None:
         """Wait for a connection."""
@@ -172,11 +176,11 @@ class NatsLine:
     async def request(
         self, subject: str, data: bytes, headers: dict[str, str] | None = None
     ) -> NatsMessage:
-        """Send a request and wait for its one answer; see `converse`."""
+        """Send a request and return its single answer; see `converse`."""
         heard: list[NatsMessage] = []
 
-        def take(one: NatsMessage) -> bool:
-            heard.append(one)
+        def take(answer: NatsMessage) -> bool:
+            heard.append(answer)
             return True
 
         await self.converse(subject, data, take, headers)
@@ -189,16 +193,16 @@ class NatsLine:
         take: Callable[[NatsMessage], bool],
         headers: dict[str, str] | None = None,
     ) -> None:
-        """Send a request that many messages may answer; `take` says whether one was the last.
+        """Send a request with many answers; `take` says whether an answer is the last.
 
-        Raises `Unreachable` if it was not sent, or no server answers such requests now; `Lost` if
-        the connection went meanwhile.
+        Raises `Unreachable` if the request was not sent, or no server answers such requests now;
+        `Lost` if the connection was lost meanwhile.
         """
         ended: asyncio.Future[int] = self._loop.create_future()
 
-        def hear(one: NatsMessage) -> None:
-            if not ended.done() and (one.status == NO_RESPONDERS or take(one)):
-                ended.set_result(one.status)
+        def hear(answer: NatsMessage) -> None:
+            if not ended.done() and (answer.status == NO_RESPONDERS or take(answer)):
+                ended.set_result(answer.status)
 
         token = str(next(self._tokens))
         self._answers[token] = hear
@@ -264,13 +268,13 @@ class NatsLine:
             await asyncio.wait((life, ending), return_when=asyncio.FIRST_COMPLETED)
             life.cancel()
             await asyncio.wait((life,))
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
+        remaining = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in remaining:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*remaining, return_exceptions=True)
 
     async def _connection(self) -> None:
-        """One client, until it gives up: it connects again by itself, but not after a refusal."""
+        """Run a client until it gives up: it reconnects by itself, but not after a refusal."""
         client: Any = Client()
         over = asyncio.Event()
 
@@ -318,7 +322,7 @@ class NatsLine:
         self.trouble = str(error) or type(error).__name__
         if isinstance(error, AuthorizationError) or "authorization" in self.trouble.lower():
             self.refusal = (
-                f"NATS at {self.place} does not let this node in: say who it is, as "
+                f"NATS at {self.place} does not admit this node: name its credentials, as "
                 "nats://USER:PASSWORD@HOST:PORT or nats://TOKEN@HOST:PORT"
             )
         elif isinstance(error, _Unfit):
@@ -330,7 +334,8 @@ class NatsLine:
             )
 
     def _guarded(self, client: Any, value: str) -> Callable[[], str]:
-        """A credential, which is asked for when it is sent: not to a server that speaks plainly."""
+        """Return a function that gives a credential when it is sent, but never to a server without
+        TLS."""
 
         def give() -> str:
             self._check_tls(client)
@@ -346,7 +351,7 @@ class NatsLine:
             )
 
     def _check(self, client: Any) -> None:
-        """Whether the server is one that can be used."""
+        """Refuse a server that cannot be used."""
         self._check_tls(client)
         version = str(client._server_info.get("version", "unknown"))
         if not is_new_enough(version):
@@ -361,4 +366,4 @@ class NatsLine:
 
 
 class _Unfit(NatsError):
-    """A server that was reached, and cannot be used."""
+    """A reachable server that cannot be used."""

@@ -1,14 +1,14 @@
-"""The shared log on NATS JetStream: one stream of one subject, on as many servers as keep a quorum.
+"""The shared log on NATS JetStream: a stream with one subject, replicated by a quorum of servers.
 
-| what is asked | what JetStream is asked |
+| operation | request to JetStream |
 |---|---|
 | append | publish, with the header Nats-Expected-Last-Sequence |
-| read | a direct get of many messages, from any server that holds the stream; one by one from the server that leads it, if the nearest one has not caught up |
-| held | the stream's state, from the server that leads it |
+| read | a direct get of many messages, from any server that holds the stream; message by message from the leading server, if the nearest server has not caught up |
+| held | the stream's state, from its leading server |
 | trim | a purge below a sequence |
-| hand over | that the server which leads the stream steps down, for another one |
+| hand over | a step-down of the stream's leading server in favour of another server |
 
-An appended entry is made known to all readers by a message that nothing depends on: a reader that
+A message tells all readers of an appended entry. Nothing depends on that message: a reader that
 misses it looks again after `LOOK_S`.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.cluster.nats.connection import Lost, NatsLine, NatsMessage
+from millstream.cluster.nats.connection import Lost, NatsConnection, NatsMessage
 from millstream.cluster.nats.jetstream_answer import (
     DONE,
     NO_PEERS,
@@ -42,42 +42,45 @@ from millstream.cluster.shared_log import (
 )
 
 ENTRY_BYTES_MAX = 1_000_000
-"""The largest entry: below NATS' own default for a message, with room for its headers."""
+"""The largest entry: below NATS' default limit of a message, with space for its headers."""
 STREAM_BYTES_MAX = 256 << 20
-"""A stream that was not trimmed for too long takes nothing new, so that no disk fills up."""
+"""A stream that was not trimmed for too long refuses new entries, so that no disk fills up."""
 TRY_S = 2.0
-"""How long one request about the stream may take; a server without a leader does not answer."""
+"""How long a request about the stream may take; a server without a leader does not answer."""
 PAUSE_S = 0.1
 LOOK_S = 0.25
-"""How long a reader that heard of nothing new waits before it looks again."""
+"""The interval at which a reader without news looks for entries."""
 SOON_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
-"""How long it waits if there is something new, and the nearest server does not have it yet."""
+"""Growing pauses of a reader that knows of a new entry which the nearest server does not have yet.
+"""
 CHECK_S = 1.0
-"""How often a reader that waits looks whether what it waits for can still come."""
+"""The interval at which a waiting reader checks whether its next entry can still come."""
 CERTAIN_S = 3.0
-"""How long a stream must be missing, or too short, until that is believed.
+"""How long a stream must be missing, or too short, until a node believes it.
 
 A server that has just begun to lead may not know the stream's end for a moment.
 """
 MESSAGES_MAX = 10_000
 LED_MESSAGES_MAX = 50
-"""How many entries one read asks the leading server for: each takes a request of its own."""
+"""Entries that one read requests from the leading server: each takes a separate request."""
 BEHIND = "millstream-behind"
-"""In a stream's metadata: the hash that its first entry follows, if it was begun behind stores."""
+"""A key of the stream's metadata: the hash that the first entry follows, if stores existed before.
+"""
 
 
 class Unfit(Unreachable):
-    """NATS cannot keep the log, however long one waits: it says why, and what to change."""
+    """NATS cannot store the log, however long a caller waits: the error names the reason and the
+    remedy."""
 
 
 class _Doubt:
-    """Something that is said to be so, and is believed once it was said for long enough."""
+    """An observation that is believed once it was repeated for long enough."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
     def is_certain(self, is_so: bool) -> bool:
-        """Whether it has been so for `CERTAIN_S`, at each time that it was asked."""
+        """Record an observation; True if every observation of the last `CERTAIN_S` was positive."""
         if not is_so:
             self._since = None
             return False
@@ -92,41 +95,42 @@ class _Attempt:
 
 
 class JetStreamLog:
-    """A `SharedLog` on JetStream. It owns the line that it was given."""
+    """A `SharedLog` on JetStream, which owns the connection."""
 
-    def __init__(self, line: NatsLine, cluster: str, *, replicas: int = 3) -> None:
-        """The log of a cluster; it need not exist yet: see `found`."""
-        self.place = f"the shared log of {cluster} on NATS at {line.place}"
+    def __init__(self, connection: NatsConnection, cluster: str, *, replicas: int = 3) -> None:
+        """Prepare the log of a cluster, which need not exist yet: `found` creates it."""
+        self.place = f"the shared log of {cluster} on NATS at {connection.place}"
         self.entry_bytes_max = ENTRY_BYTES_MAX
-        self._line = line
+        self._connection = connection
         self._cluster, self._replicas = cluster, replicas
         self.stream = f"millstream-{cluster}"
         self.servers = StreamServers()
-        """Which servers keep the stream, and which of them leads it, as was heard last."""
+        """The servers of the stream and its leading server, as of the last answer."""
         self._subject = f"millstream.{cluster}.log"
         self._grown = f"millstream.{cluster}.grown"
         self._last = 0
-        """The newest entry that was heard of."""
+        """The newest entry that was announced."""
         self._news = asyncio.Event()
         self._missing, self._short, self._lags = _Doubt(), _Doubt(), _Doubt()
         self._led_last = 0
-        """The newest entry that the leading server has, as it last said."""
+        """The newest entry of the leading server, as of its last answer."""
         self._checked_at = float("-inf")
-        line.subscribe(self._grown, self._hear)
+        connection.subscribe(self._grown, self._hear)
 
     def ready(self, *, timeout_s: float) -> None:
         """Wait for a connection to a server. Raises `Unreachable`."""
         try:
-            self._line.call(self._line.connected(), timeout_s=timeout_s)
+            self._connection.call(self._connection.connected(), timeout_s=timeout_s)
         except TimeoutError:
-            raise Unreachable(f"{self.place}: {self._line.trouble}") from None
+            raise Unreachable(f"{self.place}: {self._connection.trouble}") from None
 
     def found(self, *, timeout_s: float, first: int = 1, behind: bytes = b"") -> None:
-        """Make the stream, unless there is one; its first entry gets the sequence `first`.
+        """Create the stream unless it exists; its first entry gets the sequence `first`.
 
-        `behind` is the hash that this entry will follow, if stores with a history go on there. Raises `Unreachable` as long as its servers have no quorum.
+        `behind` is the hash that this entry will follow, if stores with a history continue there.
+        Raises `Unreachable` while the servers have no quorum.
         """
-        wanted = {
+        config = {
             "name": self.stream,
             "subjects": [self._subject],
             "num_replicas": self._replicas,
@@ -139,14 +143,16 @@ class JetStreamLog:
             "first_seq": first,
             "metadata": {BEHIND: behind.hex()} if behind else {},
         }
-        self._ask("STREAM.CREATE", wanted, timeout_s=timeout_s)
+        self._ask("STREAM.CREATE", config, timeout_s=timeout_s)
 
     def rehearse(self, *, timeout_s: float) -> None:
-        """Make a stream like it and delete that again: what could not be made is not replaced.
+        """Create a similar stream and delete it again, before the real stream is replaced.
 
         Raises `Unreachable` with the reason.
         """
-        beside = JetStreamLog(self._line, f"{self._cluster}-rehearsed", replicas=self._replicas)
+        beside = JetStreamLog(
+            self._connection, f"{self._cluster}-rehearsed", replicas=self._replicas
+        )
         beside.drop(
             timeout_s=timeout_s
         )  # one of a rehearsal that was broken off may have other replicas
@@ -154,74 +160,78 @@ class JetStreamLog:
         beside.drop(timeout_s=timeout_s)
 
     def drop(self, *, timeout_s: float) -> None:
-        """Delete the stream with all that is in it; it may be gone already."""
+        """Delete the stream with all entries; it may be gone already."""
         self._ask("STREAM.DELETE", None, timeout_s=timeout_s)
 
     def append(self, data: bytes, *, after: int, timeout_s: float) -> int:
-        """Store an entry if the last sequence is `after`, on a quorum's disks."""
+        """Store an entry on a quorum's disks if the last sequence is `after`."""
         if len(data) > self.entry_bytes_max:
             raise ValueError(
                 f"an entry has at most {self.entry_bytes_max:,} bytes, not {len(data):,}"
             )
         attempt = _Attempt()
         try:
-            sequence = self._line.call(self._append(data, after, attempt), timeout_s=timeout_s)
+            sequence = self._connection.call(
+                self._append(data, after, attempt), timeout_s=timeout_s
+            )
         except (TimeoutError, Lost, Unreachable) as error:
             why = str(error) or f"no answer within {timeout_s:g} s"
             if attempt.is_sent:
                 raise Unsure(f"{self.place}: {why}") from error
             raise Unreachable(f"{self.place}: {why}") from error
-        self._line.publish(self._grown, str(sequence).encode())
+        self._connection.publish(self._grown, str(sequence).encode())
         return sequence
 
     def read(self, after: int, *, bytes_max: int, timeout_s: float) -> list[Stored]:
-        """Entries after a sequence, as the nearest server has them; waits for the first."""
+        """Read the entries after a sequence from the nearest server; wait for the first."""
         trouble: list[str] = []
         try:
-            return self._line.call(self._read(after, bytes_max, trouble), timeout_s=timeout_s)
+            return self._connection.call(self._read(after, bytes_max, trouble), timeout_s=timeout_s)
         except TimeoutError:
             if trouble:
                 raise Unreachable(f"{self.place}: {trouble[-1]}") from None
             return []
 
     def held(self, *, timeout_s: float) -> Held:
-        """What the stream holds."""
+        """Return the extent of the stream."""
         return self.span(timeout_s=timeout_s).held
 
     def entry(self, sequence: int, *, timeout_s: float) -> bytes | None:
-        """One entry, as the server that leads the stream has it."""
-        found = self._ask("STREAM.MSG.GET", {"seq": sequence}, timeout_s=timeout_s).message
-        return None if found is None else found.data
+        """Return an entry from the leading server."""
+        message = self._ask("STREAM.MSG.GET", {"seq": sequence}, timeout_s=timeout_s).message
+        return None if message is None else message.data
 
     def begun_behind(self, *, timeout_s: float) -> bytes:
-        """The hash that the stream's first entry of all follows; empty if that is not known."""
+        """Return the hash that the very first entry follows; empty if unknown."""
         config = self._ask("STREAM.INFO", None, timeout_s=timeout_s).config
         return bytes.fromhex(config.metadata.get(BEHIND, ""))
 
     def span(self, *, timeout_s: float) -> StreamState:
-        """What the stream holds, and how large it is."""
+        """Return the extent and the size of the stream."""
         state = self._ask("STREAM.INFO", None, timeout_s=timeout_s).state
         assert state is not None, "JetStream's answer about a stream has its state"
         return state
 
     def trim(self, before: int, *, timeout_s: float) -> None:
-        """Purge what lies below a sequence."""
+        """Purge the entries below a sequence."""
         if before > 1:
             self._ask("STREAM.PURGE", {"seq": before}, timeout_s=timeout_s)
 
     def look(self, *, timeout_s: float) -> StreamServers:
-        """Which servers keep the stream, asked anew."""
+        """Ask again which servers hold the stream."""
         self._ask("STREAM.INFO", None, timeout_s=timeout_s)
         return self.servers
 
     def hand_over(self, server: str, *, timeout_s: float) -> None:
-        """Have another server lead the stream; `servers` then says which one does.
+        """Let another server lead the stream; `servers` then names the new leader.
 
-        Its servers and what they hold stay as they are. Raises `Unreachable` if it takes too long.
+        The servers and their entries stay. Raises `Unreachable` after the timeout.
         """
-        asked = {"placement": {"preferred": server}}
+        request = {"placement": {"preferred": server}}
         try:
-            self._line.call(self._hand_over(msgspec.json.encode(asked)), timeout_s=timeout_s)
+            self._connection.call(
+                self._hand_over(msgspec.json.encode(request)), timeout_s=timeout_s
+            )
         except TimeoutError:
             why = f"it has no other leading server within {timeout_s:g} s"
             raise Unreachable(f"{self.place}: {why}") from None
@@ -229,18 +239,22 @@ class JetStreamLog:
             raise Unreachable(f"{self.place}: {error}") from error
 
     def close(self) -> None:
-        """Close the line."""
-        self._line.close()
+        """Close the connection."""
+        self._connection.close()
 
-    def _ask(self, what: str, asked: dict[str, Any] | None, *, timeout_s: float) -> StreamAnswer:
+    def _ask(
+        self, operation: str, request: dict[str, Any] | None, *, timeout_s: float
+    ) -> StreamAnswer:
         trouble: list[str] = []
         try:
-            return self._line.call(self._answer(what, asked, trouble), timeout_s=timeout_s)
+            return self._connection.call(
+                self._answer(operation, request, trouble), timeout_s=timeout_s
+            )
         except TimeoutError:
-            why = trouble[-1] if trouble else self._line.trouble
+            why = trouble[-1] if trouble else self._connection.trouble
             raise Unreachable(f"{self.place}: in vain for {timeout_s:g} s: {why}") from None
 
-    # On the line's loop.
+    # Coroutines on the connection's loop.
 
     def _hear(self, heard: NatsMessage) -> None:
         self._last = max(self._last, int(heard.data))
@@ -248,11 +262,11 @@ class JetStreamLog:
         self._news = asyncio.Event()
 
     async def _append(self, data: bytes, after: int, attempt: _Attempt) -> int:
-        await self._line.connected()
+        await self._connection.connected()
         attempt.is_sent = True
         headers = {"Nats-Expected-Last-Sequence": str(after)}
         try:
-            heard = await self._line.request(self._subject, data, headers)
+            heard = await self._connection.request(self._subject, data, headers)
         except Unreachable:
             attempt.is_sent = False
             raise
@@ -261,19 +275,19 @@ class JetStreamLog:
             return answer.seq
         if answer.error.err_code in WRONG_SEQUENCE:
             raise Overtaken(f"{self.place}: {answer.error.description}, not {after}")
-        # The server may have refused it, or failed after others had stored it.
+        # The server may have refused the entry, or failed after other servers had stored it.
         raise Lost(answer.error.description)
 
     async def _answer(
-        self, what: str, asked: dict[str, Any] | None, trouble: list[str]
+        self, operation: str, request: dict[str, Any] | None, trouble: list[str]
     ) -> StreamAnswer:
-        """Ask until there is an answer: what is asked so may be asked twice."""
-        data = b"" if asked is None else msgspec.json.encode(asked)
+        """Repeat a harmless request until JetStream answers."""
+        data = b"" if request is None else msgspec.json.encode(request)
         while True:
-            await self._line.connected()
+            await self._connection.connected()
             try:
-                answer = await self._once(what, data)
-                if answer.error is None or answer.error.err_code == DONE.get(what):
+                answer = await self._once(operation, data)
+                if answer.error is None or answer.error.err_code == DONE.get(operation):
                     self._missing.is_certain(False)
                     return answer
                 if self._missing.is_certain(answer.is_missing):
@@ -286,7 +300,7 @@ class JetStreamLog:
             await asyncio.sleep(PAUSE_S)
 
     def _explained(self, error: Refusal) -> str:
-        """What can be done about an error; raises `Unfit` if waiting is of no use."""
+        """Return the remedy of an error. Raises `Unfit` if waiting is useless."""
         if (remedy := UNFIT.get(error.err_code)) is not None:
             raise Unfit(f"{self.place} cannot be kept there ({error.description}): {remedy}")
         if error.err_code == NO_PEERS:
@@ -296,10 +310,10 @@ class JetStreamLog:
             )
         return error.description
 
-    async def _once(self, what: str, data: bytes) -> StreamAnswer:
+    async def _once(self, operation: str, data: bytes) -> StreamAnswer:
         try:
             async with asyncio.timeout(TRY_S):
-                heard = await self._line.request(f"$JS.API.{what}.{self.stream}", data)
+                heard = await self._connection.request(f"$JS.API.{operation}.{self.stream}", data)
             answer = decode_answer(heard)
         except TimeoutError:
             raise Unreachable("no server answers for JetStream") from None
@@ -309,38 +323,38 @@ class JetStreamLog:
             self.servers = answer.cluster
         return answer
 
-    async def _hand_over(self, asked: bytes) -> None:
+    async def _hand_over(self, request: bytes) -> None:
         before = self.servers.leader
-        answer = await self._once("STREAM.LEADER.STEPDOWN", asked)
+        answer = await self._once("STREAM.LEADER.STEPDOWN", request)
         if answer.error is not None:
             raise Unreachable(f"{self.place}: {answer.error.description}")
         while self.servers.leader in ("", before):
             await asyncio.sleep(SOON_S[-1])
-            with suppress(Lost, Unreachable):  # while none leads, none answers
+            with suppress(Lost, Unreachable):  # without a leader, no server answers
                 await self._once("STREAM.INFO", b"")
 
     async def _read(self, after: int, bytes_max: int, trouble: list[str]) -> list[Stored]:
         tries = 0
         while True:
-            await self._line.connected()
+            await self._connection.connected()
             news = self._news
             try:
-                found = await self._fetch(after, bytes_max)
+                stored = await self._fetch(after, bytes_max)
                 trouble.clear()
             except (Lost, Unreachable) as error:
-                found = []
+                stored = []
                 trouble.append(str(error))
-            if found:
+            if stored:
                 self._lags.is_certain(False)
-                return found
+                return stored
             try:
                 await self._check(after)
                 if self._lags.is_certain(self._led_last > after):
-                    found = await self._fetch_led(after, bytes_max)
+                    stored = await self._fetch_led(after, bytes_max)
             except (Lost, Unreachable) as error:
                 trouble.append(str(error))
-            if found:
-                return found
+            if stored:
+                return stored
             is_due = self._last > after and tries < len(SOON_S)
             try:
                 async with asyncio.timeout(SOON_S[tries] if is_due else LOOK_S):
@@ -350,32 +364,32 @@ class JetStreamLog:
                 tries += 1
 
     async def _fetch(self, after: int, bytes_max: int) -> list[Stored]:
-        found: list[Stored] = []
+        stored: list[Stored] = []
 
         def take(heard: NatsMessage) -> bool:
             if heard.status:
-                return True  # the end of the batch, or nothing there
-            if (sequence := int(heard.headers["Nats-Sequence"])) == after + len(found) + 1:
-                found.append(Stored(sequence, heard.data))
+                return True  # the end of the batch, or no message
+            if (sequence := int(heard.headers["Nats-Sequence"])) == after + len(stored) + 1:
+                stored.append(Stored(sequence, heard.data))
             return False
 
-        asked = {"seq": after + 1, "batch": MESSAGES_MAX, "max_bytes": bytes_max}
+        request = {"seq": after + 1, "batch": MESSAGES_MAX, "max_bytes": bytes_max}
         subject = f"$JS.API.DIRECT.GET.{self.stream}"
         try:
             async with asyncio.timeout(TRY_S):
-                await self._line.converse(subject, msgspec.json.encode(asked), take)
+                await self._connection.converse(subject, msgspec.json.encode(request), take)
         except (TimeoutError, Lost):
-            if not found:
+            if not stored:
                 raise Unreachable("no server answers for JetStream") from None
-        return found
+        return stored
 
     async def _fetch_led(self, after: int, bytes_max: int) -> list[Stored]:
-        """Entries as the leading server has them.
+        """Read entries from the leading server.
 
-        A server that was restarted may need 15 s and more until it has caught up: NATS gives each try
-        5 s, three times, and begins anew. A node whose own server it is would stand still meanwhile.
+        A restarted server may need 15 s and more to catch up: NATS gives each try 5 s, three times,
+        and starts again. A node that reads only from such a server would stand still meanwhile.
         """
-        found: list[Stored] = []
+        stored: list[Stored] = []
         size = 0
         last = min(self._led_last, after + LED_MESSAGES_MAX)
         for sequence in range(after + 1, last + 1):
@@ -383,13 +397,13 @@ class JetStreamLog:
             if answer.message is None:
                 break
             size += len(answer.message.data)
-            if found and size > bytes_max:
+            if stored and size > bytes_max:
                 break
-            found.append(Stored(sequence, answer.message.data))
-        return found
+            stored.append(Stored(sequence, answer.message.data))
+        return stored
 
     async def _check(self, after: int) -> None:
-        """Whether an entry that is not there can still come; asked once in a while."""
+        """Check at intervals whether a missing entry can still come."""
         if (now := _now()) < self._checked_at + CHECK_S:
             return
         self._checked_at = now

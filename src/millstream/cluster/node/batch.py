@@ -16,7 +16,7 @@ BATCH_BYTES_MAX = 4 * 1024 * 1024
 
 
 class OneMore:
-    """Rows, and one more."""
+    """Rows, and an additional last row."""
 
     __slots__ = ("_last", "_rows")
 
@@ -35,19 +35,19 @@ class OneMore:
 
 
 class EntryBatch:
-    """Entries behind a position, as far as they were added."""
+    """Consecutive entries behind a position."""
 
     def __init__(self, position: Position, chunks: list[bytes], chunks_of: bytes) -> None:
         self.position = position
-        """Behind the last entry that was added."""
+        """The position behind the last added entry."""
         self.chunks, self.chunks_of = list(chunks), chunks_of
-        """Pieces whose end has not come yet, and the id that they share."""
+        """Pieces whose last piece has not arrived, and their id."""
         self.clear()
 
     def clear(self) -> None:
-        """What was gathered is stored."""
+        """Start an empty batch: the gathered entries are stored."""
         self.noted: Position | None = None
-        """Behind the last entry whose position is stored."""
+        """The position behind the last noted entry."""
         self.commits = 0
         self.is_full = False
         self._merged = MergedCommits()
@@ -55,7 +55,7 @@ class EntryBatch:
         self._tables: list[SharedCommit] = []
 
     def add(self, stored: Stored) -> tuple[SharedEntry, EpochBody | None]:
-        """One more entry; answers it, and what it says if it is an epoch. Raises `Differs`."""
+        """Add an entry; return the entry, and the body of an epoch. Raises `Differs`."""
         sequence, data = stored
         entry = entries.decode(sequence, data)
         if entry.previous != self.position.hash:
@@ -82,7 +82,7 @@ class EntryBatch:
         return entry, epoch
 
     def write(self, writer: Writer) -> None:
-        """Apply what was gathered, with the position behind it."""
+        """Apply the gathered entries, with the position behind them."""
         assert self.noted is not None
         for body in self._tables:
             changes.apply(writer, body.tables)
@@ -112,7 +112,7 @@ class EntryBatch:
 
 
 class MergedCommits:
-    """Several commits as one: applied, it leaves the rows as they would, one after the other."""
+    """Several commits merged into one with the same effect on the rows."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
@@ -120,7 +120,7 @@ class MergedCommits:
         self._ranges: list[tuple[bytes, bytes]] = []
 
     def add(self, body: SharedCommit) -> None:
-        """One more commit, after all that were added."""
+        """Add a commit behind the commits that were added before."""
         rows = self._rows
         for key in body.deletes:
             rows.pop(key, None)
@@ -132,6 +132,6 @@ class MergedCommits:
         rows.update(body.rows)
 
     def finish(self, position: Position) -> Commit:
-        """All of them, and the position behind them."""
+        """Return the merged commit, with the position behind it."""
         self._rows.update((position.row(),))
         return Commit(list(self._rows.items()), list(self._deletes), self._ranges)

@@ -1,8 +1,8 @@
 """The replicated engine: a node's own rows, written only by the leader and only with its quorum.
 
-The store above knows nothing of the cluster. On a node that does not lead it sees commits come as if
-another process had made them; there the engine is read-only, and every write is refused with
-`NotLeader` before anything is done.
+The store above knows nothing of the cluster. On a follower the store observes commits as if another
+process had made them; the engine is then read-only, and refuses every write with `NotLeader` before
+anything is done.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from millstream.record import SqlResult
 
 
 class ReplicatedEngine:
-    """An engine around a node's own."""
+    """An engine around a node's own engine."""
 
     shared = True
     writes_alone = True
-    """Other nodes have rows of their own."""
+    """Other nodes have separate rows."""
 
     def __init__(self, member: ClusterMember) -> None:
         self._member = member
@@ -63,9 +63,10 @@ class ReplicatedEngine:
         self._inner.on_upkeep_due = call
 
     def write(self, *, waits: bool = True) -> ReplicatedWriter:
-        """The leader's turn to write; raises `NotLeader` elsewhere.
+        """Return the leader's turn to write. Raises `NotLeader` on a follower.
 
-        A commit waits for other machines: an event loop, which does not wait, never makes one itself.
+        A commit waits for other machines, so an event loop, which never waits, does not commit
+        itself.
         """
         self._member.check_leads()
         if not waits:
@@ -80,20 +81,20 @@ class ReplicatedEngine:
         """The sequence of this node's newest delta."""
         return self._inner.last_seq()
 
-    def await_change(self, seen: int, stop: threading.Event) -> bool:
-        """Block until the node has applied something; for a moment only."""
+    def await_change(self, sequence: int, stop: threading.Event) -> bool:
+        """Block for a moment, until the node has applied entries."""
         with self._member.changed:
-            if stop.is_set() or self.last_seq() != seen:
+            if stop.is_set() or self.last_seq() != sequence:
                 return not stop.is_set()
             self._member.changed.wait(TURN_S)
-        return not stop.is_set() and self.last_seq() != seen
+        return not stop.is_set() and self.last_seq() != sequence
 
     def upkeep(self, alone: AbstractContextManager[object]) -> None:
-        """Checkpoints are every node's own."""
+        """Run the upkeep of this node: checkpoints are local."""
         self._inner.upkeep(_Both(alone, self._member.turn))
 
     def shortage(self) -> Shortage | None:
-        """Whether this node's disk has too little room."""
+        """Return the shortage of space on this node's disk, if there is one."""
         return self._inner.shortage()
 
     def folder(self) -> Path | None:
@@ -106,12 +107,12 @@ class ReplicatedEngine:
 
     @property
     def scrub_share(self) -> float:
-        """Every node scrubs its own file."""
+        """Return the share of time for scrubbing: every node scrubs its own file."""
         return cast(Scrubbable, self._inner).scrub_share
 
     @property
     def scrub_stages(self) -> tuple[str, ...]:
-        """Those of this node's rows."""
+        """The scrub stages of this node's file."""
         return cast(Scrubbable, self._inner).scrub_stages
 
     def scrub(self, stage: str, at: str, bounds: StepBounds, needs: Reference) -> ScrubStep:
@@ -127,7 +128,7 @@ class ReplicatedEngine:
         self._member.recover()
 
     def close(self) -> None:
-        """Nothing: the node has the rows, and closes them when it stops."""
+        """Do nothing: the node closes the rows when it stops."""
 
     def describe(self) -> dict[str, Any]:
         """Facts of this node's own engine."""
@@ -185,7 +186,7 @@ class ReplicatedWriter:
         return self._writer.first_seq()
 
     def commit(self, commit: Commit) -> None:
-        """Return when the quorum has the commit, and this node too.
+        """Return when a quorum and this node have stored the commit.
 
         Raises `NotLeader` or `NoQuorum` (nothing was stored), or `OutcomeUnknown`.
         """
@@ -193,12 +194,12 @@ class ReplicatedWriter:
         self._member.commit(self._writer, commit, tables)
 
     def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
-        """Run a statement on the application's own tables; what it changes travels with the commit."""
+        """Run a statement on the application's tables; its changes travel with the commit."""
         return self._recording().run(statement, parameters)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Statements inside it are undone if it is left by an exception."""
+        """Undo the statements inside if an exception leaves the block."""
         with self._recording().savepoint():
             yield
 
@@ -211,7 +212,7 @@ class ReplicatedWriter:
 
 
 class _Both:
-    """Two turns, taken one after the other; as often as one likes."""
+    """Two reusable locks, taken in order."""
 
     def __init__(
         self, first: AbstractContextManager[object], second: AbstractContextManager[object]

@@ -1,8 +1,8 @@
 """The inspection of a node's file when it starts: damage is found before the node may lead.
 
-A node reads little of its file, so damage in the rest would go unnoticed until the node leads and
-others depend on it. The inspection reads all of it, on a thread of its own. A very large file is not
-waited for without end: its node may lead, and steps down if damage is found after all.
+A node reads little of its file, so damage would go unnoticed until the node leads and others depend
+on it. The inspection reads the complete file on a separate thread. The node does not wait without
+end for a very large file: it may lead, and steps down if damage is found later.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _logger = logging.getLogger("millstream.cluster")
 
 
 class Verifiable(Protocol):
-    """What an engine has whose whole rows can be checked."""
+    """An engine whose rows can be verified completely."""
 
     def verify(self, stop: Callable[[], bool]) -> bool:
-        """Read everything; raises `CorruptionError` for damage. False if it was stopped."""
+        """Read every row. Raises `CorruptionError` for damage. False if stopped."""
 
 
 class Inspection:
-    """One look at everything in an engine; nothing is done for one that has no file."""
+    """Verifies all rows of an engine once, if the engine has a file."""
 
     def __init__(self, engine: Engine, *, clock: Clock, wait_s: float) -> None:
-        """Nothing runs yet."""
+        """Prepare; `start` begins."""
         self.damage = ""
-        """What is wrong; empty as long as nothing was found."""
+        """The damage; empty while no damage is known."""
         self._engine, self._clock, self._wait_s = engine, clock, wait_s
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -40,13 +40,13 @@ class Inspection:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether it runs, and not for so long that the node goes on without it."""
+        """Whether the inspection runs, and the node still waits for its result."""
         if self._thread is None or not self._thread.is_alive():
             return False
         return self._clock.seconds() < self._due_s
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start the inspection."""
         if hasattr(self._engine, "verify"):
             self._due_s = self._clock.seconds() + self._wait_s
             self._thread = threading.Thread(
@@ -55,7 +55,8 @@ class Inspection:
             self._thread.start()
 
     def stop(self) -> None:
-        """End it, and forget what it found: the file is closed, or exchanged for a sound one."""
+        """End the inspection, and forget its result: the file is closed, or exchanged for a sound
+        file."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()

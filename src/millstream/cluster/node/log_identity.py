@@ -1,10 +1,10 @@
-"""Continuity: whether the shared log is still the one that a store has followed.
+"""The identity of the shared log: whether it is still the log that a store has followed.
 
-A log that is gone, or shorter than the store, halts its node. That may pass: a server of NATS that was
-asked before it had caught up, or a disk that was not there yet. So a halted node goes on looking, more
-and more seldom. It resumes only on a proof: every entry carries the hash of the one before it, so one
-hash at the place of the store stands for which log this is and for all that came before. Where the log
-shows none there, the node stays halted. Where it shows another one, the halt is final.
+A node halts if the log is gone, or shorter than the store. The reason may pass: a NATS server
+answered before it had caught up, or a disk was not mounted yet. So a halted node checks again, at
+growing intervals. It resumes only on a proof: every entry carries the hash of the entry before, so
+one hash at the store's position proves the identity of the log and of all earlier entries. Without
+a hash at that position the node stays halted. With a different hash, the halt is final.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ REMEDY = (
 )
 
 
-class Continuity:
-    """What a node finds out about its shared log; only the node's loop asks."""
+class LogIdentity:
+    """A node's checks of its shared log; only the node's loop calls them."""
 
     def __init__(self, member: ClusterMember) -> None:
         self.resumes = 0
-        """How often the node went on by itself after a halt."""
+        """How often the node resumed by itself after a halt."""
         self._member, self._settings = member, member.settings
         self._due_s: float | None = None
         self._gap_s = self._settings.look_again_s
 
     def check(self) -> Held | None:
-        """What the shared log holds; None, and halted, if it is gone or too short."""
+        """Return the extent of the shared log; None, and the node halts, if the log is gone or too
+        short."""
         member, shared = self._member, self._member.shared
         position = member.position
         try:
             held = shared.held(timeout_s=self._settings.append_timeout_s)
         except Gone as error:
             if not position.sequence or position.closed:
-                raise Unreachable(str(error)) from error  # it may be made just now
+                raise Unreachable(str(error)) from error  # the log may be created just now
             self._halt(f"{shared.place} is gone. {REMEDY}", may_pass=True)
             return None
         if held.last >= position.sequence:
@@ -58,17 +59,18 @@ class Continuity:
         return None
 
     def check_same(self, held: Held) -> bool:
-        """Whether the log does not contradict what is on this node's disk; else the node halts for good.
+        """Whether the log agrees with the position on this node's disk; if it disagrees, the node
+        halts for good.
 
-        A log that shows nothing there is not contradicted: its next entry says which one it follows.
+        A log without an entry there does not disagree: the next entry will name its predecessor.
         """
         try:
             return not self._member.noted.sequence or self._prove(held) is not False
-        except Gone as error:  # since `held` was asked for: the next look says what that means
+        except Gone as error:  # gone since `held` was read: the next check decides
             raise Unreachable(str(error)) from error
 
     def look_again(self) -> bool:
-        """Whether a halted node has just resumed; it looks now and then, more and more seldom."""
+        """Check again at growing intervals; True if the halted node has just resumed."""
         member = self._member
         if not member.may_resume:
             return False
@@ -108,23 +110,24 @@ class Continuity:
             return False
         self.resumes += 1
         self._due_s = None
-        told = {"entry": position.sequence, "last": held.last, "why_halted": member.resumed}
-        _logger.warning("node_resumed", extra=told)
+        fields = {"entry": position.sequence, "last": held.last, "why_halted": member.resumed}
+        _logger.warning("node_resumed", extra=fields)
         return True
 
     def _prove(self, held: Held) -> bool | None:
-        """Whether the log has the hash of what is on disk; None if it shows none, False if another one.
+        """Compare the log's hash with the position on disk.
 
-        Then the node halts for good.
+        True: same log. False: another log, the node halts for good. None: the log does not go back
+        that far.
         """
         position = self._member.noted
         try:
-            found = self._hash_at(held, position.sequence)
+            log_hash = self._hash_at(held, position.sequence)
         except Differs as error:
             self._halt(str(error))
             return False
-        if found is None or found == position.hash:
-            return None if found is None else True
+        if log_hash is None or log_hash == position.hash:
+            return None if log_hash is None else True
         self._halt(
             f"entry {position.sequence} of {self._member.shared.place} is not the one that "
             "this store has applied: the log was exchanged, or this store belongs to another cluster"
@@ -137,7 +140,8 @@ class Continuity:
         self._member.halt(reason, may_pass=may_pass)
 
     def _hash_at(self, held: Held, sequence: int) -> bytes | None:
-        """The running hash behind an entry, as the log shows it: by the entry, or by what follows."""
+        """Return the running hash behind an entry, read from the entry itself or from its
+        successor."""
         shared, timeout_s = self._member.shared, self._settings.append_timeout_s
         if held.first <= sequence:
             data = shared.entry(sequence, timeout_s=timeout_s)

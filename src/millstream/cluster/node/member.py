@@ -1,8 +1,8 @@
-"""A member: one node's part in the shared log, as its store and its loop ask for it.
+"""A member: the part of a node that reads and appends the shared log, for its store and its loop.
 
-Everything happens in its `turn`, and there are no threads here: a leader's commits come from the
-store above, a follower's from the node's loop. Where the node stands is its `footing`, what it
-appends goes through its appender, and what it reads through its applier.
+Everything happens in its `turn`, and no thread runs here: the store above calls for a leader's
+commits, the node's loop for a follower's. `progress` holds the position in the shared log, the
+appender writes entries, and the applier applies them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millstream.cluster.node.appending import Appender, Pause
 from millstream.cluster.node.applying import Applier
 from millstream.cluster.node.batch import OneMore
 from millstream.cluster.node.leadership import Leadership
-from millstream.cluster.node.position import Footing, NeedsSnapshot
+from millstream.cluster.node.position import LogProgress, NeedsSnapshot
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Overtaken, SharedLog, Stored, Unreachable, Unsure
 from millstream.cluster.time import ClusterClock
@@ -32,7 +32,7 @@ from millstream.errors import (
 
 
 class ClusterMember:
-    """A node's store, and its place in the shared log."""
+    """A node's store, and its position in the shared log."""
 
     def __init__(
         self,
@@ -50,90 +50,91 @@ class ClusterMember:
         self.engine = engine
         self.clock, self.settings, self.leadership = clock, settings, leadership
         self.turn = threading.Lock()
-        self.footing = Footing(engine, clock=clock, leadership=leadership)
+        self.progress = LogProgress(engine, clock=clock, leadership=leadership)
         self.met_damage = ""
-        """What a read has met that is damaged here; the node's loop decides what follows from it."""
+        """Damage that a read has met; the node's loop decides how to react."""
         if hasattr(engine, "on_damage"):
             engine.on_damage = self._meet_damage
         self.may_reopen = False
-        """Whether another log has begun behind one that was closed, as the node has seen."""
+        """Whether a new log has begun behind a closed one, as far as the node knows."""
         self._campaigns: set[bytes] = set()
-        """The ids of epoch entries that this life of this node has sent."""
+        """The ids of the epoch entries that this process has sent."""
         self.appender = Appender(
-            self.footing, shared, settings=settings, not_leader=self.not_leader, pause=pause
+            self.progress, shared, settings=settings, not_leader=self.not_leader, pause=pause
         )
-        self.applier = Applier(self.footing, campaigns=self._campaigns)
+        self.applier = Applier(self.progress, campaigns=self._campaigns)
         self._doubt: str | None = None
-        """What interrupted a commit whose outcome is not known."""
+        """The error that interrupted a commit with an unknown outcome."""
 
-    # Where it stands.
+    # Position and health.
 
     @property
     def position(self) -> Position:
-        """Behind the last entry that was seen."""
-        return self.footing.position
+        """Return the position behind the last entry that was read."""
+        return self.progress.position
 
     @property
     def noted(self) -> Position:
-        """The position on disk."""
-        return self.footing.noted
+        """Return the position on disk."""
+        return self.progress.noted
 
     @property
     def changed(self) -> threading.Condition:
-        """Told whenever the position or the role has changed."""
-        return self.footing.changed
+        """Return the condition that is notified when the position or the role has changed."""
+        return self.progress.changed
 
     @property
     def halted(self) -> str:
-        """Why this node does nothing any more; empty if it does."""
-        return self.footing.halted
+        """Return why this node does nothing any more; empty if it runs."""
+        return self.progress.halted
 
     @property
     def damaged(self) -> str:
-        """Why this node never leads: its own rows are damaged; empty if they are not."""
-        return self.footing.damaged
+        """Return why this node never leads: its rows are damaged; empty if they are sound."""
+        return self.progress.damaged
 
     @property
     def stopped(self) -> str:
-        """Why this node writes nothing, whichever node led last; empty if it may."""
+        """Return why this node writes nothing, whichever node led last; empty if it may write."""
         return self.halted or (refusal.CLOSED if self.is_closed else "")
 
     @property
     def is_closed(self) -> bool:
-        """Whether the log ends here for good, and no other one has begun behind this store."""
+        """Whether the log was closed, and no new log has begun behind this store."""
         return self.position.closed and not self.may_reopen
 
     @property
     def may_resume(self) -> bool:
-        """Whether this node has halted for what may pass, and its own rows are sound."""
+        """Whether this node has halted for a reason that may pass, and its rows are sound."""
         is_damaged = bool(self.damaged or self.met_damage)
-        return bool(self.halted) and self.footing.may_pass and not is_damaged
+        return bool(self.halted) and self.progress.may_pass and not is_damaged
 
     @property
     def resumed(self) -> str:
-        """Why this node had halted last, before it went on by itself; empty if it never did."""
-        return self.footing.resumed
+        """Return the reason of the last halt from which this node resumed; empty without such a
+        halt."""
+        return self.progress.resumed
 
     @property
     def shared(self) -> SharedLog:
-        """The shared log; a standby that is promoted gets another one."""
+        """Return the shared log; promoting a standby replaces it."""
         return self.appender.shared
 
-    # What the store above asks for.
+    # Calls of the store above.
 
     def check_leads(self) -> None:
-        """Refuse to write on a node that does not lead."""
+        """Raise `NotLeader` on a node that does not lead."""
         if self._doubt is not None:
             raise OutcomeUnknown(f"the commit was interrupted ({self._doubt})", cause=self._doubt)
         if not self.leadership.leads or self.halted:
             raise self.not_leader()
 
     def not_leader(self) -> NotLeader:
-        """What a caller is told by a node that does not lead."""
+        """Return the error for a caller of a node that does not lead."""
         return refusal.not_leader(self.name, self.leadership, stopped=self.stopped)
 
     def commit(self, writer: Writer, commit: Commit, tables: list[TableChange]) -> None:
-        """Have the quorum keep a commit, and then keep it here; in the turn, by the leader."""
+        """Let a quorum store a commit, then store it here; in the leader's turn."""
         body = entries.pack(commit, tables, bytes_max=self.settings.commit_bytes_max)
         sent = False
         try:
@@ -145,11 +146,11 @@ class ClusterMember:
         except (NotLeader, NoQuorum):
             raise
         except MillstreamError as error:
-            self.footing.lose(shaken=sent)
+            self.progress.lose(shaken=sent)
             if not sent:
                 raise
             if isinstance(error, CorruptionError):
-                self.footing.damaged = str(error)
+                self.progress.damaged = str(error)
             raise OutcomeUnknown(
                 f"the cluster has the commit, and this node could not store it ({error}); it steps "
                 "down and replays it. Look whether it is there, or repeat it under a producer's "
@@ -158,35 +159,36 @@ class ClusterMember:
             ) from error
         except BaseException as error:
             self._doubt = f"{type(error).__name__}: {error}"
-            self.footing.lose(shaken=True)
+            self.progress.lose(shaken=True)
             raise
-        self.footing.note(position)
+        self.progress.note(position)
 
     @property
     def begun(self) -> int:
-        """How many appends were begun: one that is begun later shows that this node led then."""
+        """Return the number of begun appends: a later append proves that this node led afterwards."""
         return self.appender.begun
 
     def prove(self, since: int) -> None:
-        """Show that this node led after append number `since` was begun; in the turn."""
+        """Prove that this node led after append number `since` was begun; in the turn."""
         if self.appender.proven > since:
             return
         self.check_leads()
         self.appender.send_barrier()
 
     def recover(self) -> None:
-        """Make certain what is on disk, and go on from there."""
+        """Find out what is on disk, and continue from there."""
         with self.turn:
             self.engine.recover()
-            self._doubt, self.footing.is_shaken = None, False
-            self.footing.is_lost = self.footing.is_lost or not self.leadership.leads
+            self._doubt, self.progress.is_shaken = None, False
+            self.progress.is_lost = self.progress.is_lost or not self.leadership.leads
 
-    # What the node's loop asks for.
+    # Calls of the node's loop.
 
     def load(self) -> None:
-        """Begin with what is in the file, when the node starts or the file was exchanged; in the turn."""
-        self.footing.damaged = self.met_damage = ""
-        self.footing.reload()
+        """Load the position from the file, when the node starts or its file was exchanged; in the
+        turn."""
+        self.progress.damaged = self.met_damage = ""
+        self.progress.reload()
         view = self.position
         self.clock.follow(view, live=not view.sequence)
         self.leadership.start(
@@ -194,7 +196,7 @@ class ClusterMember:
         )
 
     def beat(self) -> bool:
-        """Show the others, and oneself, that this node leads; False if a commit just does so."""
+        """Send a heartbeat as the leader; False if a running commit serves as one."""
         if not self.turn.acquire(blocking=False):
             return False
         try:
@@ -205,39 +207,39 @@ class ClusterMember:
         return True
 
     def stand(self) -> None:
-        """Begin with what is on disk, if the position in memory is not to be trusted."""
+        """Reload the position from disk if the position in memory is not reliable."""
         with self.turn:
-            if self.footing.is_lost:
-                self.footing.reload()
+            if self.progress.is_lost:
+                self.progress.reload()
 
     def read(self, timeout_s: float) -> list[Stored]:
-        """What came after the position; by a follower."""
+        """Read the entries after the position, as a follower."""
         self.stand()
         after = self.position.sequence
         return self.shared.read(after, bytes_max=self.settings.read_bytes_max, timeout_s=timeout_s)
 
-    def apply(self, found: list[Stored]) -> None:
+    def apply(self, read_entries: list[Stored]) -> None:
         """Apply entries in order."""
         with self.turn:
-            if self.footing.is_lost:
-                self.footing.reload()
+            if self.progress.is_lost:
+                self.progress.reload()
             try:
-                if self.applier.apply(found):
+                if self.applier.apply(read_entries):
                     self.may_reopen = False
             except Differs as error:
                 self.halt(str(error))
             except BaseException as error:
-                self.footing.lose(shaken=True)
+                self.progress.lose(shaken=True)
                 if isinstance(error, CorruptionError):
-                    self.footing.damaged = str(error)
+                    self.progress.damaged = str(error)
                     raise NeedsSnapshot(str(error)) from error
                 raise
 
     def campaign(self) -> bool:
-        """Try to lead: append an epoch behind everything that was applied."""
+        """Try to lead: append an epoch behind all applied entries."""
         with self.turn:
-            footing = self.footing
-            if self.damaged or self.stopped or footing.is_lost or self.leadership.leads:
+            progress = self.progress
+            if self.damaged or self.stopped or progress.is_lost or self.leadership.leads:
                 return False
             body = EpochBody(self.name, self.address, self.engine.last_seq())
             epoch = self.position.epoch + 1
@@ -248,34 +250,38 @@ class ClusterMember:
                 position = self.appender.append(entry)
             except Overtaken:
                 return False
-            except (Unsure, Unreachable):  # if it is stored after all, it is read like any other
+            except (
+                Unsure,
+                Unreachable,
+            ):  # if the epoch was stored after all, it is read as any entry
                 self.leadership.retry(self.clock.seconds())
                 return False
-            footing.chunks = []
-            footing.write(position)
-            footing.begin(entry.epoch, body, own=True)
+            progress.chunks = []
+            progress.write(position)
+            progress.begin(entry.epoch, body, is_own=True)
             return True
 
     def halt(self, reason: str, *, may_pass: bool = False) -> None:
-        """Do nothing any more: going on could do harm; `may_pass` if a later look may show otherwise."""
-        self.footing.halt(reason, may_pass=may_pass)
+        """Do nothing any more, because going on could do harm; `may_pass` if a later check may
+        clear the halt."""
+        self.progress.halt(reason, may_pass=may_pass)
 
     def resume(self, *, backlog: int) -> bool:
-        """Go on after a halt that has passed; the entries up to `backlog` came meanwhile."""
+        """Resume after a halt that has passed; entries up to `backlog` were stored meanwhile."""
         with self.turn:
             if not self.may_resume:
                 return False
             self.applier.backlog = backlog
-            self.footing.resume()
+            self.progress.resume()
             return True
 
     def found_damage(self, reason: str) -> None:
-        """Lead no more: the rows here are damaged, and come from another node from now on."""
+        """Stop leading: the rows here are damaged, and must be fetched from another node."""
         with self.turn:
             if not self.damaged:
-                self.footing.damaged = reason
-                self.footing.lose()
+                self.progress.damaged = reason
+                self.progress.lose()
 
     def _meet_damage(self, error: CorruptionError) -> None:
-        """Called by any thread, in the middle of a read or a commit."""
+        """Note damage; any thread calls it, in the middle of a read or a commit."""
         self.met_damage = self.met_damage or str(error)

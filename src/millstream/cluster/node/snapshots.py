@@ -1,8 +1,9 @@
-"""Snapshots: a consistent copy of a node's file, and how it takes the place of another's.
+"""Snapshots: a consistent copy of a node's file, and how it replaces the file of another node.
 
-A copy is made on a connection to read, beside running commits. Its position row says where it stands
-in the shared log. The file that is exchanged is moved aside first: a crash in between leaves a node
-without rows, which takes another snapshot, and never a file with another one's write-ahead log.
+A read-only connection makes the copy beside running commits. The position row of the copy tells its
+place in the shared log. The replaced file is moved aside first: a crash in between leaves a node
+without rows, which takes another snapshot, and never a file with the write-ahead log of another
+file.
 """
 
 from __future__ import annotations
@@ -25,19 +26,21 @@ _logger = logging.getLogger("millstream.cluster")
 
 
 class Exchangeable(Protocol):
-    """What an engine has whose whole rows can be copied and exchanged."""
+    """An engine whose rows can be copied and exchanged completely."""
 
     def copy_to(self, path: Path) -> None:
         """Write a consistent copy of all rows and tables into a new file."""
 
     def exchange(self, path: Path, *, aside: Path) -> None:
-        """Put a file in the place of this one, which goes aside; reads wait meanwhile."""
+        """Replace the engine's file by another file, and move the old file aside; reads wait
+        meanwhile."""
 
 
 def open_member(path: Path, **options: Any) -> Engine:
-    """The engine of a node's own file; a damaged one goes aside, and the node begins without rows.
+    """Open the engine of a node's file. A damaged file is moved aside, and the node begins without
+    rows.
 
-    It then takes what it had from the shared log or from another node.
+    The node then recovers its rows from the shared log or from another node.
     """
     try:
         return _opened(path, options)
@@ -61,7 +64,7 @@ def _opened(path: Path, options: dict[str, Any]) -> Engine:
 
 
 def copy(engine: Engine, path: Path) -> Position:
-    """Make a snapshot of a node's store in a new file; answers where it stands in the shared log."""
+    """Make a snapshot of a node's store in a new file, and return its position in the shared log."""
     if not hasattr(engine, "copy_to"):
         raise InvalidInput(f"the rows of {engine.place} cannot be copied: they are in no file")
     cast(Exchangeable, engine).copy_to(path)
@@ -69,20 +72,20 @@ def copy(engine: Engine, path: Path) -> Position:
 
 
 def read_position(path: Path) -> Position:
-    """Where a file stands in the shared log; a damaged one raises `CorruptionError`."""
+    """Return the position of a file in the shared log. Raises `CorruptionError` for a damaged file."""
     engine = open_engine(path, mode="r")
     try:
         with engine.read() as snapshot:
             return decode_position(snapshot.get(keys.CLUSTER_KEY))
     finally:
         engine.close()
-        for ending in ("-wal", "-shm"):  # of a look at a file that nobody else has
+        for ending in ("-wal", "-shm"):  # left by this read; the file has no other reader
             with suppress(FileNotFoundError):
                 os.unlink(f"{path}{ending}")
 
 
 def exchange(engine: Engine, path: Path, *, keep_old: bool) -> None:
-    """Put a snapshot in the place of a node's file; a damaged one is kept aside, and never deleted."""
+    """Replace a node's file by a snapshot. A damaged file is kept aside, and never deleted."""
     place = Path(engine.place)
     aside = _free(place)
     _exchangeable(engine).exchange(path, aside=aside)
@@ -94,11 +97,11 @@ def exchange(engine: Engine, path: Path, *, keep_old: bool) -> None:
 
 
 def _free(place: Path) -> Path:
-    """A name beside a file that is not taken."""
+    """Return an unused name beside a file."""
     number = 1
-    while (found := place.with_name(f"{place.name}.aside-{number}")).exists():
+    while (path := place.with_name(f"{place.name}.aside-{number}")).exists():
         number += 1
-    return found
+    return path
 
 
 def _exchangeable(engine: Engine) -> Exchangeable:

@@ -1,4 +1,4 @@
-"""How a node stands, as it knows itself: for its server, its metrics, and all that ask."""
+"""The status of a node, for its server, its metrics and its users."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from msgspec import Struct
 from millstream.cluster.reports import Role
 
 
-class Standing(Struct, frozen=True):
-    """How a node stands."""
+class NodeState(Struct, frozen=True):
+    """The status of a node."""
 
     node: str
     address: str
     role: Role
     epoch: int
     leader: str | None
-    """The name of the leading node, if one is known."""
+    """The name of the leading node, if known."""
     leader_address: str | None
     sequence: int
-    """The last entry that is stored here, or was only seen."""
+    """The last entry that was read."""
     lag: int
-    """How many entries the node that is furthest ahead has more, by its last report."""
+    """How many entries this node is behind the longest log, by the last reports."""
     progress_age_s: float
-    """Seconds since this node last applied an entry; a leading node that is idle writes some too."""
+    """Seconds since this node last applied an entry; an idle leader writes entries too."""
     elections: int
-    """How often the leader changed, as this node has seen it."""
+    """How often the leader changed, as this node has observed."""
     replays: int
-    """Commits of other nodes that this one has applied."""
+    """Applied commits of other nodes."""
     snapshots: int
-    """How often it took a copy of another node's store."""
+    """How often this node fetched the store of another node."""
     barrier_s: float
     """How long the last proof for strong reads took."""
     reason: str = ""
-    """Why it has halted, cannot lead, or leads and cannot write."""
+    """Why the node has halted, cannot lead, or leads and cannot write."""
     resumes: int = 0
-    """How often it went on by itself after it had halted."""
+    """How often the node resumed by itself after a halt."""

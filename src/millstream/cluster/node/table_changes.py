@@ -1,9 +1,9 @@
-"""The application's own tables in a cluster: what `tx.sql` changed on the leader, applied elsewhere.
+"""The application's tables in a cluster: changes of `tx.sql` on the leader, applied on followers.
 
-What statements do to rows travels as changesets of SQLite's session extension: values, so a statement
-may ask for the time or for random numbers. What they do to the schema travels as the statement itself.
-A changeset knows a row by its primary key: a table without one, or with a row whose key is NULL, is
-refused. So are virtual and temporary tables, which no changeset describes.
+Changes to rows travel as changesets of SQLite's session extension. A changeset holds values, so a
+statement may use the time or random numbers. Changes to the schema travel as the statement itself.
+A changeset identifies a row by its primary key: a table without a key, or with a row whose key is
+NULL, is refused. Virtual and temporary tables are refused too, because no changeset describes them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOCAL = {
 
 
 class Recorder:
-    """Notes what the statements of one transaction change, in order."""
+    """Records the changes of a transaction's statements, in order."""
 
     def __init__(self, writer: SqlWriter) -> None:
         self._writer = cast(SqliteWriter, writer)
@@ -46,23 +46,23 @@ class Recorder:
         self._changes: list[TableChange] = []
         self._written: set[str] = set()
         self._gathers = False
-        """Whether it is the session that asks, rather than a statement."""
+        """Whether the session runs a query, rather than a statement."""
 
     def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
-        """Run a statement, and note what it changes."""
+        """Run a statement, and record its changes."""
         self._written.clear()
         self._writer.allowed, self._connection.exec_trace = self._allow, self._before
         try:
-            found = self._writer.sql(statement, parameters)
+            result = self._writer.sql(statement, parameters)
         finally:
             self._writer.allowed, self._connection.exec_trace = may_write, None
         for table in self._written:
             _check_key(self._connection, table)
-        return found
+        return result
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Statements inside it are undone, and forgotten, if it is left by an exception."""
+        """Undo and forget the statements inside if an exception leaves the block."""
         self._gather()
         before = len(self._changes)
         try:
@@ -74,12 +74,12 @@ class Recorder:
             raise
 
     def finish(self) -> list[TableChange]:
-        """What was changed, in order."""
+        """Return the changes in order."""
         self._gather()
         return self._changes
 
     def close(self) -> None:
-        """Let go; a second call does nothing."""
+        """Close the session; a second call does nothing."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -97,13 +97,15 @@ class Recorder:
         if action in _LOCAL:
             return apsw.SQLITE_DENY
         if action == apsw.SQLITE_PRAGMA and first == "table_xinfo":
-            return apsw.SQLITE_OK  # the session asks for it when a table is first changed
+            return (
+                apsw.SQLITE_OK
+            )  # the session asks for it when a table is changed for the first time
         if action in _ROWS and first is not None and not first.startswith("sqlite_"):
             self._written.add(first)
         return may_write(action, first, second, database, by)
 
     def _before(self, _cursor: apsw.Cursor, statement: str, _bindings: object) -> bool:
-        """Called with each single statement of a call, before it runs."""
+        """Prepare for a single statement of a call, before SQLite runs it."""
         if _SCHEMA.match(statement):
             self._gather()
             self._changes.append(TableChange(statement=statement))
@@ -114,25 +116,25 @@ class Recorder:
         return True
 
     def _gather(self) -> None:
-        """Take over what the session has seen, and end it."""
+        """Take over the session's changeset, and end the session."""
         if self._session is None:
             return
         self._gathers = True
         try:
-            if found := self._session.changeset():
-                self._changes.append(TableChange(changeset=found))
+            if changeset := self._session.changeset():
+                self._changes.append(TableChange(changeset=changeset))
         finally:
             self._gathers = False
             self.close()
 
 
 def _check_key(connection: apsw.Connection, table: str) -> None:
-    """Refuse a table whose rows cannot be named on another node."""
+    """Refuse a table whose rows cannot be identified on another node."""
     columns = connection.execute(
         "SELECT name, type, pk FROM pragma_table_info(?) ORDER BY pk", (table,)
     ).fetchall()
     if not columns:
-        return  # it was dropped
+        return  # the table was dropped
     key = [(str(name), str(kind)) for name, kind, number in columns if number]
     if not key:
         raise InvalidInput(
@@ -143,8 +145,10 @@ def _check_key(connection: apsw.Connection, table: str) -> None:
     if len(key) == 1 and key[0][1].upper() == "INTEGER":
         return
     empty = " OR ".join(f"{_quoted(name)} IS NULL" for name, _ in key)
-    found = connection.execute(f"SELECT 1 FROM {_quoted(table)} WHERE {empty} LIMIT 1").fetchall()
-    if found:
+    null_rows = connection.execute(
+        f"SELECT 1 FROM {_quoted(table)} WHERE {empty} LIMIT 1"
+    ).fetchall()
+    if null_rows:
         raise InvalidInput(
             f"tx.sql: the table {table} has a row with NULL in its PRIMARY KEY, and such rows cannot "
             "be told apart on the other nodes of the cluster; declare the key NOT NULL",
@@ -153,9 +157,9 @@ def _check_key(connection: apsw.Connection, table: str) -> None:
 
 
 def apply(writer: Writer, changes: Sequence[TableChange]) -> None:
-    """Do to the tables what the leader's transaction did; raises `Differs` if that is not possible."""
+    """Apply the leader's changes to the tables. Raises `Differs` if they do not fit."""
     connection = cast(SqliteWriter, writer).connection
-    # What triggers and cascades did on the leader is in the changesets.
+    # The changesets contain the effects of triggers and cascades on the leader.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
     try:
         for change in changes:
@@ -178,7 +182,7 @@ def apply(writer: Writer, changes: Sequence[TableChange]) -> None:
 
 
 def _conflict(reason: int, _change: object) -> int:
-    """Foreign keys hold once all pieces are there, as on the leader; anything else is a difference."""
+    """Ignore foreign keys until all pieces are applied, as on the leader; refuse other conflicts."""
     if reason == apsw.SQLITE_CHANGESET_FOREIGN_KEY:
         return apsw.SQLITE_CHANGESET_OMIT
     return apsw.SQLITE_CHANGESET_ABORT

@@ -1,7 +1,7 @@
-"""Trimming: the shared log forgets what a majority of the stores has, so that it stays small.
+"""Trimming: the shared log drops entries that a majority of the stores has, and stays small.
 
-Every entry that goes was applied and synced by a majority of the nodes. Below `URGENT_BYTES` it is
-also one that every node that was heard of has, so that none needs a snapshot for being slow.
+A majority of the nodes has applied and synced every dropped entry. Below `URGENT_BYTES`, every node
+that reports has the entry too, so that a slow node needs no snapshot.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from millstream.cluster.reports import Bulletin, NodeReport
+from millstream.cluster.reports import NodeReport, ReportChannel
 from millstream.cluster.shared_log import Gone, Held, Unreachable
 
 _logger = logging.getLogger("millstream.cluster")
 
 TRIM_BYTES = 64 << 20
-"""The leader trims from here on, to half of it."""
+"""The leader trims a log of this size to half of it."""
 URGENT_BYTES = 160 << 20
-"""From here on any node trims, and slow nodes are not waited for."""
+"""From this size on any node trims, and slow nodes are not waited for."""
 LOOK_S = 1.0
 TIMEOUT_S = 5.0
 HEARD_S = 10.0
-"""A node whose last report is older is not waited for."""
+"""A node with an older report is not waited for."""
 
 
 class Sized(Protocol):
-    """How large a shared log is."""
+    """The size and the extent of a shared log."""
 
     @property
     def bytes(self) -> int:
-        """What its entries take."""
+        """Bytes of the log's entries."""
 
     @property
     def held(self) -> Held:
-        """Which entries it holds."""
+        """The extent of the log."""
 
 
 class SizedLog(Protocol):
-    """A shared log that knows its size."""
+    """A shared log with a known size."""
 
     def span(self, *, timeout_s: float) -> Sized:
-        """What it holds."""
+        """Return its size and extent."""
 
     def trim(self, before: int, *, timeout_s: float) -> None:
         """Drop the entries below a sequence."""
@@ -55,7 +55,7 @@ def trim_before(
     members: int,
     leads: bool,
 ) -> int:
-    """The first entry that stays; 0 if nothing is to be dropped now."""
+    """Return the first entry to keep; 0 if nothing should be dropped now."""
     is_urgent = span.bytes >= URGENT_BYTES
     if not is_urgent and not (leads and span.bytes >= TRIM_BYTES):
         return 0
@@ -75,40 +75,40 @@ def trim_before(
 
 
 def _differ(reports: list[NodeReport]) -> bool:
-    """Whether two nodes say something else of the same entry: then everything stays as evidence."""
-    seen: dict[int, bytes] = {}
-    return any(seen.setdefault(one.sequence, one.hash) != one.hash for one in reports)
+    """Whether two nodes report different hashes of an entry. The log is then kept as evidence."""
+    hashes: dict[int, bytes] = {}
+    return any(hashes.setdefault(report.sequence, report.hash) != report.hash for report in reports)
 
 
 class Trimmer:
-    """A thread that looks now and then whether the shared log is too large."""
+    """A thread that checks at intervals whether the shared log is too large."""
 
     def __init__(
-        self, log: SizedLog, bulletin: Bulletin, *, members: int, leads: Callable[[], bool]
+        self, log: SizedLog, channel: ReportChannel, *, members: int, leads: Callable[[], bool]
     ) -> None:
-        """Nothing runs yet."""
+        """Prepare; `start` begins."""
         self.trims = 0
-        """How often something was dropped."""
-        self._log, self._bulletin = log, bulletin
+        """How often entries were dropped."""
+        self._log, self._channel = log, channel
         self._members, self._leads = members, leads
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="millstream-trimmer", daemon=True)
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; close the shared log first, so that it waits for nothing."""
+        """End the thread. Close the shared log first, so that no call waits."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def look(self) -> None:
-        """Drop what may go now."""
+        """Drop the entries that nobody needs."""
         span = self._log.span(timeout_s=TIMEOUT_S)
         before = trim_before(
-            span, self._bulletin.reports(), members=self._members, leads=self._leads()
+            span, self._channel.reports(), members=self._members, leads=self._leads()
         )
         if before:
             self._log.trim(before, timeout_s=TIMEOUT_S)
@@ -120,4 +120,4 @@ class Trimmer:
             try:
                 self.look()
             except (Gone, Unreachable):
-                pass  # the node says so itself, and with the reason
+                pass  # the node reports the reason itself

@@ -15,7 +15,7 @@ LAG_WARNING = 10_000
 
 async def check_cluster(seat: Seat) -> Check:
     """A leading node proves that it leads; another one must have heard of the cluster lately."""
-    stance = seat.node.standing()
+    stance = seat.node.state()
     if stance.role == "halted":
         return Check("cluster", "critical", f"this node has halted: {stance.reason}")
     if seat.leads:

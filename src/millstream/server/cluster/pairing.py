@@ -18,7 +18,7 @@ from millstream import __version__
 from millstream.clock import Clock, SystemClock
 from millstream.cluster import entry as entries
 from millstream.cluster.node.node import Node
-from millstream.cluster.node.status import Standing
+from millstream.cluster.node.status import NodeState
 from millstream.cluster.pair import (
     PRIMARY_SETTINGS,
     STANDBY_SETTINGS,
@@ -31,7 +31,7 @@ from millstream.cluster.pair import (
     note_superseded,
     write_mark,
 )
-from millstream.cluster.reports import BulletinBoard, NodeReport
+from millstream.cluster.reports import LocalReportChannel, NodeReport
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Gone, Unreachable
 from millstream.engine.open import open_engine
@@ -82,7 +82,7 @@ class Pairing:
         self._settings = settings
         self._log: OwnLog | None = None
         """The log of a node that leads."""
-        self._bulletin = BulletinBoard(self._clock.seconds)
+        self._channel = LocalReportChannel(self._clock.seconds)
         self._node: Node | None = None
         self._over = threading.Event()
         self._telling: threading.Thread | None = None
@@ -106,7 +106,7 @@ class Pairing:
             self._node = self._make_standby(url, engine)
         else:
             self._log = OwnLog(_sequence_of(engine))
-            self._node = self._make(url, engine, self._log, self._bulletin, PRIMARY_SETTINGS)
+            self._node = self._make(url, engine, self._log, self._channel, PRIMARY_SETTINGS)
             if self._of:
                 self._tell_former()
         return self._node
@@ -118,14 +118,14 @@ class Pairing:
         return self._make(url, engine, log, log, STANDBY_SETTINGS)
 
     def _make(
-        self, url: str, engine: Engine, log: Any, bulletin: Any, settings: NodeSettings
+        self, url: str, engine: Engine, log: Any, channel: Any, settings: NodeSettings
     ) -> Node:
         return Node(
             self._name,
             self._address or url,
             engine,
             log,
-            bulletin,
+            channel,
             clock=self._clock,
             settings=self._settings or settings,
             snapshots=self._fetch,
@@ -148,7 +148,7 @@ class Pairing:
         log, member = self._log, self.node.member
         if log is None:
             raise Conflict(f"node {self._name} is a standby itself: follow its primary")
-        self._bulletin.post(taken.standby)
+        self._channel.post(taken.standby)
         wait_s = min(taken.wait_s, WAIT_S_MAX)
         with member.changed:
             member.changed.wait_for(lambda: member.noted.sequence > taken.after, wait_s)
@@ -197,11 +197,11 @@ class Pairing:
         """A copy of the primary, by the address that this node was told."""
         Fetcher(self.key, ca=self.ca)(msgspec.structs.replace(source, address=self._of), path)
 
-    async def promote(self) -> Standing:
+    async def promote(self) -> NodeState:
         """Make this standby the primary. Raises `Conflict` if it is none, or has no rows."""
         return await asyncio.to_thread(self._promote)
 
-    def _promote(self) -> Standing:
+    def _promote(self) -> NodeState:
         if self._log is not None or not self._of:
             raise Conflict(f"node {self._name} is no standby: nothing is to be promoted")
         made: list[OwnLog] = []
@@ -213,14 +213,14 @@ class Pairing:
             return made[0]
 
         try:
-            self.node.promote(make, self._bulletin)
+            self.node.promote(make, self._channel)
         except BaseException:
             if made:
                 self._mark.unlink(missing_ok=True)
             raise
         self._log = made[0]
         self._tell_former()
-        return self.node.standing()
+        return self.node.state()
 
     def _note_promoted(self, before: entries.Position) -> None:
         """Keep on disk that this node is a primary now, and up to where it had the former one's."""

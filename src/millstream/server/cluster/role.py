@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from millstream.cluster.node.status import Standing
+from millstream.cluster.node.status import NodeState
 from millstream.cluster.read_level import STRONG, ReadLevel
 from millstream.cluster.reports import NodeReport
 from millstream.cluster.settings import ELECTION_S
@@ -42,9 +42,9 @@ class SeatNode(Protocol):
 
     name: str
     address: str
-    on_change: Callable[[Standing], None] | None
+    on_change: Callable[[NodeState], None] | None
 
-    def standing(self) -> Standing:
+    def state(self) -> NodeState:
         """How it stands now."""
 
     def reports(self) -> dict[str, tuple[NodeReport, float]]:
@@ -115,7 +115,7 @@ class Seat:
         self._proof: asyncio.Task[None] | None = None
         self._next_proof: asyncio.Task[None] | None = None
         node.on_change = self._on_change
-        self.stance = node.standing()
+        self.stance = node.state()
         """How the node stood when its role, the leader or the epoch last changed."""
 
     @property
@@ -169,7 +169,7 @@ class Seat:
             await self.prove()
 
     def _is_within(self, lag_s_max: float) -> bool:
-        stance = self.node.standing()
+        stance = self.node.state()
         return stance.lag == 0 and stance.progress_age_s <= lag_s_max
 
     async def prove(self) -> None:
@@ -181,7 +181,7 @@ class Seat:
 
     def sequence(self) -> int:
         """The last entry that this node has applied."""
-        return self.node.standing().sequence
+        return self.node.state().sequence
 
     async def reach(self, sequence: int) -> None:
         """Wait until this node has applied an entry of the shared log."""
@@ -205,21 +205,21 @@ class Seat:
         except TimeoutError:
             pass
 
-    def _on_change(self, stance: Standing) -> None:
+    def _on_change(self, stance: NodeState) -> None:
         """Called by the node's own thread."""
         try:
             self._loop.call_soon_threadsafe(self._note, stance)
         except RuntimeError:
             pass  # the server has stopped
 
-    def _note(self, stance: Standing) -> None:
+    def _note(self, stance: NodeState) -> None:
         self.stance = stance
         self._changed.set()
         self._changed = asyncio.Event()
 
     def look(self) -> None:
         """Ask the node anew how it stands: it may know of a leader by now."""
-        self.stance = self.node.standing()
+        self.stance = self.node.state()
 
     def close(self) -> None:
         """Hear no more of the node."""

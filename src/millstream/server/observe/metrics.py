@@ -286,7 +286,7 @@ def _of_cluster(core: Core) -> Iterator[Metric]:
     """Of a node: where it stands, and what it has done to get there."""
     if core.seat is None:
         return
-    stance = core.seat.node.standing()
+    stance = core.seat.node.state()
     for name, text, value in (
         ("leads", "1 while this node leads.", int(core.seat.leads)),
         ("halted", "1 once this node has stopped for a reason.", int(stance.role == "halted")),

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from millstream.cluster.node.status import Standing
+from millstream.cluster.node.status import NodeState
 from millstream.cluster.pair import EntriesAsked, Superseded
 from millstream.cluster.reports import Role
 from millstream.errors import Conflict, Denied, InvalidInput, NotFound
@@ -49,7 +49,7 @@ class NodeStatus(Struct, kw_only=True):
     version: str
 
 
-class ClusterStatus(Standing, frozen=True, kw_only=True):
+class ClusterStatus(NodeState, frozen=True, kw_only=True):
     """How a node stands, and what it has heard of the others."""
 
     handed_on: int
@@ -132,7 +132,7 @@ def _pairing(ask: Ask) -> Pairing:
 
 def status_of(seat: Seat) -> ClusterStatus:
     """What a seat knows."""
-    stance = seat.node.standing()
+    stance = seat.node.state()
     reports = sorted(seat.node.reports().values(), key=lambda one: one[0].node)
     furthest = max((report.sequence for report, _ in reports), default=stance.sequence)
     return ClusterStatus(

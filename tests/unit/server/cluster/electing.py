@@ -11,7 +11,7 @@ from typing import Any
 
 from millstream.clock import SystemClock
 from millstream.cluster.node.node import Node
-from millstream.cluster.reports import BulletinBoard
+from millstream.cluster.reports import LocalReportChannel
 from millstream.engine.open import open_engine
 from millstream.server.cluster.fetching import Fetcher
 from millstream.server.serving import Serving, running
@@ -31,7 +31,7 @@ class ServedNodes:
         self.folder = folder
         self.log = SimulatedLog()
         self.clock = SystemClock()
-        self.bulletin = BulletinBoard(self.clock.seconds)
+        self.bulletin = LocalReportChannel(self.clock.seconds)
         self.servers: dict[str, Serving] = {}
         self.nodes: dict[str, Node] = {}
         self.fetchers: dict[str, Fetcher] = {}

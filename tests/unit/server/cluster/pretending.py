@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.clock import SystemClock
-from millstream.cluster.node.status import Standing
+from millstream.cluster.node.status import NodeState
 from millstream.cluster.reports import NodeReport, Role
 from millstream.engine.commit import Commit
 from millstream.engine.protocol import WouldWait, Writer
@@ -120,8 +120,8 @@ class PretendingNode:
     def wait_applied(self, sequence: int, timeout_s: float) -> None:
         pass  # the rows are the same
 
-    def standing(self) -> Standing:
-        return Standing(
+    def state(self) -> NodeState:
+        return NodeState(
             node=self.name,
             address=self.address,
             role="leader" if self.leads else "follower",
@@ -175,7 +175,7 @@ class Pair:
         self.leading, self.epoch = name, self.epoch + 1
         for node in self.nodes.values():
             if node.on_change is not None:
-                node.on_change(node.standing())
+                node.on_change(node.state())
 
     def stop(self, name: str) -> None:
         """End a node."""

@@ -72,12 +72,12 @@ def test_a_new_node_takes_a_copy_and_goes_on_from_there(nodes: ServedNodes) -> N
         log = ms.log("a")
         log.append_many([b"x" * 1_000] * 6_000)
         ms.fold()
-        nodes.log.trim(nodes.nodes[leader].standing().sequence)
+        nodes.log.trim(nodes.nodes[leader].state().sequence)
         for ending in ("", "-wal", "-shm"):
             (nodes.folder / f"{gone}.db{ending}").unlink(missing_ok=True)
         nodes.start(gone)
         log.append(b"after")
-    assert nodes.nodes[gone].standing().snapshots >= 1
+    assert nodes.nodes[gone].state().snapshots >= 1
     assert nodes.fetchers[gone].fetched_bytes > 4 * 1024 * 1024
     with millstream.open(nodes.url(gone), read_level="eventual") as ms:
         assert ms.log("a").wait(6_000, timeout=30)
