@@ -55,7 +55,7 @@ def three_servers(folder: Path, *, tls: ClusterTls | None = None) -> Iterator[Se
     """Start them, and end them when the block is left."""
     from millstream.cluster.nats.server import NatsServer
     from millstream.cluster.peers import Peer
-    from millstream.cluster.ports import HOST, free_ports
+    from millstream.cluster.trial import HOST, free_ports
 
     peers = [Peer(name, HOST, port) for name, port in zip("abc", free_ports(3), strict=True)]
     with ExitStack() as stack:

@@ -12,8 +12,8 @@ from typing import Any
 
 import millstream
 from millstream.cli.clustering import ClusterPlace
-from millstream.cluster.ports import HOST, free_ports
 from millstream.cluster.reports import NodeReport
+from millstream.cluster.trial import HOST, free_ports
 from millstream.errors import MillstreamError
 from tests.conformance.nats_kit import until
 

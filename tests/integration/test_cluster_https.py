@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import millstream
-from millstream.cluster.ports import HOST
+from millstream.cluster.trial import HOST
 from millstream.errors import MillstreamError
 from tests.conformance.nats_kit import until
 from tests.integration.certificates import Certificates, make_certificates

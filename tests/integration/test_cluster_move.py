@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import millstream
-from millstream.cluster.ports import HOST, free_ports
+from millstream.cluster.trial import HOST, free_ports
 from millstream.errors import MillstreamError
 from tests.conformance.nats_kit import until
 from tests.integration.own_nats import Nodes, nodes_on, own_nats

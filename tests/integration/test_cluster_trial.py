@@ -69,7 +69,7 @@ def test_a_trial_cluster_takes_a_record_to_every_node_and_survives_its_leader(fo
 
 
 def test_the_secret_of_a_cluster_makes_its_first_token(folder: Path) -> None:
-    from millstream.cluster.ports import HOST, free_ports
+    from millstream.cluster.trial import HOST, free_ports
 
     (folder / "secret").write_text("hush\n")
     peers = f"a={HOST}:{free_ports(1)[0]}"

@@ -197,7 +197,7 @@ ORPHAN = """
     from pathlib import Path
     from millstream.cluster.nats.server import NatsServer
     from millstream.cluster.peers import Peer
-    from millstream.cluster.ports import HOST, free_ports
+    from millstream.cluster.trial import HOST, free_ports
 
     me = Peer("a", HOST, free_ports(1)[0])
     server = NatsServer(me, [me], Path(sys.argv[1]), secret=sys.argv[2])

@@ -81,7 +81,7 @@ def test_a_server_without_a_certificate_of_the_cluster_does_not_join_it(
     from millstream.cluster.nats.access import ClusterTls
     from millstream.cluster.nats.server import NatsServer
     from millstream.cluster.peers import Peer
-    from millstream.cluster.ports import HOST, free_ports
+    from millstream.cluster.trial import HOST, free_ports
 
     tls = ClusterTls(*map(str, make_certificates(tmp_path))) if has_certificate else None
     stranger = Peer(f"stranger{next(_names)}", HOST, free_ports(1)[0])

@@ -23,7 +23,7 @@ import pytest
 
 import millstream
 from millstream.cluster.entry import decode_position
-from millstream.cluster.ports import HOST, free_ports
+from millstream.cluster.trial import HOST, free_ports
 from millstream.engine.open import open_engine
 from millstream.errors import CannotOpen, MillstreamError
 from millstream.format import keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from millstream.cluster.node import refusal
+from millstream.cluster.node.leadership import CLOSED
 from millstream.cluster.reports import NodeReport
 from millstream.cluster.shared_log import Held
 
@@ -42,7 +42,7 @@ def state_of(
     is_new = held is not None and held.last == longest and held.first == longest + 1
     if is_new:
         return "repairing"
-    return "closed" if all(report.reason == refusal.CLOSED for report in recent) else "halted"
+    return "closed" if all(report.reason == CLOSED for report in recent) else "halted"
 
 
 TOLD: dict[ClusterState, str] = {

@@ -13,21 +13,27 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import socket
 import string
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import msgspec
 
 from millstream.clock import Clock, SystemClock
 from millstream.cluster.peers import Peer, parse_peers
-from millstream.cluster.ports import HOST, free_ports
 from millstream.errors import CannotOpen, NotFound
 
 NODES_MAX = 9
+HOST = "127.0.0.1"
+PORT_MIN, PORT_MAX = 20_000, 32_000
+"""Below the ports that the system assigns by itself, which may be taken at any moment."""
+PORTS_IN_A_ROW = 3
+PORT_TRIES = 1_000
 STOP_S = 15.0
 PAUSE_S = 0.05
 
@@ -172,3 +178,36 @@ def _runs(process_id: int, word: str) -> bool:
             return False
         return True
     return os.fsencode(word) in line.split(b"\0")
+
+
+def free_ports(count: int) -> list[int]:
+    """Return the first ports of free runs of three ports."""
+    with ExitStack() as held:
+        runs = _free_runs(held)
+        return [next(runs) for _ in range(count)]
+
+
+def _free_runs(held: ExitStack) -> Iterator[int]:
+    for _ in range(PORT_TRIES):
+        first = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN)
+        with ExitStack() as listeners:
+            try:
+                for port in range(first, first + PORTS_IN_A_ROW):
+                    listeners.enter_context(_listener(port))
+            except OSError:
+                continue
+            held.push(listeners.pop_all())
+        yield first
+    raise CannotOpen(f"no three free ports in a row on {HOST}", path=HOST)
+
+
+def _listener(port: int) -> socket.socket:
+    listener = socket.socket()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+        listener.listen()  # a port that is only bound could be bound again
+    except OSError:
+        listener.close()
+        raise
+    return listener

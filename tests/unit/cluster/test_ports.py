@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.cluster import ports
+from millstream.cluster import trial
 
 
 def test_no_port_is_given_to_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "HIGHEST", ports.LOWEST + 1_000)  # they would meet soon
+    monkeypatch.setattr(trial, "PORT_MAX", trial.PORT_MIN + 1_000)  # they would meet soon
 
-    found = [port + n for port in ports.free_ports(60) for n in range(ports.IN_A_ROW)]
+    found = [port + n for port in trial.free_ports(60) for n in range(trial.PORTS_IN_A_ROW)]
 
-    assert len(set(found)) == 60 * ports.IN_A_ROW
+    assert len(set(found)) == 60 * trial.PORTS_IN_A_ROW

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.cluster.node import refusal
+from millstream.cluster.node.leadership import CLOSED
 from millstream.cluster.reports import NodeReport, Role
 from millstream.cluster.shared_log import Held
 from millstream.cluster.state import TOLD, ClusterState, state_of
@@ -53,7 +53,7 @@ def test_a_leader_that_cannot_write_has_no_quorum() -> None:
 
 
 def test_a_log_that_was_closed_is_to_be_moved_and_not_repaired() -> None:
-    found = heard("halted", "halted", "halted", reason=refusal.CLOSED)
+    found = heard("halted", "halted", "halted", reason=CLOSED)
     assert state_of(found, members=3, held=Held(1, 9)) == "closed"
     assert state_of(found, members=3) == "closed"
     assert state_of(found, members=3, held=Held(10, 9)) == "repairing"

@@ -18,7 +18,6 @@ from collections.abc import Callable
 
 from millstream.cluster import entry as entries
 from millstream.cluster.entry import Differs, EpochBody, Position, SharedEntry, encode
-from millstream.cluster.node import refusal
 from millstream.cluster.node.position import LogProgress
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import (
@@ -133,7 +132,7 @@ class Appender:
                 return self.append(entry)
             except Unreachable as error:
                 if not (self._may_wait() and waits) or self._pause(PAUSE_S):
-                    raise refusal.no_quorum(self.shared.place, error) from error
+                    raise _no_quorum(self.shared.place, error) from error
                 continue
             except (Overtaken, Unsure) as error:
                 deadline_s = self._clock.seconds() + self._settings.settle_timeout_s
@@ -204,3 +203,11 @@ class Appender:
             successor = entries.decode_body(stored.sequence, EpochBody, stored_entry.body)
         self._progress.lose(successor)
         raise self._not_leader()
+
+
+def _no_quorum(place: str, error: Exception) -> NoQuorum:
+    """Return the error for a shared log that takes no entries; nothing was sent."""
+    return NoQuorum(
+        f"{place} cannot be reached, or too few of its servers answer ({error}); "
+        "nothing was stored, and reads go on. Try again soon"
+    )

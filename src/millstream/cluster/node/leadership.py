@@ -11,8 +11,15 @@ import random
 from typing import Literal
 
 from millstream.cluster.entry import EpochBody
+from millstream.errors import NotLeader
 
 Action = Literal["campaign", "beat"]
+
+CLOSED = (
+    "its shared log was closed, so nothing is written; `millstream cluster move` begins another one "
+    "behind this store"
+)
+"""Why a node with a closed log has stopped."""
 
 RETRY_S = (0.1, 0.3)
 """How long a campaign is postponed that did not reach the shared log: its servers elect their own
@@ -105,3 +112,14 @@ class Leadership:
     def next_s(self, now: float) -> float:
         """Return the seconds until the next action is due."""
         return max(0.0, (self._beat_due if self.leads else self._campaign_due) - now)
+
+    def not_leader(self, *, stopped: str) -> NotLeader:
+        """Return the error of a node that does not lead; `stopped` is why it never can."""
+        if stopped:
+            text = f"node {self.name} has halted: {stopped}"
+        elif self.leader is None or self.leader == self.name:
+            text = f"node {self.name} does not lead, and knows no node that does; try again soon"
+        else:
+            text = f"node {self.name} does not lead: {self.leader} does, at {self.address}"
+        address = None if self.leader == self.name else self.address
+        return NotLeader(text, leader=address, epoch=self.epoch)

@@ -11,11 +11,9 @@ import threading
 
 from millstream.cluster import entry as entries
 from millstream.cluster.entry import Differs, EpochBody, Position, TableChange, encode
-from millstream.cluster.node import refusal
 from millstream.cluster.node.appending import Appender, Pause
-from millstream.cluster.node.applying import Applier
-from millstream.cluster.node.batch import OneMore
-from millstream.cluster.node.leadership import Leadership
+from millstream.cluster.node.applying import Applier, OneMore
+from millstream.cluster.node.leadership import CLOSED, Leadership
 from millstream.cluster.node.position import LogProgress, NeedsSnapshot
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Overtaken, SharedLog, Stored, Unreachable, Unsure
@@ -96,7 +94,7 @@ class ClusterMember:
     @property
     def stopped(self) -> str:
         """Return why this node writes nothing, whichever node led last; empty if it may write."""
-        return self.halted or (refusal.CLOSED if self.is_closed else "")
+        return self.halted or (CLOSED if self.is_closed else "")
 
     @property
     def is_closed(self) -> bool:
@@ -131,7 +129,7 @@ class ClusterMember:
 
     def not_leader(self) -> NotLeader:
         """Return the error for a caller of a node that does not lead."""
-        return refusal.not_leader(self.name, self.leadership, stopped=self.stopped)
+        return self.leadership.not_leader(stopped=self.stopped)
 
     def commit(self, writer: Writer, commit: Commit, tables: list[TableChange]) -> None:
         """Let a quorum store a commit, then store it here; in the leader's turn."""

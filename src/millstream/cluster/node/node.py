@@ -21,8 +21,8 @@ from millstream.cluster.node.leadership import Leadership
 from millstream.cluster.node.log_identity import LogIdentity
 from millstream.cluster.node.member import ClusterMember
 from millstream.cluster.node.position import NeedsSnapshot
-from millstream.cluster.node.status import NodeState
-from millstream.cluster.reports import NodeReport, ReportChannel, Role
+from millstream.cluster.node.status import NodeState, StatusReporter
+from millstream.cluster.reports import NodeReport, ReportChannel
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Gone, SharedLog, Unreachable
 from millstream.cluster.time import ClusterClock
@@ -66,9 +66,8 @@ class Node:
         self.on_applied: Callable[[], None] | None = None
         """Called by the node's thread after it applied entries of another node; it must be quick.
         """
-        self._shared, self._channel = shared, channel
+        self._shared = shared
         self._stream_lead = stream_lead
-        self._version = version
         self._stop = threading.Event()
         self._hurries = False
         """Whether commits no longer wait for the shared log."""
@@ -94,14 +93,10 @@ class Node:
         self._inspection = Inspection(engine, clock=clock, wait_s=self.settings.inspection_s)
         self._catch_up = CatchUp(self.member, channel, snapshots, inspection=self._inspection)
         self._identity = LogIdentity(self.member)
-        self.elections = 0
+        self._status = StatusReporter(
+            self.member, channel, catch_up=self._catch_up, identity=self._identity, version=version
+        )
         self.last_failure: str | None = None
-        self._no_quorum = "", 0
-        """Why this node could not prove that it leads, and the number of its last stored append. A
-        later append makes the reason obsolete."""
-        self._joined = False
-        self._posted: tuple[Role, int, str | None] | None = None
-        self._report_due = 0.0
         self._thread: threading.Thread | None = None
         self._stepping = threading.Lock()
         """Held during a step of the loop: between two steps the shared log may be exchanged."""
@@ -134,7 +129,7 @@ class Node:
         with self.member.turn:
             self._leadership.leads = False
             try:
-                self._channel.post(self._report())  # another node may take over at once
+                self._status.post()  # another node may take over at once
             finally:
                 self._shared.close()
                 self.member.engine.close()
@@ -159,7 +154,7 @@ class Node:
         if self.member.halted:
             if not self._identity.look_again():
                 self._pause(self.settings.turn_s)
-        elif not self._joined:
+        elif not self._status.is_joined:
             self._join()
         elif self._leadership.leads:
             self._lead()
@@ -192,7 +187,7 @@ class Node:
         if not self._identity.check_same(held):
             return
         self.member.applier.backlog = held.last
-        self._joined = True
+        self._status.is_joined = True
 
     def _lead(self) -> None:
         if self._stream_lead is not None and self._stream_lead.is_due():
@@ -203,7 +198,7 @@ class Node:
             if rest_s == 0 and self.member.beat():
                 return
         except NoQuorum as error:
-            self._no_quorum = error.message, self.member.appender.proven
+            self._status.note_no_quorum(error.message)
             with suppress(Unreachable):
                 self._identity.check()  # a deleted log takes no entries either
             raise
@@ -228,7 +223,7 @@ class Node:
             self._take_snapshot(str(error))
             return
         if read_entries:
-            self._joined = not self.member.is_closed
+            self._status.is_joined = not self.member.is_closed
             if self.on_applied is not None:
                 self.on_applied()
             return
@@ -259,7 +254,7 @@ class Node:
         """Postpone the campaign while the leader reports: a leader may be alive and have nothing to
         write."""
         view = self._leadership
-        heard = self._channel.reports().get(view.leader or "")
+        heard = self._status.channel.reports().get(view.leader or "")
         if heard is None or heard[0].node == self.name:
             return
         report, age_s = heard
@@ -287,28 +282,11 @@ class Node:
 
     def state(self) -> NodeState:
         """Return the status of this node."""
-        member, view = self.member, self._leadership
-        return NodeState(
-            self.name,
-            self.address,
-            self._role(),
-            view.epoch,
-            view.leader,
-            view.address,
-            member.position.sequence,
-            self._catch_up.behind,
-            max(0.0, self.clock.seconds() - member.progress.progress_s),
-            self.elections,
-            member.applier.replays,
-            self._catch_up.taken,
-            member.appender.barrier_s,
-            self._reason(),
-            self._identity.resumes,
-        )
+        return self._status.state()
 
     def reports(self) -> dict[str, tuple[NodeReport, float]]:
         """Return the newest report of each node, and its age in seconds."""
-        return self._channel.reports()
+        return self._status.channel.reports()
 
     def promote(self, make: Callable[[Position, int], SharedLog], channel: ReportChannel) -> None:
         """Lead from here on, over another shared log that begins behind this node's store.
@@ -336,7 +314,7 @@ class Node:
                 self.member.load()
                 former_log, self._shared = self._shared, make(before, self.member.position.sequence)
                 self.member.appender.shared = self._shared
-                self._channel = self._catch_up.channel = channel
+                self._status.channel = self._catch_up.channel = channel
             former_log.close()
             if not self.member.campaign():
                 raise Conflict(f"node {self.name} could not begin an epoch; try again")
@@ -393,19 +371,6 @@ class Node:
                 f"{self.last_failure or 'are the other nodes running?'}"
             )
 
-    def _reason(self) -> str:
-        """Return why the node has halted, cannot lead, or leads and cannot write."""
-        why, proven = self._no_quorum
-        is_so = self._leadership.leads and self.member.appender.proven == proven
-        return self.member.stopped or self.member.damaged or (why if is_so else "")
-
-    def _role(self) -> Role:
-        if self.member.stopped:
-            return "halted"
-        if self._leadership.leads:
-            return "leader"
-        return "follower" if self._joined and not self.member.damaged else "joining"
-
     def _pause_and_tell(self, duration_s: float) -> object:
         """Pause inside an append, and keep reporting if the loop's own thread appends.
 
@@ -417,32 +382,9 @@ class Node:
 
     def _tell(self) -> None:
         """Post a report at intervals, and call `on_change` when role, leader or epoch has changed."""
-        view, now = self._leadership, self.clock.seconds()
-        state = self._role(), view.epoch, view.leader
-        if state == self._posted and now < self._report_due:
+        if not self._status.post_if_due():
             return
-        self._report_due = now + self.settings.beat_s
-        self._channel.post(self._report())
-        if state == self._posted:
-            return
-        if self._posted is not None and state[1] != self._posted[1]:
-            self.elections += 1
-        if state[0] == "leader" and self.engine.on_upkeep_due is not None:
+        if self._leadership.leads and self.engine.on_upkeep_due is not None:
             self.engine.on_upkeep_due()  # folds, retention and sweeps are this node's work from now on
-        self._posted = state
         if self.on_change is not None:
             self.on_change(self.state())
-
-    def _report(self) -> NodeReport:
-        member = self.member
-        return NodeReport(
-            self.name,
-            self.address,
-            self._role(),
-            self._leadership.epoch,
-            member.noted.sequence,
-            member.noted.hash,
-            self._reason(),
-            self._version,
-            member.resumed,
-        )
