@@ -180,13 +180,13 @@ def test_a_claim_that_was_never_told_its_outcome_looks_itself(
     here: Millstream, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = jobs(here)
-    arriving = ThreadLines.arriving
+    arriving = ThreadLines.claims_for
 
     def interrupted(lines: ThreadLines, group: list[Ticket[Any]]) -> list[Ticket[Any]]:
         arriving(lines, group)
         return []
 
-    monkeypatch.setattr(ThreadLines, "arriving", interrupted)
+    monkeypatch.setattr(ThreadLines, "claims_for", interrupted)
     waiting = ask(queue.claim, 1, wait=LONG_S)
     until_standing(here, 1)
     here.log("events").append(b"a")

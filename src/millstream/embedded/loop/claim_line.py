@@ -86,7 +86,7 @@ class StandingClaims:
     ) -> list[tuple[ClaimMessages, Callable[[Any], None]]]:
         """Claims that wait for what these commands append, to be made in the same commit.
 
-        Each with what is told its outcome: as of `consuming.claim_arriving`, or an exception.
+        Each with what is told its outcome: as of `consuming.claim_in_commit`, or an exception.
         """
         if not self._lines.expects_any:
             return []

@@ -15,7 +15,7 @@ from millstream.embedded.loop.claim_line import StandingClaims
 from millstream.embedded.loop.claim_loop import ClientTurns, Loop, TakesLots
 from millstream.embedded.loop.returned_claims import Returns
 from millstream.errors import WriteFailed
-from millstream.queue.commands import ClaimMessages, ClaimRouted, Grant, Granted
+from millstream.queue.commands import ClaimMessages, Grant, Granted
 from millstream.queue.model.message import Lot
 from millstream.queue.service import consuming
 from millstream.queue.service.reading import are_at_hand, read_grants
@@ -60,16 +60,17 @@ class Claims:
         that come while it stands in line are offered to `at_once` before that task hears of them.
         """
         until_s = self._until_s(command)
-        routed, is_close = self._routed(command)
-        if routed is None:
+        prepared = consuming.prepare_claim(self._store, command)
+        if prepared is None:
             return False
+        routed, routed_here = prepared
 
         def claimed(granted: Any) -> None:
             if isinstance(granted, BaseException):
                 done(granted)
                 return
             try:
-                found = self._read_here(command, granted, is_close=is_close)
+                found = self._read_here(command, granted, routed_here=routed_here)
             except Exception as error:
                 done(error)
                 return
@@ -77,7 +78,7 @@ class Claims:
             if found or (found is not None and not granted.grants and not waits):
                 done(found)
                 return
-            going_on = self._go_on(command, (granted, is_close), found, until_s, turns, at_once)
+            going_on = self._go_on(command, (granted, routed_here), found, until_s, turns, at_once)
             task = asyncio.get_running_loop().create_task(going_on)
             if granted.grants:
                 task.add_done_callback(partial(self._over, command, granted.grants))
@@ -130,33 +131,25 @@ class Claims:
         self, command: ClaimMessages, turns: ClientTurns | None
     ) -> tuple[list[Lot], int]:
         """As `consuming.claim_now`; what is known to be routed is claimed by the loop's own commits."""
-        routed, is_close = self._routed(command)
-        if routed is None:
+        prepared = consuming.prepare_claim(self._store, command)
+        if prepared is None:
             return await self._claim_by_thread(command, (), turns)
+        routed, routed_here = prepared
         granted = await self._loop.commit(routed, partial(self.returns.give_back_granted, command))
-        found = self._read_here(command, granted, is_close=is_close)
+        found = self._read_here(command, granted, routed_here=routed_here)
         if found:
             return found, granted.remaining
-        return await self._claim_rest(command, (granted, is_close), found, turns)
-
-    def _routed(self, command: ClaimMessages) -> tuple[ClaimRouted | None, bool]:
-        """The claim of what need not be looked for, if it is that; and whether it came just now."""
-        store = self._store
-        routed = consuming.claim_ahead(store, command) or consuming.claim_level(store, command)
-        if routed is None and store.is_fast and not store.is_committing:
-            routed = consuming.claim_close(store, command)
-            return routed, routed is not None
-        return routed, False
+        return await self._claim_rest(command, (granted, routed_here), found, turns)
 
     def _read_here(
-        self, command: ClaimMessages, granted: Granted, *, is_close: bool
+        self, command: ClaimMessages, granted: Granted, *, routed_here: bool
     ) -> list[Lot] | None:
         """The messages that a claim got, if it got enough, and they are at hand; else None."""
         store, grants = self._store, granted.grants
         consuming.note_ahead(store, command.queue, granted)
-        if _is_short(command, granted, is_close=is_close):
+        if _is_short(command, granted, routed_here=routed_here):
             return None
-        is_recent = granted.is_fully_routed or (is_close and not granted.is_overtaken)
+        is_recent = granted.is_fully_routed or (routed_here and not granted.is_overtaken)
         is_little = is_recent and 0 < granted.count <= READ_HERE
         if is_little or are_at_hand(store, grants):
             return read_grants(store, command.queue, grants)
@@ -187,10 +180,10 @@ class Claims:
         found: list[Lot] | None,
         turns: ClientTurns | None,
     ) -> tuple[list[Lot], int]:
-        (granted, is_close), store = got, self._store
+        (granted, routed_here), store = got, self._store
         grants = granted.grants
-        if found is None and _is_short(command, granted, is_close=is_close):
-            consuming.forget_level(store, command.queue)
+        if found is None and _is_short(command, granted, routed_here=routed_here):
+            consuming.forget_keeping_up(store, command.queue)
             rest = replace(command, acked=[], count=command.count - granted.count)
             return await self._claim_by_thread(rest, grants, turns)
         if found is None:
@@ -231,8 +224,8 @@ class Claims:
         )
 
 
-def _is_short(command: ClaimMessages, granted: Granted, *, is_close: bool) -> bool:
+def _is_short(command: ClaimMessages, granted: Granted, *, routed_here: bool) -> bool:
     """Whether a claim has to look for more: others were faster than it."""
     if command.count <= granted.count or granted.fresh or granted.is_fully_routed:
         return False
-    return not (is_close and granted.grants and not granted.is_overtaken)
+    return not (routed_here and granted.grants and not granted.is_overtaken)

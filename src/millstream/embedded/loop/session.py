@@ -24,7 +24,7 @@ from millstream.errors import MillstreamError
 from millstream.log.commands import Acknowledge, Append, WaitForOffset
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages, RenewClaims
 from millstream.queue.model.message import Lot
-from millstream.queue.service.consuming import claim_arriving, route_before
+from millstream.queue.service.consuming import claim_in_commit, route_before
 from millstream.store.commit.ticket import Ticket
 from millstream.store.commit.transactor import fresh
 from millstream.store.sleep import Sleep, step_of, watching
@@ -237,7 +237,7 @@ class AsyncEmbeddedSession:
         gathered = [asked for asked in self._gathered if asked.is_wanted]
         self._gathered = []
         for claim, arrived in self._claims.standing.arriving([asked.command for asked in gathered]):
-            run = partial(claim_arriving, query=claim)
+            run = partial(claim_in_commit, query=claim)
             gathered.append(_Asked(run, tell=arrived, weight=CLAIM_WEIGHT))
         size = self.limits.group_operations_max
         light = are_light([asked.weight for asked in gathered])

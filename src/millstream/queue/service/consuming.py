@@ -1,7 +1,7 @@
-"""What consumers ask for, in several steps: route, claim, read; `waiting` is how they wait.
+"""Claims without waiting: route, claim, read; and the watch for a queue's changes.
 
-Only the claim itself runs under the write lock; looking for messages and reading their payloads
-happen outside it.
+Only the claim itself runs under the write lock; routing and reading payloads happen outside.
+`rules.claim_plan` decides the steps of a claim, and `waiting` has the claims that wait.
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.message import Lot, Try, tries_of
 from millstream.queue.model.spec import no_queue
 from millstream.queue.rules.arrivals import ARRIVALS_MAX
+from millstream.queue.rules.claim_plan import (
+    ClaimFacts,
+    ClaimPlan,
+    ClaimRound,
+    NextStep,
+    next_step,
+    plan_claim,
+)
 from millstream.queue.rules.claims import Claiming, claim, claim_next, place_routed
 from millstream.queue.rules.endings import finish
 from millstream.queue.rules.lookup import find_bucket, find_queue, need_queue
@@ -41,171 +49,192 @@ from millstream.store.state.view import View
 from millstream.store.store import Store
 
 ROUTING_S_MAX = 1.0
-"""How long a claim routes before it takes what there is; the rest is routed in the background."""
+"""How long a claim routes before it takes the placed messages; the upkeep routes the others."""
 
-OVERTAKEN_MAX = 3
-"""How often a claim routes again because others did so meanwhile; then it takes what there is."""
+FEW_RECORDS = 128
+"""The most new records that an event loop routes for a claim by itself."""
 
-CLOSE_RECORDS = 128
-"""Messages that a claim may have to look at if it is made by an event loop."""
-
-PASSING_S_MAX = 1.0
-"""How long a claim passes over messages whose groups are held up before it takes what there is."""
-
-DAMAGED_S_MAX = 1.0
-"""How long a claim goes on while it meets nothing but damaged messages."""
+_TIME_LIMITS_S = {NextStep.DAMAGED: 1.0, NextStep.BLOCKED: 1.0}
+"""How long a claim repeats a step before it answers with the messages it has."""
 
 
 def claim_now(
     store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = ()
 ) -> tuple[list[Lot], int]:
-    """Route as far as is needed and claim what there is, without waiting; and how many are left.
+    """Route as needed and claim without waiting; return the messages and the number that remain.
 
-    `grants` are those that a claim of what was routed has got already; `query` asks for the rest. If
-    one of several commits fails, what those before it have done counts: so `WriteFailed` says that
-    nothing at all was done, and the caller may ask again, also for `acked` and with `pop`.
+    `grants` are the grants of an earlier commit of the same claim; `query` requests the missing
+    messages. If a later commit fails, the claim answers with the messages of earlier commits. So
+    `WriteFailed` means that nothing was done, and the caller may repeat the claim, also with `acked`
+    or `pop`.
     """
+    # A claim needs several commits only in rare cases: routing was overtaken, messages were damaged
+    # or blocked, or memory about the queue was outdated. One long transaction would be simpler, but
+    # would route and read logs under the write lock, for which all producers wait.
     claimed = _Claimed(read_grants(store, query.queue, grants) if grants else [], bool(grants))
     try:
         _claim_in_rounds(store, query, claimed)
     except WriteFailed:
         if not claimed.has_begun:
             raise
-        claimed.left = 0
-    return claimed.found, claimed.left
+        claimed.remaining = 0
+    return claimed.lots, claimed.remaining
 
 
 class _Claimed:
-    """What a claim of several commits has got so far."""
+    """The result so far of a claim of several commits."""
 
-    __slots__ = ("found", "has_begun", "left")
+    __slots__ = ("has_begun", "lots", "remaining")
 
-    def __init__(self, found: list[Lot], has_begun: bool) -> None:
-        self.found, self.left = found, 0
+    def __init__(self, lots: list[Lot], has_begun: bool) -> None:
+        self.lots, self.remaining = lots, 0
         self.has_begun = has_begun
-        """Whether one of its commits was made."""
+        """Whether a commit of the claim was made."""
 
 
 def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) -> None:
-    """Route and claim until there is enough, or nothing more; note what was got."""
-    acked, count = query.acked, query.count
-    until_s = passing_s = 0.0
-    overtaken = 0
+    """Run rounds of plan, commit and next step until the claim is done; collect its messages."""
+    acked, missing, overtaken = query.acked, query.count, 0
+    deadlines_s: dict[NextStep, float] = {}
     while True:
-        routed = []
-        trusted = _take_ahead(store, query.queue, count)
-        at_once = not trusted and count > 0 and _is_level(store, query)
-        if count > 0 and not (trusted or at_once) and overtaken < OVERTAKEN_MAX:
-            facts = need_facts(store, query.queue)
-            if facts.spec.indexed:
-                facts = route_to_end(store, facts)
-            routed = route(store, facts, count)
-            trusted = not routed and facts.fresh > 0 and facts.can_claim_lane
-            if facts.spec.takes_all and _behind(facts) <= ARRIVALS_MAX:
-                store.caches.of(LevelQueues).add(query.queue)
-        command = c.ClaimRouted(query.queue, count, query.lease_ms, query.consumer, routed, acked)
-        if query.pop:
-            granted, read = store.run(partial(pop_routed, command=command))
-            claimed.has_begun = True
-        else:
-            granted = store.run(Claiming(command))
-            claimed.has_begun = True
-            read = read_granted(store, query.queue, granted)
-        note_ahead(store, query.queue, granted)
-        claimed.found = claimed.found + read if claimed.found else read
+        facts = _facts_for(store, query, missing, overtaken)
+        plan = plan_claim(facts)
+        routed: list[c.Routed] = []
+        is_ahead = plan is ClaimPlan.ROUTED_AHEAD
+        if is_ahead:
+            _use_ahead(store, query.queue, facts)
+        elif plan is ClaimPlan.ROUTE:
+            routed, is_ahead = _route_for_claim(store, query.queue, missing)
+        command = c.ClaimRouted(query.queue, missing, query.lease_ms, query.consumer, routed, acked)
+        granted, lots = _commit_claim(store, query, command, claimed)
         acked = []
-        if granted.is_overtaken:
+        ended = ClaimRound(
+            plan,
+            missing - granted.count,
+            granted,
+            is_ahead,
+            granted.expired > 0 or (bool(routed) and _advanced(routed)),
+            bool(granted.grants) and not lots,
+            bool(claimed.lots),
+        )
+        step = next_step(ended)
+        exhausted: tuple[NextStep, ...] = ()
+        while step is not NextStep.DONE and not _has_time(store, deadlines_s, step):
+            exhausted = *exhausted, step
+            step = next_step(ended, exhausted)
+        if step is NextStep.DONE:
+            claimed.remaining = granted.remaining
+            return
+        if step is NextStep.OVERTAKEN:
             overtaken += 1
-            continue
-        if granted.grants and not read:  # all of these were damaged, and have failed
-            now_s = store.clock.seconds()
-            until_s = until_s or now_s + DAMAGED_S_MAX
-            if now_s < until_s:
-                continue
-        count -= granted.count
-        if count > 0 and at_once and not granted.is_fully_routed:
-            forget_level(store, query.queue)  # look for what it did not find
-            continue
-        if granted.is_cut_short and count > 0:
-            passing_s = passing_s or store.clock.seconds() + PASSING_S_MAX
-            if store.clock.seconds() < passing_s:
-                continue
-        if count > 0 and not at_once:
-            moved = granted.expired or any(some.stop > some.start for some in routed)
-            short = trusted and not granted.fresh  # others were faster: look further
-            if short or (moved and not claimed.found):
-                continue
-        claimed.left = granted.remaining
-        return
+        elif step is NextStep.UNROUTED:
+            forget_keeping_up(store, query.queue)
+        if step is not NextStep.DAMAGED:
+            missing -= granted.count
+
+
+def _facts_for(store: Store, query: c.ClaimMessages, missing: int, overtaken: int) -> ClaimFacts:
+    check_integer("a claim's count", missing)
+    caches, queue = store.caches, query.queue
+    keeps_up = not query.pop and queue in caches.of(KeepingUp)
+    return ClaimFacts(missing, caches.of(RoutedAhead).get(queue, 0), keeps_up, overtaken)
+
+
+def _route_for_claim(store: Store, queue: str, missing: int) -> tuple[list[c.Routed], bool]:
+    """Route for a claim; also return whether enough fresh messages wait without this."""
+    facts = need_facts(store, queue)
+    if facts.spec.indexed:
+        facts = route_to_end(store, facts)
+    routed = route(store, facts, missing)
+    if facts.spec.takes_all and _behind(facts) <= ARRIVALS_MAX:
+        store.caches.of(KeepingUp).add(queue)
+    return routed, not routed and facts.fresh > 0 and facts.can_claim_lane
+
+
+def _commit_claim(
+    store: Store, query: c.ClaimMessages, command: c.ClaimRouted, claimed: _Claimed
+) -> tuple[c.Granted, list[Lot]]:
+    """Commit a round of a claim and read its messages."""
+    if query.pop:
+        granted, lots = store.run(partial(pop_routed, command=command))
+        claimed.has_begun = True
+    else:
+        granted = store.run(Claiming(command))
+        claimed.has_begun = True
+        lots = read_granted(store, query.queue, granted)
+    note_ahead(store, query.queue, granted)
+    claimed.lots = claimed.lots + lots if claimed.lots else lots
+    return granted, lots
+
+
+def _has_time(store: Store, deadlines_s: dict[NextStep, float], step: NextStep) -> bool:
+    """Return whether a step may be repeated; its time limit starts at the first call."""
+    limit_s = _TIME_LIMITS_S.get(step)
+    if limit_s is None:
+        return True
+    now_s = store.clock.seconds()
+    return now_s < deadlines_s.setdefault(step, now_s + limit_s)
+
+
+def _advanced(routed: Sequence[c.Routed]) -> bool:
+    return any(stretch.stop > stretch.start for stretch in routed)
 
 
 def without_acks(query: c.ClaimMessages) -> c.ClaimMessages:
-    """The claim for its next try, without the acknowledgements: the first try made them."""
+    """Return the claim for its next try, without the acknowledgements that the first try made."""
     return replace(query, acked=[]) if query.acked else query
 
 
 class RoutedAhead(dict[str, int]):
-    """By queue: how many messages are known to be routed, so that a claim need not look."""
+    """By queue: the number of fresh messages that the last claim left."""
 
 
-class LevelQueues(set[str]):
-    """Queues whose consumers keep up: claims place what comes themselves, without a look before."""
+class KeepingUp(set[str]):
+    """Queues whose consumers keep up: their claims place new records without routing first."""
 
 
-def _is_level(store: Store, query: c.ClaimMessages) -> bool:
-    return not query.pop and query.queue in store.caches.of(LevelQueues)
+def forget_keeping_up(store: Store, queue: str) -> None:
+    """Route before the next claim, because the commit of a claim could not place all new records."""
+    store.caches.of(KeepingUp).discard(queue)
 
 
-def forget_level(store: Store, queue: str) -> None:
-    """A claim has not found all that a queue's logs may hold: the next one looks at them first."""
-    store.caches.of(LevelQueues).discard(queue)
+def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, bool] | None:
+    """Return a claim for the event loop's own commit, and whether the loop has routed for it.
 
-
-def claim_level(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:
-    """The claim on a queue whose consumers keep up; None if its logs have to be looked at first.
-
-    If it gets fewer than it asks for and is not level, `claim_now` looks for the rest.
+    None if a thread must make the claim by `claim_now`. The commit may grant fewer messages than
+    requested, because other claims were faster: then `claim_now` looks for the missing ones.
     """
-    if query.count <= 0 or not _is_level(store, query):
+    # Routing by the loop blocks its callbacks, so it is limited to a few new records of a fast store
+    # while no commit is in flight. Waking a thread costs more than routing these.
+    if query.pop:
         return None
-    return c.ClaimRouted(query.queue, query.count, query.lease_ms, query.consumer, [], query.acked)
-
-
-def claim_ahead(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:
-    """The claim of messages that are known to be routed; None if they have to be looked for.
-
-    Others may be faster: if it gets fewer and none is left, `claim_now` looks for the rest.
-    """
-    if query.pop or not _take_ahead(store, query.queue, query.count):
+    facts = _facts_for(store, query, query.count, 0)
+    plan = plan_claim(facts)
+    routed: list[c.Routed] = []
+    if plan is ClaimPlan.ROUTED_AHEAD:
+        _use_ahead(store, query.queue, facts)
+    elif plan is ClaimPlan.ROUTE and store.is_fast and not store.is_committing:
+        queue = store.view(partial(facts_of, name=query.queue))
+        if queue is None or not _has_few_records(queue):
+            return None
+        routed = route(store, queue, query.count)
+    elif plan is not ClaimPlan.ARRIVALS:
         return None
-    return c.ClaimRouted(query.queue, query.count, query.lease_ms, query.consumer, [], query.acked)
-
-
-def claim_close(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:
-    """The claim of a few messages that came a moment ago, routed on the way; None if it is not that.
-
-    It takes little time, so that an event loop may do it, while no commit is in flight.
-    """
-    if query.pop or query.count <= 0:
-        return None
-    facts = store.view(partial(facts_of, name=query.queue))
-    if facts is None or not _is_close(facts):
-        return None
-    routed = route(store, facts, query.count)
-    return c.ClaimRouted(
+    command = c.ClaimRouted(
         query.queue, query.count, query.lease_ms, query.consumer, routed, query.acked
     )
+    return command, plan is ClaimPlan.ROUTE
 
 
-def claim_arriving(
+def claim_in_commit(
     tx: WriteTransaction, query: c.ClaimMessages
 ) -> tuple[c.Granted, list[Lot]] | None:
-    """Claim and read a few messages in the commit that has brought them; None if it is not that."""
+    """Claim and read a few messages in the commit that appends them; None if it cannot."""
     granted = None if query.pop else claim_next(tx, query)
     if granted is not None:
         return granted, _read_claimed(tx, query.queue, granted)
     facts = facts_of(tx.view, query.queue)
-    if facts is None or not _can_be_close(facts) or not _is_close(facts):
+    if facts is None or not _can_claim_in_commit(facts) or not _has_few_records(facts):
         return None
     routed = route_inside(tx.view, facts)
     command = c.ClaimRouted(query.queue, query.count, query.lease_ms, query.consumer, routed, [])
@@ -216,22 +245,22 @@ def claim_arriving(
 
 
 def _read_claimed(tx: WriteTransaction, queue: str, granted: c.Granted) -> list[Lot]:
-    """The messages that a claim got, read in its own commit; those that are damaged fail."""
-    found, damaged = read_inside(tx, queue, granted.grants)
+    """Read claimed messages inside the commit of the claim; damaged messages fail."""
+    lots, damaged = read_inside(tx, queue, granted.grants)
     if damaged:
         fail_damaged(tx, queue=queue, damaged=damaged)
-    return found
+    return lots
 
 
-def _is_close(facts: Facts) -> bool:
-    """Whether all that waits came a moment ago: a few messages, in one log, to be taken in turn."""
+def _has_few_records(facts: Facts) -> bool:
+    """Return whether only a few messages wait, in a single log, to be claimed in number order."""
     if facts.partial or not facts.can_claim_lane or facts.spec.filter or len(facts.sources) > 1:
         return False
-    return 0 < _behind(facts) + facts.fresh <= CLOSE_RECORDS
+    return 0 < _behind(facts) + facts.fresh <= FEW_RECORDS
 
 
-def _can_be_close(facts: Facts) -> bool:
-    """Whether messages of a queue can be claimed by the commit that appends them."""
+def _can_claim_in_commit(facts: Facts) -> bool:
+    """Return whether the commit that appends messages of a queue can claim them."""
     spec = facts.spec
     if spec.filter or spec.looks_at_headers or spec.router or has_patterns(spec):
         return False
@@ -239,35 +268,32 @@ def _can_be_close(facts: Facts) -> bool:
 
 
 def note_ahead(store: Store, queue: str, granted: c.Granted) -> None:
-    """Remember how many messages a claim has left that are routed and can be claimed at once."""
+    """Remember the number of fresh messages that a claim left."""
     store.caches.of(RoutedAhead)[queue] = granted.fresh
 
 
-def _take_ahead(store: Store, queue: str, count: int) -> bool:
-    """Whether so many are known to be routed; they are then counted as taken."""
-    ahead = store.caches.of(RoutedAhead)
-    known = ahead.get(queue, 0)
-    check_integer("a claim's count", count)
-    if not 0 < count <= known:
-        return False
-    ahead[queue] = known - count
-    return True
+def _use_ahead(store: Store, queue: str, facts: ClaimFacts) -> None:
+    """Count messages routed ahead as claimed, so that parallel claims do not rely on them too."""
+    store.caches.of(RoutedAhead)[queue] = facts.routed_ahead - facts.missing
 
 
 def pop_routed(tx: WriteTransaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Lot]]:
-    """Claim, read and acknowledge in one commit: what is done may be forgotten at any time."""
+    """Claim, read and acknowledge in a single commit.
+
+    The messages are read inside the commit, because done messages may be deleted at any time.
+    """
     granted = claim(tx, command)
-    found = _read_claimed(tx, command.queue, granted)
-    popped = [(lot.label.claim_id, len(lot.values), lot.label.attempt) for lot in found]
+    lots = _read_claimed(tx, command.queue, granted)
+    popped = [(lot.label.claim_id, len(lot.values), lot.label.attempt) for lot in lots]
     if popped:
         finish(tx, c.FinishClaims(command.queue, popped, "ack"))
-    return granted, found
+    return granted, lots
 
 
 def route_to_end(store: Store, facts: Facts, *, waits: bool = True) -> Facts:
-    """Place what the logs of an indexed queue hold, a commit at a time, but for the last stretch.
+    """Place the unrouted messages of an indexed queue in several commits, but for the last range.
 
-    Without `waits`, only until a commit of others is in flight.
+    Without `waits`, it stops when another commit is in flight.
     """
     until = store.clock.seconds() + ROUTING_S_MAX
     while store.clock.seconds() < until and _behind(facts) > PLACE_RECORDS:
@@ -278,13 +304,13 @@ def route_to_end(store: Store, facts: Facts, *, waits: bool = True) -> Facts:
         elif store.attempt(place) is None:
             break
         facts = need_facts(store, facts.name)
-        if not any(found.stop > found.start for found in routed):
+        if not _advanced(routed):
             break
     return facts
 
 
 def route_some(store: Store, name: str) -> bool:
-    """Place a stretch of what waits in the logs of an indexed queue; True if more is left."""
+    """Place a range of unrouted messages of an indexed queue; return True if more remain."""
     if not store.view(lambda view: find_queue(view, name).spec.indexed):
         return False
     facts = find_facts(store, name)
@@ -293,8 +319,8 @@ def route_some(store: Store, name: str) -> bool:
     routed = route(store, facts, 0)
     store.run(partial(place_routed, queue=name, routed=routed))
     ends = {source.log_id: source.end for source in facts.sources}
-    done = sum(found.stop >= ends[found.log_id] for found in routed)
-    return done < len(ends) and any(found.stop > found.start for found in routed)
+    done = sum(stretch.stop >= ends[stretch.log_id] for stretch in routed)
+    return done < len(ends) and _advanced(routed)
 
 
 def _behind(facts: Facts) -> int:
@@ -302,7 +328,7 @@ def _behind(facts: Facts) -> int:
 
 
 def route_before(store: Store, queues: Iterable[str]) -> None:
-    """Route what was put before messages for later: these are placed behind it, or are its repeats."""
+    """Route earlier messages before a put for later: its messages follow them, or repeat them."""
     for name in queues:
         facts = find_facts(store, name)
         if facts is not None and facts.spec.looks_at_headers:
@@ -310,44 +336,45 @@ def route_before(store: Store, queues: Iterable[str]) -> None:
 
 
 class WatchedKeys(NamedTuple):
-    """What changes when there may be something for a queue's consumers."""
+    """The keys whose change may make messages of a queue claimable."""
 
     keys: list[bytes]
-    """The queue, and the logs that it names."""
-    bringing: list[bytes]
-    """Of these, the names of logs whose records can be claimed by the commit that appends them."""
+    """The keys of the queue and of its named logs."""
+    claimable: list[bytes]
+    """The names of logs whose new records the commit of an append can claim."""
 
 
 class KeysWatched(dict[str, WatchedKeys]):
-    """By queue: what its consumers watched last."""
+    """By queue: the keys that its consumers watched last."""
 
 
 def watched_before(store: Store, name: str) -> WatchedKeys:
-    """What consumers of a queue watched last, or would watch now: a glance tells if it has changed."""
-    found = store.caches.of(KeysWatched).get(name)
-    return glance(store, name)[0] if found is None else found
+    """Return the keys that consumers of a queue watched last, or by a glance without a last watch."""
+    watched = store.caches.of(KeysWatched).get(name)
+    return glance(store, name)[0] if watched is None else watched
 
 
 def glance(store: Store, name: str) -> tuple[WatchedKeys, float]:
-    """What is to be watched for a queue; and for how long nothing else can bring something to claim.
+    """Return the keys to watch for a queue, and the seconds until time alone makes a message due.
 
-    That is 0 if there is something now. Callers that wait for the queue are woken as well when a log
-    changes that a pattern matches. It is one look at the store, as a rule: a consumer that keeps up
-    waits for each message.
+    The seconds are 0 if a message is claimable now. Watchers of the queue also wake when a log that
+    matches a pattern changes. A glance usually reads the store once, because a consumer that keeps
+    up glances before every message.
     """
     facts = None
     while facts is None or facts.partial:
         facts, ids, change_s = store.view(partial(_glance, name=name))
     names = [keys.log_name(log) for log in named_logs(name, facts.spec)]
     watched = WatchedKeys(
-        [keys.queue(name), *names, *map(keys.head, ids)], names if _can_be_close(facts) else []
+        [keys.queue(name), *names, *map(keys.head, ids)],
+        names if _can_claim_in_commit(facts) else [],
     )
     store.caches.of(KeysWatched)[name] = watched
     return watched, inf if change_s is None else change_s
 
 
 def _glance(view: View, name: str) -> tuple[Facts, list[int], float | None]:
-    """How a queue stands, the ids of the logs that it names, and when time alone brings something."""
+    """Return the facts about a queue, the ids of its named logs, and the seconds until a due time."""
     facts = facts_of(view, name)
     if facts is None:
         raise no_queue(name)
@@ -357,13 +384,13 @@ def _glance(view: View, name: str) -> tuple[Facts, list[int], float | None]:
     return facts, [log.log_id for log in logs if log.log_id], change_s
 
 
-def patience(store: Store, name: str, most_s: float) -> float:
-    """How long there can be nothing to claim unless something changes; 0 if there is something."""
-    return min(most_s, glance(store, name)[1])
+def patience(store: Store, name: str, wait_max_s: float) -> float:
+    """Return for how long no message becomes claimable without a change; 0 if a message is now."""
+    return min(wait_max_s, glance(store, name)[1])
 
 
 def need_facts(store: Store, name: str, *, all_logs: bool = False) -> Facts:
-    """What routing needs to know of a queue; there must be one."""
+    """Return the facts about an existing queue, or raise."""
     facts = find_facts(store, name, all_logs=all_logs)
     if facts is None:
         raise no_queue(name)
@@ -371,9 +398,9 @@ def need_facts(store: Store, name: str, *, all_logs: bool = False) -> Facts:
 
 
 def route_ahead(reading: Reading, name: str, count: int) -> None:
-    """Route as many messages as are to be looked at.
+    """Route until `count` messages are placed.
 
-    Of an indexed queue that is far behind, only the next stretch while a commit is in flight.
+    While a commit is in flight, an indexed queue that is far behind is routed by a single range.
     """
     store = reading.store
     facts = need_facts(store, name)
@@ -385,7 +412,7 @@ def route_ahead(reading: Reading, name: str, count: int) -> None:
 
 
 def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:
-    """How the attempts at a message went, in order."""
+    """Return the attempts at a message, oldest first."""
 
     def ask(view: View) -> list[Try]:
         queue = need_queue(view, query.queue)

@@ -1,6 +1,7 @@
-"""Claims that wait: the lines of all queues, with their lock and their watches in the store.
+"""The lines of all queues of a store, with their lock and their watches.
 
-The rules of a line are in `line`. Threads wait in `thread_waiting`, coroutines in `aio.standing`.
+`model.line` has the rules of a line. Threads wait in `thread_waiting`, coroutines in
+`embedded.loop.claim_line`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from millstream.store.watch import Wake
 
 
 class Lines(Generic[W]):
-    """The lines of a store's queues; any thread may call.
+    """The lines of a store's queues; every thread may call its methods.
 
-    `tell` is called outside of the lock, on whichever thread something happened, also on one that
-    commits: it must be quick.
+    `tell` is called outside the lock, on the thread of the event, possibly a committing thread. It
+    must return quickly.
     """
 
     def __init__(self, store: Store, tell: Callable[[Sequence[tuple[W, Duty]]], None]) -> None:
@@ -29,27 +30,27 @@ class Lines(Generic[W]):
         self._lock = threading.Lock()
         self._lines: dict[str, Line[W]] = {}
         self._watched: dict[W, tuple[list[bytes], Wake]] = {}
-        self._bringing: dict[bytes, dict[W, str]] = {}
-        """Names of logs → waiters that watch for what is appended to them, and their queues."""
+        self._append_watchers: dict[bytes, dict[W, str]] = {}
+        """Names of logs → waiters that watch for appends to these logs, and their queues."""
 
-    def join(self, queue: str, waiter: W, wanted: int) -> None:
-        """Stand at the end of a queue's line, for at least one message."""
-        self._do(queue, lambda line: line.join(waiter, wanted))
+    def join(self, queue: str, waiter: W, count: int) -> None:
+        """Add a waiter to the end of a queue's line."""
+        self._do(queue, lambda line: line.join(waiter, count))
 
     def change(self, queue: str) -> None:
-        """There may be something to claim."""
+        """Report that a message of the queue may be claimable."""
         self._do(queue, lambda line: line.change())
 
-    def served(self, queue: str, waiter: W, left: int = 0) -> None:
-        """A waiter got messages, or an error, and goes; so many messages were left behind."""
-        self._do(queue, lambda line: line.served(waiter, left))
+    def served(self, queue: str, waiter: W, remaining: int = 0) -> None:
+        """Remove a waiter that got messages or an error; `remaining` messages stay claimable."""
+        self._do(queue, lambda line: line.served(waiter, remaining))
 
     def in_vain(self, queue: str, waiter: W) -> bool:
-        """A waiter has looked and got nothing; answers whether it waits on."""
+        """Report that a waiter looked and got nothing; return whether it stays in line."""
         return self._do(queue, lambda line: line.in_vain(waiter), waiter)
 
     def leave(self, queue: str, waiter: W) -> bool:
-        """Wait no longer; answers whether that is so at once, as it is unless the waiter looks."""
+        """Remove a waiter that gives up; return False if it still looks and leaves afterwards."""
 
         def leave(line: Line[W]) -> list[tuple[W, Duty]]:
             self._stop_watching(waiter)
@@ -58,23 +59,24 @@ class Lines(Generic[W]):
         return not self._do(queue, leave, waiter)
 
     def watch(self, queue: str, waiter: W) -> float | None:
-        """Watch the queue for its line; None if that is not the waiter's duty any more.
+        """Watch the queue for its line; None if this waiter is not the watcher any more.
 
-        Answers in how many seconds time alone may bring something: 0 if there is something now.
+        Returns the number of seconds until time alone may make a message claimable; 0 if there is a
+        message now.
         """
         with self._lock:
             if not self._watches(queue, waiter):
-                return None  # many that leave at once cost no look each
+                return None  # so a crowd of leaving waiters costs no look each
         watched = consuming.watched_before(self._store, queue)
         while self._begin_watch(queue, waiter, watched):
-            # What came before the watch began woke nobody: look once more.
+            # An append before the watch began woke no waiter, so glance again.
             before, (watched, change_s) = watched, consuming.glance(self._store, queue)
             if watched == before:
                 return change_s
         return None
 
     def _begin_watch(self, queue: str, waiter: W, watched: consuming.WatchedKeys) -> bool:
-        """Have a waiter told of changes; False if that is not its duty any more."""
+        """Register a waiter for changes; return False if it is not the watcher any more."""
         wake = partial(self.change, queue)
         with self._lock:
             self._stop_watching(waiter)
@@ -82,47 +84,51 @@ class Lines(Generic[W]):
                 return False
             for key in watched.keys:
                 self._store.watch.add(key, wake)
-            for key in watched.bringing:
-                self._bringing.setdefault(key, {})[waiter] = queue
+            for key in watched.claimable:
+                self._append_watchers.setdefault(key, {})[waiter] = queue
             self._watched[waiter] = watched.keys, wake
         return True
 
     @property
     def expects_any(self) -> bool:
-        """Whether `expecting` could find any."""
-        return bool(self._bringing)
+        """Return whether any waiter watches for appends of this process."""
+        return bool(self._append_watchers)
 
     def expecting(self, key: bytes) -> list[W]:
-        """Waiters for what the next commit appends to the log of this name: they look from now on.
+        """Return the waiters to serve from the next commit to this log, and mark them as looking.
 
-        Nobody tells them; who calls has a claim made for each, and reports `served` or lets it take.
+        The caller must run a claim for each waiter and then call `served` or `in_vain`; these
+        waiters are not notified.
         """
-        found: list[W] = []
+        # A waiter that woke after the commit would need a commit of its own. The committer makes
+        # the claim instead, so that the waiter wakes once, with its messages. If the commit fails
+        # or grants nothing, the line still has the waiter as looking, and it looks by itself.
+        waiters: list[W] = []
         with self._lock:
-            for queue in [*self._bringing.get(key, {}).values()]:
-                looking = [one for one, _ in self._lines[queue].change()]
-                for one in looking:
-                    self._stop_watching(one)
-                found += looking
-        return found
+            for queue in [*self._append_watchers.get(key, {}).values()]:
+                looking = [waiter for waiter, _ in self._lines[queue].change()]
+                for waiter in looking:
+                    self._stop_watching(waiter)
+                waiters += looking
+        return waiters
 
     def count(self, queue: str) -> int:
-        """How many wait for a queue."""
+        """Return the number of claims that wait for a queue."""
         with self._lock:
             return len(self._lines.get(queue, ()))
 
     def looks(self, queue: str, waiter: W) -> bool:
-        """Whether a waiter looks, or another caller does so for it."""
+        """Return whether a waiter looks, by itself or through a commit."""
         with self._lock:
             line = self._lines.get(queue)
             return line is not None and line.looks(waiter)
 
     def is_watching(self, waiter: W) -> bool:
-        """Whether the waiter has begun to watch, and not ended it."""
+        """Return whether the waiter watches the queue."""
         return waiter in self._watched
 
     def stop_watching(self, waiter: W) -> None:
-        """End the watch that a waiter has begun, if it has."""
+        """End the watch of a waiter, if any."""
         with self._lock:
             self._stop_watching(waiter)
 
@@ -131,20 +137,20 @@ class Lines(Generic[W]):
         return line is not None and line.watches(waiter)
 
     def _stop_watching(self, waiter: W) -> None:
-        found = self._watched.pop(waiter, None)
-        if found is not None:
-            for key in found[0]:
-                self._store.watch.remove(key, found[1])
-                watchers = self._bringing.get(key)
+        watch = self._watched.pop(waiter, None)
+        if watch is not None:
+            for key in watch[0]:
+                self._store.watch.remove(key, watch[1])
+                watchers = self._append_watchers.get(key)
                 if watchers is not None and watchers.pop(waiter, "") and not watchers:
-                    del self._bringing[key]
+                    del self._append_watchers[key]
 
     def _do(
         self, queue: str, act: Callable[[Line[W]], list[tuple[W, Duty]]], waiter: W | None = None
     ) -> bool:
-        """Have something happen to a queue's line, and tell what follows.
+        """Apply an event to a queue's line and deliver the resulting duties.
 
-        Answers whether a waiter is in line afterwards.
+        Returns whether `waiter` is in line afterwards.
         """
         with self._lock:
             line = self._lines.setdefault(queue, Line())
