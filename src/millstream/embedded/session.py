@@ -1,7 +1,6 @@
 """The embedded session: answers commands from a store in this process.
 
-It is the one place that knows all parts: which entities there are, which rule answers which
-command, and what is to be kept up in the background.
+This module knows all parts: the entities, the rule of every command, and the upkeep.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ from millstream.store.store import Store
 T = TypeVar("T")
 
 STEPS_MAX = 10_000
-"""Commands in one transaction: they run under the write lock."""
+"""The most commands in a transaction, because they run under the write lock."""
 
 
 KINDS: Kinds = {
@@ -91,7 +90,7 @@ KINDS: Kinds = {
     keys.INSTANCE: InstanceState,
     keys.ROSTER: Roster,
 }
-"""The entities of every part."""
+"""The entities of all parts."""
 
 _APPEND = GuardedRule(rules.append, putting.APPEND_GUARD)
 
@@ -220,14 +219,14 @@ _VIEWS: dict[type[Read[Any]], Callable[[View, Any], Any]] = {
     m.ListRooms: rooms.list_rooms,
     m.ListInstances: instances.list_instances,
 }
-"""Reads that one look at the entities answers."""
+"""Reads that a single look at the entities answers."""
 
 WAITS: dict[type[Read[Any]], Callable[[Store, Any], Waiting[Any]]] = {
     c.WaitForOffset: queries.wait_for_offset,
     c.WaitForPartitions: queries.wait_for_partitions,
     following.WaitForChange: following.wait_for_change,
 }
-"""Reads that wait: a thread sleeps meanwhile, a coroutine awaits."""
+"""Reads that wait: a thread sleeps, a coroutine awaits."""
 
 COMMANDS: tuple[type[Command[Any]], ...] = (
     base.Transact,
@@ -238,16 +237,16 @@ COMMANDS: tuple[type[Command[Any]], ...] = (
     *_VIEWS,
     *WAITS,
 )
-"""Every command that there is: one that is not here has no rule, and is refused everywhere."""
+"""All commands. A command outside this list has no rule and is refused everywhere."""
 
 
 def _viewing(rule: Callable[[View, Any], T]) -> Callable[[Store, Any], T]:
-    """The rule of a read that looks at the entities once."""
+    """Return the rule of a read that looks at the entities once."""
     return lambda store, command: store.view(lambda view: rule(view, command))
 
 
 def _sleeping(rule: Callable[[Store, Any], Waiting[T]]) -> Callable[[Store, Any], T]:
-    """The rule of a wait, for a thread that sleeps meanwhile."""
+    """Return the rule of a wait, for a thread that sleeps."""
     return lambda store, command: wait(store.watch, rule(store, command))
 
 
@@ -262,7 +261,7 @@ _ANSWERS: dict[type, Callable[[Store, Any], Any]] = {
 def open_store(
     engine: Engine, *, limits: Limits | None = None, clock: Clock | None = None
 ) -> Store:
-    """A store with every part that there is."""
+    """Open a store with all parts over an engine."""
     store = Store(
         engine,
         KINDS,
@@ -279,16 +278,16 @@ def open_store(
 
 
 def _may_have_ghosts(store: Store) -> bool:
-    """Whether users of a server that was killed may have to leave, though nothing is written.
+    """Return whether a killed server may have left users in rooms, which the keeper must remove.
 
-    A look at a bucket costs requests: there, a writer or a listener starts the keeper.
+    A look at an object store costs requests: there, a writer or a listener starts the keeper.
     """
     if "paced" in store.engine.abilities:
         return False
     try:
         return store.view(has_instances)
     except MillstreamError:
-        return True  # what is damaged is told by the upkeep
+        return True  # the upkeep reports the damage
 
 
 def open_file(
@@ -298,7 +297,7 @@ def open_file(
     clock: Clock | None = None,
     **options: Any,
 ) -> Store:
-    """The store at a place, such as a file; the options are those of `open_engine`.
+    """Open the store at a place, such as a file; the options are those of `open_engine`.
 
     Every surface opens stores by this function.
     """
@@ -312,7 +311,9 @@ def open_file(
 def open_over(
     make_engine: Callable[[], Engine], *, limits: Limits | None = None, clock: Clock | None = None
 ) -> Store:
-    """The store over a new engine: no fork may fall between them, and no engine is left behind."""
+    """Open a store over a new engine. No process fork may happen in between, and no engine is
+    leaked.
+    """
     with forking.opening:
         engine = make_engine()
         try:
@@ -323,11 +324,11 @@ def open_over(
 
 
 def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
-    """The function that the transactor runs for an operation."""
+    """Return the function that the transactor runs for an operation."""
     kind = type(command)
-    made = _MADE.get(kind)
-    if made is not None:
-        return made(command)
+    make = _MADE.get(kind)
+    if make is not None:
+        return make(command)
     return _ruled(_transact if kind is base.Transact else _rule(kind), command)
 
 
@@ -336,30 +337,30 @@ def _ruled(rule: Callable[[WriteTransaction, Any], T], command: Any) -> Callable
 
 
 def is_plain(command: Command[Any]) -> bool:
-    """Whether a command is an operation before and after which nothing is to be done."""
+    """Return whether a command is an operation without work before or after its commit."""
     return type(command) in _PLAIN
 
 
 def put_for_later(command: Command[Any]) -> set[str]:
-    """The queues to which a command puts messages for later: these are routed before it runs."""
+    """Return the queues that a command puts messages for later into; they are routed first."""
     kind = type(command)
     if kind is not q.PutMessages and kind is not q.ReplaceFailed and kind is not base.Transact:
         return set()
     steps: list[Any] = command.steps if isinstance(command, base.Transact) else [command]
     return {
-        one.queue
-        for one in steps
-        if (type(one) is q.PutMessages and one.is_for_later) or type(one) is q.ReplaceFailed
+        step.queue
+        for step in steps
+        if (type(step) is q.PutMessages and step.is_for_later) or type(step) is q.ReplaceFailed
     }
 
 
 def answer(store: Store, command: Command[T]) -> T:
-    """Answer what runs outside of the transactor: a read, or a procedure."""
+    """Answer a read or a procedure, outside the transactor."""
     rule = _ANSWERS.get(type(command))
     if rule is None:
         raise _unknown(type(command))
-    found: T = rule(store, command)
-    return found
+    result: T = rule(store, command)
+    return result
 
 
 def _rule(kind: type[Operation[Any]]) -> Callable[[WriteTransaction, Any], Any]:
@@ -389,7 +390,7 @@ def _step(tx: WriteTransaction, step: Any) -> Any:
 
 
 class EmbeddedSession:
-    """Answers on the caller's thread."""
+    """A session that answers on the caller's thread."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -397,7 +398,7 @@ class EmbeddedSession:
         self.clock = store.clock
 
     def execute(self, command: Command[T]) -> T:
-        """Answer a command; what it writes is durable on return."""
+        """Answer a command; its writes are durable on return."""
         if type(command) in _PLAIN:
             return self.store.run(operation(command))  # type: ignore[arg-type]
         if isinstance(command, Operation):

@@ -1,4 +1,4 @@
-"""The pulse of a store: how it stands at a time, as the live view, `top` and the dashboard show it."""
+"""The pulse of a store: its state at a time, for the live view, `top` and the dashboard."""
 
 from __future__ import annotations
 
@@ -12,50 +12,51 @@ class Flow(Struct, frozen=True):
     """Messages per second, of all processes that share the store."""
 
     published: float = 0.0
-    """Records appended to logs, puts to queues and messages of rooms among them."""
+    """Records appended to logs, including puts to queues and messages of rooms."""
     claimed: float = 0.0
-    """Messages that consumers were given, repeats included."""
+    """Messages delivered to consumers, including repeated deliveries."""
     acked: float = 0.0
-    """Messages that are done."""
+    """Messages acknowledged."""
 
 
 class CommitTimes(Struct, frozen=True):
-    """How long commits of this process took in the last seconds; null if there were none."""
+    """The duration of this process's commits in the last seconds; null without commits."""
 
     p50: float | None = None
     """The median, in milliseconds."""
     p99: float | None = None
-    """Only one of a hundred took longer, in milliseconds."""
+    """The 99th percentile, in milliseconds."""
 
 
 class Pulse(Struct, frozen=True, kw_only=True):
-    """How a server and its store stood at a time."""
+    """The state of a server and its store at a time."""
 
     time: int
     """Milliseconds since the epoch."""
     rates: Flow
     """Messages per second."""
     depth: int
-    """Messages of all queues that are neither done nor failed."""
+    """The number of unfinished messages of all queues."""
     oldest_age_s: float
-    """How long the message has waited that can be claimed for the longest time; 0 if none can be:
-    delayed ones are not counted until they are due."""
+    """How long the oldest claimable message has waited; 0 without claimable messages. Delayed
+    messages count from their due time.
+    """
     commit_ms: CommitTimes = CommitTimes()
-    """How long commits took."""
+    """The duration of commits."""
     logs: int
-    """How many logs there are that users have named."""
+    """The number of logs named by users."""
     queues: int
-    """How many queues there are."""
+    """The number of queues."""
     rooms: int
-    """How many rooms there are."""
+    """The number of rooms."""
     connections: int = 0
-    """How many connections this server has."""
+    """The number of connections of this server."""
     health: Status
-    """As `GET /health` says it."""
+    """The status that `GET /health` reports."""
 
 
 def flow_between(before: Totals, after: Totals, seconds: float) -> Flow:
-    """How much happened per second between two looks."""
+    """Return the messages per second between two looks."""
     if seconds <= 0:
         return Flow()
     return Flow(
@@ -66,6 +67,6 @@ def flow_between(before: Totals, after: Totals, seconds: float) -> Flow:
 
 
 def age_s(totals: Totals, now_ms: int) -> float:
-    """How long the message has waited that can be claimed for the longest time; 0 if none can be."""
+    """Return how long the oldest claimable message has waited; 0 without claimable messages."""
     since_ms = totals.claimable_ms
     return 0.0 if since_ms is None else max(0.0, (now_ms - since_ms) / 1000)

@@ -1,4 +1,4 @@
-"""Steps: what a transaction gathers, the same for every surface; without any I/O."""
+"""The steps of a transaction, gathered without I/O, the same for every surface."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from millstream.rooms.packing import data_of
 
 
 class NamedCursor(Protocol):
-    """A durable cursor, whatever surface it belongs to."""
+    """A durable cursor of any surface."""
 
     name: str
     log_name: str
@@ -39,28 +39,28 @@ class NamedCursor(Protocol):
 
 
 class Later:
-    """The answer of a step, there once the transaction has been committed."""
+    """The answer of a step, available after the commit of the transaction."""
 
-    __slots__ = ("_read", "_result", "_told", "done")
+    __slots__ = ("_notify", "_read", "_result", "done")
 
     def __init__(
-        self, told: Callable[[], None] | None = None, read: Callable[[Any], Any] | None = None
+        self, notify: Callable[[], None] | None = None, read: Callable[[Any], Any] | None = None
     ) -> None:
         self.done = False
-        self._told = told
+        self._notify = notify
         self._read = read
         self._result: Any = None
 
     def settle(self, result: Any) -> None:
-        """Put the answer in, and tell the handle that the step was about."""
+        """Store the answer, and notify the handle of the step."""
         self._result = result if self._read is None else self._read(result)
         self.done = True
-        if self._told is not None:
-            self._told()
+        if self._notify is not None:
+            self._notify()
 
     @property
     def result(self) -> Any:
-        """The step's answer; asking before the commit is a mistake."""
+        """The step's answer; raises before the commit."""
         if not self.done:
             raise RuntimeError(
                 "the transaction has not been committed: a step's answer is there after the "
@@ -71,14 +71,14 @@ class Later:
 
 @checked_numbers
 class Steps:
-    """Gathers operations; none happens before the transaction that they belong to is committed."""
+    """The operations of a transaction. They run when the transaction is committed."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._steps: list[Any] = []
         self._answers: list[Later] = []
         self._then: list[Callable[[], None]] = []
-        """What is to be done once all answers are there."""
+        """Calls to make after all answers are stored."""
         self._ended = False
 
     def append(
@@ -92,7 +92,9 @@ class Steps:
         expect_end: int | None = None,
         producer: Producer | None = None,
     ) -> Later:
-        """Append one record; the answer is its offset, of a log with partitions its `PartitionOffset`."""
+        """Append a record; the answer is its offset, or its `PartitionOffset` in a log with
+        partitions.
+        """
         spreader: Spreader | None = getattr(log, "spreader", None)
         if spreader is not None:
             return self._spread_one(
@@ -120,7 +122,7 @@ class Steps:
     ) -> Later:
         """Append a batch; the answer is the offset of its first record.
 
-        Of a log with partitions the answer is a list, with the `PartitionOffset` of each record.
+        For a log with partitions the answer is a list with the `PartitionOffset` of each record.
         """
         spreader: Spreader | None = getattr(log, "spreader", None)
         if spreader is not None:
@@ -163,16 +165,16 @@ class Steps:
         spread = spreader.many(values, **columns, limits=self._limits)
         self._add(c.CreatePartitions(spreader.log, spreader.partitions))
         answers = [self._add(step) for step in spread.appends]
-        told = Later()
+        places = Later()
 
-        def tell() -> None:
-            told.settle(spread.places([one.result for one in answers]))
+        def settle_places() -> None:
+            places.settle(spread.places([answer.result for answer in answers]))
 
-        self._then.append(tell)
-        return told
+        self._then.append(settle_places)
+        return places
 
     def truncate(self, log: str | Named, *, before: int, past_end: bool = False) -> Later:
-        """Forget the records before an offset; the answer is how many went."""
+        """Delete the records before an offset; the answer is the number of deleted records."""
         return self._add(c.Truncate(_name(log), before, past_end))
 
     def set_metadata(self, log: str | Named, key: str, value: Any) -> Later:
@@ -193,7 +195,7 @@ class Steps:
         at: datetime | int | None = None,
         producer: Producer | None = None,
     ) -> Later:
-        """Put one message, as `Queue.put` does; the answer is what that returns."""
+        """Put a message, as `Queue.put` does; the answer is its id."""
         return self._add(
             put_one(
                 _name(queue, "queue"),
@@ -241,9 +243,9 @@ class Steps:
         *,
         user: str | None = None,
     ) -> Later:
-        """Send one message to a room, as `Room.send` does; the answer is its offset.
+        """Send a message to a room, as `Room.send` does; the answer is its offset.
 
-        The handle of a room does not hear what is sent by it; `user` is shown as the sender.
+        The sending handle does not hear its own messages; `user` is shown as the sender.
         """
         sender = getattr(room, "user", "") if user is None else user
         message = RoomMessage(type, data_of(data), key)
@@ -255,34 +257,34 @@ class Steps:
     @overload
     def ack(self, cursor: NamedCursor, records: Acknowledged, /) -> Later: ...
     def ack(self, named: Any, records: Any = None, /) -> Later:
-        """Acknowledge claimed messages of one queue; or, on a durable cursor, records.
+        """Acknowledge claimed messages of a queue, or records on a durable cursor.
 
         A lost lease undoes the whole transaction. So does a `Conflict`, if the records were set
-        aside since they were taken. The answer for a cursor is its floor.
+        aside since they were read. The answer for a cursor is its floor.
         """
         if records is None:
             return self._finish(named, "ack")
         if (divide := getattr(named, "by_partition", None)) is not None:
-            return [self._nothing(), *(self.ack(*one) for one in divide(records))][-1]
-        taken = listed(records)
+            return [self._nothing(), *(self.ack(*arguments) for arguments in divide(records))][-1]
+        acknowledged = listed(records)
         cursor = _durable(named)
-        ranges = cursor.progress.with_lost(ranges_of(taken))
+        ranges = cursor.progress.with_lost(ranges_of(acknowledged))
         log, setbacks = cursor.log_name, cursor.progress.setbacks
-        cursor.progress.check(log, taken)
+        cursor.progress.check(log, acknowledged)
         step = c.Acknowledge(log, cursor.name, ranges, setbacks)
         return self._add(step, lambda: cursor.progress.acked(ranges, setbacks))
 
     def nack(self, messages: Messages, *, delay: Seconds | None = None, reason: str = "") -> Later:
-        """Try claimed messages of one queue again, as `Queue.nack` does."""
+        """Retry claimed messages of a queue, as `Queue.nack` does."""
         delay_ms = optional_ms(delay, "delay")
         return self._finish(messages, "nack", delay_ms, reason)
 
     def fail(self, messages: Messages, *, reason: str = "") -> Later:
-        """Give up on claimed messages of one queue."""
+        """Give up on claimed messages of a queue."""
         return self._finish(messages, "fail", reason=reason)
 
     def renew(self, messages: Messages, *, lease: Seconds | None = None) -> Later:
-        """Prolong the leases of claimed messages of one queue; the answer is until when."""
+        """Renew the leases of claimed messages of a queue; the answer is their new end."""
         queue, runs = claims_of(messages)
         if not runs:
             return self._nothing()
@@ -305,26 +307,26 @@ class Steps:
     def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Later:
         """Read or write the application's own tables, on SQLite, in the same commit.
 
-        The answer is a `SqlResult`: the rows, and how many were changed. Only a program that has
-        opened the file can do so: neither a server nor a cluster offers it.
+        The answer is a `SqlResult`: the rows, and the number of changed rows. Only a program that
+        has opened the file can use it; servers and clusters do not offer SQL.
         """
         return self._add(Sql(statement, sql_parameters(parameters)))
 
     def _add(
         self,
         step: Any,
-        told: Callable[[], None] | None = None,
+        notify: Callable[[], None] | None = None,
         read: Callable[[Any], Any] | None = None,
     ) -> Later:
         if self._ended:
             raise RuntimeError("the transaction has ended: its steps are gathered inside the block")
         self._steps.append(step)
-        answer = Later(told, read)
+        answer = Later(notify, read)
         self._answers.append(answer)
         return answer
 
     def _nothing(self) -> Later:
-        """The answer of a step that there is no need to take."""
+        """Return the answer of a step that has no effect."""
         answer = Later()
         answer.settle(None)
         return answer
@@ -337,12 +339,12 @@ class Steps:
 
 
 def _until(end: Any) -> datetime:
-    """When leases end; a server's answer has no type yet."""
+    """Return the end of leases; the answer of a server is untyped."""
     return convert(end, LeaseEnd).until
 
 
 def _none(_lost: Any) -> None:
-    """Attempts that end in a transaction all end, or none does: there is nothing to tell."""
+    """Ignore lost claims: in a transaction all attempts end, or none does."""
 
 
 def _durable(cursor: NamedCursor) -> NamedCursor:
@@ -356,6 +358,6 @@ def _durable(cursor: NamedCursor) -> NamedCursor:
     return cursor
 
 
-def _name(noun: str | Named, what: str = "log") -> str:
+def _name(noun: str | Named, kind: str = "log") -> str:
     name: Any = getattr(noun, "name", None)
-    return check_name(noun if name is None else name, what)  # type: ignore[arg-type]
+    return check_name(noun if name is None else name, kind)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
-"""A tally of a whole store: how much was published, claimed and done, and how much waits.
+"""The tally of a store: totals of published, claimed and done messages, and the backlog.
 
-It is made from counts that logs and queues keep anyway. The first look goes through all of them;
-from then on each commit notes what it changes, and a look asks for that alone. So its cost follows
-what happens, not how much there is. A tally that is closed costs nothing.
+The tally is made from counts that logs and queues keep anyway. The first look reads all logs and
+queues. Afterwards each commit notes its changed entities, and a look reads only these. So the cost
+follows the activity, not the size of the store. A closed tally costs nothing.
 """
 
 from __future__ import annotations
@@ -25,58 +25,59 @@ from millstream.store.state.view import View
 from millstream.store.store import Store
 
 LOOKED_AT_PER_STEP = 500
-"""Logs that are looked at before the mutex is let go for a moment."""
+"""The most logs that are read before the mutex is released for a moment."""
 
 _WATCHED = (keys.HEAD, keys.NAME, keys.QUEUE)
 
 
 class Totals(Struct, frozen=True):
-    """How a store stands. What was published, claimed and done is counted from the first look on."""
+    """The totals of a store. Published, claimed and done count from the first look on."""
 
     published: int = 0
-    """Records appended to logs, puts to queues and messages of rooms among them."""
+    """Records appended to logs, including puts to queues and messages of rooms."""
     claimed: int = 0
-    """Messages handed out, repeats included."""
+    """Messages handed out, including repeated deliveries."""
     done: int = 0
     depth: int = 0
-    """Messages of all queues that are neither done nor failed, records to be routed among them."""
+    """Unfinished messages of all queues, including unrouted records."""
     claimable_ms: int | None = None
-    """Since when the message that waits longest can be claimed, in wall time; a time to come if all
-    are delayed, None if none waits."""
+    """The wall time since which the oldest message is claimable; in the future if all messages are
+    delayed, None without messages.
+    """
     logs: int = 0
-    """Logs that users have named; one with partitions is one."""
+    """Logs named by users; a log with partitions counts once."""
     queues: int = 0
     rooms: int = 0
 
 
-class _SeenLog(NamedTuple):
+class _CountedLog(NamedTuple):
     name: str
     end: int
     counted: int
-    """How many records were appended since the end that was known."""
+    """The number of records appended since the last known end."""
     is_gone: bool
 
 
-class _SeenQueue(NamedTuple):
+class _CountedQueue(NamedTuple):
     claimed: int
     done: int
     depth: int
     claimable_ms: int | None
     sources: tuple[bytes, ...]
-    """The keys of what else changes how many messages it has: logs that it names."""
+    """The keys of the queue's named logs, whose changes also change its number of messages."""
 
 
 class Tally:
-    """The totals of one store. A thread looks at a time; commits on any thread are noted."""
+    """The totals of a store. A single thread looks at a time; commits of all threads are noted."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._changed: set[bytes] | None = None
-        """Entities that have changed since the last look; None: any may have."""
+        """Entities changed since the last look; None if any may have changed."""
         self._begun = False
         self._logs: dict[bytes, tuple[str, int]] = {}
-        self._queues: dict[bytes, _SeenQueue] = {}
+        self._queues: dict[bytes, _CountedQueue] = {}
         self._takers: dict[bytes, set[bytes]] = {}
         """Names and heads of logs → the queues that name them."""
         self._published = self._claimed = self._done = 0
@@ -84,11 +85,11 @@ class Tally:
         store.watch.follow(self._note)
 
     def close(self) -> None:
-        """Follow the store no longer."""
+        """Stop following the store."""
         self._store.watch.unfollow(self._note)
 
     def look(self) -> Totals:
-        """The totals as of now, with what other processes have committed."""
+        """Return the current totals, including commits of other processes."""
         self._store.refresh()
         with self._lock:
             changed, self._changed = self._changed, set()
@@ -111,23 +112,21 @@ class Tally:
                 self._changed.update(changed)
 
     def _totals(self) -> Totals:
-        seen = self._queues.values()
-        since_ms = [one.claimable_ms for one in seen if one.claimable_ms is not None]
+        queues = self._queues.values()
+        since_ms = [queue.claimable_ms for queue in queues if queue.claimable_ms is not None]
         return Totals(
             published=self._published,
             claimed=self._claimed,
             done=self._done,
-            depth=sum(one.depth for one in seen),
+            depth=sum(queue.depth for queue in queues),
             claimable_ms=min(since_ms, default=None),
             logs=self._named,
             queues=len(self._queues),
             rooms=self._rooms,
         )
 
-    # What is looked at.
-
     def _look_at_all(self) -> None:
-        """Look at every log and queue; what has gone since the last look is forgotten."""
+        """Read every log and queue, and forget deleted ones."""
         heads, queues = self._keys_of(keys.HEAD), self._keys_of(keys.QUEUE)
         for key in self._logs.keys() - set(heads):
             self._forget_log(key)
@@ -138,28 +137,28 @@ class Tally:
             self._look_at_queue(key)
 
     def _look_at(self, changed: set[bytes]) -> None:
-        known = [key for key in changed if key[1] in _WATCHED]
-        self._look_at_logs([key for key in known if key[1] == keys.HEAD])
-        queues = {key for key in known if key[1] == keys.QUEUE}
-        for key in known:
+        watched = [key for key in changed if key[1] in _WATCHED]
+        self._look_at_logs([key for key in watched if key[1] == keys.HEAD])
+        queues = {key for key in watched if key[1] == keys.QUEUE}
+        for key in watched:
             queues |= self._takers.get(key, set())
         for key in queues:
             self._look_at_queue(key)
 
     def _keys_of(self, kind: int) -> list[bytes]:
         start, stop = keys.range_of(keys.prefix(kind))
-        found: list[bytes] = []
+        all_keys: list[bytes] = []
         while page := self._store.view(
             lambda view: view.find(start, stop, limit=LOOKED_AT_PER_STEP)  # noqa: B023
         ):
-            found += page
+            all_keys += page
             start = page[-1] + b"\x00"
-        return found
+        return all_keys
 
     def _look_at_logs(self, heads: list[bytes]) -> None:
-        for some in _steps(heads):
-            found = self._store.view(lambda view: [self._log(view, key) for key in some])  # noqa: B023
-            for key, log in zip(some, found, strict=True):
+        for page in _steps(heads):
+            logs = self._store.view(lambda view: [self._log(view, key) for key in page])  # noqa: B023
+            for key, log in zip(page, logs, strict=True):
                 if log.name.startswith(OWN):
                     continue
                 if self._begun:
@@ -169,17 +168,17 @@ class Tally:
                     self._logs[key] = log.name, log.end
                     self._count(log.name, 1)
 
-    def _log(self, view: View, key: bytes) -> _SeenLog:
-        """A log, and what was appended to it; of one that was not known, what is not its parent's."""
+    def _log(self, view: View, key: bytes) -> _CountedLog:
+        """Return a log with its number of new records; records shared with a parent do not count."""
         head = view.entity(key, Head)
         if key in self._logs:
-            known = self._logs[key][1]
+            known_end = self._logs[key][1]
         else:
             fork = fork_of(view, keys.number(key))
-            known = max(head.dropped, fork.point) if fork else head.dropped
-        counted = head.count(known, head.end) if head.end > known else 0
+            known_end = max(head.dropped, fork.point) if fork else head.dropped
+        counted = head.count(known_end, head.end) if head.end > known_end else 0
         is_gone = head.deleted or not head.exists()
-        return _SeenLog(head.name, head.end, counted, is_gone)
+        return _CountedLog(head.name, head.end, counted, is_gone)
 
     def _forget_log(self, key: bytes) -> None:
         name, _ = self._logs.pop(key, ("", 0))
@@ -187,12 +186,12 @@ class Tally:
             self._count(name, -1)
 
     def _count(self, name: str, by: int) -> None:
-        """Count a log as a room, or as one that a user has named; one of a queue's own is neither.
+        """Count a log as a room, or as a log named by a user; the logs of queues count as neither.
 
-        Of partitions the first counts: it stands for the log that has them.
+        Only the first partition of a log counts, for the whole log.
         """
-        part = partition_of(name)
-        if part is not None and part[1]:
+        partition = partition_of(name)
+        if partition is not None and partition[1]:
             return
         if name.startswith(ROOM):
             self._rooms += by * (FORK_NAME not in name)
@@ -201,21 +200,21 @@ class Tally:
 
     def _look_at_queue(self, key: bytes) -> None:
         name = key[2:].decode()
-        found: _SeenQueue | Facts | None = self._store.view(lambda view: _queue(view, name))
-        while isinstance(found, Facts):  # many logs are looked at in steps
-            found = self._store.view(lambda view: _queue(view, name))
+        queue: _CountedQueue | Facts | None = self._store.view(lambda view: _queue(view, name))
+        while isinstance(queue, Facts):  # many logs are read in steps
+            queue = self._store.view(lambda view: _queue(view, name))
         before = self._forget_queue(key)
-        if found is None:
+        if queue is None:
             return
         if self._begun:
             claimed, done = (before.claimed, before.done) if before else (0, 0)
-            self._claimed += max(0, found.claimed - claimed)
-            self._done += max(0, found.done - done)
-        self._queues[key] = found
-        for source in found.sources:
+            self._claimed += max(0, queue.claimed - claimed)
+            self._done += max(0, queue.done - done)
+        self._queues[key] = queue
+        for source in queue.sources:
             self._takers.setdefault(source, set()).add(key)
 
-    def _forget_queue(self, key: bytes) -> _SeenQueue | None:
+    def _forget_queue(self, key: bytes) -> _CountedQueue | None:
         before = self._queues.pop(key, None)
         for source in before.sources if before else ():
             takers = self._takers.get(source, set())
@@ -225,15 +224,15 @@ class Tally:
         return before
 
 
-def _queue(view: View, name: str) -> _SeenQueue | Facts | None:
-    """How a queue stands; facts, if more logs are to be looked at first."""
+def _queue(view: View, name: str) -> _CountedQueue | Facts | None:
+    """Return the counts of a queue, or its facts if further logs must be read first."""
     facts = facts_of(view, name, all_logs=True, any_router=True)
     if facts is None or facts.partial:
         return facts
     queue = view.entity(keys.queue(name), QueueState)
     counts = queue.counts
     unrouted = sum(source.behind for source in facts.sources)
-    return _SeenQueue(
+    return _CountedQueue(
         claimed=counts.claimed,
         done=queue.done_ever,
         depth=counts.available + counts.in_flight + unrouted,
@@ -250,6 +249,6 @@ def _sources(view: View, logs: Iterable[str]) -> Iterator[bytes]:
             yield keys.head(log_id)
 
 
-def _steps(found: list[bytes]) -> Iterator[list[bytes]]:
-    for at in range(0, len(found), LOOKED_AT_PER_STEP):
-        yield found[at : at + LOOKED_AT_PER_STEP]
+def _steps(heads: list[bytes]) -> Iterator[list[bytes]]:
+    for start in range(0, len(heads), LOOKED_AT_PER_STEP):
+        yield heads[start : start + LOOKED_AT_PER_STEP]

@@ -1,7 +1,6 @@
-"""What a store holds that no sync carries: everything but its logs.
+"""The contents of a store that a sync does not copy: everything except logs.
 
-A sync copies logs. Who takes a synced copy for a backup must be told what is not in it, so each
-sync asks the stores that give.
+A user who takes a synced copy for a backup must know its gaps, so each sync asks the giving stores.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from millstream.store.state.view import View
 from millstream.store.store import Store
 
 COUNTED_MAX = 1_000
-"""Of each kind; a store that has more says so many."""
+"""The most counted of each kind; a store with more reports this number."""
 
 NAMED_MAX = 20
-"""Names of each kind."""
+"""The most names reported of each kind."""
 
 _TABLES = (
     "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') "
@@ -40,19 +39,19 @@ _TABLES = (
 
 
 def list_unsynced(store: Store, _query: ListUnsynced) -> list[Unsynced]:
-    """What there is of each kind that a sync leaves behind; kinds without anything are left out."""
+    """Return the number and names of each kind that a sync does not copy; empty kinds are left out."""
     store.refresh()
     queues, cursors, rooms = store.view(_names)
     tables = _tables(store) if "sql" in store.engine.abilities else []
     messages = sum(_messages(store, name) for name in queues)
-    found = (
+    kinds = (
         _of("queue", queues, messages),
         _of("cursor", cursors),
         _of("room", rooms),
         Unsynced("token", _tokens(store), []),
         _of("table", tables),
     )
-    return [one for one in found if one.count]
+    return [kind for kind in kinds if kind.count]
 
 
 def _of(kind: str, names: list[str], messages: int = 0) -> Unsynced:
@@ -60,7 +59,7 @@ def _of(kind: str, names: list[str], messages: int = 0) -> Unsynced:
 
 
 def _names(view: View) -> tuple[list[str], list[str], list[str]]:
-    """The names of queues, of cursors with their logs, and of rooms."""
+    """Return the names of queues, of cursors with their logs, and of rooms."""
     prefix = keys.prefix(keys.QUEUE)
     queues = (key[2:].decode() for key in view.find_all(*keys.range_of(prefix)))
     rooms = (room.head.name.partition(":")[2] for room in all_rooms(view))
@@ -90,20 +89,20 @@ def _tables(store: Store) -> list[str]:
 
 
 class _Entry(msgspec.Struct):
-    """What the register of tokens says of one."""
+    """An entry of the register of tokens."""
 
     type: str
     id: str
 
 
 def _tokens(store: Store) -> int:
-    """How many tokens count; those that have expired too."""
+    """Return the number of registered tokens, including expired ones."""
     tokens: set[str] = set()
     position, end = queries.get_bounds(store, c.GetBounds(BOOK))
-    with suppress(MillstreamError, msgspec.MsgspecError):  # the doctor tells of damage
+    with suppress(MillstreamError, msgspec.MsgspecError):  # the doctor reports damage
         while position < end:
-            asked = c.ReadBlocks(BOOK, position, end, store.limits.read_bytes_max)
-            for block in queries.read_blocks(store, asked):
+            query = c.ReadBlocks(BOOK, position, end, store.limits.read_bytes_max)
+            for block in queries.read_blocks(store, query):
                 for record in block.records():
                     entry = msgspec.json.decode(record.value or b"", type=_Entry)
                     (tokens.add if entry.type == "made" else tokens.discard)(entry.id)

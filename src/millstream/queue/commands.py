@@ -235,7 +235,7 @@ class RedriveClaims(Operation[int], frozen=True):
     queue: str
     claims: list[int]
     rate: float | None = None
-    """Messages per second that become due; None makes all of them due now."""
+    """Messages per second that become due; None makes all messages due now."""
     before: int = 0
     """The number of redriven messages that are due before these."""
 

@@ -1,10 +1,10 @@
-"""Claims of coroutines that stand in line: they hold no thread while they wait.
+"""Claims of coroutines that wait in line, without a thread each.
 
-If what a claim waits for is appended by this event loop, the first in line gets it by the same commit.
-When the queue changes otherwise, the first in line looks at once. If the event loop made the commit that
-changed it, the loop makes the claim as well, right behind. Else a thread of the session's pool is set to
-work by the thread that commits, and the event loop is not woken before there is an answer. The others
-that can get something too go on in the loop, all in one turn of it, so that one commit serves them.
+If this event loop appends the awaited message, the first claim in line gets it by the same commit.
+After any other change of the queue, the first in line looks: if the loop made the commit, the loop
+also makes the claim; else the committing thread sets a thread of the session's pool to work, and
+the loop wakes only for the answer. Further claims that can be served continue in the loop, all in
+the same turn, so that a single commit serves them.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from millstream.queue.service.waiting import Lines
 from millstream.store.store import Store
 
 ClaimNow = Callable[[ClaimMessages, ClientTurns | None], Awaitable[tuple[list[Lot], int]]]
-"""Makes a claim without waiting; and how many messages are left."""
+"""Makes a claim without waiting; returns the messages and the number that remain."""
 
 
 class _Waiter:
-    """One claim in a line."""
+    """A claim in a line."""
 
     __slots__ = (
-        "at_once",
         "command",
+        "delivery",
         "end",
         "is_answered",
+        "receive",
         "takes",
         "timer",
-        "told",
         "turns",
         "until_s",
     )
@@ -53,26 +53,26 @@ class _Waiter:
         command: ClaimMessages,
         until_s: float,
         turns: ClientTurns | None = None,
-        at_once: TakesLots | None = None,
+        receive: TakesLots | None = None,
     ) -> None:
         self.command = command
-        self.at_once = at_once
-        """Takes its messages in the very turn of the loop in which they come."""
+        self.receive = receive
+        """Receives the messages in the turn of the loop in which they come."""
         self.until_s = until_s
         self.end: asyncio.TimerHandle | None = None
-        """When its time is up."""
+        """The timer for the end of the wait."""
         self.turns = turns
-        self.told: asyncio.Future[list[Lot] | None] = asyncio.get_running_loop().create_future()
-        """What a thread has found for it; None if it is to take messages itself."""
+        self.delivery: asyncio.Future[list[Lot] | None] = asyncio.get_running_loop().create_future()
+        """The messages that a thread claimed; None if the waiter must claim by itself."""
         self.is_answered = False
-        """Whether there is an answer for it, which its task may not know yet."""
+        """Whether an answer exists that its task may not have received yet."""
         self.takes = False
-        """Whether it was told so, and has not reported yet."""
+        """Whether it was sent to claim and has not reported yet."""
         self.timer: asyncio.TimerHandle | None = None
 
 
-class StandingClaims:
-    """The claims of one session that wait; belongs to its event loop."""
+class WaitingClaims:
+    """The waiting claims of a session; belongs to its event loop."""
 
     def __init__(self, store: Store, loop: Loop, returns: Returns, claim_now: ClaimNow) -> None:
         self._store = store
@@ -81,12 +81,13 @@ class StandingClaims:
         self._claim_now = claim_now
         self._lines: Lines[_Waiter] = Lines(store, self._tell)
 
-    def arriving(
+    def claims_for(
         self, commands: Iterable[Command[Any] | None]
     ) -> list[tuple[ClaimMessages, Callable[[Any], None]]]:
-        """Claims that wait for what these commands append, to be made in the same commit.
+        """Return claims that wait for the appends of these commands, to be made in the same commit.
 
-        Each with what is told its outcome: as of `consuming.claim_in_commit`, or an exception.
+        Each claim comes with a callback for its outcome: the result of `consuming.claim_in_commit`,
+        or an exception.
         """
         if not self._lines.expects_any:
             return []
@@ -95,39 +96,41 @@ class StandingClaims:
         return [(waiter.command, partial(self._arrived, waiter)) for waiter in waiters]
 
     def _arrived(self, waiter: _Waiter, outcome: Any) -> None:
-        """A claim was made by the commit that brought its messages; else its waiter takes some."""
+        """Deliver the outcome of a claim made by another commit; without messages the waiter claims
+        itself.
+        """
         if not isinstance(outcome, tuple) or not outcome[1]:
             self._let_take([waiter])
             return
-        granted, found = outcome
+        granted, lots = outcome
         queue = waiter.command.queue
         consuming.note_ahead(self._store, queue, granted)
-        waiter.is_answered = True  # also if its time is up in this very turn of the loop
-        self._hand_over(waiter, waiter.told, found)
+        waiter.is_answered = True  # even if its timeout comes in this very turn of the loop
+        self._hand_over(waiter, waiter.delivery, lots)
         self._lines.served(queue, waiter, granted.remaining)
 
     def _hand_over(
-        self, waiter: _Waiter, told: asyncio.Future[list[Lot] | None], found: list[Lot]
+        self, waiter: _Waiter, delivery: asyncio.Future[list[Lot] | None], lots: list[Lot]
     ) -> None:
-        """Give a waiter its messages, unless it has left; in the event loop."""
-        if told.done():
-            self._returns.give_back(waiter.command, found)
-        elif waiter.at_once is not None and waiter.at_once(found):
-            told.set_result([])
+        """Deliver messages to a waiter, or give them back if it has left; in the event loop."""
+        if delivery.done():
+            self._returns.give_back(waiter.command, lots)
+        elif waiter.receive is not None and waiter.receive(lots):
+            delivery.set_result([])
         else:
-            told.set_result(found)
+            delivery.set_result(lots)
 
     async def wait(
         self,
         command: ClaimMessages,
         until_s: float,
         turns: ClientTurns | None,
-        at_once: TakesLots | None = None,
+        receive: TakesLots | None = None,
     ) -> list[Lot]:
-        """Stand in line, if there is time left; nothing is answered if `at_once` took it."""
+        """Wait in line until the timeout; return [] if `receive` took the messages."""
         if not command.count or self._store.clock.seconds() >= until_s:
             return []
-        waiter = _Waiter(consuming.without_acks(command), until_s, turns, at_once)
+        waiter = _Waiter(consuming.without_acks(command), until_s, turns, receive)
         self._lines.join(command.queue, waiter, command.count)
         try:
             return await self._claim_in_line(waiter)
@@ -138,66 +141,64 @@ class StandingClaims:
             self._quit(waiter)
 
     def _return_untaken(self, waiter: _Waiter) -> None:
-        """Its messages were handed over, but the wait was cancelled before it could take them."""
-        told = waiter.told
-        if told.done() and not told.cancelled() and told.exception() is None:
-            self._returns.give_back(waiter.command, told.result() or [])
+        """Give back messages that were delivered just before the wait was cancelled."""
+        delivery = waiter.delivery
+        if delivery.done() and not delivery.cancelled() and delivery.exception() is None:
+            self._returns.give_back(waiter.command, delivery.result() or [])
 
     async def _claim_in_line(self, waiter: _Waiter) -> list[Lot]:
         clock, queue = self._store.clock, waiter.command.queue
         waits = True
         while waits:
             self._set_end(waiter, waiter.until_s - clock.seconds())
-            found = await waiter.told
-            if found is not None:
-                return found
-            waiter.told = asyncio.get_running_loop().create_future()
-            taken, left = await self._claim_now(waiter.command, waiter.turns)
+            delivered = await waiter.delivery
+            if delivered is not None:
+                return delivered
+            waiter.delivery = asyncio.get_running_loop().create_future()
+            lots, remaining = await self._claim_now(waiter.command, waiter.turns)
             waiter.takes = False
-            if taken:
-                self._lines.served(queue, waiter, left)
-                return taken
+            if lots:
+                self._lines.served(queue, waiter, remaining)
+                return lots
             waits = self._lines.in_vain(queue, waiter)
         return []
 
-    def _set_end(self, waiter: _Waiter, left_s: float) -> None:
-        """Have a waiter leave after so long, by the clock of the event loop."""
+    def _set_end(self, waiter: _Waiter, remaining_s: float) -> None:
+        """Set the timer for the end of a wait, by the clock of the event loop."""
         if waiter.end is not None:
             waiter.end.cancel()
-        waiter.end = asyncio.get_running_loop().call_later(max(0.0, left_s), self._end, waiter)
+        waiter.end = asyncio.get_running_loop().call_later(max(0.0, remaining_s), self._end, waiter)
 
     def _end(self, waiter: _Waiter) -> None:
-        """A waiter's time is up, if the store's clock says so too; one that looks, looks on."""
-        left_s = waiter.until_s - self._store.clock.seconds()
-        if waiter.told.done():
+        """End a wait whose time is over by the store's clock; a looking waiter finishes its look."""
+        remaining_s = waiter.until_s - self._store.clock.seconds()
+        if waiter.delivery.done():
             return
-        if left_s > 0:
-            self._set_end(waiter, left_s)
+        if remaining_s > 0:
+            self._set_end(waiter, remaining_s)
         elif self._lines.leave(waiter.command.queue, waiter) and not waiter.is_answered:
-            waiter.told.set_result([])
+            waiter.delivery.set_result([])
 
     def _quit(self, waiter: _Waiter) -> None:
-        """Whatever ended the wait: leave, and pass on what was to be done."""
-        waiter.told.cancel()
+        """Leave the line after any end of the wait, and pass on an assigned claim."""
+        waiter.delivery.cancel()
         if waiter.end is not None:
             waiter.end.cancel()
         self._stop_timer(waiter)
         if not self._lines.leave(waiter.command.queue, waiter) and waiter.takes:
             self._lines.served(waiter.command.queue, waiter)
 
-    # Duties in a line.
-
     def _tell(self, duties: Sequence[tuple[_Waiter, Duty]]) -> None:
-        """Have waiters do something; called on any thread."""
+        """Assign duties to waiters; called on any thread."""
         taking = []
-        here = self._store.is_fast and self._loop.is_here()
+        is_in_loop = self._store.is_fast and self._loop.is_here()
         for waiter, duty in duties:
             if duty == "take":
                 taking.append(waiter)
-            elif duty == "look" and here:
+            elif duty == "look" and is_in_loop:
                 self._lines.stop_watching(waiter)
                 taking.append(waiter)
-            elif here and not self._store.is_committing:
+            elif is_in_loop and not self._store.is_committing:
                 self._loop.call_soon(partial(self._watch_here, waiter))
             else:
                 self._begin(waiter, self._look if duty == "look" else self._watch)
@@ -205,16 +206,16 @@ class StandingClaims:
             self._loop.call_soon(partial(self._let_take, taking))
 
     def _let_take(self, waiters: list[_Waiter]) -> None:
-        """Wake waiters that go on in the loop: what they claim is gathered into one commit."""
+        """Wake waiters that claim in the loop; their claims are gathered into a single commit."""
         for waiter in waiters:
-            if waiter.told.done():
+            if waiter.delivery.done():
                 self._lines.served(waiter.command.queue, waiter)  # it was cancelled
             else:
                 waiter.takes = True
-                waiter.told.set_result(None)
+                waiter.delivery.set_result(None)
 
     def _begin(self, waiter: _Waiter, duty: Callable[[_Waiter], None]) -> None:
-        """Have a thread of the pool do it, in one of the turns of the waiter's client."""
+        """Run a duty in a thread of the pool, in a turn of the waiter's client."""
         if waiter.turns is None:
             self._submit(waiter, duty)
         else:
@@ -223,11 +224,13 @@ class StandingClaims:
     def _submit(self, waiter: _Waiter, duty: Callable[[_Waiter], None]) -> None:
         try:
             self._loop.submit(partial(self._work, waiter, duty))
-        except RuntimeError:  # in the loop: here each that waits would be told by the one before
+        except (
+            RuntimeError
+        ):  # closed: refuse in the loop, else each waiter would recurse into the next
             self._loop.call_soon(partial(self._work, waiter, _refuse))
 
     def _work(self, waiter: _Waiter, duty: Callable[[_Waiter], None]) -> None:
-        """Do a duty, as a rule in a thread of the pool; what fails is the waiter's answer."""
+        """Run a duty, mostly in a thread of the pool; an error becomes the waiter's answer."""
         try:
             duty(waiter)
         except BaseException as error:
@@ -238,18 +241,18 @@ class StandingClaims:
     def _look(self, waiter: _Waiter) -> None:
         queue = waiter.command.queue
         self._lines.stop_watching(waiter)
-        if waiter.told.done():
-            self._lines.served(queue, waiter)  # it waits no more: the next in line looks
+        if waiter.delivery.done():
+            self._lines.served(queue, waiter)  # it has left: the next in line looks
             return
-        found, left = consuming.claim_now(self._store, waiter.command)
-        if found:
-            self._answer(waiter, found)
-            self._lines.served(queue, waiter, left)
+        lots, remaining = consuming.claim_now(self._store, waiter.command)
+        if lots:
+            self._answer(waiter, lots)
+            self._lines.served(queue, waiter, remaining)
         elif not self._lines.in_vain(queue, waiter):
-            self._answer(waiter, found)
+            self._answer(waiter, lots)
 
     def _watch_here(self, waiter: _Waiter) -> None:
-        """Watch from the event loop: a thread would have to be woken for a glance at memory."""
+        """Watch from the event loop, because waking a thread costs more than a glance at memory."""
         try:
             self._watch(waiter)
         except Exception as error:
@@ -264,7 +267,7 @@ class StandingClaims:
             self._loop.call_soon(partial(self._set_timer, waiter, change_s))
 
     def _set_timer(self, waiter: _Waiter, change_s: float) -> None:
-        """Look when time alone may bring a message, if it is still up to this waiter."""
+        """Look when a message becomes due, if this waiter is still the watcher."""
         self._stop_timer(waiter)
         if self._lines.is_watching(waiter):
             loop = asyncio.get_running_loop()
@@ -279,14 +282,14 @@ class StandingClaims:
             waiter.timer.cancel()
             waiter.timer = None
 
-    def _answer(self, waiter: _Waiter, found: list[Lot]) -> None:
-        told, waiter.is_answered = waiter.told, True
-        self._loop.call_soon(partial(self._hand_over, waiter, told, found))
+    def _answer(self, waiter: _Waiter, lots: list[Lot]) -> None:
+        delivery, waiter.is_answered = waiter.delivery, True
+        self._loop.call_soon(partial(self._hand_over, waiter, delivery, lots))
 
     def _fail(self, waiter: _Waiter, error: BaseException) -> None:
-        """Tell one waiter what went wrong; the next in line finds out by itself."""
-        told, waiter.is_answered = waiter.told, True
-        self._loop.call_soon(lambda: None if told.done() else told.set_exception(error))
+        """Deliver an error to a waiter; the next in line looks by itself."""
+        delivery, waiter.is_answered = waiter.delivery, True
+        self._loop.call_soon(lambda: None if delivery.done() else delivery.set_exception(error))
         self._lines.stop_watching(waiter)
         self._lines.served(waiter.command.queue, waiter)
 
@@ -296,7 +299,7 @@ class StandingClaims:
 
 
 def _appended_to(command: Command[Any] | None) -> str:
-    """The log to whose end a command adds something that can be claimed at once; else nothing."""
+    """Return the log to which a command appends claimable records; "" for other commands."""
     if isinstance(command, Append):
         return command.log
     if isinstance(command, PutMessages) and not command.is_for_later:

@@ -1,4 +1,4 @@
-"""What claims of coroutines need of the session whose event loop they run in."""
+"""The parts of a session that claims of coroutines need."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from millstream.queue.model.message import Lot
 T = TypeVar("T")
 
 Told = Callable[[Any], object]
-"""Is told an answer."""
+"""Receives an answer."""
 
 TakesLots = Callable[[list[Lot]], bool]
-"""Is offered messages that a claim has got; False, and nothing done, if it does not take them."""
+"""Receives claimed messages; returns False, without any effect, if it does not take them."""
 
 
 class ClientTurns(Protocol):
-    """How many queries of one client may run at once: each look at a queue is one of them."""
+    """The limit on parallel queries of a client: each look at a queue is a query."""
 
     def begin(self, start: Callable[[], None]) -> None:
-        """Call `start` once there is a turn, perhaps on another thread; before who waits longer."""
+        """Call `start` when a turn is free, perhaps on another thread; ahead of longer waits."""
 
     def end(self) -> None:
-        """Give a turn back; from any thread."""
+        """Release a turn; from any thread."""
 
     async def __aenter__(self) -> None:
         """Wait for a turn."""
 
     async def __aexit__(self, *error: object) -> None:
-        """Give it back."""
+        """Release the turn."""
 
 
 class Loop(Protocol):
-    """What claims need of the session whose event loop they run in."""
+    """The parts of a session that claims need; all of them belong to its event loop."""
 
     async def commit(self, command: Operation[T], unwanted: Told | None = None) -> T:
-        """Carry out an operation together with all others of this turn of the loop.
+        """Commit an operation together with all others of this turn of the loop.
 
-        `unwanted` is told the answer if the caller is cancelled before it has it.
+        `unwanted` gets the answer if the caller is cancelled before receiving it.
         """
 
     def commit_soon(self, command: Operation[Any], done: Callable[[Any], object]) -> None:
-        """The same, without a coroutine: `done` is told the answer, or an exception."""
+        """Commit an operation without a coroutine: `done` gets the answer, or an exception."""
 
     async def ask(
         self,
@@ -52,16 +52,16 @@ class Loop(Protocol):
         turns: ClientTurns | None = None,
         unwanted: Told | None = None,
     ) -> T:
-        """Have a thread of the pool answer, in one of the client's turns if it has such.
+        """Run a function in a thread of the pool, in a turn of the client if `turns` is given.
 
-        `unwanted` is told the answer, in the loop, if the caller is cancelled before it has it.
+        `unwanted` gets the answer, in the loop, if the caller is cancelled before receiving it.
         """
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have a thread of the pool work; from any thread. RuntimeError if it was shut down."""
+        """Run work in a thread of the pool; from any thread. RuntimeError after the shutdown."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call in the event loop; from any thread."""
 
     def is_here(self) -> bool:
-        """Whether the event loop itself is calling."""
+        """Return whether the event loop itself is calling."""

@@ -1,4 +1,4 @@
-"""Claims of coroutines: made in the loop's own commits where they can; `standing` is how they wait."""
+"""Claims of coroutines, made by the event loop's own commits if possible; `claim_line` has waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from millstream.embedded.loop.claim_line import StandingClaims
+from millstream.embedded.loop.claim_line import WaitingClaims
 from millstream.embedded.loop.claim_loop import ClientTurns, Loop, TakesLots
 from millstream.embedded.loop.returned_claims import Returns
 from millstream.errors import WriteFailed
@@ -22,42 +22,43 @@ from millstream.queue.service.reading import are_at_hand, read_grants
 from millstream.store.store import Store
 
 READ_HERE = 16
-"""Messages that came a moment ago, and are read by the event loop itself."""
+"""The most recent messages that the event loop reads itself."""
 
 
 class Claims:
-    """The claims of one session; belongs to its event loop."""
+    """The claims of a session; belongs to its event loop."""
 
     def __init__(self, store: Store, loop: Loop) -> None:
         self._store = store
         self._loop = loop
         self.returns = Returns(loop)
-        """What goes back because no consumer is there any more."""
-        self.standing = StandingClaims(store, loop, self.returns, self._claim_now)
-        """Those that wait."""
+        """Gives back messages whose consumer has left."""
+        self.waiting = WaitingClaims(store, loop, self.returns, self._claim_now)
+        """The claims that wait."""
         self._reading: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-        """By log: held while a thread reads messages of it that are not at hand."""
+        """By log: a lock, held while a thread reads messages that are not cached."""
 
     async def claim(self, command: ClaimMessages, turns: ClientTurns | None = None) -> list[Lot]:
-        """As `waiting.claim_messages`, without a thread while it waits.
+        """Claim as `thread_waiting.claim_messages` does, without a thread while waiting.
 
-        With `turns`, each look at the queue counts as one of the client's queries.
+        With `turns`, each look at the queue counts as a query of the client.
         """
         until_s = self._until_s(command)
-        found, _ = await self._claim_now(command, turns)
-        return found or await self._wait(command, until_s, turns)
+        lots, _ = await self._claim_now(command, turns)
+        return lots or await self._wait(command, until_s, turns)
 
     def begin(
         self,
         command: ClaimMessages,
         done: Callable[[Any], object],
         turns: ClientTurns | None,
-        at_once: TakesLots | None = None,
+        receive: TakesLots | None = None,
     ) -> bool:
-        """As `claim`, without a coroutine; False, and nothing done, if messages must be looked for.
+        """Claim without a coroutine; return False, without any effect, if a thread must route
+        first.
 
-        `done` is told the messages, an exception, or the task that goes on with the claim. Messages
-        that come while it stands in line are offered to `at_once` before that task hears of them.
+        `done` gets the messages, an exception, or the task that continues the claim. Messages that
+        come while the claim waits in line are offered to `receive` before the task gets them.
         """
         until_s = self._until_s(command)
         prepared = consuming.prepare_claim(self._store, command)
@@ -70,15 +71,15 @@ class Claims:
                 done(granted)
                 return
             try:
-                found = self._read_here(command, granted, routed_here=routed_here)
+                lots = self._read_here(command, granted, routed_here=routed_here)
             except Exception as error:
                 done(error)
                 return
             waits = command.wait_ms and command.count
-            if found or (found is not None and not granted.grants and not waits):
-                done(found)
+            if lots or (lots is not None and not granted.grants and not waits):
+                done(lots)
                 return
-            going_on = self._go_on(command, (granted, routed_here), found, until_s, turns, at_once)
+            going_on = self._go_on(command, (granted, routed_here), lots, until_s, turns, receive)
             task = asyncio.get_running_loop().create_task(going_on)
             if granted.grants:
                 task.add_done_callback(partial(self._over, command, granted.grants))
@@ -90,7 +91,7 @@ class Claims:
     def _over(
         self, command: ClaimMessages, grants: Sequence[Grant], task: asyncio.Task[Any]
     ) -> None:
-        """A claim that went on as a task is over: it may have been cancelled before it began."""
+        """Give messages back if the task was cancelled before it began."""
         if task.cancelled():
             self.returns.give_back_grants(command, grants)
 
@@ -98,53 +99,53 @@ class Claims:
         self,
         command: ClaimMessages,
         got: tuple[Granted, bool],
-        found: list[Lot] | None,
+        lots: list[Lot] | None,
         until_s: float,
         turns: ClientTurns | None,
-        at_once: TakesLots | None,
+        receive: TakesLots | None,
     ) -> list[Lot]:
-        """Go on with a claim that has got less than it wants, or nothing that is at hand."""
-        found, _ = await self._claim_rest(command, got, found, turns)
-        return found or await self._wait(command, until_s, turns, at_once)
+        """Continue a claim that got too few messages, or messages that must be read from the file."""
+        lots, _ = await self._claim_rest(command, got, lots, turns)
+        return lots or await self._wait(command, until_s, turns, receive)
 
     async def _wait(
         self,
         command: ClaimMessages,
         until_s: float,
         turns: ClientTurns | None,
-        at_once: TakesLots | None = None,
+        receive: TakesLots | None = None,
     ) -> list[Lot]:
-        """Stand in line; what was acknowledged before that is done, and counts."""
+        """Wait in line; acknowledgements that were made before are durable."""
         try:
-            return await self.standing.wait(command, until_s, turns, at_once)
+            return await self.waiting.wait(command, until_s, turns, receive)
         except WriteFailed:
             if command.acked:
                 return []
             raise
 
     def _until_s(self, command: ClaimMessages) -> float:
-        """When it stops to wait; the clock is not asked for one that does not wait."""
+        """Return the end of the wait; a claim without a wait does not read the clock."""
         wait_ms = command.wait_ms
         return self._store.clock.seconds() + wait_ms / 1000 if wait_ms else 0.0
 
     async def _claim_now(
         self, command: ClaimMessages, turns: ClientTurns | None
     ) -> tuple[list[Lot], int]:
-        """As `consuming.claim_now`; what is known to be routed is claimed by the loop's own commits."""
+        """Claim as `consuming.claim_now` does, by the loop's own commit if possible."""
         prepared = consuming.prepare_claim(self._store, command)
         if prepared is None:
             return await self._claim_by_thread(command, (), turns)
         routed, routed_here = prepared
         granted = await self._loop.commit(routed, partial(self.returns.give_back_granted, command))
-        found = self._read_here(command, granted, routed_here=routed_here)
-        if found:
-            return found, granted.remaining
-        return await self._claim_rest(command, (granted, routed_here), found, turns)
+        lots = self._read_here(command, granted, routed_here=routed_here)
+        if lots:
+            return lots, granted.remaining
+        return await self._claim_rest(command, (granted, routed_here), lots, turns)
 
     def _read_here(
         self, command: ClaimMessages, granted: Granted, *, routed_here: bool
     ) -> list[Lot] | None:
-        """The messages that a claim got, if it got enough, and they are at hand; else None."""
+        """Return the claimed messages, if they are enough and in memory; else None."""
         store, grants = self._store, granted.grants
         consuming.note_ahead(store, command.queue, granted)
         if _is_short(command, granted, routed_here=routed_here):
@@ -159,15 +160,15 @@ class Claims:
         self,
         command: ClaimMessages,
         got: tuple[Granted, bool],
-        found: list[Lot] | None,
+        lots: list[Lot] | None,
         turns: ClientTurns | None,
     ) -> tuple[list[Lot], int]:
-        """What a claim got that could not be read at once, and what it has to look for yet."""
+        """Read the claimed messages by a thread, and claim missing messages."""
         try:
-            return await self._look_further(command, got, found, turns)
+            return await self._look_further(command, got, lots, turns)
         except WriteFailed:
             if command.acked:
-                return [], 0  # what was acknowledged is done, and counts
+                return [], 0  # the acknowledgements are durable
             raise
         except asyncio.CancelledError:
             self.returns.give_back_grants(command, got[0].grants)
@@ -177,30 +178,31 @@ class Claims:
         self,
         command: ClaimMessages,
         got: tuple[Granted, bool],
-        found: list[Lot] | None,
+        lots: list[Lot] | None,
         turns: ClientTurns | None,
     ) -> tuple[list[Lot], int]:
         (granted, routed_here), store = got, self._store
         grants = granted.grants
-        if found is None and _is_short(command, granted, routed_here=routed_here):
+        if lots is None and _is_short(command, granted, routed_here=routed_here):
             consuming.forget_keeping_up(store, command.queue)
-            rest = replace(command, acked=[], count=command.count - granted.count)
-            return await self._claim_by_thread(rest, grants, turns)
-        if found is None:
-            found = await self._read(command, grants, turns)
-        if found or not grants:
-            return found, granted.remaining
-        # All of these were damaged, and have failed.
+            missing = replace(command, acked=[], count=command.count - granted.count)
+            return await self._claim_by_thread(missing, grants, turns)
+        if lots is None:
+            lots = await self._read(command, grants, turns)
+        if lots or not grants:
+            return lots, granted.remaining
+        # All claimed messages were damaged, and have failed.
         return await self._claim_by_thread(consuming.without_acks(command), (), turns)
 
     async def _read(
         self, command: ClaimMessages, grants: list[Grant], turns: ClientTurns | None
     ) -> list[Lot]:
-        """The messages that a claim got, by a thread.
+        """Read claimed messages by a thread.
 
-        Claims of one commit mostly need the same block: one of them reads it, and the others find it
-        at hand. Four consumers that claim a hundred each read 3.7 pages per claim instead of 7
-        (2026-11). A slow store answers many reads at once, and is asked for them so.
+        Claims of a commit mostly need the same block: the first claim reads it, and the next ones
+        find it in memory. Four consumers that claim a hundred each read 3.7 pages per claim instead
+        of 7 (2026-11). A slow store answers many reads in parallel, so there they are not
+        serialised.
         """
         store, queue = self._store, command.queue
         if not store.is_fast or not grants:
@@ -225,7 +227,7 @@ class Claims:
 
 
 def _is_short(command: ClaimMessages, granted: Granted, *, routed_here: bool) -> bool:
-    """Whether a claim has to look for more: others were faster than it."""
+    """Return whether a claim must look for more messages, because other claims were faster."""
     if command.count <= granted.count or granted.fresh or granted.is_fully_routed:
         return False
     return not (routed_here and granted.grants and not granted.is_overtaken)

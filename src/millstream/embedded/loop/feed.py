@@ -1,13 +1,13 @@
-"""The feed of a log: one tail in this process, however many coroutines listen or wait.
+"""The feed of a log: a single tail in this process for all coroutines that listen or wait.
 
-A feed watches its log, looks once per change, fetches what is new in small pieces, and hands each
-piece to all its listeners, in the order of offsets. What this process commits itself may be offered,
-and is then not read back. A listener that begins below the feed's position reads up to it first
+A feed watches its log, looks once per change, fetches new records in small pieces, and delivers
+each piece to all listeners in offset order. Records committed by this process may be offered, and
+are then not read back. A listener that begins below the feed's position first reads up to it
 (`read`, `attach`). Callers that only wait for an offset share the watch and the looks.
 
-    a look fails        waits get the error; listeners: the feed tries again, less and less often
-    records expired     listeners are told what they will not get
-    records damaged     the same; counted, and the feed goes on behind them
+    a look fails        waits get the error; with listeners, the feed retries with growing pauses
+    records expired     listeners are told the missing offsets
+    records damaged     the same; the records are counted, and the feed continues behind them
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from millstream.clock import Clock
 from millstream.embedded.loop.feed_reads import (
     FETCH_RECORDS_MAX,
     Delivery,
+    LogExtent,
     Missing,
     Recent,
-    Seen,
     fetch,
     look_at,
     recall,
@@ -43,55 +43,55 @@ T = TypeVar("T")
 
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 2.0
-"""The pause after a look or a fetch that failed; it doubles from one failure to the next."""
+"""The longest pause after a failed look or fetch; pauses double."""
 
 _logger = logging.getLogger("millstream.feed")
 
 
 class Listener(Protocol):
-    """What hears a feed. Its methods are called in the event loop, must be quick and never wait."""
+    """A listener of a feed. The event loop calls its methods, so they must return quickly."""
 
     position: int
-    """The first offset that it has not heard of; the feed moves it on before it tells more."""
+    """The first offset that was not delivered; the feed advances it before each call."""
 
     def deliver(self, delivery: Delivery) -> None:
         """Take records that begin at the listener's position."""
 
     def miss(self, missing: Missing) -> None:
-        """Be told that some offsets will not come."""
+        """Note that offsets will not be delivered."""
 
     def restart(self) -> None:
-        """Be told that the log was deleted, or its end was set back: `position` is lower now."""
+        """Note that the log was deleted, or its end was set back: `position` is lower now."""
 
 
 class FeedSource(Protocol):
-    """What feeds need of the session whose event loop they run in."""
+    """The parts of a session that feeds need."""
 
     store: Store
     clock: Clock
 
     async def ask(self, question: Callable[..., T], *arguments: Any) -> T:
-        """Have a thread of the pool answer."""
+        """Run a function in a thread of the pool."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call in the event loop; from any thread."""
 
 
 class FeedCounts(Struct):
-    """What all feeds of a session have done so far."""
+    """Counters of all feeds of a session."""
 
     looks: int = 0
-    """Times that a thread was asked how far a log goes."""
+    """The number of looks by threads."""
     look_s: float = 0.0
-    """How long that took, in all."""
+    """The total duration of these looks."""
     failures: int = 0
-    """Looks, fetches and deliveries that failed."""
+    """Failed looks, fetches and deliveries."""
     skipped: int = 0
-    """Records that were damaged, and left out."""
+    """Damaged records that were left out."""
 
 
 class Feed:
-    """One log as this process follows it; belongs to one event loop."""
+    """A log as followed by this process; belongs to an event loop."""
 
     def __init__(
         self,
@@ -104,32 +104,33 @@ class Feed:
         self.counts = counts or FeedCounts()
         """Shared by the feeds of a session."""
         self.gather_s = 0.0
-        """How long news gathers before it is fetched: larger pieces, later."""
+        """How long new records gather before a fetch: larger pieces, later."""
         self.fetch_records_max = FETCH_RECORDS_MAX
-        """Records of one fetch."""
+        """The most records in a fetch."""
         self._source = source
         self._forget = forget
         self._order: InOrder[Record] = InOrder()
         self._listeners: tuple[Listener, ...] = ()
         self._behind: dict[int, int | None] = {}
-        """How far readers have come that are not at the feed's position yet, by a number of each.
+        """The position of each reader below the feed's position, by the reader's number.
 
-        None: a reader whose client takes nothing now. It reads on where the log then begins.
+        None for a paused reader, whose client takes no records now. It continues at the start of
+        the log.
         """
         self._recent = Recent()
         self._waits = OffsetWaits(source.clock, self._look_soon)
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._watched: bytes | None = None
-        self._seen: Seen | None = None
+        self._extent: LogExtent | None = None
         self._holds = 0
         self._sending = 0
         self._offered: list[tuple[int, Sequence[Record]]] = []
-        """What was offered in this turn of the event loop."""
+        """Records offered in this turn of the event loop."""
         self._deferred = False
-        """Whether news waits until what this process commits has been offered."""
+        """Whether a look waits until records committed by this process are offered."""
         self._is_fresh = False
-        """Whether the next look may do with what the store has taken over already."""
+        """Whether the next look may skip commits of other processes."""
         self._error_s = 0.0
 
     @property
@@ -139,43 +140,39 @@ class Feed:
 
     @property
     def waiting(self) -> int:
-        """How many callers wait and listen."""
+        """The number of waits and listeners."""
         return len(self._waits) + len(self._listeners)
 
     @property
     def is_heard(self) -> bool:
-        """Whether a listener is at the feed's position, and waits for what the feed delivers."""
+        """Return whether any listener is at the feed's position."""
         return bool(self._listeners)
 
     @property
     def lowest(self) -> int | None:
-        """The first offset that some listener is about to hear or read; None if there is none."""
-        wanted = [one for one in self._behind.values() if one is not None]
+        """The lowest offset that a listener will hear or read next; None without listeners."""
+        positions = [position for position in self._behind.values() if position is not None]
         if self._listeners:
-            wanted.append(self.position)
-        return min(wanted, default=None)
-
-    # Waiting for an offset.
+            positions.append(self.position)
+        return min(positions, default=None)
 
     async def wait(
         self, offset: int, timeout_ms: int | None = None, setbacks: int | None = None
     ) -> bool:
-        """Wait until there is a record at the offset; False if the time is up before.
+        """Wait until a record exists at the offset; return False on a timeout.
 
-        With `setbacks`, the wait also ends once the log's end has gone back more often than that.
+        With `setbacks`, the wait also ends when the log's setback count exceeds it.
         """
         try:
             return await self._waits.wait(offset, timeout_ms, setbacks)
         finally:
             self._end_if_idle()
 
-    # Listening.
-
     def attach(self, listener: Listener) -> bool:
-        """Let a listener hear what comes, from its position on; with the first one the feed begins.
+        """Attach a listener at its position; the first listener starts the feed.
 
-        False if the feed is past that already: the listener reads up to `position` first, and tries
-        again without waiting in between.
+        Returns False if the feed is past this position: the listener then reads up to `position`
+        first, and attaches again without waiting in between.
         """
         if not self._listeners:
             self._restart(listener.position)
@@ -186,22 +183,24 @@ class Feed:
         return True
 
     def detach(self, listener: Listener) -> None:
-        """Tell a listener nothing more; harmless if it was not attached."""
-        self._listeners = tuple(one for one in self._listeners if one is not listener)
+        """Detach a listener, if attached."""
+        self._listeners = tuple(
+            attached for attached in self._listeners if attached is not listener
+        )
         self._end_if_idle()
 
     def hold(self) -> None:
-        """Stay, also without listeners, until `release`."""
+        """Keep the feed, also without listeners, until `release`."""
         self._holds += 1
 
     def release(self) -> None:
-        """Give a hold back."""
+        """Release a hold."""
         self._holds -= 1
         self._end_if_idle()
 
     @contextmanager
     def reading(self, number: int, position: int) -> Iterator[None]:
-        """A block in which a listener reads up to the feed: `lowest` counts it, and the feed stays."""
+        """Keep the feed, and count a reader in `lowest`, while the reader catches up."""
         self._behind[number] = position
         try:
             yield
@@ -210,36 +209,34 @@ class Feed:
             self._end_if_idle()
 
     def move(self, number: int, position: int) -> int:
-        """Note how far a listener has read, and answer it."""
+        """Record a reader's position, and return it."""
         self._behind[number] = position
         return position
 
     def rest(self, number: int) -> None:
-        """Note that a listener reads nothing now: no record waits for it, until it moves."""
+        """Record that a reader is paused, so that no record is kept for it."""
         self._behind[number] = None
 
     async def read(self, start: int, stop: int) -> Delivery | Missing:
-        """Some of the records in [start, stop), at least one: remembered ones, or fetched."""
-        found = self._recent.find(start, stop)
-        return found if found is not None else await self._find(start, stop)
+        """Return records from `start` on, up to `stop`, at least one: cached or fetched."""
+        cached = self._recent.find(start, stop)
+        return cached if cached is not None else await self._find(start, stop)
 
     async def _find(self, start: int, stop: int) -> Delivery | Missing:
-        """Some of the records: from memory, which needs no thread, or fetched."""
+        """Return records from memory, which needs no thread, or fetch them."""
         store = self._source.store
         stop = min(stop, start + self.fetch_records_max)
-        found = recall(store, self.log, start, stop)
-        if found is not None:
-            return found
+        recalled = recall(store, self.log, start, stop)
+        if recalled is not None:
+            return recalled
         return await self._source.ask(fetch, store, self.log, start, stop)
 
-    # What this process commits.
-
     def begin_send(self) -> None:
-        """A commit of this process is under way: what it stores will be offered."""
+        """Note that a commit of this process is under way, whose records will be offered."""
         self._sending += 1
 
     def end_send(self) -> None:
-        """It has ended, however it did."""
+        """Note that this commit has ended, with or without success."""
         self._sending -= 1
         if self._deferred and not self._sending:
             self._deferred = False
@@ -247,9 +244,9 @@ class Feed:
         self._end_if_idle()
 
     def offer(self, first: int, records: Sequence[Record]) -> None:
-        """Deliver records that were just committed, once it is their turn, without fetching them.
+        """Deliver committed records in offset order, without fetching them.
 
-        What is offered in one turn of the event loop is delivered together, at its end.
+        All offers in a turn of the event loop are delivered together, at its end.
         """
         if not self._listeners:
             return
@@ -259,17 +256,15 @@ class Feed:
 
     def _take_offers(self) -> None:
         offered, self._offered = self._offered, []
-        self._deliver([one for piece in offered for one in self._order.take(*piece)])
+        self._deliver([record for piece in offered for record in self._order.take(*piece)])
         if self._order.has_hole:
             self._look_soon()
 
-    # The tail.
-
     def _look_soon(self) -> None:
-        """Look at the store, also for what it has not taken over from other processes yet."""
+        """Look at the store soon, including commits of other processes."""
         self._is_fresh = False
         self._news.set()
-        self._source.store.watch.stir()  # another caller may wait
+        self._source.store.watch.stir()  # so that further waiting callers notice
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._follow())
 
@@ -284,7 +279,7 @@ class Feed:
         self._forget(self)
 
     def _wake(self) -> None:
-        """The log may have changed; called from any thread."""
+        """Note that the log may have changed; from any thread."""
         if not self._news.is_set():
             self._source.call_soon(self._news.set)
 
@@ -311,34 +306,34 @@ class Feed:
                 await self._pause_after(error)
 
     async def _look(self) -> None:
-        source, before = self._source, self._seen
-        seen = self._glance() if self._is_fresh else None
+        source, before = self._source, self._extent
+        extent = self._glance() if self._is_fresh else None
         self._is_fresh = True
-        if seen is None:
-            known = 0 if before is None else before.setbacks
+        if extent is None:
+            known_setbacks = 0 if before is None else before.setbacks
             began_s = source.clock.seconds()
-            seen = await source.ask(look_at, source.store, self.log, known)
+            extent = await source.ask(look_at, source.store, self.log, known_setbacks)
             self.counts.looks += 1
             self.counts.look_s += source.clock.seconds() - began_s
-        if seen.key != self._watched:
-            self._watch(seen.key)
-            self._look_soon()  # a change before the watch began woke no one
-        self._seen = seen
-        self._waits.settle(seen.end, seen.setbacks)
+        if extent.key != self._watched:
+            self._watch(extent.key)
+            self._look_soon()  # a change before the watch began woke no listener
+        self._extent = extent
+        self._waits.settle(extent.end, extent.setbacks)
         if self._listeners:
-            self._go_back(before, seen)
-            await self._catch_up(seen)
+            self._go_back(before, extent)
+            await self._catch_up(extent)
 
-    def _glance(self) -> Seen | None:
-        """What the store shows without a lock; None if that is not all. Needs no thread."""
-        views, before = self._source.store.views, self._seen
+    def _glance(self) -> LogExtent | None:
+        """Return the extent that the store shows without a lock; None if it may be incomplete."""
+        views, before = self._source.store.views, self._extent
         log_id = views.get(keys.log_name(self.log))
         if not log_id or before is None or before.key != keys.head(log_id):
             return None
         bounds: Bounds | None = views.get(before.key)
         if bounds is None or bounds.setbacks != before.setbacks:
             return None
-        return Seen(before.key, bounds.start, bounds.end, bounds.setbacks, None)
+        return LogExtent(before.key, bounds.start, bounds.end, bounds.setbacks, None)
 
     async def _pause_after(self, error: Exception) -> None:
         self.counts.failures += 1
@@ -350,16 +345,14 @@ class Feed:
         await asyncio.sleep(self._error_s)
         self._news.set()
 
-    # Records.
-
-    def _go_back(self, before: Seen | None, seen: Seen) -> None:
-        """The log is another one, or its end was set back: begin again where that is."""
+    def _go_back(self, before: LogExtent | None, extent: LogExtent) -> None:
+        """Restart at a lower position, if the log was replaced or its end was set back."""
         if before is None:
             return
-        if seen.key != before.key and self.position > seen.end:
-            position = seen.start
-        elif seen.set_back_to is not None and seen.set_back_to < self.position:
-            position = seen.set_back_to
+        if extent.key != before.key and self.position > extent.end:
+            position = extent.start
+        elif extent.set_back_to is not None and extent.set_back_to < self.position:
+            position = extent.set_back_to
         else:
             return
         self._restart(position)
@@ -371,26 +364,26 @@ class Feed:
         self._order.restart(position)
         self._recent.clear()
 
-    async def _catch_up(self, seen: Seen) -> None:
-        """Fetch and deliver up to the end that was seen."""
+    async def _catch_up(self, extent: LogExtent) -> None:
+        """Fetch and deliver up to the observed end."""
         self._take_offers()
         if self._sending and not self._order.has_hole:
-            self._deferred = True  # what is under way will be offered
+            self._deferred = True  # the records of the commit under way will be offered
             return
-        if self.gather_s and seen.end > self.position:
+        if self.gather_s and extent.end > self.position:
             await asyncio.sleep(self.gather_s)
-        while self._listeners and (position := self.position) < seen.end:
-            if position < seen.start:
-                self._miss(Missing(position, seen.start, "expired"))
+        while self._listeners and (position := self.position) < extent.end:
+            if position < extent.start:
+                self._miss(Missing(position, extent.start, "expired"))
                 continue
-            found = await self._find(position, seen.end)
-            if isinstance(found, Missing):
-                self._miss(found)
+            piece = await self._find(position, extent.end)
+            if isinstance(piece, Missing):
+                self._miss(piece)
             else:
-                self._deliver(self._order.take(found.first, found.records))
+                self._deliver(self._order.take(piece.first, piece.records))
 
     def _deliver(self, records: list[Record]) -> None:
-        """Hand records that end at the feed's position to every listener."""
+        """Deliver records that end at the feed's position to every listener."""
         if not records:
             return
         delivery = Delivery(self.position - len(records), records)
@@ -400,9 +393,9 @@ class Feed:
             position = listener.position
             if position >= stop:
                 continue
-            part = delivery if position == first else delivery.since(position)
+            later = delivery if position == first else delivery.since(position)
             listener.position = stop
-            self._tell(listener.deliver, part)
+            self._tell(listener.deliver, later)
 
     def _miss(self, missing: Missing) -> None:
         if missing.why == "damaged":
@@ -420,7 +413,7 @@ class Feed:
         self._deliver(held)
 
     def _tell(self, method: Callable[..., None], *arguments: Any) -> None:
-        """Call a listener; one that fails is not in the way of the others."""
+        """Call a listener; its failure does not affect other listeners."""
         try:
             method(*arguments)
         except Exception:

@@ -1,7 +1,7 @@
-"""What a feed finds: one look at a log, some of its records, and what it remembers of those.
+"""The reads of a feed: the extent of a log, records of it, and a cache of recent deliveries.
 
-Looks and fetches run in a thread of the session's pool; what they give is a value. What is in memory
-is recalled by the event loop itself.
+Looks and fetches run in a thread of the session's pool and return values. The event loop itself
+recalls records that are in memory.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from millstream.store.store import Store
 Why = Literal["expired", "damaged"]
 
 FETCH_RECORDS_MAX = 100
-"""Records of one fetch, unless a feed says otherwise: a long backlog does not hold up other logs."""
+"""The default number of records in a fetch, so that a long backlog does not delay other logs."""
 
 FETCH_BYTES_MAX = 1024 * 1024
 RECALL_BYTES_MAX = 64 * 1024
-"""What an event loop takes from memory itself, about: it is decoded within a millisecond."""
+"""The most bytes that an event loop takes from memory itself, decoded within a millisecond."""
 
 RECENT_RECORDS_MAX = 256
 RECENT_BYTES_MAX = 128 * 1024
-"""What a feed remembers of what it delivered: a listener that comes back soon is served from it."""
+"""The most bytes of recent deliveries that a feed keeps, for listeners that return soon."""
 
 
 class Delivery(Struct, eq=False):
-    """Neighbouring records of a log, as they are delivered; listeners share what they make of it."""
+    """Neighbouring records of a log, as delivered; listeners share results derived from them."""
 
     first: int
     records: Sequence[Record]
     shared: dict[Any, Any] = field(default_factory=dict)
-    """What listeners have made of it, such as encoded frames, by their own keys."""
+    """Results that listeners derived from the records, such as encoded frames, by listener's key.
+    """
 
     @property
     def stop(self) -> int:
@@ -49,25 +50,25 @@ class Delivery(Struct, eq=False):
         return self.first + len(self.records)
 
     def since(self, position: int) -> Delivery:
-        """The part of it from a position on."""
+        """Return the delivery from a position on."""
         if position <= self.first:
             return self
         return Delivery(position, self.records[position - self.first :])
 
 
 class Missing(Struct, frozen=True):
-    """Offsets from which nothing can be delivered."""
+    """Offsets whose records cannot be delivered."""
 
     first: int
     stop: int
     why: Why
 
 
-class Seen(Struct, frozen=True):
-    """What one look at a log found."""
+class LogExtent(Struct, frozen=True):
+    """The result of a look at a log."""
 
     key: bytes
-    """The entity to watch: the log's head, or its name while there is no log."""
+    """The key to watch: the log's head, or its name while the log does not exist."""
     start: int
     end: int
     setbacks: int
@@ -82,25 +83,28 @@ class Recent:
         self.deliveries: deque[Delivery] = deque()
 
     def add(self, delivery: Delivery) -> None:
-        """Remember a delivery, and forget the oldest if there are too many."""
-        found = self.deliveries
-        found.append(delivery)
+        """Keep a delivery, and evict the oldest beyond the bounds."""
+        deliveries = self.deliveries
+        deliveries.append(delivery)
         self.bytes += _size(delivery)
-        while found and (
-            self.bytes > RECENT_BYTES_MAX or found[-1].stop - found[0].first > RECENT_RECORDS_MAX
+        while deliveries and (
+            self.bytes > RECENT_BYTES_MAX
+            or deliveries[-1].stop - deliveries[0].first > RECENT_RECORDS_MAX
         ):
-            self.bytes -= _size(found.popleft())
+            self.bytes -= _size(deliveries.popleft())
 
     def find(self, start: int, stop: int) -> Delivery | None:
-        """Some of the records in [start, stop), if the first of them is remembered."""
-        for one in self.deliveries:
-            if one.first <= start < one.stop:
-                part = one.since(start)
-                return part if part.stop <= stop else Delivery(start, part.records[: stop - start])
+        """Return cached records from `start` on, up to `stop`; None if the first is not cached."""
+        for delivery in self.deliveries:
+            if delivery.first <= start < delivery.stop:
+                later = delivery.since(start)
+                return (
+                    later if later.stop <= stop else Delivery(start, later.records[: stop - start])
+                )
         return None
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all deliveries."""
         self.deliveries.clear()
         self.bytes = 0
 
@@ -109,22 +113,22 @@ def _size(delivery: Delivery) -> int:
     return sum([len(record.value or b"") for record in delivery.records])
 
 
-def look_at(store: Store, log: str, known: int) -> Seen:
-    """How far a log goes, with what other processes have committed."""
+def look_at(store: Store, log: str, known_setbacks: int) -> LogExtent:
+    """Read the extent of a log, including commits of other processes."""
     log_id = reader.log_id_of(store, log)
-    found = queries.get_extent(store, GetExtent(log, known))
+    extent = queries.get_extent(store, GetExtent(log, known_setbacks))
     key = keys.head(log_id) if log_id else keys.log_name(log)
-    return Seen(key, found.start, found.end, found.setbacks, found.set_back_to)
+    return LogExtent(key, extent.start, extent.end, extent.setbacks, extent.set_back_to)
 
 
 def recall(store: Store, log: str, start: int, stop: int) -> Delivery | None:
-    """Some of the records in [start, stop), if they are in memory; needs no thread."""
-    found = held_records(store, log, start=start, stop=stop, bytes_max=RECALL_BYTES_MAX)
-    return Delivery(start, found) if found else None
+    """Return records from `start` on, up to `stop`, if they are in memory; needs no thread."""
+    records = held_records(store, log, start=start, stop=stop, bytes_max=RECALL_BYTES_MAX)
+    return Delivery(start, records) if records else None
 
 
 def fetch(store: Store, log: str, start: int, stop: int) -> Delivery | Missing:
-    """Some of the records in [start, stop), or why the first of them cannot be had."""
+    """Return records from `start` on, up to `stop`, or the reason why the first is unavailable."""
     try:
         blocks = reader.read_blocks(store, log, start=start, stop=stop, bytes_max=FETCH_BYTES_MAX)
     except Truncated as error:

@@ -1,4 +1,4 @@
-"""The feeds of a session: one for each log that callers follow, for as long as they do."""
+"""The feeds of a session: a feed for each log with listeners or waits."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from millstream.embedded.loop.feed import Feed, FeedCounts, FeedSource
 
 
 class Feeds:
-    """The feeds of one session, by log; those that no caller needs are let go."""
+    """The feeds of a session, by log; unused feeds are dropped."""
 
     def __init__(self, source: FeedSource) -> None:
         self.counts = FeedCounts()
         self._source = source
-        self._found: dict[str, Feed] = {}
+        self._feeds: dict[str, Feed] = {}
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._feeds)
 
     def __iter__(self) -> Iterator[Feed]:
-        return iter([*self._found.values()])
+        return iter([*self._feeds.values()])
 
     def of(self, log: str) -> Feed:
-        """The feed of a log; it lives while it has listeners or waits."""
-        found = self._found.get(log)
-        if found is None:
-            found = self._found[log] = Feed(self._source, log, self._forget, self.counts)
-        return found
+        """Return the feed of a log; it lives while it has listeners or waits."""
+        feed = self._feeds.get(log)
+        if feed is None:
+            feed = self._feeds[log] = Feed(self._source, log, self._forget, self.counts)
+        return feed
 
     async def wait(
         self, log: str, offset: int, timeout_ms: int | None, setbacks: int | None = None
     ) -> bool:
-        """Wait until there is a record at the offset; False if the time is up before."""
+        """Wait until a record exists at the offset; return False on a timeout."""
         return await self.of(log).wait(offset, timeout_ms, setbacks)
 
     def _forget(self, feed: Feed) -> None:
-        if self._found.get(feed.log) is feed:
-            del self._found[feed.log]
+        if self._feeds.get(feed.log) is feed:
+            del self._feeds[feed.log]

@@ -1,8 +1,8 @@
-"""Records of one log put into the order of their offsets, whichever way they came.
+"""Reordering: yields the records of a log in offset order, from fetches and offers.
 
-A process learns of records by fetching them, and by committing them itself (`offer`). The two
-overlap, and an offer may be ahead of a fetch. What comes out begins where the last piece ended:
-every record once, none out of turn. Pure: no loop, no store.
+A process learns of records by fetching them, and by committing them itself (`offer`). Fetches and
+offers overlap, and an offer may be ahead of a fetch. The output continues where the last piece
+ended: every record once, in order. Pure: no loop, no store.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 HELD_MAX = 10_000
-"""Records ahead of their turn that are held; further ones are fetched when it is their turn."""
+"""The most early records to hold; further records are fetched later."""
 
 
 class InOrder(Generic[T]):
-    """The next offset that is wanted, and pieces that came too early."""
+    """The next expected offset, and pieces that arrived early."""
 
     def __init__(self, position: int = 0) -> None:
         self.position = position
-        """The first offset that has not come out."""
+        """The first offset that was not output."""
         self._held: list[tuple[int, int, Sequence[T]]] = []
         self._held_count = 0
         self._numbers = count()
 
     @property
     def has_hole(self) -> bool:
-        """Whether something waits for records before it."""
+        """Return whether a held piece waits for earlier records."""
         return bool(self._held)
 
     def take(self, first: int, piece: Sequence[T]) -> list[T]:
-        """Take the items from offset `first` on; answers those whose turn has come."""
+        """Take the items from offset `first` on; return the items that are next in order."""
         if first > self.position:
             self._hold(first, piece)
             return []
@@ -43,12 +43,12 @@ class InOrder(Generic[T]):
         return ready + self._follow()
 
     def skip(self, position: int) -> list[T]:
-        """Give up what lies before a position; answers what was held for it to come."""
+        """Give up the items before a position; return held items that follow it."""
         self.position = max(self.position, position)
         return self._follow()
 
     def restart(self, position: int) -> None:
-        """Begin anew at a position: what is held belongs to what was there before."""
+        """Start again at a position, and drop held items."""
         self.position = position
         self._held, self._held_count = [], 0
 
@@ -58,12 +58,12 @@ class InOrder(Generic[T]):
             self._held_count += len(piece)
 
     def _follow(self) -> list[T]:
-        """What was held, as far as nothing is missing before it."""
+        """Return held items that are next in order."""
         ready: list[T] = []
         while self._held and self._held[0][0] <= self.position:
             first, _, piece = heappop(self._held)
             self._held_count -= len(piece)
-            rest = piece[self.position - first :]
-            ready += rest
-            self.position += len(rest)
+            unseen = piece[self.position - first :]
+            ready += unseen
+            self.position += len(unseen)
         return ready

@@ -1,4 +1,4 @@
-"""Callers that wait for an offset of a log: who waits, until when, and when each is answered."""
+"""Callers that wait for an offset of a log, with their timeouts and answers."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class _Wait(Struct, eq=False):
 
 
 class OffsetWaits:
-    """The callers that wait at one feed; belongs to its event loop."""
+    """The waiting callers of a feed; belongs to the event loop of the feed."""
 
     def __init__(self, clock: Clock, look_soon: Callable[[], None]) -> None:
         self._clock = clock
         self._look_soon = look_soon
-        """Has the feed look at its log: `settle` follows, or `fail`."""
+        """Makes the feed look at its log; `settle` or `fail` follows."""
         self._waits: set[_Wait] = set()
 
     def __len__(self) -> int:
         return len(self._waits)
 
     async def wait(self, offset: int, timeout_ms: int | None, setbacks: int | None) -> bool:
-        """Wait until there is a record at the offset; False if the time is up before.
+        """Wait until a record exists at the offset; return False on a timeout.
 
-        The time runs from this call. With `setbacks`, the wait also ends once the log's end has gone
-        back more often than that.
+        The timeout runs from this call. With `setbacks`, the wait also ends when the log's setback
+        count exceeds it.
         """
         clock = self._clock
         until_s = None if timeout_ms is None else clock.seconds() + timeout_ms / 1000
@@ -47,17 +47,17 @@ class OffsetWaits:
         self._look_soon()
         try:
             while not answer.done():
-                left_s = None if until_s is None else until_s - clock.seconds()
-                if left_s is not None and left_s <= 0:
-                    self._look_soon()  # the last look says whether it was in vain
+                remaining_s = None if until_s is None else until_s - clock.seconds()
+                if remaining_s is not None and remaining_s <= 0:
+                    self._look_soon()  # the last look decides the answer
                     return await answer
-                await asyncio.wait([answer], timeout=left_s)
+                await asyncio.wait([answer], timeout=remaining_s)
             return answer.result()
         finally:
             self._waits.discard(wait)
 
     def settle(self, end: int, setbacks: int) -> None:
-        """Answer waits whose offset is there, or whose time is up."""
+        """Answer waits whose offset exists, or whose timeout is over."""
         now_s = self._clock.seconds()
         for wait in self._waits:
             went_back = wait.setbacks is not None and setbacks > wait.setbacks
@@ -69,8 +69,8 @@ class OffsetWaits:
                 wait.answer.set_result(False)
 
     def fail(self, error: Exception) -> None:
-        """The log could not be looked at: all that wait are told."""
+        """Fail all waits, because the log could not be read."""
         for wait in self._waits:
             if not wait.answer.done():
-                known = isinstance(error, MillstreamError)
-                wait.answer.set_exception(fresh(error) if known else error)  # type: ignore[arg-type]
+                is_ours = isinstance(error, MillstreamError)
+                wait.answer.set_exception(fresh(error) if is_ours else error)  # type: ignore[arg-type]

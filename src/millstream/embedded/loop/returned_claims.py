@@ -1,7 +1,7 @@
-"""Returns: messages that were claimed for a consumer which has left before they reached it.
+"""Returned claims: messages claimed for a consumer that left before it received them.
 
-A claim that is cancelled may be made all the same, by a commit or a thread that was at it. What it got
-goes back at once: no consumer has seen it, and none would finish it before its lease ends.
+A cancelled claim may still be made by a commit or a thread that is under way. Its messages are
+given back at once: no consumer has seen them, and none would finish them before their lease ends.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ class Returns:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
 
-    def give_back(self, command: ClaimMessages, found: Sequence[Lot]) -> None:
-        """Messages that were claimed never reached their consumer: others can claim them at once.
+    def give_back(self, command: ClaimMessages, lots: Sequence[Lot]) -> None:
+        """Make claimed messages available again that never reached their consumer.
 
-        Popped ones are done; a pop gives each message at most once.
+        Popped messages are done: a pop delivers at most once.
         """
-        self._give_back(command, lots_claimed(found))
+        self._give_back(command, lots_claimed(lots))
 
     def _give_back(self, command: ClaimMessages, runs: list[Run]) -> None:
         if runs and not command.pop:
             self._loop.commit_soon(ReturnClaims(command.queue, runs), _ignore)
 
     def give_back_granted(self, command: ClaimMessages, granted: Granted) -> None:
-        """The same of what a commit has claimed."""
+        """Give back the messages of a committed claim."""
         self.give_back_grants(command, granted.grants)
 
     def give_back_grants(self, command: ClaimMessages, grants: Sequence[Grant]) -> None:
-        """The same of what was claimed, and is not read."""
-        self._give_back(command, [(one.claim_id, one.count, one.attempt) for one in grants])
+        """Give back claimed messages that were not read."""
+        self._give_back(command, [(grant.claim_id, grant.count, grant.attempt) for grant in grants])
 
-    def give_back_found(self, command: ClaimMessages, found: tuple[list[Lot], int]) -> None:
-        """The same of what `consuming.claim_now` has found."""
-        self.give_back(command, found[0])
+    def give_back_found(self, command: ClaimMessages, claimed: tuple[list[Lot], int]) -> None:
+        """Give back the messages that `consuming.claim_now` returned."""
+        self.give_back(command, claimed[0])
 
 
 def _ignore(answer: object) -> None:
-    """What could not be given back comes again when its lease ends."""
+    """Ignore the answer: messages that could not be given back return when their lease ends."""

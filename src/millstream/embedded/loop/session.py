@@ -1,9 +1,9 @@
 """The embedded session for coroutines: answers commands from a store in this process.
 
-Operations that are asked for in one turn of the event loop are handed to the transactor as one
-list. While commits are fast, the loop makes light ones itself; else their answers come back from the
-commit thread with one call into the loop. Reads and procedures run in a few threads of the session's
-own. A caller that waits holds no thread meanwhile.
+Operations of the same turn of the event loop go to the transactor as one list. While commits are
+fast, the loop commits light operations itself; else their answers return from the commit thread
+with a single call into the loop. Reads and procedures run in a few threads of the session. A
+waiting caller holds no thread.
 """
 
 from __future__ import annotations
@@ -33,46 +33,48 @@ from millstream.store.store import Store
 T = TypeVar("T")
 
 Done = Callable[[Any], object]
-"""Is told an answer, or the exception in its place."""
+"""Receives an answer, or the exception in its place."""
 
 DIRECT = frozenset({Append, PutMessages, Acknowledge, FinishClaims, RenewClaims})
-"""Operations that consist of one commit, and leave nothing to be tidied."""
+"""Operations that consist of a single commit without clean-up."""
 
 QUERY_THREADS = 4
-"""Reads are short and mostly hold the interpreter's lock: more threads would only take turns."""
+"""Reads are short and mostly hold the interpreter's lock, so more threads would not run in
+parallel.
+"""
 
 
-class _Asked(Ticket[Any], eq=False, kw_only=True):
-    """A ticket with what is told its answer, or its error."""
+class _PendingOperation(Ticket[Any], eq=False, kw_only=True):
+    """A ticket with a callback for its answer or error."""
 
     tell: Done
     weight: int
-    """About how many bytes and records it handles."""
+    """The approximate number of bytes and records it handles."""
     command: Operation[Any] | None = None
-    """None of a claim that waited for what others of its group bring."""
+    """None for a waiting claim that is made by the commit of other operations."""
 
     @property
     def is_wanted(self) -> bool:
-        """Whether an answer is still waited for."""
+        """Return whether the answer is still needed."""
         return True
 
     def settle(self) -> None:
-        """Give the answer."""
+        """Deliver the answer."""
         self.tell(self.result if self.error is None else self.error)
 
 
-class _Awaited(_Asked, eq=False, kw_only=True):
-    """A ticket with the future of the coroutine that waits for it."""
+class _AwaitedOperation(_PendingOperation, eq=False, kw_only=True):
+    """A ticket with the future of the waiting coroutine."""
 
     future: asyncio.Future[Any]
 
     @property
     def is_wanted(self) -> bool:
-        """Not if the coroutine was cancelled."""
+        """Return False if the coroutine was cancelled."""
         return not self.future.done()
 
     def settle(self) -> None:
-        """Give the answer; if the coroutine was cancelled, `tell` gets what was done in vain."""
+        """Deliver the answer; if the coroutine was cancelled, `tell` gets the unused answer."""
         if self.future.done():
             if self.error is None:
                 self.tell(self.result)
@@ -83,23 +85,25 @@ class _Awaited(_Asked, eq=False, kw_only=True):
 
 
 class _Group:
-    """Tickets that are handed in together, and answered together when the last has landed."""
+    """Tickets that are submitted together and answered together, when the last is committed."""
 
-    __slots__ = ("_landed", "_loop", "asked", "is_over")
+    __slots__ = ("_landed", "_loop", "is_over", "tickets")
 
-    def __init__(self, asked: list[_Asked], loop: AsyncEmbeddedSession) -> None:
-        self.asked = asked
+    def __init__(self, tickets: list[_PendingOperation], loop: AsyncEmbeddedSession) -> None:
+        self.tickets = tickets
         self.is_over = False
-        """Whether all have landed while they were handed in: the loop has committed them itself."""
+        """Whether all tickets were committed during the submission, by the loop itself."""
         self._loop = loop
         self._landed = 0
-        for one in asked:
-            one.on_done = self._land
+        for ticket in tickets:
+            ticket.on_done = self._land
 
     def _land(self, ticket: Ticket[Any]) -> None:
-        """Called on the thread that commits, for one ticket after the other: ring once for all."""
+        """Count a committed ticket, and wake the loop after the last; called on the committing
+        thread.
+        """
         self._landed += 1
-        if self._landed < len(self.asked):
+        if self._landed < len(self.tickets):
             return
         if self._loop.is_here():
             self.is_over = True
@@ -107,17 +111,17 @@ class _Group:
             self._loop.call_soon(partial(self._loop.settle, self))
 
     def settle(self) -> None:
-        """Give the answers; in the event loop. Consumers that waited hear before publishers do."""
-        for one in self.asked:
-            if one.command is None:
-                one.settle()
-        for one in self.asked:
-            if one.command is not None:
-                one.settle()
+        """Deliver the answers, in the event loop: to waiting consumers first, then to publishers."""
+        for ticket in self.tickets:
+            if ticket.command is None:
+                ticket.settle()
+        for ticket in self.tickets:
+            if ticket.command is not None:
+                ticket.settle()
 
 
 class AsyncEmbeddedSession:
-    """Answers the coroutines of one event loop: the one that runs when it is made."""
+    """Answers the coroutines of the event loop that runs when the session is made."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -125,19 +129,19 @@ class AsyncEmbeddedSession:
         self.clock = store.clock
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="millstream-query")
-        self._gathered: list[_Asked] = []
+        self._gathered: list[_PendingOperation] = []
         self._is_answering = False
         self._after_answers: list[Callable[[], object]] = []
         self._closing: asyncio.Future[None] | None = None
         self._claims = Claims(store, self)
         self.feeds = Feeds(self)
-        """The logs that this session follows: one tail each, however many wait or listen."""
+        """The feeds of followed logs: a single tail per log, for all waits and listeners."""
 
     async def execute(self, command: Command[T], turns: ClientTurns | None = None) -> T:
-        """Answer a command; what it writes is durable then.
+        """Answer a command; its writes are durable on return.
 
-        If the caller is cancelled, it may still be carried out; other callers notice nothing. A
-        command that waits takes one of the `turns`, if there are such, each time it looks.
+        If the caller is cancelled, the command may still run; other callers are not affected. A
+        waiting command takes one of the client's `turns` for each look.
         """
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("a store that was opened in one event loop is used in another")
@@ -152,8 +156,8 @@ class AsyncEmbeddedSession:
             return result
         wait = WAITING.get(type(command))
         if wait is not None:
-            found: T = await wait(self, command, turns)
-            return found
+            waited: T = await wait(self, command, turns)
+            return waited
         return await self.ask(answer, self.store, command)
 
     def begin_direct(
@@ -161,30 +165,31 @@ class AsyncEmbeddedSession:
         command: Command[Any],
         done: Done,
         turns: ClientTurns | None = None,
-        at_once: TakesLots | None = None,
+        receive: TakesLots | None = None,
     ) -> bool:
-        """Carry out what one commit answers, without a coroutine; False if that is not known of it.
+        """Start a command that a single commit answers, without a coroutine; return False for
+        others.
 
-        `done` is told its answer, an exception, or a task that will have the answer. A claim that
-        waits has such a task; but what a commit of this loop brings it is offered to `at_once`. If
-        that takes the messages, the task's answer means nothing any more. If False, nothing was
-        done. Called in the event loop.
+        `done` gets the answer, an exception, or a task that will have the answer. A waiting claim
+        has a task; messages that a commit of this loop claims for it are offered to `receive`
+        first, and if that takes them, the task's answer is void. False means that nothing was done.
+        Called in the event loop.
         """
         kind = type(command)
         if kind is ClaimMessages:
-            return self._claims.begin(command, done, turns, at_once)  # type: ignore[arg-type]
+            return self._claims.begin(command, done, turns, receive)  # type: ignore[arg-type]
         if kind not in DIRECT or (kind is PutMessages and put_for_later(command)):
             return False
         self.commit_soon(command, done)  # type: ignore[arg-type]
         return True
 
     def return_claims(self, command: Command[Any], answer: Any) -> None:
-        """Give back what a claim was answered, if its consumer has left before it could know."""
+        """Give back the messages of a claim whose consumer left before receiving them."""
         if type(command) is ClaimMessages and isinstance(answer, list):
             self._claims.returns.give_back(command, answer)
 
     async def close(self) -> None:
-        """Close the store; calls that still wait get `Closed`."""
+        """Close the store; waiting calls get `Closed`."""
         if self._closing is None:
             self._closing = self._loop.run_in_executor(self._pool, self.store.close)
             self._closing.add_done_callback(self._closed)
@@ -196,68 +201,72 @@ class AsyncEmbeddedSession:
         else:
             self._pool.shutdown(wait=False)
 
-    # Operations: gathered, then handed in.
-
     async def commit(self, command: Operation[T], unwanted: Done | None = None) -> T:
-        """Carry out an operation, in one commit with all others of this turn of the event loop.
+        """Commit an operation together with all others of this turn of the event loop.
 
-        If the caller is cancelled and it is carried out all the same, `unwanted` is told the answer.
+        If the caller is cancelled and the operation runs nevertheless, `unwanted` gets the answer.
         """
         future = self._begin_here(command, unwanted or _none)
         try:
             return await future
         except asyncio.CancelledError:
             if unwanted is not None and not future.cancelled() and future.exception() is None:
-                unwanted(future.result())  # it was just there
+                unwanted(future.result())  # the answer came in the same turn
             raise
 
     def begin(self, command: Operation[T]) -> asyncio.Future[T]:
-        """Hand an operation in, with all others of this turn; its answer comes when it is durable."""
+        """Submit an operation with all others of this turn; the answer comes when it is durable."""
         return self._begin_here(command, _none)
 
     def _begin_here(self, command: Operation[T], unwanted: Done) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
         weight = weight_of(command)
         run = operation(command)
-        self._gather(_Awaited(run, tell=unwanted, weight=weight, command=command, future=future))
+        self._gather(
+            _AwaitedOperation(run, tell=unwanted, weight=weight, command=command, future=future)
+        )
         return future
 
     def commit_soon(self, command: Operation[Any], done: Done) -> None:
-        """As `commit`, without a coroutine that waits: `done` is called in the event loop."""
+        """Commit as `commit` does, without a coroutine: `done` is called in the event loop."""
         weight = weight_of(command)
-        self._gather(_Asked(operation(command), tell=done, weight=weight, command=command))
+        self._gather(
+            _PendingOperation(operation(command), tell=done, weight=weight, command=command)
+        )
 
-    def _gather(self, asked: _Asked) -> None:
+    def _gather(self, ticket: _PendingOperation) -> None:
         if not self._gathered:
             self._loop.call_soon(self._hand_in)
-        self._gathered.append(asked)
+        self._gathered.append(ticket)
 
     def _hand_in(self) -> None:
-        """Submit what was gathered in this turn, in pieces that one commit can take."""
-        gathered = [asked for asked in self._gathered if asked.is_wanted]
+        """Submit the operations of this turn, in groups that fit into a commit."""
+        gathered = [ticket for ticket in self._gathered if ticket.is_wanted]
         self._gathered = []
-        for claim, arrived in self._claims.standing.arriving([asked.command for asked in gathered]):
+        for claim, arrived in self._claims.waiting.claims_for(
+            [ticket.command for ticket in gathered]
+        ):
             run = partial(claim_in_commit, query=claim)
-            gathered.append(_Asked(run, tell=arrived, weight=CLAIM_WEIGHT))
+            gathered.append(_PendingOperation(run, tell=arrived, weight=CLAIM_WEIGHT))
         size = self.limits.group_operations_max
-        light = are_light([asked.weight for asked in gathered])
+        light = are_light([ticket.weight for ticket in gathered])
         for first in range(0, len(gathered), size):
             group = _Group(gathered[first : first + size], self)
             try:
-                self.store.submit([*group.asked], light=light)
+                self.store.submit([*group.tickets], light=light)
             except MillstreamError as error:
-                for asked in group.asked:
-                    asked.error = fresh(error)
+                for ticket in group.tickets:
+                    ticket.error = fresh(error)
                 group.is_over = True
             except Exception as error:
-                # Of a signal's handler: the group has its answers all the same.
-                told = {"message": "while a group was committed", "exception": error}
-                self._loop.call_exception_handler(told)
+                # Raised by the handler of a signal; the group is answered nevertheless.
+                context = {"message": "while a group was committed", "exception": error}
+                self._loop.call_exception_handler(context)
             if group.is_over:
                 self.settle(group)
 
     def settle(self, group: _Group) -> None:
-        """Give the answers of a group, and then do what has waited for all of them."""
+        """Deliver the answers of a group, then make the calls that waited for them."""
         self._is_answering = True
         try:
             group.settle()
@@ -267,22 +276,21 @@ class AsyncEmbeddedSession:
             for call in calls:
                 try:
                     call()
-                except Exception as error:  # of one connection: the others go on, as in turns
-                    told = {"message": "after answers", "exception": error}
-                    self._loop.call_exception_handler(told)
+                except Exception as error:  # of a single connection: the calls of others go on
+                    context = {"message": "after answers", "exception": error}
+                    self._loop.call_exception_handler(context)
 
     def after_answers(self, call: Callable[[], object]) -> None:
-        """Call once all answers of the commit that is over are given; or soon, if none is.
+        """Call after all answers of the current commit are delivered, or soon if no commit is
+        answered.
 
-        So what a connection is told by one commit goes out in one piece, and no turn of the event
-        loop lies between the commit and that. Called in the event loop.
+        So a connection sends all its answers of a commit in one piece, without another turn of the
+        event loop in between. Called in the event loop.
         """
         if self._is_answering:
             self._after_answers.append(call)
         else:
             self._loop.call_soon(call)
-
-    # Reads and procedures.
 
     async def ask(
         self,
@@ -291,21 +299,21 @@ class AsyncEmbeddedSession:
         turns: ClientTurns | None = None,
         unwanted: Done | None = None,
     ) -> T:
-        """Have a thread of the pool answer, in one of the client's turns if it has such.
+        """Run a function in a thread of the pool, in a turn of the client if `turns` is given.
 
-        If the caller is cancelled and a thread answers all the same, `unwanted` is told the answer.
+        If the caller is cancelled and a thread answers nevertheless, `unwanted` gets the answer.
         """
         if self._closing is not None:
             await asyncio.shield(self._closing)
-            return question(*arguments)  # it refuses at once
-        asked = partial(question, *arguments)
+            return question(*arguments)  # a closed store refuses
+        call = partial(question, *arguments)
         if turns is None:
-            return await self._ask_thread(asked, unwanted)
+            return await self._ask_thread(call, unwanted)
         async with turns:
-            return await self._ask_thread(asked, unwanted)
+            return await self._ask_thread(call, unwanted)
 
-    async def _ask_thread(self, asked: Callable[[], T], unwanted: Done | None) -> T:
-        answer = self._pool.submit(asked)
+    async def _ask_thread(self, call: Callable[[], T], unwanted: Done | None) -> T:
+        answer = self._pool.submit(call)
         try:
             return await asyncio.wrap_future(answer, loop=self._loop)
         except asyncio.CancelledError:
@@ -314,7 +322,7 @@ class AsyncEmbeddedSession:
             raise
 
     def _tell_unwanted(self, unwanted: Done, answer: Future[Any]) -> None:
-        """Called on a thread of the pool, or in the loop, once there is an answer or an error."""
+        """Deliver an unneeded answer; called on a thread of the pool, or in the loop."""
         if answer.exception() is None:
             self.call_soon(partial(_tell, unwanted, answer.result()))
 
@@ -322,13 +330,13 @@ class AsyncEmbeddedSession:
         return await self._claims.claim(command, turns)
 
     async def _wait_for_offset(self, command: WaitForOffset, turns: ClientTurns | None) -> bool:
-        """A caller more that waits for the log's feed, which takes no turn of a client."""
+        """Wait at the log's feed, which takes no turn of a client."""
         return await self.feeds.wait(
             command.log, command.offset, command.timeout_ms, command.setbacks
         )
 
     async def _wait(self, command: Command[Any], turns: ClientTurns | None) -> Any:
-        """As `sleep.wait`, without a thread while it sleeps."""
+        """Wait as `sleep.wait` does, without a thread while asleep."""
         waiting = WAITS[type(command)](self.store, command)  # type: ignore[index]
         while isinstance(step := await self.ask(step_of, waiting, turns=turns), Sleep):
             changed = asyncio.Event()
@@ -338,11 +346,11 @@ class AsyncEmbeddedSession:
                         async with asyncio.timeout(step.seconds):
                             await changed.wait()
                     except TimeoutError:
-                        pass  # the wait looks at its own clock
+                        pass  # the wait reads its own clock
         return step.answer
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have a thread of the pool work; from any thread. RuntimeError once it was closed."""
+        """Run work in a thread of the pool; from any thread. RuntimeError after the close."""
         self._pool.submit(work)
 
     def _wake(self, changed: asyncio.Event) -> None:
@@ -350,14 +358,14 @@ class AsyncEmbeddedSession:
             self.call_soon(changed.set)
 
     def is_here(self) -> bool:
-        """Whether the event loop itself is calling, and not another thread."""
+        """Return whether the event loop itself is calling, and not another thread."""
         return asyncio._get_running_loop() is self._loop
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call in the event loop; from any thread. A loop that is closed has nobody left who could want the answer."""
+        """Call in the event loop; from any thread. After the end of the loop the call is dropped."""
         try:
             if self.is_here():
-                self._loop.call_soon(callback)  # it need not be woken
+                self._loop.call_soon(callback)  # the loop is awake
             else:
                 self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
@@ -365,12 +373,12 @@ class AsyncEmbeddedSession:
                 raise
 
 
-def _tell(done: Done, found: Any) -> None:
-    done(found)
+def _tell(done: Done, answer: Any) -> None:
+    done(answer)
 
 
-def _none(found: Any) -> None:
-    """Nothing is told."""
+def _none(answer: Any) -> None:
+    """Ignore the answer."""
 
 
 Waiting = Callable[[AsyncEmbeddedSession, Any, ClientTurns | None], Awaitable[Any]]
@@ -380,4 +388,4 @@ WAITING: dict[type[Command[Any]], Waiting] = {
     **dict.fromkeys(WAITS, AsyncEmbeddedSession._wait),
     WaitForOffset: AsyncEmbeddedSession._wait_for_offset,
 }
-"""How coroutines wait: one that is not here would hold a thread meanwhile."""
+"""How coroutines wait. Other commands would hold a thread while waiting."""

@@ -1,4 +1,4 @@
-"""The weight of operations: which an event loop may carry out itself, and which take too long."""
+"""The weight of operations: an event loop commits light operations itself."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from millstream.rooms.commands import Broadcast
 
 OPERATIONS_MAX = 128
 WEIGHT_MAX = 128 * 1024
-"""What an event loop commits itself, at most: it takes a few milliseconds of processor time."""
+"""The most weight that an event loop commits itself: a few milliseconds of processor time."""
 
 HEAVY = WEIGHT_MAX + 1
 MESSAGE_WEIGHT = 128
-"""Of each message that is claimed or finished; a record weighs its bytes and this."""
+"""The weight of a claimed or finished message; a record weighs this plus its bytes."""
 
 _OF_CLAIMS = (FinishClaims, RenewClaims, ReturnClaims)
 
 CLAIM_WEIGHT = 16 * MESSAGE_WEIGHT
-"""Of a claim of a few messages that the same commit has brought."""
+"""The weight of a claim of a few messages appended by the same commit."""
 
 
 def are_light(weights: Sequence[int]) -> bool:
-    """Whether an event loop may commit operations of these weights together."""
+    """Return whether an event loop may commit operations of these weights together."""
     return len(weights) <= OPERATIONS_MAX and sum(weights) <= WEIGHT_MAX
 
 
 def weight_of(command: Operation[Any]) -> int:
-    """About how much work an operation is; one that may touch more than it names is heavy."""
+    """Estimate the work of an operation; an operation of unbounded work is heavy."""
     if isinstance(command, Append):
         return _of_records(command.records)
     if isinstance(command, ClaimRouted):
-        routed = sum([one.stop - one.start for one in command.routed])
+        routed = sum([stretch.stop - stretch.start for stretch in command.routed])
         return (command.count + routed + _count(command.acked)) * MESSAGE_WEIGHT
     if isinstance(command, _OF_CLAIMS):
         return _count(command.claims) * MESSAGE_WEIGHT
@@ -52,7 +52,7 @@ def weight_of(command: Operation[Any]) -> int:
         return _of_records(command.records)
     if isinstance(command, Broadcast):
         messages = command.send.messages
-        return sum([len(one.data) for one in messages]) + len(messages) * MESSAGE_WEIGHT
+        return sum([len(message.data) for message in messages]) + len(messages) * MESSAGE_WEIGHT
     return HEAVY
 
 

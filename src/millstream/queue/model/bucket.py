@@ -227,7 +227,7 @@ class Bucket(Entity):
         return is_full and not (self.any_are(AVAILABLE) or self.any_are(IN_FLIGHT))
 
     def exists(self) -> bool:
-        """Return whether the bucket has slots; else it has no row."""
+        """Return whether the bucket has slots. A bucket without slots has no row."""
         return bool(self.states)
 
     def all_are(self, start: int, stop: int, state: int) -> bool:
@@ -282,11 +282,11 @@ class Bucket(Entity):
         return done_slots
 
     def first_ms(self, state: int) -> int | None:
-        """Return the earliest time of a message in a state; None without a message."""
+        """Return the earliest time of a message in a state, or None."""
         return min((min(self.until_ms[a:b]) for a, b in self.runs(state)), default=None)
 
     def last_ms(self, state: int) -> int | None:
-        """Return the latest time of a message in a state; None without a message."""
+        """Return the latest time of a message in a state, or None."""
         return max((max(self.until_ms[a:b]) for a, b in self.runs(state)), default=None)
 
     def sources(self, start: int, stop: int) -> list[Span]:

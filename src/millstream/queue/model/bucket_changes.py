@@ -1,4 +1,4 @@
-"""The changes of a bucket: each one is a value, stored in the delta of its commit."""
+"""The changes of a bucket: every change is a value, stored in the delta of a commit."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Counts(Struct, array_like=True):
     fresh: int = 0
     """Available messages that wait in a lane."""
     placed: int = 0
-    """From this field on: totals since the queue was made."""
+    """The fields from here on are totals since the queue was made."""
     claimed: int = 0
     retried: int = 0
     expired: int = 0

@@ -27,7 +27,7 @@ class Wishes(Struct, frozen=True, omit_defaults=True):
 
 
 def mark_of(spec: QueueSpec, key: bytes | None, headers: HeaderMapping) -> RoutingMark:
-    """Return the routing mark of a message: its priority, its group, and its dedup digest."""
+    """Return the routing mark of a message: priority, group and dedup digest."""
     priority = headers.get(spec.priority_by) if spec.priority_by else 0
     digest = b""
     if spec.dedup_by:

@@ -119,7 +119,7 @@ class Message(Legible, Struct, frozen=True, eq=False, gc=False):
 
     @property
     def until(self) -> datetime | None:
-        """When the lease ends; in a peek, when the message is due, or ended. None without a time."""
+        """When the lease ends; in a peek, when the message is due, or ended. None if no time applies."""
         label = self.label
         return moment(label.epoch_ms + label.until_ms) if label.until_ms else None
 
@@ -218,7 +218,7 @@ class Try(Struct, frozen=True, gc=False):
     """When it began, in UTC."""
     consumer: str
     ended: datetime | None = None
-    """When the attempt ended; None while it runs."""
+    """When the attempt ended; None while the attempt runs."""
     outcome: str = "in_flight"
     reason: str = ""
 
@@ -279,7 +279,7 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     available: int
     """Messages that are routed and claimable now."""
     unrouted: int
-    """Records behind the routing position in the logs; the filter may drop some of them."""
+    """Records behind the routing position in the logs; the filter may drop a part."""
     delayed: int
     """Routed messages that are not due yet: put for later, or waiting for the next attempt."""
     in_flight: int
@@ -288,9 +288,9 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     duplicates: int
     """The number of dropped repeats."""
     lost: int
-    """Records that a log deleted before this lossy queue routed them."""
+    """Records that a log deleted before the lossy queue routed them."""
     damaged: int
-    """Unreadable records. Nothing says whether they belonged to this queue."""
+    """Unreadable records. Whether the records belonged to the queue is unknown."""
     skipped: list[Skipped]
     """The most recent ranges of unreadable records."""
     letters: int

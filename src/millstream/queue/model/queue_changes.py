@@ -1,4 +1,4 @@
-"""The changes of a queue: each one is a value, stored in the delta of its commit."""
+"""The changes of a queue: every change is a value, stored in the delta of a commit."""
 
 from __future__ import annotations
 

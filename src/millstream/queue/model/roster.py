@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from millstream.store.state.entity import Entity
 
 NAMED_MAX = 1_000
-"""The most groups with a record that the roster names. Beyond it, only their number is kept."""
+"""The most groups with a record that the roster names. Beyond the limit the roster only counts groups."""
 
 
 class Rostered(Struct, array_like=True, frozen=True):

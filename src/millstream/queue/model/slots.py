@@ -44,7 +44,7 @@ number of slots, the log id, and the offset of the first message.
 
 
 class RoutingMark(Struct, array_like=True, frozen=True, gc=False):
-    """Everything that routing learned about one matching message, other than the match."""
+    """The routing mark of a message: its priority, group, due time and dedup digest."""
 
     priority: int = 0
     group: str = ""

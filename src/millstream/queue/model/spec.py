@@ -68,7 +68,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     priority_by: str = ""
     """The header that holds a message's priority, 0 to 9; the higher, the sooner."""
     priority_step: float = 60.0
-    """The seconds of waiting that one priority level is worth; so no message starves."""
+    """The seconds of waiting that one priority level is worth; this keeps messages of low priority from starving."""
     group_by: str = ""
     """The header that names a message's group, or `_key`."""
     group_in_flight: int = 1

@@ -112,7 +112,7 @@ def stride(
 
 
 TouchedBucket = tuple[bytes, Bucket, list[Slots]]
-"""A bucket that a stride changes: its key, the bucket, and its slots that are done."""
+"""A bucket that a stride changes: key, bucket, and acknowledged slots."""
 
 
 def _touch(tx: WriteTransaction, queue_id: int, bucket_id: int) -> TouchedBucket:

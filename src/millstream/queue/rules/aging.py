@@ -19,7 +19,7 @@ from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View
 
 HAS_DONE, EMPTIED = range(2)
-"""The stages of a bucket: it has done messages; no message in it is needed any more."""
+"""The stages of a bucket: a message is done; the bucket has no needed message."""
 
 REPEATS_MS = 10 * 60 * 1000
 """The shortest time for which an acknowledgement can be repeated, whatever the retention."""

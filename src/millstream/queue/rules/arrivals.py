@@ -47,7 +47,7 @@ def place_arrived(
 ) -> tuple[bool, Newcomers | None]:
     """Place the new records of a queue's logs; return True if no record is left to route.
 
-    With `defers_single`, a single arrival is returned instead of placed: the caller places it.
+    With `defers_single`, a single arrival is returned instead of placed: the caller must place the arrival.
     """
     name, spec = queue.name, queue.spec
     pending: Newcomers | None = None
@@ -91,7 +91,7 @@ def _is_later_routed(tx: WriteTransaction, queue: QueueState) -> bool:
 def _find(
     tx: WriteTransaction, queue: QueueState, log_id: int, position: int, end: int
 ) -> Newcomers | None:
-    """Return records of a log for a single bucket; None if routing must handle them."""
+    """Return records of a log for a single bucket; None if only routing can place the records."""
     first, space, bucket_id = queue.free_numbers()
     slot = first % CAPACITIES[queue.eras[-1][2]]
     spans = _spans(tx, log_id, position, min(end, position + space), slot)
@@ -103,7 +103,7 @@ def _find(
 
 
 def place_arrival(tx: WriteTransaction, key: bytes, queue: QueueState, arrival: Newcomers) -> None:
-    """Place an arrival, so that its messages are available."""
+    """Place the messages of an arrival."""
     tx.change(keys.bucket(queue.queue_id, arrival.bucket_id), Filled(arrival.spans))
     tx.change(
         key, Arrived(tx.store_ms, arrival.log_id, arrival.position, arrival.first, arrival.total)

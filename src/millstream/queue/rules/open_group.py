@@ -1,4 +1,4 @@
-"""A group during an operation: its stored state, its current state, and its waiting members.
+"""A group during an operation: stored state, current state, and waiting members.
 
 Stored members are read a few at a time in claim number order, and each only once. Members added by
 the operation are sorted in between. The index decides when a member may be claimed.

@@ -147,7 +147,7 @@ def _alter(
         numbers_from = -(-queue.next // capacity) * capacity
     old_sources = set(find_sources(tx.view, queue.name, old))
     tx.change(key, Specified(queue.queue_id, queue.name, new, queue.created_ms, numbers_from))
-    _start(tx, key, queue, known=old_sources)
+    _start(tx, key, queue, old_sources=old_sources)
 
 
 def _check_fixed(queue: QueueState, new: QueueSpec) -> None:
@@ -184,22 +184,22 @@ def _difference(old: QueueSpec, new: QueueSpec, names: Sequence[str]) -> str:
 
 
 def _start(
-    tx: WriteTransaction, key: bytes, queue: QueueState, known: Collection[int] | None = None
+    tx: WriteTransaction, key: bytes, queue: QueueState, old_sources: Collection[int] | None = None
 ) -> None:
     """Set the routing position in existing logs that are new to the queue.
 
-    `known` has the sources of an altered queue before the change. `start` only applied to them.
+    `old_sources` has the sources of an altered queue before the change. `start` only applied to them.
     """
     positions = []
     log_ids = find_sources(tx.view, queue.name, queue.spec)
-    if known is None:
+    if old_sources is None:
         check_time(queue.spec, tx.wall_ms)
         check_sources(queue.spec, [tx.entity(keys.head(log_id), Head).name for log_id in log_ids])
     for log_id in log_ids:
-        if known is not None and log_id in known:
+        if old_sources is not None and log_id in old_sources:
             continue
         head = tx.entity(keys.head(log_id), Head)
-        if known is None and head.name not in own_logs(queue.name):
+        if old_sources is None and head.name not in own_logs(queue.name):
             check_start(head, queue.spec)
         is_later = head.name == later_of(queue.name)  # its messages were deleted with their queue
         positions.append(

@@ -263,7 +263,7 @@ def _enter(
 
 
 def _store_due_ms(tx: WriteTransaction, arrival: Arrival) -> int:
-    """Return the store time from which messages are claimable; 0 if this is their append time.
+    """Return the store time from which messages are claimable; 0 for their append time.
 
     A redriven message is claimable from the redrive on, whatever its age.
     """
@@ -275,7 +275,7 @@ def _store_due_ms(tx: WriteTransaction, arrival: Arrival) -> int:
 def _delay(
     ledger: Ledger, bucket_id: int, slot: int, count: int, due_ms: int, dues: dict[int, int]
 ) -> None:
-    """List messages of a lane as not due yet; they keep their claim numbers."""
+    """List messages of a lane as not due yet; the claim numbers stay."""
     for delayed_slot in range(slot, slot + count):
         dues[delayed_slot] = due_ms
         ledger.index.wait(bucket_id + delayed_slot, due_ms)

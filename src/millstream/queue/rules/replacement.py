@@ -1,7 +1,7 @@
 """Replacing: a new message takes the position of a failed message, in a single commit.
 
-The new message goes into the queue's log for later, so this rule places it, not routing. It is not
-deduplicated: it would be a repeat of the very message that it replaces.
+The new message goes into the queue's log for later, so this rule places it, not routing. Deduplication is
+skipped, because the new message would count as a repeat of the failed message.
 """
 
 from __future__ import annotations

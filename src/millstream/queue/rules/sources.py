@@ -65,7 +65,7 @@ class Facts(Struct, frozen=True):
     paused: bool
     fresh: int
     sources: list[QueueSource]
-    """Logs with unrouted records; only some of them for a queue that claims in number order."""
+    """Logs with unrouted records; incomplete for a queue that claims in number order."""
     put_logs: tuple[str, str]
     """The logs of messages put straight into the queue; no filter applies to these logs."""
     partial: bool = False

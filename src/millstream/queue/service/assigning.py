@@ -1,9 +1,8 @@
-"""Assigning: a router outside the store says which stored messages belong to which queues.
+"""Assignment: a router outside the store decides which stored messages belong to which queues.
 
-A queue whose spec names a `router` is left alone by the built-in routing. Its router hands in
-stretches of a log with the offsets in them that match. Each is taken over from where the queue stands
-in that log. So what was assigned before is passed over, however often and by whichever router it is
-handed in.
+The built-in routing ignores a queue whose spec names a `router`. The router submits ranges of a log
+with the matching offsets. A range is placed from the queue's position in the log on. So messages
+that were assigned before are skipped, however often and by whichever router they are submitted.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ from millstream.store.state.view import Rows, View
 from millstream.store.store import Store
 
 TRIES = 8
-"""How often a log is read that is truncated or folded meanwhile."""
+"""The most attempts to read a log that is truncated or folded meanwhile."""
 
 ASSIGNED_MAX = 50_000
-"""Messages in one command: they are placed in one commit."""
+"""The most messages in a command, because a single commit places them."""
 
 
 class Wish(Struct, frozen=True, array_like=True):
-    """How one message is to be treated, where that is not what its headers say."""
+    """The priority, group and delay of a message, if they differ from its headers."""
 
     priority: int | None = None
     group: str | None = None
@@ -55,24 +54,25 @@ class Wish(Struct, frozen=True, array_like=True):
 
 
 class Assignment(Struct, frozen=True, array_like=True):
-    """Of the offsets [start, stop) of a log, those that belong to a queue; the others do not."""
+    """The offsets of a log's range [start, stop) that belong to a queue."""
 
     queue: str
     log: str
     start: int
     stop: int
     runs: list[tuple[int, int]]
-    """(first offset, count), in order, apart from each other."""
+    """(first offset, count) in ascending order, without overlap."""
     wishes: list[Wish] | None = None
-    """One per message."""
+    """The wish of each message, or None."""
     gapless: bool = False
-    """Refuse if the queue has not come as far as `start`: something would be passed over."""
+    """Refuse the range if the queue's position is before `start`, because records would be skipped.
+    """
 
 
 class AssignMessages(Procedure[int], frozen=True):
-    """Assign stored messages to queues, in one commit; answers how many were new.
+    """Assign stored messages to queues in a single commit; returns the number of new ones.
 
-    It changes the store, and may be repeated: nothing is assigned twice.
+    The command changes the store and may be repeated: no message is assigned twice.
     """
 
     traits = Traits(
@@ -83,24 +83,24 @@ class AssignMessages(Procedure[int], frozen=True):
     assignments: list[Assignment]
 
 
-_Found = tuple[Assignment, Routed]
-"""An assignment, and what the log says about its messages."""
+_ReadAssignment = tuple[Assignment, Routed]
+"""An assignment, and its messages as read from the log."""
 
 
 def assign_messages(store: Store, query: AssignMessages) -> int:
-    """Look the messages up outside the write lock, then place them all."""
-    total = sum(count for one in query.assignments for _, count in one.runs)
+    """Read the messages outside the write lock, then place them."""
+    total = sum(count for assignment in query.assignments for _, count in assignment.runs)
     if total > ASSIGNED_MAX:
         raise InvalidInput(
             f"{total:,} messages are assigned at once; the limit is {ASSIGNED_MAX:,}"
         )
     read: dict[tuple[int, int, bool], _Entries] = defaultdict(_Entries)
-    found = [_look_up(store, one, read) for one in query.assignments]
-    return store.run(partial(_place, found=found))
+    read_assignments = [_look_up(store, assignment, read) for assignment in query.assignments]
+    return store.run(partial(_place, read_assignments=read_assignments))
 
 
 class _ReadEntry:
-    """An entry that was read, and its headers if they are needed."""
+    """A decoded entry, with headers if needed."""
 
     __slots__ = ("entry", "first", "headers", "same_ms", "stop")
 
@@ -110,33 +110,33 @@ class _ReadEntry:
         self.entry = entry
         self.headers = headers
         appended = entry.appended
-        is_plain = isinstance(entry.ids, range) and appended.count(appended[0]) == len(appended)
-        self.same_ms = appended[0] if is_plain else None
-        """When all of its records were appended, if their ids are neighbours too."""
+        is_uniform = isinstance(entry.ids, range) and appended.count(appended[0]) == len(appended)
+        self.same_ms = appended[0] if is_uniform else None
+        """The append time of all records, if it is the same and the ids are consecutive."""
 
 
 class _Entries:
-    """Entries of a log that one command has read: its queues take from the same ones."""
+    """The entries of a log that a command has read, shared by its queues."""
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
-        self._found: list[_ReadEntry] = []
+        self._entries: list[_ReadEntry] = []
 
     def at(self, offset: int) -> _ReadEntry | None:
-        """The entry that covers an offset, if it was read."""
+        """Return the entry that covers an offset, if it was read."""
         index = bisect_right(self._firsts, offset) - 1
-        return None if index < 0 or offset >= self._found[index].stop else self._found[index]
+        return None if index < 0 or offset >= self._entries[index].stop else self._entries[index]
 
-    def add(self, one: _ReadEntry) -> None:
-        """Keep one that was read."""
-        index = bisect_right(self._firsts, one.first)
-        self._firsts.insert(index, one.first)
-        self._found.insert(index, one)
+    def add(self, entry: _ReadEntry) -> None:
+        """Keep an entry that was read."""
+        index = bisect_right(self._firsts, entry.first)
+        self._firsts.insert(index, entry.first)
+        self._entries.insert(index, entry)
 
 
 def _look_up(
     store: Store, assignment: Assignment, read: dict[tuple[int, int, bool], _Entries]
-) -> _Found:
+) -> _ReadAssignment:
     spec = store.view(partial(need_queue, name=assignment.queue)).spec
     _check(assignment, spec)
     log_id = log_id_of(store, assignment.log)
@@ -151,11 +151,11 @@ def _look_up(
     for _ in range(TRIES):
         gone = store.view(partial(_gone, log_id=log_id))
         looks = spec.looks_at_headers or assignment.wishes is not None
-        # What is read after a setback is not mixed with what was read before it.
-        known = read[log_id, bounds.setbacks, looks]
+        # Entries read before and after a setback must not be mixed.
+        entries = read[log_id, bounds.setbacks, looks]
         try:
             with store.engine.read() as snapshot:
-                source = _Source(store.rows(snapshot), log_id, gone, looks, known)
+                source = _Source(store.rows(snapshot), log_id, gone, looks, entries)
                 spans, marks = _spans(source, assignment, spec)
                 stretch = assignment.start, assignment.stop
                 routed = Routed(log_id, *stretch, spans, marks, setbacks=bounds.setbacks)
@@ -167,47 +167,47 @@ def _look_up(
 
 
 def _gone(view: View, log_id: int) -> list[tuple[int, int]]:
-    """The offsets of a log at which there is nothing: what was dropped, and its gaps."""
+    """Return the offsets of a log without records: dropped offsets and gaps."""
     head = view.entity(keys.head(log_id), Head)
     return [(0, head.dropped), *head.gaps]
 
 
-def _check(one: Assignment, spec: QueueSpec) -> None:
+def _check(assignment: Assignment, spec: QueueSpec) -> None:
     if not spec.router:
         raise InvalidInput(
-            f"queue {one.queue!r} routes its messages itself; specify it with router='spark' to "
+            f"queue {assignment.queue!r} routes its messages itself; specify it with router='spark' to "
             "have them assigned"
         )
-    if one.log not in spec.sources and not may_match(one.log, spec):
+    if assignment.log not in spec.sources and not may_match(assignment.log, spec):
         raise InvalidInput(
-            f"queue {one.queue!r} does not take from log {one.log!r}: name it in its sources"
+            f"queue {assignment.queue!r} does not take from log {assignment.log!r}: name it in its sources"
         )
-    last = check_integer("an offset", one.start)
-    check_integer("an offset", one.stop)
-    for at, count in one.runs:
-        if count < 1 or at < last or at + count > one.stop:
+    last = check_integer("an offset", assignment.start)
+    check_integer("an offset", assignment.stop)
+    for offset, count in assignment.runs:
+        if count < 1 or offset < last or offset + count > assignment.stop:
             raise InvalidInput(
-                f"runs are in order, apart, and between {one.start} and {one.stop}, "
-                f"not {count} from {at} on"
+                f"runs are in order, apart, and between {assignment.start} and {assignment.stop}, "
+                f"not {count} from {offset} on"
             )
-        last = at + count
-    _check_wishes(one, spec)
+        last = offset + count
+    _check_wishes(assignment, spec)
 
 
-def _check_wishes(one: Assignment, spec: QueueSpec) -> None:
-    if one.wishes is None:
+def _check_wishes(assignment: Assignment, spec: QueueSpec) -> None:
+    if assignment.wishes is None:
         return
-    messages = sum(count for _, count in one.runs)
-    if len(one.wishes) != messages:
+    messages = sum(count for _, count in assignment.runs)
+    if len(assignment.wishes) != messages:
         raise InvalidInput(
             f"there is one wish per message, or none at all: {messages} messages, not "
-            f"{len(one.wishes)}"
+            f"{len(assignment.wishes)}"
         )
-    for wish in one.wishes:
-        for what in ("priority", "group"):
-            if getattr(wish, what) is not None and not getattr(spec, f"{what}_by"):
+    for wish in assignment.wishes:
+        for field in ("priority", "group"):
+            if getattr(wish, field) is not None and not getattr(spec, f"{field}_by"):
                 raise InvalidInput(
-                    f"queue {one.queue!r} does not look at a {what}: specify it with {what}_by"
+                    f"queue {assignment.queue!r} does not look at a {field}: specify it with {field}_by"
                 )
         check_wishes(Wishes(wish.priority, wish.group))
         if wish.delay_ms is not None and not 0 <= wish.delay_ms <= DELAY_MS_MAX:
@@ -215,47 +215,47 @@ def _check_wishes(one: Assignment, spec: QueueSpec) -> None:
 
 
 class _Source(NamedTuple):
-    """Where the entries of a log come from."""
+    """Reads the entries of a log."""
 
     rows: Rows
     log_id: int
     gone: list[tuple[int, int]]
     looks: bool
     """Whether headers are needed."""
-    known: _Entries
+    entries: _Entries
 
     def entry(self, offset: int) -> _ReadEntry:
-        """The entry that covers an offset."""
-        if (found := self.known.at(offset)) is not None:
-            return found
+        """Return the entry that covers an offset."""
+        if (read_entry := self.entries.at(offset)) is not None:
+            return read_entry
         ((first, value),) = entries_of(self.rows, self.log_id, start=offset, stop=offset + 1)
         entry, headers = decoded_entry(value) if self.looks else (decode_places(value), [])
-        found = _ReadEntry(first, entry, headers)
-        self.known.add(found)
-        return found
+        read_entry = _ReadEntry(first, entry, headers)
+        self.entries.add(read_entry)
+        return read_entry
 
 
 def _spans(
-    source: _Source, one: Assignment, spec: QueueSpec
+    source: _Source, assignment: Assignment, spec: QueueSpec
 ) -> tuple[list[Span], list[RoutingMark] | None]:
-    """Where the messages lie, and their marks if the queue looks at more than whether they match."""
-    runs, wishes = _left(one, source.gone)
+    """Return the spans of messages, and their marks if the queue reads keys or headers."""
+    runs, wishes = _existing(assignment, source.gone)
     if not source.looks:
         return _plain_spans(source, runs), None
     spans: list[Span] = []
     marks: list[RoutingMark] = []
-    for read, taken in _taken(source, runs):
+    for read, indexes in _indexes_by_entry(source, runs):
         entry, headers = read.entry, read.headers
         assert isinstance(entry, Entry)
-        spans += joined_spans(source.log_id, read.first, entry, taken)
-        marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
+        spans += joined_spans(source.log_id, read.first, entry, indexes)
+        marks += [mark_of(spec, entry.keys[i], headers[i]) for i in indexes]
     if wishes is not None:
         marks = [_wished(mark, wish) for mark, wish in zip(marks, wishes, strict=True)]
     return spans, marks
 
 
 def _plain_spans(source: _Source, runs: Sequence[tuple[int, int]]) -> list[Span]:
-    """Where messages lie: one span for each run, unless it goes over the edge of an entry."""
+    """Return a span per run, or several where a run crosses the edge of an entry."""
     spans: list[Span] = []
     log_id = source.log_id
     first = stop = by = 0
@@ -266,63 +266,63 @@ def _plain_spans(source: _Source, runs: Sequence[tuple[int, int]]) -> list[Span]
                 read = source.entry(start)
                 first, stop, same_ms = read.first, read.stop, read.same_ms
                 by = read.entry.ids[0] - first
-            some = min(count, stop - start)
+            size = min(count, stop - start)
             if same_ms is not None:
-                spans.append(Span(0, some, log_id, start, start + by, same_ms))
+                spans.append(Span(0, size, log_id, start, start + by, same_ms))
             else:
-                taken = range(start - first, start - first + some)
-                spans += joined_spans(log_id, first, read.entry, taken)
-            start, count = start + some, count - some
+                indexes = range(start - first, start - first + size)
+                spans += joined_spans(log_id, first, read.entry, indexes)
+            start, count = start + size, count - size
     return spans
 
 
-def _left(
-    one: Assignment, gone: Sequence[tuple[int, int]]
+def _existing(
+    assignment: Assignment, gone: Sequence[tuple[int, int]]
 ) -> tuple[Sequence[tuple[int, int]], Sequence[Wish] | None]:
-    """The runs and wishes of what a log has: what is gone, or never was, cannot be assigned."""
-    if not one.runs or one.runs[0][0] >= max(stop for _, stop in gone):
-        return one.runs, one.wishes
+    """Return the runs and wishes without records that were deleted or never existed."""
+    if not assignment.runs or assignment.runs[0][0] >= max(stop for _, stop in gone):
+        return assignment.runs, assignment.wishes
     runs: list[tuple[int, int]] = []
-    wishes: list[Wish] | None = None if one.wishes is None else []
+    wishes: list[Wish] | None = None if assignment.wishes is None else []
     passed = 0
-    for start, count in one.runs:
+    for start, count in assignment.runs:
         for low, high in without(gone, start, start + count):
             runs.append((low, high - low))
-            if wishes is not None and one.wishes is not None:
-                wishes += one.wishes[passed + low - start : passed + high - start]
+            if wishes is not None and assignment.wishes is not None:
+                wishes += assignment.wishes[passed + low - start : passed + high - start]
         passed += count
     return runs, wishes
 
 
-def _taken(
+def _indexes_by_entry(
     source: _Source, runs: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[_ReadEntry, list[int]]]:
-    """Each entry that runs lie in, read once, and which of its records they take."""
-    left = iter(runs)
-    start, count = next(left, (0, 0))
+    """Yield every entry of the runs once, with the indexes of the assigned records."""
+    following = iter(runs)
+    start, count = next(following, (0, 0))
     while count:
         read = source.entry(start)
         first, end = read.first, read.stop
-        taken: list[int] = []
+        indexes: list[int] = []
         while count and start < end:
             stop = start + count
             if count == 1:
-                taken.append(start - first)
+                indexes.append(start - first)
             else:
-                taken += range(start - first, min(stop, end) - first)
-            start, count = (end, stop - end) if stop > end else next(left, (0, 0))
-        yield read, taken
+                indexes += range(start - first, min(stop, end) - first)
+            start, count = (end, stop - end) if stop > end else next(following, (0, 0))
+        yield read, indexes
 
 
 def _wished(mark: RoutingMark, wish: Wish) -> RoutingMark:
-    said = {name: value for name, value in asdict(wish).items() if value is not None}
-    return replace(mark, **said) if said else mark
+    fields = {name: value for name, value in asdict(wish).items() if value is not None}
+    return replace(mark, **fields) if fields else mark
 
 
-def _place(tx: WriteTransaction, found: Sequence[_Found]) -> int:
-    """Compare where each queue stands, set where it stands then, and place what is new."""
+def _place(tx: WriteTransaction, read_assignments: Sequence[_ReadAssignment]) -> int:
+    """Check the position of each queue, place its new messages, and advance the position."""
     total = 0
-    for assignment, routed in found:
+    for assignment, routed in read_assignments:
         ledger = Ledger(tx, assignment.queue)
         named = tx.entity(keys.log_name(assignment.log), Name).log_id
         head = tx.entity(keys.head(routed.log_id), Head)
@@ -345,7 +345,7 @@ def _place(tx: WriteTransaction, found: Sequence[_Found]) -> int:
 
 
 def _from(routed: Routed, position: int) -> Routed:
-    """The messages at and after a position."""
+    """Return the messages at and after a position."""
     if not routed.spans or routed.spans[0].offset >= position:
         return replace(routed, start=position)
     spans: list[Span] = []

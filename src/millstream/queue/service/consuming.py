@@ -54,7 +54,7 @@ ROUTING_S_MAX = 1.0
 FEW_RECORDS = 128
 """The most new records that an event loop routes for a claim by itself."""
 
-_TIME_LIMITS_S = {NextStep.DAMAGED: 1.0, NextStep.BLOCKED: 1.0}
+TIME_LIMITS_S = {NextStep.DAMAGED: 1.0, NextStep.BLOCKED: 1.0}
 """How long a claim repeats a step before it answers with the messages it has."""
 
 
@@ -169,7 +169,7 @@ def _commit_claim(
 
 def _has_time(store: Store, deadlines_s: dict[NextStep, float], step: NextStep) -> bool:
     """Return whether a step may be repeated; its time limit starts at the first call."""
-    limit_s = _TIME_LIMITS_S.get(step)
+    limit_s = TIME_LIMITS_S.get(step)
     if limit_s is None:
         return True
     now_s = store.clock.seconds()
@@ -202,7 +202,7 @@ def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, 
     """Return a claim for the event loop's own commit, and whether the loop has routed for it.
 
     None if a thread must make the claim by `claim_now`. The commit may grant fewer messages than
-    requested, because other claims were faster: then `claim_now` looks for the missing ones.
+    requested, because other claims were faster: then `claim_now` looks for missing messages.
     """
     # Routing by the loop blocks its callbacks, so it is limited to a few new records of a fast store
     # while no commit is in flight. Waking a thread costs more than routing these.
@@ -229,7 +229,7 @@ def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, 
 def claim_in_commit(
     tx: WriteTransaction, query: c.ClaimMessages
 ) -> tuple[c.Granted, list[Lot]] | None:
-    """Claim and read a few messages in the commit that appends them; None if it cannot."""
+    """Claim and read a few messages in the commit that appends them; None if the commit cannot."""
     granted = None if query.pop else claim_next(tx, query)
     if granted is not None:
         return granted, _read_claimed(tx, query.queue, granted)
@@ -328,7 +328,7 @@ def _behind(facts: Facts) -> int:
 
 
 def route_before(store: Store, queues: Iterable[str]) -> None:
-    """Route earlier messages before a put for later: its messages follow them, or repeat them."""
+    """Route earlier messages before a put for later: later messages follow earlier ones, or repeat them."""
     for name in queues:
         facts = find_facts(store, name)
         if facts is not None and facts.spec.looks_at_headers:

@@ -63,7 +63,7 @@ class TextIndex:
         self._texts: dict[str, dict[str, list[int]]] = {}
 
     def having(self, name: str, texts: Collection[str]) -> list[int]:
-        """Return the records whose header has any of these texts, in order; callers must not change
+        """Return the records with a text of `texts` in a header, in order; callers must not change
         it.
         """
         by_text = self._texts.get(name)

@@ -1,7 +1,6 @@
-"""Finding: what became of a message that was put, by the id that its producer was told.
+"""The fate of a message that was put, by the id that `put` returned.
 
-Buckets are looked at a few at a time; so the search takes the longer the more messages a queue
-remembers.
+The search reads buckets a few at a time, so it takes longer the more messages a queue remembers.
 """
 
 from __future__ import annotations
@@ -41,51 +40,51 @@ _UNROUTED = Fate(state="available")
 
 
 def find_message(store: Store, query: c.FindMessage) -> Fate:
-    """What became of a message."""
+    """Return the fate of a message."""
     offset, name = check_integer("a message's id", query.id), inbox_of(query.queue)
     if offset >= LATER_ID:
         offset, name = offset - LATER_ID, later_of(query.queue)
     store.refresh()
     reading = Reading(store)
-    found = _search(reading, query.queue, name, offset)
-    if found is _UNROUTED:
-        route_ahead(reading, query.queue, 1)  # its delay, or whether it is a repeat, is known then
-        found = _search(reading, query.queue, name, offset)
-    return found
+    fate = _search(reading, query.queue, name, offset)
+    if fate is _UNROUTED:
+        route_ahead(reading, query.queue, 1)  # routing decides its delay and whether it is a repeat
+        fate = _search(reading, query.queue, name, offset)
+    return fate
 
 
 def _search(reading: Reading, queue: str, log: str, offset: int) -> Fate:
-    """Look through the buckets with unfinished messages, and then through all of them."""
-    for wanted in ("available", None):
-        found: Fate | int = 0
-        while isinstance(found, int):
-            ask = partial(_find, queue=queue, log=log, offset=offset, wanted=wanted, first=found)
-            found = reading.view(ask)
-        if found is not _UNKNOWN:
-            return found
+    """Search the buckets with unfinished messages first, then all buckets."""
+    for state in ("available", None):
+        fate: Fate | int = 0
+        while isinstance(fate, int):
+            ask = partial(_find, queue=queue, log=log, offset=offset, state=state, first=fate)
+            fate = reading.view(ask)
+        if fate is not _UNKNOWN:
+            return fate
     return _UNKNOWN
 
 
 def _find(
-    view: View, *, queue: str, log: str, offset: int, wanted: str | None, first: int
+    view: View, *, queue: str, log: str, offset: int, state: str | None, first: int
 ) -> Fate | int:
-    """What is known of it; or the claim number to go on from."""
-    state = need_queue(view, queue)
+    """Return the fate of a message, or the claim number to continue the search from."""
+    queue_state = need_queue(view, queue)
     log_id = view.entity(keys.log_name(log), Name).log_id
     head = view.entity(keys.head(log_id), Head) if log_id else None
     if head is None or offset >= head.end:
         return _UNKNOWN
-    if offset >= head.next_at(state.positions.get(log_id, 0)):
-        return _UNROUTED if state.spec.in_order else Fate(state="available")
-    for looked_at, bucket_id in enumerate(find_buckets(view, state, wanted, first)):
+    if offset >= head.next_at(queue_state.positions.get(log_id, 0)):
+        return _UNROUTED if queue_state.spec.in_order else Fate(state="available")
+    for looked_at, bucket_id in enumerate(find_buckets(view, queue_state, state, first)):
         if looked_at == BUCKETS_PER_LOOK:
             return split_id(bucket_id)[1]
-        bucket = find_bucket(view, state, bucket_id)
+        bucket = find_bucket(view, queue_state, bucket_id)
         for span in bucket.spans:
             if span.log_id == log_id and span.offset <= offset < span.offset + span.count:
                 slot = span.slot + offset - span.offset
                 if bucket.states[slot] in _STATES:
-                    return _fate(view, state, bucket, bucket_id, slot)
+                    return _fate(view, queue_state, bucket, bucket_id, slot)
     return _UNKNOWN
 
 
@@ -108,7 +107,7 @@ def _fate(view: View, queue: QueueState, bucket: Bucket, bucket_id: int, slot: i
 
 
 def _due_wall_ms(view: View, queue: QueueState, claim_id: int) -> int | None:
-    """The wall time at which a message is due that waits for one; None if it waits for none."""
+    """Return the wall time at which a waiting message is due; None if it does not wait for a time."""
     wall_ms, (_, now_ms) = view.state.clock.wall_ms(), view.state.time.now()
     for count, kind, make, now, epoch_ms in (
         (queue.counts.waiting, keys.RETRY, keys.retry, now_ms, view.state.time.epoch_ms()),

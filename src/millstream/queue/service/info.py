@@ -1,4 +1,4 @@
-"""How queues stand: counts, rates, the oldest message, and when there will be something to claim."""
+"""The state of queues for operators: counts, rates, the oldest message, and the next change."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ from millstream.store.state.view import View
 from millstream.store.store import Store
 
 DUE_COUNTED_MAX = 100_000
-"""Due messages that were not claimed yet and are counted; beyond, they are estimated."""
+"""The most due messages that are counted; more are estimated."""
 
 LOGS_LOOKED_AT = 100
-"""Logs in which the oldest record that is not routed is looked for."""
+"""The most logs that are searched for the oldest unrouted record."""
 
 BUCKETS_LOOKED_AT = 16
-"""Buckets in which the oldest message is looked for, if neither its turn nor its due time tells it."""
+"""The most buckets that are searched for the oldest message, if neither number nor due time shows
+it.
+"""
 
 ROWS_LOOKED_AT = 64
-"""Rows of messages that are ready in which the oldest one is looked for."""
+"""The most rows of ready messages that are searched for the oldest."""
 
 
 def describe_queue(store: Store, query: c.DescribeQueue) -> QueueInfo | None:
-    """How a queue stands; an error about damage names the queue."""
+    """Return the state of a queue; an error about damage names the queue."""
     try:
-        while True:  # many logs are looked at in steps, between which others have their turn
-            found = store.view(lambda view: _info(view, query.queue))
-            if not isinstance(found, Facts):
-                return found
+        while True:  # many logs are read in steps, and the mutex is released in between
+            info = store.view(lambda view: _info(view, query.queue))
+            if not isinstance(info, Facts):
+                return info
     except CorruptionError as error:
         if "queue" in error.data:
             raise
@@ -51,7 +53,7 @@ def describe_queue(store: Store, query: c.DescribeQueue) -> QueueInfo | None:
 
 
 def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
-    """Queues in the order of their names; an error about damage names the queue."""
+    """Return queues in name order; an error about damage names the queue."""
 
     def ask(view: View) -> list[str]:
         start = keys.queue(query.after) + (b"\x00" if query.after else b"")
@@ -66,12 +68,12 @@ def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
         if not key.startswith(keys.prefix(keys.QUEUE)):
             raise
         raise of_queue(error, key[2:].decode(errors="backslashreplace")) from error
-    found = [describe_queue(store, c.DescribeQueue(name)) for name in names]
-    return [info for info in found if info is not None]
+    infos = [describe_queue(store, c.DescribeQueue(name)) for name in names]
+    return [info for info in infos if info is not None]
 
 
 def change_in_s(view: View, name: str, *, unrouted: bool) -> float | None:
-    """How long until time alone can let a message be claimed; 0: it can be now, None: never."""
+    """Return the seconds until time alone makes a message claimable; 0 for now, None for never."""
     queue = find_queue(view, name)
     free_s = _free_in_s(view.state, queue)
     counts = queue.counts
@@ -92,7 +94,7 @@ def change_in_s(view: View, name: str, *, unrouted: bool) -> float | None:
 
 
 def _free_in_s(state: State, queue: QueueState) -> float | None:
-    """How long until the queue's caps let a message be claimed; None: when another is finished."""
+    """Return the seconds until the caps allow a claim; None if an attempt must end first."""
     spec = queue.spec
     if spec.max_in_flight and queue.counts.in_flight >= spec.max_in_flight:
         return None
@@ -103,7 +105,7 @@ def _free_in_s(state: State, queue: QueueState) -> float | None:
 
 
 def _info(view: View, name: str) -> QueueInfo | Facts | None:
-    """How a queue stands; facts, if more logs are to be looked at first."""
+    """Return the state of a queue, or its facts if further logs must be read first."""
     queue = find_queue(view, name)
     facts = facts_of(view, name, all_logs=True, any_router=True)
     if facts is None or facts.partial:
@@ -143,9 +145,9 @@ def _info(view: View, name: str) -> QueueInfo | Facts | None:
 
 
 def _due(view: View, queue: QueueState, now_ms: int) -> int:
-    """How many of those that wait for a time could be claimed by now."""
+    """Return the number of due messages among those that wait for a time."""
     queue_id, counts, wall_ms = queue.queue_id, queue.counts, view.state.clock.wall_ms()
-    found = 0
+    total = 0
     for count, key, until_ms in (
         (counts.waiting, keys.retry, now_ms),
         (counts.scheduled, keys.schedule, wall_ms),
@@ -153,26 +155,25 @@ def _due(view: View, queue: QueueState, now_ms: int) -> int:
         if count:
             due = key(queue_id, 0, 0), key(queue_id, until_ms + 1, 0)
             rows = view.scan(*due, limit=min(count, DUE_COUNTED_MAX))
-            found += sum(keys.run_count(value) for _, value in rows)
-    return found
+            total += sum(keys.run_count(value) for _, value in rows)
+    return total
 
 
 FirstOf = Callable[[int, int, int | None], int | None]
-"""A bucket, and slots in it → since when the first message of them can be claimed."""
+"""A bucket and slots in it → the time from which the first message is claimable."""
 
 
 def claimable_ms(view: View, queue: QueueState, unrouted: list[QueueSource]) -> int | None:
-    """Since when the message that waits longest can be claimed, in wall time; None if none waits.
+    """Return the wall time since which the oldest message is claimable; None without messages.
 
-    It can be claimed from when it was appended or is due (a delay, a time, the backoff after an
-    attempt, a redrive), whichever is later, and not before the queue was made. A message that waits
-    for others of its group, or for a cap or a rate, waits all the same. If all are delayed, the answer
-    is a time to come: when the first of them is due.
+    A message is claimable from its append or its due time (a delay, a time, the backoff after an
+    attempt, a redrive), whichever is later, and not before the queue was made. Waiting for the
+    group, a cap or a rate counts as claimable. If all messages are delayed, the answer is in the
+    future: the first due time.
 
-    The cost is bounded, however many messages wait or are delayed: rows list them by due time, and
-    lanes in their turn. Beyond `ROWS_LOOKED_AT` rows of retries that are due, and beyond
-    `BUCKETS_LOOKED_AT` buckets of groups or of delayed messages of ordered groups, the answer may be
-    that of another message.
+    The cost is bounded for any number of messages: rows list them by due time, and lanes by number.
+    Beyond `ROWS_LOOKED_AT` rows of due retries, and beyond `BUCKETS_LOOKED_AT` buckets of groups or
+    of delayed messages of ordered groups, the answer may be off.
     """
     epoch_ms, wall_ms = view.state.time.epoch_ms(), view.state.clock.wall_ms()
     queue_id = queue.queue_id
@@ -182,34 +183,36 @@ def claimable_ms(view: View, queue: QueueState, unrouted: list[QueueSource]) -> 
         slots = start, len(bucket.states) if stop is None else stop
         return bucket.claimable_ms(slots, epoch_ms=epoch_ms, wall_ms=wall_ms)
 
-    found = [*_in_lanes(view, queue, first_of), *_in_index(view, queue, first_of)]
+    times_ms = [*_in_lanes(view, queue, first_of), *_in_index(view, queue, first_of)]
     for count, kind, epoch in (
         (queue.counts.waiting, keys.RETRY, epoch_ms),
         (queue.counts.scheduled, keys.SCHEDULE, 0),
     ):
         rows = view.scan(*keys.of_queue(kind, queue_id), limit=1) if count else ()
-        found += [epoch + keys.due_claim(key)[0] for key, _ in rows]
+        times_ms += [epoch + keys.due_claim(key)[0] for key, _ in rows]
     if queue.spec.group_by and queue.counts.available > queue.counts.fresh:
-        buckets = heapq.nsmallest(BUCKETS_LOOKED_AT, queue.alive, key=lambda one: split_id(one)[1])
-        found += [first_of(bucket_id, 0, None) for bucket_id in buckets]
+        buckets = heapq.nsmallest(
+            BUCKETS_LOOKED_AT, queue.alive, key=lambda bucket_id: split_id(bucket_id)[1]
+        )
+        times_ms += [first_of(bucket_id, 0, None) for bucket_id in buckets]
     for source in unrouted[:LOGS_LOOKED_AT]:
         at = source.position
-        with suppress(CorruptionError, RowMoved):  # what cannot be read is not counted
+        with suppress(CorruptionError, RowMoved):  # unreadable records are not counted
             for first, value in entries_of(view, source.log_id, start=at, stop=at + 1):
                 appended_ms = entries.decode_places(value).appended[at - first]
-                found.append(min(appended_ms, wall_ms) + queue.spec.delay_ms)
-    earliest = min((since_ms for since_ms in found if since_ms is not None), default=None)
+                times_ms.append(min(appended_ms, wall_ms) + queue.spec.delay_ms)
+    earliest = min((since_ms for since_ms in times_ms if since_ms is not None), default=None)
     return None if earliest is None else max(earliest, min(queue.created_ms, wall_ms))
 
 
 def _in_lanes(view: View, queue: QueueState, first_of: FirstOf) -> Iterator[int | None]:
-    """Since when the first messages of the lanes can be claimed.
+    """Yield the times from which the first messages of the lanes are claimable.
 
-    In a lane the first one came first. Only in front of delayed messages of ordered groups, and of
-    what was driven again, more buckets are looked at.
+    The first message of a lane is the oldest. Only delayed messages of ordered groups and redriven
+    messages require a look at further buckets.
     """
     for ranges in queue.lanes.values():
-        pieces = chain.from_iterable(queue.pieces(*one) for one in ranges)
+        pieces = chain.from_iterable(queue.pieces(*numbers) for numbers in ranges)
         for bucket_id, (start, stop) in islice(pieces, BUCKETS_LOOKED_AT):
             bucket = find_bucket(view, queue, bucket_id)
             if not bucket.until_ms[start]:
@@ -219,9 +222,9 @@ def _in_lanes(view: View, queue: QueueState, first_of: FirstOf) -> Iterator[int 
 
 
 def _in_index(view: View, queue: QueueState, first_of: FirstOf) -> Iterator[int | None]:
-    """Since when messages can be claimed that rows list as ready: retries that are due, group heads.
+    """Yield the times from which ready messages are claimable: due retries and group heads.
 
-    Rows are in the order of ranks, and no message came before its rank.
+    Rows are in rank order, and no message is older than its rank.
     """
     for order in (QUIET, NOISY) if queue.counts.ready else ():
         start = keys.ready(queue.queue_id, (order, 0), 0)

@@ -1,9 +1,8 @@
-"""Keeping: what a queue still needs of its logs, and what it may forget of its own.
+"""The upkeep of queues: the records they pin in logs, and the deletion of their own old messages.
 
-The bytes of a log stay until every queue on it has passed them: until they are routed and the
-messages are done. Done messages are forgotten after their retention (`aging`). What was put straight
-to a queue and is done is truncated from its inbox. A log that forgets what was consumed asks of every
-queue up to where it has finished.
+A log keeps its bytes until every queue on it has routed them and finished the messages. Done
+messages are forgotten after their retention (`aging`). Finished messages of an inbox are truncated
+from it. A log with retention by consumption asks every queue for its finished position.
 """
 
 from __future__ import annotations
@@ -31,26 +30,30 @@ from millstream.store.state.view import View
 from millstream.store.store import Store
 
 REST_S = 5.0
-"""How long an inbox that was looked at is left alone while consumers go on."""
+"""The time between two looks at an inbox while consumers are active."""
 
 LETTERS_REST_S = 1.0
-"""How long a dead-letter log that did not take letters is left alone."""
+"""The time before dead letters are sent again to a log that refused them."""
 
 LIVE_LOOKED_AT = 10_000
-"""Up to so many messages that are not done, an inbox is cut before the first of them."""
+"""The most unfinished messages with which an inbox is always checked for truncation."""
 
 
 Range = tuple[int, int]
-"""Offsets of a log, half-open."""
+"""A half-open range of offsets of a log."""
 
 
 def pin(view: View, log_id: int) -> list[Range]:
-    """The offsets of a log that some queue still needs; the end of a range may be `NO_END`."""
-    return [found for queue in all_queues(view) for found in needed_by(view, queue, log_id)]
+    """Return the offsets of a log that queues still need; the end of a range may be `NO_END`."""
+    return [
+        needed_range
+        for queue in all_queues(view)
+        for needed_range in needed_by(view, queue, log_id)
+    ]
 
 
 def needed_by(view: View, queue: QueueState, log_id: int) -> list[Range]:
-    """What one queue needs of a log: what it has not routed, and the messages it holds."""
+    """Return the offsets of a log that a queue needs: unrouted records and held messages."""
     head = view.entity(keys.head(log_id), Head)
     needed: list[Range] = []
     if goes_on_in(queue, head) and not queue.spec.lossy:
@@ -62,12 +65,12 @@ def needed_by(view: View, queue: QueueState, log_id: int) -> list[Range]:
 
 
 def _held(view: View, queue: QueueState, log_id: int, states: Iterable[int]) -> Iterator[Range]:
-    """The offsets of a log whose messages are in one of these states."""
+    """Yield the offsets of a log with messages in these states."""
     if DONE in states:
-        found: Iterable[bytes] = view.find_all(*keys.of_queue(keys.BUCKET, queue.queue_id))
+        bucket_keys: Iterable[bytes] = view.find_all(*keys.of_queue(keys.BUCKET, queue.queue_id))
     else:
-        found = [keys.bucket(queue.queue_id, bucket_id) for bucket_id in queue.alive]
-    for key in found:
+        bucket_keys = [keys.bucket(queue.queue_id, bucket_id) for bucket_id in queue.alive]
+    for key in bucket_keys:
         bucket = view.entity(key, Bucket)
         for state in states:
             for run in bucket.runs(state):
@@ -77,14 +80,14 @@ def _held(view: View, queue: QueueState, log_id: int, states: Iterable[int]) -> 
 
 
 def goes_on_in(queue: QueueState, head: Head) -> bool:
-    """Whether routing will go on in a log: not in a deleted one, which nothing leads to."""
+    """Return whether routing will continue in a log; a deleted log has no name that leads to it."""
     if head.deleted or not head.name:
         return False
     return takes(queue.name, queue.spec, head.name)
 
 
 def queue_past(tx: WriteTransaction, log_id: int, offset: int) -> str | None:
-    """A queue that was routed beyond an offset of a log, in words; None if there is none."""
+    """Return the name of a queue that was routed beyond an offset, in words; None without one."""
     for queue in all_queues(tx.view):
         if queue.positions.get(log_id, 0) > offset:
             return f"queue {queue.name!r}"
@@ -92,9 +95,9 @@ def queue_past(tx: WriteTransaction, log_id: int, offset: int) -> str | None:
 
 
 def queues_passed(view: View, log_id: int) -> list[int]:
-    """Up to where each queue on a log has passed it: what lies before is routed, and done or failed.
+    """Return for each queue on a log the offset before which all records are done or failed.
 
-    A failed message does not hold its log: the queue keeps its bytes for as long as it needs them.
+    A failed message does not hold up the log: the queue pins its bytes as long as needed.
     """
     head = view.entity(keys.head(log_id), Head)
     floors = []
@@ -112,32 +115,36 @@ def queues_passed(view: View, log_id: int) -> list[int]:
 
 
 class QueueUpkeep:
-    """Routes, takes back expired leases and forgets what was done long ago, queue by queue."""
+    """Routes, takes back expired leases and deletes old done messages, queue by queue."""
 
     def __init__(self) -> None:
         self._rests: dict[str, tuple[tuple[int, int], float]] = {}
-        """Queues whose inbox was looked at → the last commit and fold then, and until when."""
+        """Queues → the last commit and fold at the last look at their inbox, and the time of the
+        next.
+        """
         self._owed: dict[str, float] = {}
-        """Queues whose dead letters were tried to be written → when they are tried again."""
+        """Queues with owed dead letters → the time of the next try."""
 
     def __call__(self, store: Store) -> bool:
-        """Look after every queue; True if one of them has more to do right now."""
-        more = store.view(has_remains) and store.run(delete_remains)
+        """Run the upkeep of every queue; return True if any has more work now."""
+        has_more = store.view(has_remains) and store.run(delete_remains)
         names = store.view(lambda view: [queue.name for queue in all_queues(view)])
-        for known in (self._rests, self._owed):
-            for gone in known.keys() - set(names):
-                known.pop(gone, None)
-        return sum(self._tend(store, name) for name in names if not store.is_closing) > 0 or more
+        for times_by_queue in (self._rests, self._owed):
+            for gone in times_by_queue.keys() - set(names):
+                times_by_queue.pop(gone, None)
+        return (
+            sum(self._tend(store, name) for name in names if not store.is_closing) > 0 or has_more
+        )
 
     def _tend(self, store: Store, name: str) -> bool:
-        more = route_some(store, name)
+        has_more = route_some(store, name)
         if store.view(lambda view: self.wants(view, name)):
-            more = store.run(lambda tx: _keep(tx, name)) or more
-        more = self._send_owed(store, name) or more
-        return self._cut_inbox(store, name) or more
+            has_more = store.run(lambda tx: _keep(tx, name)) or has_more
+        has_more = self._send_owed(store, name) or has_more
+        return self._cut_inbox(store, name) or has_more
 
     def wants(self, view: View, name: str) -> bool:
-        """Whether a lease has ended, or something is to be forgotten."""
+        """Return whether a lease has expired, or messages are past their retention."""
         queue = find_queue(view, name)
         if not queue.exists():
             return False
@@ -147,7 +154,7 @@ class QueueUpkeep:
         return is_due(view, queue, now_ms)
 
     def _send_owed(self, store: Store, name: str) -> bool:
-        """Write dead letters that could not be written, now and then."""
+        """Try to write owed dead letters, at most once per `LETTERS_REST_S`."""
         now_s = store.clock.seconds()
         owed = store.view(partial(find_queue, name=name)).letters
         if not owed or now_s < self._owed.get(name, 0.0):
@@ -169,9 +176,9 @@ class QueueUpkeep:
 
 
 def inbox_cuts(view: View, name: str) -> list[tuple[int, int]]:
-    """The inboxes of a queue that shall begin later than they do, and where."""
+    """Return the inboxes of a queue that can be truncated, with their new start."""
     queue = find_queue(view, name)
-    found = []
+    cuts = []
     for log in own_logs(name) if queue.exists() else ():
         entry = view.entity(keys.log_name(log), Name)
         if entry.log_id:
@@ -181,25 +188,27 @@ def inbox_cuts(view: View, name: str) -> list[tuple[int, int]]:
                 needed = needed_by(view, queue, entry.log_id)
                 cut = min(head.end, _cut(head.start, needed))
             if cut > head.start:
-                found.append((entry.log_id, cut))
-    return found
+                cuts.append((entry.log_id, cut))
+    return cuts
 
 
 def _may_be_cut(queue: QueueState, head: Head, log_id: int) -> bool:
-    """Whether it is worth looking: something was routed, and most of that is done."""
+    """Return whether a look is worth it: most of the routed messages are done."""
     routed = queue.positions.get(log_id, 0) - head.start
     live = sum(queue.alive.values())
     return routed > 0 and (live * LIVE_DIVISOR <= routed or live <= LIVE_LOOKED_AT)
 
 
 def _cut(begin: int, needed: list[Range]) -> int:
-    """Where an inbox shall begin.
+    """Return the new start of an inbox.
 
-    That is before the first message that is not done, or behind some, if they are fewer than a
-    quarter: they stay the queue's, but are no longer read as part of the log.
+    The start is before the first unfinished message. If fewer than a quarter of the messages before
+    a later position are unfinished, the start moves beyond them: the queue pins their bytes.
     """
     cut, live = begin, 0
-    for start, stop in Needed([one for one in needed if one[1] != NO_END]).ranges:
+    for start, stop in Needed(
+        [needed_range for needed_range in needed if needed_range[1] != NO_END]
+    ).ranges:
         start, stop = max(start, begin), max(stop, begin)
         if start - begin > live * LIVE_DIVISOR:
             cut = start
@@ -212,10 +221,10 @@ def _cut(begin: int, needed: list[Range]) -> int:
 
 def _cut_inbox(tx: WriteTransaction, name: str) -> bool:
     tx.notice_folds()
-    found = inbox_cuts(tx.view, name)
-    for log_id, start in found:
+    cuts = inbox_cuts(tx.view, name)
+    for log_id, start in cuts:
         tx.change(keys.head(log_id), LogTruncated(start))
-    return bool(found)
+    return bool(cuts)
 
 
 def _keep(tx: WriteTransaction, name: str) -> bool:

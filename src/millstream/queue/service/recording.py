@@ -1,7 +1,7 @@
-"""Recording: the RFC's records of a queue, a page at a time, in the order of their keys.
+"""The RFC's records of a queue, a page at a time, in key order.
 
-Each bucket is told as of one commit; between buckets the queue may move on. Only copies of buckets
-are taken under the mutex; metadata is read, and records are made, outside it.
+A page shows each bucket as of a commit; the queue may change between two buckets. Under the mutex a
+page only copies buckets; it reads metadata and makes records outside.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from millstream.store.state.view import Rows, View
 from millstream.store.store import Store
 
 RECORDS_MAX = 10_000
-"""In one page."""
+"""The most records in a page."""
 
 RECORDS_BYTES = 1024 * 1024
-"""After so many bytes a page ends; one record may be larger."""
+"""The bytes after which a page ends; a single record may be larger."""
 
 T = TypeVar("T")
 _NONE = Bucket.blank()
 
 BUCKETS_PER_LOOK = 16
 BUCKETS_PER_GLANCE = 256
-"""Buckets of which only the message ids are looked at under the mutex in one go."""
+"""The most buckets whose message ids are read under the mutex at a time."""
 
 
 def list_records(store: Store, query: c.ListRecords) -> list[rfc.RfcRecord]:
-    """A page of the RFC's records."""
+    """Return a page of the RFC's records."""
     if not 0 < query.count <= RECORDS_MAX:
         raise InvalidInput(f"a page has from 1 to {RECORDS_MAX:,} records, not {query.count}")
-    found: list[rfc.RfcRecord] = []
+    page: list[rfc.RfcRecord] = []
     size = 0
     for record in _records(store, query):
-        found.append(record)
+        page.append(record)
         size += len(record.key) + len(record.value)
-        if len(found) == query.count or size >= RECORDS_BYTES:
+        if len(page) == query.count or size >= RECORDS_BYTES:
             break
-    return found
+    return page
 
 
 def _records(store: Store, query: c.ListRecords) -> Iterator[rfc.RfcRecord]:
@@ -72,53 +72,49 @@ def _records(store: Store, query: c.ListRecords) -> Iterator[rfc.RfcRecord]:
 
 
 def _first(after: bytes, prefix: bytes) -> int | None:
-    """The first number, behind a prefix, whose key follows a key; None if no such key does."""
+    """Return the first number behind a prefix whose key is after `after`; None without such a key."""
     if after < prefix:
         return 0
-    rest = after[len(prefix) :]
-    if not after.startswith(prefix) or rest >= b"\xff" * 8:
+    number = after[len(prefix) :]
+    if not after.startswith(prefix) or number >= b"\xff" * 8:
         return None
-    return int.from_bytes(rest[:8].ljust(8, b"\x00"), "big") + (len(rest) >= 8)
-
-
-# Buckets.
+    return int.from_bytes(number[:8].ljust(8, b"\x00"), "big") + (len(number) >= 8)
 
 
 def _buckets(store: Store, name: str, first: int) -> Iterator[tuple[int, Bucket]]:
-    """Copies of the buckets from an id on; of a queue that has none, the empty one it begins with."""
+    """Yield copies of the buckets from an id on; a queue without buckets yields its empty first
+    bucket.
+    """
     is_empty = first == 0
-    for found in _each(store, name, first, Bucket.copied, BUCKETS_PER_LOOK):
+    for copied in _each(store, name, first, Bucket.copied, BUCKETS_PER_LOOK):
         is_empty = False
-        yield found
+        yield copied
     if is_empty:
         queue = store.view(partial(need_queue, name=name))
         yield make_bucket_id(queue.spec.bucket_exponent, queue.next), Bucket.blank()
 
 
 def _each(
-    store: Store, name: str, first: int, told: Callable[[Bucket], T], step: int
+    store: Store, name: str, first: int, read: Callable[[Bucket], T], step: int
 ) -> Iterator[tuple[int, T]]:
-    """The ids of the buckets from one on, and what is told of each under the mutex."""
+    """Yield the ids of buckets from `first` on, with the result of `read` under the mutex."""
 
     def look(view: View) -> list[tuple[int, T]]:
         queue_id = need_queue(view, name).queue_id
         start, stop = keys.bucket(queue_id, first), keys.bucket(queue_id + 1, 0)
-        found = view.find(start, stop, limit=step)
-        return [(keys.pair(key)[1], told(view.entity(key, Bucket))) for key in found]
+        bucket_keys = view.find(start, stop, limit=step)
+        return [(keys.pair(key)[1], read(view.entity(key, Bucket))) for key in bucket_keys]
 
     while page := store.view(look):
         yield from page
         first = page[-1][0] + 1
 
 
-# Attempts, by message id.
-
-
 def _attempts(store: Store, name: str, first: int) -> Iterator[tuple[int, list[Trial]]]:
-    """The messages that were ever claimed, from an id on, in order, with their attempts."""
+    """Yield messages that were ever claimed, from a message id on, in order, with their attempts."""
     waiting: list[tuple[int, int, list[Trial]]] = []
-    for least, bucket_id in sorted(_glances(store, name, first)):
-        yield from _joined(waiting, below=least)
+    for lowest_id, bucket_id in sorted(_glances(store, name, first)):
+        yield from _joined(waiting, below=lowest_id)
         found_id, bucket = next(_each(store, name, bucket_id, Bucket.copied, 1), (-1, _NONE))
         for message_id, trials in records.trials_by_message(bucket):
             if found_id == bucket_id and message_id >= first:
@@ -129,31 +125,30 @@ def _attempts(store: Store, name: str, first: int) -> Iterator[tuple[int, list[T
 def _joined(
     waiting: list[tuple[int, int, list[Trial]]], *, below: int
 ) -> Iterator[tuple[int, list[Trial]]]:
-    """Messages off a heap; of one that is in a queue more than once, all attempts."""
+    """Pop messages off a heap; a message that is in a queue twice has the attempts of both."""
 
     def due() -> Iterator[tuple[int, int, list[Trial]]]:
         while waiting and waiting[0][0] < below:
             yield heapq.heappop(waiting)
 
-    for message_id, same in groupby(due(), key=itemgetter(0)):
-        trials = [one for _, _, some in same for one in some]
-        yield message_id, sorted(trials, key=lambda one: one.at_ms)
+    for message_id, entries_of_message in groupby(due(), key=itemgetter(0)):
+        trials = [
+            trial for _, _, trials_in_bucket in entries_of_message for trial in trials_in_bucket
+        ]
+        yield message_id, sorted(trials, key=lambda trial: trial.at_ms)
 
 
 def _glances(store: Store, name: str, first: int) -> Iterator[tuple[int, int]]:
-    """Buckets with messages from an id on: the least message id in each, and the bucket's id."""
-    for bucket_id, (least, most) in _each(store, name, 0, _extent, BUCKETS_PER_GLANCE):
-        if most >= first:
-            yield least, bucket_id
+    """Yield the lowest message id and the id of each bucket with messages from `first` on."""
+    for bucket_id, (lowest_id, highest_id) in _each(store, name, 0, _extent, BUCKETS_PER_GLANCE):
+        if highest_id >= first:
+            yield lowest_id, bucket_id
 
 
 def _extent(bucket: Bucket) -> tuple[int, int]:
-    """The least and the greatest message id in a bucket."""
-    least = min([span.message_id for span in bucket.spans])
-    return least, max([span.message_id + span.count - 1 for span in bucket.spans])
-
-
-# Metadata.
+    """Return the lowest and the highest message id in a bucket."""
+    lowest_id = min([span.message_id for span in bucket.spans])
+    return lowest_id, max([span.message_id + span.count - 1 for span in bucket.spans])
 
 
 class _RfcMetadata:
@@ -162,29 +157,29 @@ class _RfcMetadata:
     def __init__(self, store: Store, *, strict: bool) -> None:
         self._store = store
         self._strict = strict
-        """Whether it must be there: a log lets go of what is done."""
+        """Whether metadata must exist. A log may have deleted the metadata of done messages."""
         self._log_id = 0
         self._first = 0
         self._entry: list[tuple[int, bytes]] = []
-        """The entry that was read last, its log, and its first offset."""
+        """The ids and metadata of the entry that was read last."""
 
     def __call__(self, span: Span) -> list[bytes]:
-        """The metadata of neighbouring messages; where it is gone, an empty one."""
-        found: list[bytes] = []
-        while len(found) < span.count:
-            offset = span.offset + len(found)
+        """Return the metadata of neighbouring messages; empty bytes where it was deleted."""
+        metadata_list: list[bytes] = []
+        while len(metadata_list) < span.count:
+            offset = span.offset + len(metadata_list)
             if self._log_id != span.log_id or not self._holds(offset):
                 self._read(span.log_id, offset)
             if not self._holds(offset):
-                found.append(b"")
+                metadata_list.append(b"")
                 continue
             at = offset - self._first
-            message_id = span.message_id + len(found)
-            for known_id, metadata in self._entry[at : at + span.count - len(found)]:
-                # A log that was set back has another message at this offset.
-                found.append(metadata if known_id == message_id else b"")
+            message_id = span.message_id + len(metadata_list)
+            for known_id, metadata in self._entry[at : at + span.count - len(metadata_list)]:
+                # After a setback the log has a new message at this offset.
+                metadata_list.append(metadata if known_id == message_id else b"")
                 message_id += 1
-        return found
+        return metadata_list
 
     def _holds(self, offset: int) -> bool:
         return self._first <= offset < self._first + len(self._entry)

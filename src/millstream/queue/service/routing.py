@@ -81,7 +81,7 @@ def route_inside(view: View, facts: Facts) -> list[Routed]:
 
 
 class LookedAhead(dict[str, tuple[QueueSpec, dict[int, Looked]]]):
-    """By queue: messages found in each of its logs that cannot be placed yet."""
+    """By queue: messages read from its logs that cannot be placed yet."""
 
 
 def _in_order(store: Store, facts: Facts, look: Look, count_max: int) -> list[Routed]:

@@ -1,7 +1,7 @@
 """Bulk reads for analytics and outside routers: messages with attempts, unrouted records,
 positions.
 
-These reads change nothing.
+The reads change no state.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class WaitingThread:
             self._return_untaken()
 
     def _return_untaken(self) -> None:
-        """Give back claimed messages that were delivered and not received; either thread may do it."""
+        """Give back claimed messages that were delivered and not received; called by either thread."""
         with suppress(Empty):
             while True:
                 delivery = self._deliveries.get_nowait()
@@ -97,7 +97,7 @@ class WaitingThread:
 
 
 def claimed_messages(outcome: Outcome) -> tuple[Granted, list[Lot]] | None:
-    """Return the messages that a commit claimed for a waiter; None if it has none or failed."""
+    """Return the messages that a commit claimed for a waiter; None if the claim failed or got nothing."""
     if outcome.error is not None or outcome.result is None:
         return None
     granted, lots = outcome.result

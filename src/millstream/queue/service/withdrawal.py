@@ -1,13 +1,13 @@
-"""Withdrawing: the end of a log was set aside, and queues that had passed it go back.
+"""Withdrawal: sets queues back when the tail of a log that they have routed was set aside.
 
-Other records take the place of those that went. So no claim, attempt or repeat of the old ones may
-count for the new ones:
+New records take the offsets of the tail. So no claim, attempt or dedup digest of the old records
+may count for the new ones:
 
-    available, in flight   they leave the queue; their leases are lost. The fork has them
-    done, failed           they stay as they are, as messages of the fork; dead letters that are
-                           still to be written are made from there
+    available, in flight   the messages leave the queue and their leases are lost; the fork has them
+    done, failed           the messages stay, as messages of the fork; owed dead letters are written
+                           from the fork
 
-The queue then routes the log again from where the records differ.
+The queue then routes the log again from the start of the tail.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from millstream.store.commit.transaction import WriteTransaction
 
 
 def set_queues_back(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
-    """Set every queue back that has passed the beginning of a tail; what became of each."""
-    found = []
-    for name in [one.name for one in all_queues(tx.view) if tail.log_id in one.positions]:
-        one = _Withdrawal(tx, name, tail).run()
-        if one is not None:
-            found.append(one)
-    return found
+    """Set every queue back that has routed a part of the tail; return the outcome of each."""
+    set_back = []
+    for name in [queue.name for queue in all_queues(tx.view) if tail.log_id in queue.positions]:
+        queue = _Withdrawal(tx, name, tail).run()
+        if queue is not None:
+            set_back.append(queue)
+    return set_back
 
 
 class _Withdrawal:
-    """One queue that goes back."""
+    """A queue that is set back."""
 
     def __init__(self, tx: WriteTransaction, name: str, tail: Tail) -> None:
         self._tx = tx
@@ -57,25 +57,27 @@ class _Withdrawal:
         self._ledger = Ledger(tx, name)
         self._queue = self._ledger.queue
         self._waiting: dict[int, str] = {}
-        """Claim ids of available messages that go, and their groups."""
+        """Claim ids of withdrawn available messages → their groups."""
         self._listed: set[int] = set()
-        """Claim ids of those that go and waited in a lane: a delayed one is listed as well."""
+        """Claim ids of withdrawn messages in lanes; a delayed message of these has an index row as
+        well.
+        """
         self._in_flight: Counter[str] = Counter()
-        """Groups of messages in flight that go."""
-        self._gone = 0
-        """How many messages go."""
-        self._kept = False
-        """Whether anything is left of the tail: done, or failed."""
+        """The groups of withdrawn messages in flight."""
+        self._withdrawn = 0
+        """The number of withdrawn messages."""
+        self._keeps_finished = False
+        """Whether the queue keeps finished messages of the tail."""
 
     def run(self) -> SetBackReader | None:
-        """Take out what goes, and note where routing goes on; None if there is nothing to do."""
+        """Withdraw messages and set the routing position back; None if the queue is unaffected."""
         tail, queue = self._tail, self._queue
         passed = queue.positions[tail.log_id]
         self._forget_repeats()
         for bucket_id in list(self._buckets()):
             self._withdraw(bucket_id)
         self._readdress_letters()
-        if passed <= tail.at and not self._gone and not self._kept:
+        if passed <= tail.at and not self._withdrawn and not self._keeps_finished:
             return None
         lanes = self._unlisted()
         position = min(passed, max(tail.at, self._first_wanted()))
@@ -85,26 +87,24 @@ class _Withdrawal:
                 tail.log_id,
                 position,
                 tail.aside_id,
-                tail.end if self._kept else -1,
+                tail.end if self._keeps_finished else -1,
                 lanes,
-                self._gone,
+                self._withdrawn,
             ),
         )
         self._unlist()
         self._ledger.close()
         return SetBackReader(
-            kind="queue", name=queue.name, passed=passed, offset=position, withdrawn=self._gone
+            kind="queue", name=queue.name, passed=passed, offset=position, withdrawn=self._withdrawn
         )
 
     def _first_wanted(self) -> int:
-        """A queue whose spec starts at an offset does not begin before it."""
+        """Return the offset before which the queue's spec does not route."""
         start = self._queue.spec.start
         return 0 if start in ("earliest", "latest") else int(start)
 
-    # Buckets.
-
     def _buckets(self) -> Iterator[int]:
-        """The buckets with messages of the tail."""
+        """Yield the buckets with messages of the tail."""
         tx, tail = self._tx, self._tail
         for key in tx.view.find_all(*keys.of_queue(keys.BUCKET, self._queue.queue_id)):
             if any(tail_of(span, tail) for span in tx.entity(key, Bucket).spans):
@@ -127,8 +127,8 @@ class _Withdrawal:
             for slots in bucket.runs(IN_FLIGHT, lost.slot, lost.slot + lost.count):
                 flying += slots[1] - slots[0]
                 self._in_flight.update(bucket.mark(slot)[1] for slot in range(*slots))
-        self._gone += gone + flying
-        self._kept = self._kept or total > gone + flying
+        self._withdrawn += gone + flying
+        self._keeps_finished = self._keeps_finished or total > gone + flying
         ledger.change_bucket(bucket_id, Withdrawn(tail.log_id, tail.at, tail.aside_id))
         ledger.counts.available -= gone
         if flying:
@@ -139,7 +139,7 @@ class _Withdrawal:
             note_removed(self._tx, self._queue.queue_id, bucket_id)
 
     def _readdress_letters(self) -> None:
-        """Dead letters that are still to be written are about records that the fork has now."""
+        """Point owed dead letters at the records in the fork."""
         if not self._queue.letters:
             return
         tail, tx = self._tail, self._tx
@@ -148,30 +148,28 @@ class _Withdrawal:
             if owed.log_id == tail.log_id and owed.offset >= tail.at:
                 moved = replace(owed, log_id=tail.aside_id)
                 tx.put(key, msgspec.msgpack.encode(moved))
-                self._kept = True
-
-    # What lists messages.
+                self._keeps_finished = True
 
     def _unlisted(self) -> list[tuple[int, int, int]]:
-        """Which numbers leave their lanes; the others that wait are found by the index."""
+        """Remove withdrawn messages from the lanes; return their lanes and numbers."""
         numbers = {split_id(claim_id)[1]: claim_id for claim_id in self._waiting}
-        found = []
+        lane_ranges = []
         for lane, ranges in self._queue.lanes.items():
             for start, stop in ranges:
                 for first, last in _runs(
                     number for number in range(start, stop) if number in numbers
                 ):
-                    found.append((lane, first, last))
-        for _, first, last in found:
+                    lane_ranges.append((lane, first, last))
+        for _, first, last in lane_ranges:
             self._ledger.counts.fresh -= last - first
             for number in range(first, last):
                 claim_id = numbers[number]
                 del self._waiting[claim_id]
                 self._listed.add(claim_id)
-        return found
+        return lane_ranges
 
     def _unlist(self) -> None:
-        """Take what goes out of the index, and let the groups that it was in go on."""
+        """Remove withdrawn messages from the index, and choose new heads of their groups."""
         if self._waiting or self._listed:
             counts = self._ledger.counts
             counts.ready -= self._erase(keys.READY)
@@ -188,32 +186,36 @@ class _Withdrawal:
                 self._ledger.index.withdraw(group, gone, self._in_flight[group])
 
     def _erase(self, kind: int) -> int:
-        """Take what goes out of the rows of a type, which list neighbours; how many."""
+        """Remove withdrawn messages from rows of a type, which list neighbours; return their
+        number.
+        """
         tx, queue_id, erased = self._tx, self._queue.queue_id, 0
         for key, value in all_rows(tx.scan, *keys.of_queue(kind, queue_id)):
             claim = keys.ready_claim(key) if kind == keys.READY else keys.due_claim(key)
             first, count = claim[1], keys.run_count(value[:4])
-            kept = [one for one in range(first, first + count) if not self._goes(one)]
-            if len(kept) == count:
+            staying = [
+                listed_id for listed_id in range(first, first + count) if not self._goes(listed_id)
+            ]
+            if len(staying) == count:
                 continue
             tx.erase(key)
-            erased += count - len(kept)
-            for start, stop in _runs(iter(kept)):
-                rest = keys.run_value(stop - start, full=kind == keys.READY) + value[4:]
-                tx.put(keys.with_claim(key, start), rest)
+            erased += count - len(staying)
+            for start, stop in _runs(iter(staying)):
+                row_value = keys.run_value(stop - start, full=kind == keys.READY) + value[4:]
+                tx.put(keys.with_claim(key, start), row_value)
         return erased
 
     def _goes(self, claim_id: int) -> bool:
         return claim_id in self._waiting or claim_id in self._listed
 
-    # Repeats.
-
     def _forget_repeats(self) -> None:
-        """What goes is no reason to drop a message that is like it; what is done still is one."""
+        """Forget the digests of withdrawn messages, so that their repeats are taken; done messages
+        still count.
+        """
         spec, tx, tail = self._queue.spec, self._tx, self._tail
         if not spec.dedup_by:
             return
-        # What this operation moves is read where it lies until it is accepted.
+        # Reads see the records at their old offsets until this operation is accepted.
         alive = {offset for bucket_id in self._buckets() for offset in self._unfinished(bucket_id)}
         for first, value in entries_of(tx.view, tail.log_id, start=tail.at, stop=tail.end):
             entry, headers = decoded_entry(value)
@@ -223,7 +225,7 @@ class _Withdrawal:
                     self._forget(mark.digest, entry.appended[index])
 
     def _unfinished(self, bucket_id: int) -> Iterator[int]:
-        """The offsets of the tail whose messages are available or in flight."""
+        """Yield the offsets of the tail with available or in-flight messages."""
         bucket = self._ledger.bucket(bucket_id)
         for state in (AVAILABLE, IN_FLIGHT):
             for slots in bucket.runs(state):
@@ -242,7 +244,7 @@ class _Withdrawal:
 
 
 def tail_of(span: Span, tail: Tail) -> Span | None:
-    """What of a span lies in a tail."""
+    """Return the part of a span in a tail."""
     if span.log_id != tail.log_id or span.offset + span.count <= tail.at:
         return None
     skip = max(0, tail.at - span.offset)
@@ -250,7 +252,7 @@ def tail_of(span: Span, tail: Tail) -> Span | None:
 
 
 def _runs(numbers: Iterator[int]) -> Iterator[Slots]:
-    """Ascending numbers as ranges."""
+    """Yield ascending numbers as ranges."""
     start = stop = -1
     for number in numbers:
         if number != stop:
