@@ -131,7 +131,7 @@ class Replay:
         self.overlay.drop_all(delta.drops)
         self.overlay.put(delta.seq, delta.puts)
         self.next_id = max(self.next_id, delta.next_id)
-        self.next_log = max(self.next_log, delta.next_log)
+        self.next_log = max(self.next_log, delta.next_entity)
 
     def _change(self, key: bytes, raw: msgspec.Raw, seq: int) -> None:
         kind = KINDS.get(keys.kind_of(key))

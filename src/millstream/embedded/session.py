@@ -18,12 +18,14 @@ from millstream.engine.open import open_engine
 from millstream.engine.protocol import Engine, query_tables
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.format import keys
+from millstream.format.joining import coalesce
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.model.cursor_state import CursorState
 from millstream.log.model.head import Head, Name
 from millstream.log.model.metadata import MetadataState
 from millstream.log.model.producer import ProducerState
+from millstream.log.model.users import LogUsers
 from millstream.log.reading import queries
 from millstream.log.reading.links import LINKS
 from millstream.log.rules import ancestry, publishing
@@ -268,8 +270,10 @@ def open_store(
         limits=limits,
         clock=clock,
         upkeep=(LogUpkeep(), QueueUpkeep(), RoomUpkeep()),
-        pins=(pin, ancestry.pin, marks.pin),
-        readers=(cursors_passed, queues_passed),
+        parts=(
+            LogUsers(pins=(pin, ancestry.pin, marks.pin), readers=(cursors_passed, queues_passed)),
+        ),
+        join_rows=coalesce,
         links=LINKS,
     )
     if _may_have_ghosts(store):

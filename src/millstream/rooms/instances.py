@@ -65,7 +65,7 @@ def _take(
         return None
     ended_ms = min(state.until_ms, tx.store_ms)
     held = InstanceHeld(
-        command.holder, tx.take_log_id(), tx.store_ms + command.lease_ms, tx.wall_ms, ended_ms
+        command.holder, tx.take_entity_id(), tx.store_ms + command.lease_ms, tx.wall_ms, ended_ms
     )
     tx.change(key, held)
     return InstanceTaken(

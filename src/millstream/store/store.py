@@ -39,7 +39,7 @@ from millstream.store.commit.transactor import Transactor, fresh
 from millstream.store.keeper import UPKEEP_S, Keeper
 from millstream.store.state.entity import Kinds
 from millstream.store.state.instance import Instance, create_instance
-from millstream.store.state.state import Pin, Readers
+from millstream.store.state.state import Joiner
 from millstream.store.state.view import View
 from millstream.store.watch import Watch
 
@@ -81,8 +81,8 @@ class Store(Committing):
         limits: Limits | None = None,
         clock: Clock | None = None,
         upkeep: tuple[Upkeep, ...] = (),
-        pins: tuple[Pin, ...] = (),
-        readers: tuple[Readers, ...] = (),
+        parts: tuple[object, ...] = (),
+        join_rows: Joiner = list,
         links: Links = NO_LINKS,
         listeners: Listeners | None = None,
     ) -> None:
@@ -91,8 +91,8 @@ class Store(Committing):
             {**kinds, keys.STORE: Instance},
             limits=limits or Limits(),
             clock=clock or SystemClock(),
-            pins=pins,
-            readers=readers,
+            parts=parts,
+            join_rows=join_rows,
             listeners=listeners,
         )
         self._upkeep = upkeep

@@ -11,11 +11,11 @@ from millstream.doctor.coverage import Coverage
 from millstream.format import block as blocks
 from millstream.format import entries
 from millstream.log.model.head import Head
+from millstream.log.model.users import NO_END
 from millstream.log.reading.reader import log_id_of
 from millstream.log.rules.retention import _forget, cut
 from millstream.log.rules.sparse import SINGLES_MAX, Needed, is_sparse
 from millstream.record import Retention
-from millstream.store.state.state import NO_END
 from millstream.testing import Probe, memory_store
 
 pytestmark = pytest.mark.embedded

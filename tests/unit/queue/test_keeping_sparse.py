@@ -13,6 +13,7 @@ from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.log.model.head import Head
 from millstream.log.reading.reader import fetch_blocks, log_id_of
+from millstream.log.rules import retention, sparse
 from millstream.log.rules.retention import _drop_slice
 from millstream.queue.commands import ClaimRouted
 from millstream.queue.model.message import Message
@@ -21,7 +22,6 @@ from millstream.queue.service.consuming import pop_routed
 from millstream.queue.service.keeping import QueueUpkeep, _cut_inbox
 from millstream.queue.service.routing import WINDOW, route
 from millstream.store.commit.ticket import Ticket
-from millstream.store.state.view import View
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 
@@ -221,7 +221,8 @@ def test_the_background_does_it_too_and_then_rests(
     queue.claim(1)
     upkeep(ms)
     asked: list[int] = []
-    monkeypatch.setattr(View, "pinned", lambda _, log_id: asked.append(log_id))
+    for rules in (retention, sparse):
+        monkeypatch.setattr(rules, "pinned", lambda _, log_id: asked.append(log_id))
     for _ in range(3):
         clock.advance(10)
         upkeep(ms)

@@ -362,7 +362,7 @@ def test_a_refused_operation_gives_its_ids_back_and_commits_nothing() -> None:
 
     def refuse(tx: WriteTransaction) -> None:
         tx.take_ids(5_000)
-        tx.take_log_id()
+        tx.take_entity_id()
         raise InvalidInput("no")
 
     with pytest.raises(InvalidInput):

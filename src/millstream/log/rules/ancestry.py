@@ -21,6 +21,7 @@ from millstream.format.lineage import (
     with_set_back,
 )
 from millstream.log.model.head import Head
+from millstream.log.model.users import pinned
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import Rows, View
 
@@ -122,7 +123,7 @@ def pin(view: View, log_id: int) -> list[tuple[int, int]]:
 
 def _needed_by(view: View, child_id: int, point: int) -> list[tuple[int, int]]:
     head = view.entity(keys.head(child_id), Head)
-    ranges = view.pinned(child_id)
+    ranges = pinned(view, child_id)
     if not head.deleted:
         ranges.append((head.dropped, point))
     return [(start, min(stop, point)) for start, stop in ranges if start < min(stop, point)]

@@ -83,7 +83,7 @@ def first_retention(tx: WriteTransaction) -> Retention:
 
 def new_log(tx: WriteTransaction, name: str) -> tuple[int, Head]:
     """An empty log, under a name that no log has."""
-    log_id = tx.take_log_id()
+    log_id = tx.take_entity_id()
     tx.change(keys.log_name(name), LogNamed(log_id))
     tx.change(keys.head(log_id), Created(name, tx.wall_ms))
     return log_id, tx.entity(keys.head(log_id), Head)

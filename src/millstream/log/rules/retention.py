@@ -20,6 +20,7 @@ from millstream.format import entries, keys
 from millstream.log.model.cursor_state import CursorState
 from millstream.log.model.head import Dropped, Head, LogTruncated, Touched
 from millstream.log.model.producer import ProducerState
+from millstream.log.model.users import passed, pinned
 from millstream.log.reading.damage import gone as lost
 from millstream.log.reading.reader import RowMoved, entries_of
 from millstream.log.rules.ancestry import release
@@ -177,7 +178,7 @@ def _facts(view: View, log_id: int) -> tuple[Head, int | None] | None:
     head = view.entity(keys.head(log_id), Head)
     if not head.retention or head.deleted:
         return None
-    floors = view.passed(log_id) if head.retention.consumed else []
+    floors = passed(view, log_id) if head.retention.consumed else []
     return replace(head), min(floors, default=None)
 
 
@@ -246,7 +247,7 @@ def _drop_slice(tx: WriteTransaction, log_id: int) -> bool:
     if not head.exists() or not head.wants_dropping():
         return False
     tx.notice_folds()
-    needed = Needed(tx.view.pinned(log_id))
+    needed = Needed(pinned(tx.view, log_id))
     end = min(head.start, needed.floor)
     if end <= head.dropped and not head.deleted:
         return False

@@ -19,9 +19,9 @@ from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.model.head import Dropped, Head
+from millstream.log.model.users import NO_END, pinned
 from millstream.log.rules.ancestry import release
 from millstream.store.commit.transaction import WriteTransaction
-from millstream.store.state.state import NO_END
 from millstream.store.state.view import Rows, View
 from millstream.store.store import Store
 
@@ -182,7 +182,7 @@ class Sweep:
         if not head.kept:
             return 0
         if self._needed is None:
-            self._needed = Needed(view.pinned(self._log_id))
+            self._needed = Needed(pinned(view, self._log_id))
         return head.dropped
 
     def _let_go(self, tx: WriteTransaction, found: list[bytes]) -> None:
@@ -192,7 +192,7 @@ class Sweep:
         if not head.exists():
             return
         tx.notice_folds()
-        needed = Needed(tx.view.pinned(self._log_id))
+        needed = Needed(pinned(tx.view, self._log_id))
         gone = 0
         for row_key in found:
             value = tx.get(row_key)

@@ -95,7 +95,7 @@ def specify(tx: WriteTransaction, command: c.SpecifyQueue) -> bool:
     if command.expect is not None:
         raise Conflict(f"there is no queue {command.queue!r} to alter", name=command.queue)
     first = _free_from(tx, capacity_of(spec.bucket_exponent))
-    tx.change(key, Specified(tx.take_log_id(), command.queue, spec, tx.wall_ms, first))
+    tx.change(key, Specified(tx.take_entity_id(), command.queue, spec, tx.wall_ms, first))
     _start(tx, key, queue)
     return True
 

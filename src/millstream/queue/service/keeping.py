@@ -12,6 +12,7 @@ from functools import partial
 
 from millstream.format import keys
 from millstream.log.model.head import Head, LogTruncated, Name
+from millstream.log.model.users import NO_END
 from millstream.log.rules.sparse import LIVE_DIVISOR, Needed
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
@@ -25,7 +26,6 @@ from millstream.queue.rules.operations import delete_remains, has_remains
 from millstream.queue.rules.sources import own_logs, takes
 from millstream.queue.service.consuming import route_some
 from millstream.store.commit.transaction import WriteTransaction
-from millstream.store.state.state import NO_END
 from millstream.store.state.view import View
 from millstream.store.store import Store
 

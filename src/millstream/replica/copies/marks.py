@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from millstream.format import keys
 from millstream.format.lineage import MARKS_PER_ROW, decode_marks, encode_marks
 from millstream.log.model.head import Head
+from millstream.log.model.users import NO_END
 from millstream.replica.chain import Mark
 from millstream.store.commit.transaction import WriteTransaction
-from millstream.store.state.state import NO_END
 from millstream.store.state.view import View
 
 ROWS_PER_STEP = 8

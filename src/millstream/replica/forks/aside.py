@@ -92,7 +92,7 @@ def make_fork(tx: WriteTransaction, parent_id: int, name: str) -> int:
     if find_log(tx, name) is not None:
         raise AlreadyExists(f"there is a log {name!r} already", name=name)
     parent = tx.entity(keys.head(parent_id), Head)
-    log_id = tx.take_log_id()
+    log_id = tx.take_entity_id()
     tx.change(keys.log_name(name), LogNamed(log_id))
     tx.change(keys.head(log_id), Created(name, tx.wall_ms))
     # The fork keeps the bytes that its hash is computed from. There is no gap between a mark and

@@ -37,8 +37,8 @@ class WriteTransaction:
         "_drops",
         "_first_change",
         "_inline",
+        "_next_entity",
         "_next_id",
-        "_next_log",
         "_rows",
         "_wrote",
         "delta",
@@ -71,7 +71,7 @@ class WriteTransaction:
             boot_ms,
             state.time.boot_id,
             state.next_id,
-            state.next_log,
+            state.next_entity,
             [],
             [],
             [],
@@ -181,10 +181,10 @@ class WriteTransaction:
         self.delta.next_id = first + count
         return first
 
-    def take_log_id(self) -> int:
-        """An internal log id, never reused."""
-        self.delta.next_log += 1
-        return self.delta.next_log - 1
+    def take_entity_id(self) -> int:
+        """Return a new id for a log, a queue or another entity; ids are never reused."""
+        self.delta.next_entity += 1
+        return self.delta.next_entity - 1
 
     def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
         """Run a statement on the application's own tables, as part of this commit."""
@@ -210,7 +210,7 @@ class WriteTransaction:
         """Run one operation; if it raises, the transaction is as if it had never begun."""
         delta = self.delta
         self._first_change = len(delta.changes)
-        self._next_id, self._next_log = delta.next_id, delta.next_log
+        self._next_id, self._next_entity = delta.next_id, delta.next_entity
         self._inline: dict[bytes, bytes] = {}
         self._rows: dict[bytes, Value] = {}
         self._drops: list[tuple[bytes, bytes]] = []
@@ -284,7 +284,7 @@ class WriteTransaction:
         delta = self.delta
         undone = {key for key, _ in delta.changes[self._first_change :]}
         del delta.changes[self._first_change :]
-        delta.next_id, delta.next_log = self._next_id, self._next_log
+        delta.next_id, delta.next_entity = self._next_id, self._next_entity
         if not undone:
             return
         try:

@@ -31,7 +31,7 @@ class Delta(Struct, Generic[C], array_like=True):
     boot_ms: int
     boot_id: str
     next_id: int
-    next_log: int
+    next_entity: int
     changes: list[tuple[bytes, C]]
     puts: list[tuple[bytes, bytes]]
     drops: list[tuple[bytes, bytes]]

@@ -14,7 +14,6 @@ from __future__ import annotations
 from millstream.engine.commit import Row
 from millstream.errors import CorruptionError
 from millstream.format.encodings import encode_u64
-from millstream.format.joining import coalesce
 from millstream.format.keys import FOLD_KEY
 from millstream.format.keys import delta as delta_key
 from millstream.limits import Limits
@@ -28,9 +27,10 @@ ROWS_PREPARED_MIN = 64
 class Slice:
     """A slice on its way: which deltas it takes, and the rows that they carry; made under the mutex."""
 
-    __slots__ = ("folded", "losses", "rows", "through")
+    __slots__ = ("_join", "folded", "losses", "rows", "through")
 
     def __init__(self, state: State, limits: Limits) -> None:
+        self._join = state.join_rows
         self.folded = state.folded
         self.through = _slice_end(state, limits)
         self.rows: list[Row] = state.overlay.oldest(self.through)
@@ -43,8 +43,8 @@ class Slice:
         return len(self.rows) < ROWS_PREPARED_MIN
 
     def prepare(self) -> None:
-        """Join neighbouring single appends into blocks; needs no lock."""
-        self.rows = coalesce(self.rows)
+        """Join rows into fewer rows; needs no lock."""
+        self.rows = self._join(self.rows)
 
 
 def write_slice(
@@ -68,7 +68,7 @@ def write_slice(
     if prepared is not None and prepared.losses == state.overlay.losses:
         writer.put(prepared.rows)
     else:
-        writer.put(coalesce(state.overlay.oldest(through)))
+        writer.put(state.join_rows(state.overlay.oldest(through)))
     _write_entities(state, writer, through, may_lose=may_lose)
     writer.put([(FOLD_KEY, encode_u64(through))])
     writer.delete_range(delta_key(0), delta_key(through + 1))

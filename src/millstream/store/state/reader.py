@@ -32,7 +32,7 @@ from millstream.store.commit.transactor import Transactor, fresh
 from millstream.store.state.entity import Kinds
 from millstream.store.state.published import Views
 from millstream.store.state.read_copy import Standby
-from millstream.store.state.state import Pin, Readers, State
+from millstream.store.state.state import Joiner, State
 from millstream.store.state.view import Rows, View
 from millstream.store.watch import Watch
 
@@ -63,14 +63,15 @@ class Readable:
         *,
         limits: Limits,
         clock: Clock,
-        pins: tuple[Pin, ...],
-        readers: tuple[Readers, ...],
+        parts: tuple[object, ...],
+        join_rows: Joiner,
     ) -> None:
         self.engine = engine
         self.limits = limits
         self.clock = clock
         self._kinds = kinds
-        self._pins, self._readers = pins, readers
+        self._parts = {type(part): part for part in parts}
+        self._join_rows = join_rows
         self._reason: MillstreamError | None = None
         """Why the handle has ended."""
         self._start_reading()
@@ -97,7 +98,13 @@ class Readable:
         """How many of them were woken, and have not looked yet."""
 
     def _make_state(self) -> State:
-        return State(self._kinds, self.clock, self._pins, self._readers, views=self.views)
+        return State(
+            self._kinds,
+            self.clock,
+            parts=self._parts,
+            join_rows=self._join_rows,
+            views=self.views,
+        )
 
     @property
     def seq(self) -> int:

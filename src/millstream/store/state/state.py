@@ -8,7 +8,7 @@ Anything uncertain is mended by the same road that opening takes: forget, reload
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from millstream.clock import Clock, StoreTime
+from millstream.engine.commit import Row
 from millstream.engine.protocol import Snapshot
 from millstream.errors import CorruptionError
 from millstream.format import ids, keys
@@ -28,14 +29,8 @@ from millstream.store.state.overlay import Overlay
 from millstream.store.state.published import Views
 from millstream.store.state.unfolded import Unfolded
 
-NO_END = 2**63
-"""Past every offset: the end of what is needed from some offset on."""
-
-Pin = Callable[..., list[tuple[int, int]]]
-"""Called with a `rows.View` and a log's id before its bytes go: the ranges of offsets still needed."""
-
-Readers = Callable[..., list[int]]
-"""Called alike where a log forgets what was consumed: up to where each reader has passed it."""
+Joiner = Callable[[list[Row]], list[Row]]
+"""Rewrites the rows that a fold writes into fewer rows, in any order; the fold knows no formats."""
 
 
 _SECOND = itemgetter(1)
@@ -49,6 +44,7 @@ class Follower(Protocol):
 
 
 F = TypeVar("F", bound=Follower)
+T = TypeVar("T")
 
 
 class State:
@@ -58,16 +54,16 @@ class State:
         self,
         kinds: Kinds,
         clock: Clock,
-        pins: tuple[Pin, ...] = (),
-        readers: tuple[Readers, ...] = (),
         *,
+        parts: Mapping[type, Any] | None = None,
+        join_rows: Joiner = list,
         views: Views | None = None,
     ) -> None:
         self._kinds = kinds
         self._computed = frozenset(c for kind in kinds.values() for c in kind.computed) | {bytes}
         """The types of changes, and of rows, that are certain to be readable once they are written."""
-        self.pins = pins
-        self.readers = readers
+        self._parts = parts or {}
+        self.join_rows = join_rows
         self.clock = clock
         self.time = StoreTime(clock)
         self.overlay = Overlay()
@@ -98,7 +94,7 @@ class State:
         self.tail_bytes: dict[int, int] = {}
         self.tail_total = 0
         self.next_id = 0
-        self.next_log = 1
+        self.next_entity = 1
         self.id_limit = 0
 
     def copied(self) -> State:
@@ -106,11 +102,15 @@ class State:
 
         Entities are copied when they are first used.
         """
-        copy = State(self._kinds, self.clock, self.pins, self.readers)
+        copy = State(self._kinds, self.clock, parts=self._parts)
         copy.entities, copy.overlay = _Copies(self.entities), self.overlay.copied()
         copy.dirty, copy.damaged, copy.time = self.dirty, set(self.damaged), self.time
         copy.seq, copy.folded = self.seq, self.folded
-        copy.next_id, copy.next_log, copy.id_limit = self.next_id, self.next_log, self.id_limit
+        copy.next_id, copy.next_entity, copy.id_limit = (
+            self.next_id,
+            self.next_entity,
+            self.id_limit,
+        )
         return copy
 
     def load(self, snapshot: Snapshot) -> None:
@@ -227,8 +227,8 @@ class State:
         self.seq = seq
         if delta.next_id > self.next_id:
             self.next_id = delta.next_id
-        if delta.next_log > self.next_log:
-            self.next_log = delta.next_log
+        if delta.next_entity > self.next_entity:
+            self.next_entity = delta.next_entity
         self.tail_bytes[seq] = size
         self.tail_total += size
 
@@ -278,6 +278,11 @@ class State:
         if follower is None:
             follower = self._followers[make] = make(self)
         return follower  # type: ignore[return-value]
+
+    def part(self, kind: type[T]) -> T:
+        """Return the value of a type that was handed to the store for the rules above it."""
+        value: T = self._parts[kind]
+        return value
 
     def show(self, key: bytes, entity: Entity) -> Any:
         """Let readers see an entity as it is now; answers what they see."""

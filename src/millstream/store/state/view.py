@@ -70,11 +70,3 @@ class View(Rows):
         while page := self.find(start, stop, limit=KEYS_PER_STEP):
             yield from page
             start = page[-1] + b"\x00"
-
-    def pinned(self, log_id: int) -> list[tuple[int, int]]:
-        """The ranges of a log's offsets whose bytes some part of the program still needs."""
-        return [found for pin in self.state.pins for found in pin(self, log_id)]
-
-    def passed(self, log_id: int) -> list[int]:
-        """Up to where each reader of a log has passed it, in any order."""
-        return [found for readers in self.state.readers for found in readers(self, log_id)]
