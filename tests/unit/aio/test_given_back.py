@@ -14,7 +14,7 @@ from millstream import aio
 from millstream.aio.queue import Queue
 from millstream.embedded.loop.session import AsyncEmbeddedSession
 from millstream.embedded.session import open_store
-from millstream.store.commit.pace import KEPT
+from millstream.store.commit.gather import KEPT
 from millstream.testing import Faults, MemoryEngine, Pause, Probe
 
 LONG_S = 20

@@ -12,7 +12,7 @@ import pytest
 from millstream import aio
 from millstream.errors import Conflict, LeaseLost, NotFound
 from millstream.log.reading import reader, recent
-from millstream.store.commit.pace import KEPT
+from millstream.store.commit.gather import KEPT
 from millstream.testing import Probe, SimulatedClock
 
 

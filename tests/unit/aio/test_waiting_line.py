@@ -15,7 +15,7 @@ from millstream.aio.queue import Queue
 from millstream.embedded.loop.session import AsyncEmbeddedSession
 from millstream.embedded.session import EmbeddedSession, open_store
 from millstream.errors import Closed, NotFound, OutcomeUnknown, Recovering, WriteFailed
-from millstream.store.commit.pace import KEPT
+from millstream.store.commit.gather import KEPT
 from millstream.testing import Faults, MemoryEngine, Probe, SimulatedClock, Torn
 
 LONG_S = 20

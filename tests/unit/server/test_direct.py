@@ -29,7 +29,7 @@ from millstream.server.auth.register import Registrar
 from millstream.server.claim_counts import Holdings
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.store.commit.pace import KEPT
+from millstream.store.commit.gather import KEPT
 from millstream.testing import Probe
 from tests.unit.server.guarded import WITH_TOKENS, Guarded, guarded, in_loop
 from tests.unit.server.talking import EACH_TRANSPORT, each_transport, single, talking

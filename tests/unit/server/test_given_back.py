@@ -24,7 +24,7 @@ from millstream.server.claim_counts import Holdings
 from millstream.server.core import Core
 from millstream.server.settings import Settings
 from millstream.server.socket.socket import Socket
-from millstream.store.commit.pace import KEPT
+from millstream.store.commit.gather import KEPT
 from millstream.testing import Faults, MemoryEngine, Pause, Probe
 from millstream.wire import commands as wire
 from tests.unit.server.asking import Rest, looped, serving

@@ -12,7 +12,7 @@ from millstream.embedded.session import open_store
 from millstream.engine.protocol import Engine
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.limits import Limits
-from millstream.store.commit.pace import FAST_S, KEPT, WORST_S, Tempo
+from millstream.store.commit.gather import FAST_S, KEPT, WORST_S, Tempo
 from millstream.store.commit.ticket import Ticket
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store

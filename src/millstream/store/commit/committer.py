@@ -1,11 +1,11 @@
-"""The committing half of a store: the operations of a group, or a slice of the fold, become one commit.
+"""The committing half of a store: turns the operations of a group, or a slice of the fold, into one commit.
 
-They run on the state, under the mutex; what they did to the rows is made durable as one value; then
-readers see it. A group whose commit fails, or is interrupted, is settled all the same: each ticket
-has its result, or is told what is known.
+Operations run on the state, under the mutex. Their writes become durable as one value, and then readers
+see the new state. Every ticket of a group gets a result or an error, also if the commit fails or an
+interrupt hits the thread.
 
-A slice (see `fold`) is a commit like any other: it is written in the writer's turn, and readers wait
-for it as little as for any.
+A slice of the fold (see `fold`) is an ordinary commit: it is written in the writer's turn, and readers
+do not wait for the disk.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from millstream.store.commit.listeners import Listeners
 from millstream.store.commit.recovery import Recovery
 from millstream.store.commit.ticket import Ticket, finish
 from millstream.store.commit.transaction import WriteTransaction
-from millstream.store.commit.transactor import told
+from millstream.store.commit.transactor import error_for_callers
 from millstream.store.commit.uninterrupted import Rescue
 from millstream.store.keeper import Keeper
 from millstream.store.state.fold import Slice, write_slice
 from millstream.store.state.reader import Readable
 
 SLOW_S = 0.02
-"""A sync from which on it costs little, beside it, to apply each commit to the standby as well."""
+"""From this duration of a sync on, applying each commit to the read copy as well costs little."""
 
 
 class Committing(Readable):
-    """Commits groups, and folds; the store adds callers, the background, and what follows a failure."""
+    """Commits groups and folds; the store adds callers, background work and recovery."""
 
     _folding: threading.Lock
     _keeper: Keeper
@@ -46,30 +46,30 @@ class Committing(Readable):
         super().__init__(*arguments, **options)
         self.listeners = listeners or Listeners()
         self._folder = self.engine.folder()
-        """Where a large commit is spooled."""
+        """The folder in which a large commit is spooled."""
         self._groups = self._operations = self._folds = 0
         self._own_seq, self._folded_before = 0, -1
         self._sent = False
-        """Whether something of the commit that is made may have reached the disk."""
+        """Whether the current commit was handed to the engine, so that its rows may be on disk."""
         self._sync_s = 0.0
-        """How long the last commit waited for the disk, of those that were timed."""
+        """The duration of the last sync that was timed."""
         self._last_failure: str | None = None
         self._kept = False
         self._sending: tuple[list[Ticket[Any]], int, bytes] | None = None
-        """The group whose delta was written last, its sequence, and its bytes."""
+        """The last group that was handed to the engine, with the sequence and the bytes of its delta."""
         self.settled: list[Ticket[Any]] | None = None
-        """The last group whose tickets all have their result or their error."""
+        """The last group in which every ticket has a result or an error."""
 
     @abstractmethod
     def _begin_recovery(self, cause: BaseException) -> None:
-        """Refuse writes until what is on disk is certain."""
+        """Refuse writes until the content of the disk is certain."""
 
     def commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> bool:
-        """Run the operations of a group and commit them; called by the committer, in its turn.
+        """Run the operations of a group and commit their changes; the leader calls this in its turn.
 
-        Every ticket has its result or its error then. Raises nothing but what has interrupted its
-        thread, once the commit is finished. Without `waits`, nothing is done if more than the commit
-        itself would have to be waited for: False.
+        Every ticket gets a result or an error. Raises only an interrupt of the thread, after the commit
+        is finished. Without `waits`, returns False and does nothing if the group would have to wait for
+        more than its own commit.
         """
         if not waits and (self._promised or self._tail_is_full()):
             return False
@@ -83,30 +83,30 @@ class Committing(Readable):
         finally:
             try:
                 finish(joined)
-            except BaseException:  # interrupted: a second call does what is left
+            except BaseException:  # interrupted: the second call does the remaining work
                 finish(joined)
                 raise
 
     def _commit_or_settle(
-        self, group: list[Ticket[Any]], whole: list[Ticket[Any]], *, waits: bool
+        self, group: list[Ticket[Any]], tickets: list[Ticket[Any]], *, waits: bool
     ) -> bool:
-        """Commit a group and the operations that joined it; False, and nothing done, if it had to wait."""
+        """Commit a group with the joined operations; return False and do nothing if it had to wait."""
         try:
-            self._commit_group(whole, waits=waits)
+            self._commit_group(tickets, waits=waits)
         except WouldWait:
             return False
         except MillstreamError as error:
-            self._fail(whole, error)
+            self._fail(tickets, error)
         except BaseException as error:
-            rescue = Rescue(partial(self._complete, whole), error)
+            rescue = Rescue(partial(self._complete, tickets), error)
             rescue.finish()
             if rescue.failure is not None:
-                self._fail(whole, rescue.failure)
+                self._fail(tickets, rescue.failure)
             self.settled = group
-            told = [rescue.failure, *(ticket.error for ticket in whole)]
-            again = type(error) in map(type, told)
-            if not (again and isinstance(error, Exception)):
-                raise  # it came from outside: what comes from an operation, comes again
+            errors = [rescue.failure, *(ticket.error for ticket in tickets)]
+            is_repeated = type(error) in map(type, errors)
+            if not (is_repeated and isinstance(error, Exception)):
+                raise  # an interrupt from outside: an error of an operation would have come again
         self.settled = group
         return True
 
@@ -133,8 +133,8 @@ class Committing(Readable):
                 commit = transaction.finish()
                 for listen in listeners.delta:
                     listen(transaction.delta)
-            # Readers have the mutex while the disk is waited for. The seam for pipelining: the next
-            # group may run on this state from here on, if it is answered after this commit.
+            # The mutex is free during the sync, so that readers can use it. A pipelined commit would
+            # start here: the next group could run on this state, if it were answered after this commit.
             if commit is not None:
                 self._sending = (group, transaction.delta.seq, transaction.encoded)
                 self._sync(writer, commit)
@@ -156,7 +156,7 @@ class Committing(Readable):
         self._after_commit(folds=waits)
 
     def _sync(self, writer: Writer, commit: Commit) -> None:
-        """Hand a commit to the engine, and wait until it is durable."""
+        """Hand a commit to the engine, and return when the commit is durable."""
         self._sent = True
         if not self.listeners.commit and not self.standby.is_used:
             writer.commit(commit)
@@ -166,7 +166,7 @@ class Committing(Readable):
         self._sync_s = self.clock.seconds() - began_s
 
     def _complete(self, group: list[Ticket[Any]]) -> None:
-        """Finish what an interrupt broke off: what is on disk says how far it had come."""
+        """Finish a commit that an interrupt broke off; the rows on disk tell whether it had landed."""
         self._stale = True
         if self._sending is not None and self._sending[0] is group and self._has_landed():
             self._reload()
@@ -176,14 +176,14 @@ class Committing(Readable):
         self._commit_group(group)
 
     def _has_landed(self) -> bool:
-        """Whether the delta that was written last is durable."""
+        """Return whether the delta that was written last is durable."""
         assert self._sending is not None
         _, seq, data = self._sending
         with self.engine.read() as snapshot:
-            found = snapshot.get(keys.delta(seq))
-            if found is None and snapshot.first_seq() > seq:
+            stored = snapshot.get(keys.delta(seq))
+            if stored is None and snapshot.first_seq() > seq:
                 raise OutcomeUnknown("the commit was interrupted, and then folded by others")
-        return found == data
+        return stored == data
 
     def _after_commit(self, *, folds: bool) -> None:
         state, limits = self.state, self.limits
@@ -198,42 +198,42 @@ class Committing(Readable):
             self._keeper.wake()
 
     def _follow(self) -> None:
-        """Have the standby keep up; what was just committed stays committed."""
+        """Apply the last commit to the read copy; a failure does not undo the commit."""
         try:
             if self.standby.follow(is_slow=self._sync_s > SLOW_S):
                 return
         except MillstreamError as error:
             self._last_failure = str(error)
-        self.watch.wake_all()  # what some of them wait for, it had to find out
+        self.watch.wake_all()  # some waiters wait for values that only the read copy derives
 
     def _fold_behind(self) -> None:
-        """The tail is as long as it may be: fold now. What was just committed stays committed."""
+        """Fold now, because the tail has reached its limit; a failure does not undo the last commit."""
         try:
             self._write_slice()
         except MillstreamError as error:
             self._keeper_failed(error)
 
     def _fail(self, group: list[Ticket[Any]], error: BaseException) -> None:
-        """Nothing of the group was acknowledged: each caller is told what is known."""
+        """Give every ticket of a failed group its error, and begin recovery if the outcome is unknown."""
         with self.mutex:
             self.state.failures += 1
-            self._stale = self._stale or self._ahead  # refused before anything ran: it is as it was
+            self._stale = self._stale or self._ahead  # unless no operation has run
             self._fall_level()
-        known = isinstance(error, MillstreamError) and not isinstance(error, OutcomeUnknown)
-        if not known and (self._sent or not isinstance(error, Exception)):
+        is_known = isinstance(error, MillstreamError) and not isinstance(error, OutcomeUnknown)
+        if not is_known and (self._sent or not isinstance(error, Exception)):
             self._begin_recovery(error)
         for ticket in group:
             if ticket.error is None:
-                ticket.error = told(error, sent=self._sent)
+                ticket.error = error_for_callers(error, sent=self._sent)
 
     def _keeper_failed(self, error: Exception) -> None:
-        known = isinstance(error, MillstreamError)
-        self._last_failure = str(error) if known else repr(error)
+        is_ours = isinstance(error, MillstreamError)
+        self._last_failure = str(error) if is_ours else repr(error)
 
     # The fold.
 
     def _tail_is_full(self) -> bool:
-        """Whether so much is unfolded that the next commit has to fold."""
+        """Return whether the tail has reached its limit, so that the next commit has to fold."""
         state, limits = self.state, self.limits
         return (
             state.seq - state.folded > limits.tail_deltas_max
@@ -249,39 +249,39 @@ class Committing(Readable):
         )
 
     def tail_is_ours(self) -> bool:
-        """Whether it is for this process to fold: it has commits in there, or others do not fold."""
+        """Return whether this process should fold: it wrote to the tail, or no other process folds."""
         self.look(lambda state, snapshot: state.folded_through(snapshot.first_seq() - 1))
         folded, before = self.state.folded, self._folded_before
         self._folded_before = folded
         return self._tail_is_long() and (self._own_seq > folded or folded == before)
 
-    def _fold_for(self, most_s: float | None) -> int:
-        """Fold what is unfolded now, slice by slice while there is time; how many commits."""
+    def _fold_for(self, time_s: float | None) -> int:
+        """Fold the current tail slice by slice while there is time; return the number of folded commits."""
         self._check_usable()
         target, before = self.state.seq - 1, self.state.folded
-        until_s = None if most_s is None else self.clock.seconds() + most_s
+        until_s = None if time_s is None else self.clock.seconds() + time_s
         while self.state.folded < target and self.fold_slice():
             if until_s is not None and self.clock.seconds() >= until_s:
                 break
         return self.state.folded - before
 
     def fold_slice(self) -> bool:
-        """Fold one slice, here or seen to be done elsewhere; False if there was nothing to do.
+        """Fold one slice, or notice that another process did; return False if the tail is empty.
 
-        Many rows are joined beside running commits.
+        A slice with many rows is prepared outside of the writer's turn, beside running commits.
         """
         with self._folding:
             with self._transactor.turn:
                 with self.mutex:
-                    found = None if self._stale else Slice(self.state, self.limits)
-                if found is None or found.is_light:
+                    planned = None if self._stale else Slice(self.state, self.limits)
+                if planned is None or planned.is_light:
                     return self._write_slice()
-            found.prepare()
+            planned.prepare()
             with self._transactor.turn:
-                return self._write_slice(found) or self.state.folded > found.folded
+                return self._write_slice(planned) or self.state.folded > planned.folded
 
     def _write_slice(self, prepared: Slice | None = None) -> bool:
-        """Write a slice and commit it; called in the writer's turn."""
+        """Write a slice and commit it; the caller holds the writer's turn."""
         if self._reason is not None or self.recovery.reason is not None:
             return False
         self._sent = False
@@ -311,7 +311,7 @@ class Committing(Readable):
         except MillstreamError as error:
             self._fail([], error)
             raise
-        except BaseException:  # interrupted: what is on disk says how far it had come
+        except BaseException:  # interrupted: reload the state from the disk
             with self.mutex:
                 self._stale = True
                 self._fall_level()

@@ -1,9 +1,13 @@
 """The gather of group commit: which caller leads, which callers wait, and which one is woken.
 
-A machine without threads, locks or clocks; the transactor calls it under its gate and does what it
-answers. Callers released by one commit usually submit again at about the same time. For operations
-that batch well (`joint`) the first caller therefore delays the commit; the caller that completes the
-expected number leads it.
+`Gather` is a state machine without threads, locks or clocks. The transactor calls it under its gate and
+carries out the returned effect. Callers released by one commit usually submit again at about the same
+time. Therefore the first caller of joint operations delays the commit, and the caller that completes
+the expected number leads.
+
+The alternative is a fixed delay before each commit (as `commit_delay` of PostgreSQL). A fixed delay
+slows a single caller down, and has to be tuned for each disk. The machine instead waits only for callers
+that it expects, for a share of the last commit's time, and stops waiting when that was in vain.
 
     phase       event                                next        effect
     idle        arrive, none expected beside it      committing  the caller leads, alone
@@ -39,19 +43,19 @@ from itertools import islice
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 GATHER_SHARE = 0.4
-"""How much of a commit's time the first caller waits for the others, once they are awake."""
+"""The share of the last commit's time for which the first caller waits, once the others are awake."""
 
 GATHER_S_MAX = 0.002
-"""The longest that it waits."""
+"""The longest wait of a first caller."""
 
 NAP_S_MAX = 0.02
-"""The longest time until a commit is over through which a caller sleeps unwoken."""
+"""A caller naps only if the running commit ends within this time."""
 
 VAIN_MAX = 4
-"""Waits in a row that brought no other caller: then it does not pay to wait."""
+"""Callers stop waiting after this number of waits in a row that brought no other caller."""
 
 RETRY = 16
-"""So often it is tried again whether it pays by now."""
+"""Every nth caller waits again, to find out whether waiting pays by now."""
 
 Phase = Literal["idle", "gathering", "committing"]
 
@@ -61,30 +65,30 @@ class Waiter(Protocol):
 
     @property
     def joint(self) -> bool:
-        """Whether its operation batches well with others."""
+        """Whether the operation can run together with others of its kind."""
 
     @property
     def joins(self) -> Hashable:
-        """With which others: they have the same; None if it is not joint."""
+        """Joint operations with equal values can run together; None for other operations."""
 
     @property
     def has_thread(self) -> bool:
-        """Whether its caller can lead; a coroutine lends no thread."""
+        """Whether the caller has a thread to lead with; a coroutine has not."""
 
     @property
     def naps(self) -> bool:
-        """Whether its caller wakes by itself, soon after the running commit should be over."""
+        """Whether the caller wakes without help, soon after the expected end of the running commit."""
 
 
 W = TypeVar("W", bound=Waiter)
 
 
 class Effect(NamedTuple):
-    """What the transactor does."""
+    """An instruction for the transactor."""
 
     kind: Literal["lead", "lead alone", "wait", "wake to lead", "wake to gather", "use thread"]
     ticket: Any = None
-    """Which ticket is woken."""
+    """The ticket to wake."""
 
 
 LEAD, LEAD_ALONE, WAIT = Effect("lead"), Effect("lead alone"), Effect("wait")
@@ -92,9 +96,9 @@ USE_THREAD = Effect("use thread")
 
 
 class Payoff:
-    """Whether it pays to wait for other callers: the last waits tell.
+    """Decides from the last waits whether waiting for other callers pays.
 
-    A producer that waits for its consumer's acknowledgement does not come before that is committed.
+    Waiting never pays, for example, if a producer submits only after the commit of its consumer.
     """
 
     __slots__ = ("_asked", "_vain")
@@ -103,12 +107,12 @@ class Payoff:
         self._asked = self._vain = 0
 
     def pays(self) -> bool:
-        """Whether a caller is to wait now."""
+        """Return whether the next caller should wait."""
         self._asked += 1
         return self._vain < VAIN_MAX or self._asked % RETRY == 0
 
     def note(self, *, came: bool) -> None:
-        """A wait is over, in which another caller came or did not."""
+        """Note whether another caller came during a wait."""
         self._vain = 0 if came else self._vain + 1
 
 
@@ -118,54 +122,54 @@ class Gather(Generic[W]):
     def __init__(self) -> None:
         self.phase: Phase = "idle"
         self.waiting: deque[W] = deque()
-        self.taken: Sequence[W] = ()
-        """The group that the committer took last: each ticket is here or in `waiting`."""
+        self.group: Sequence[W] = ()
+        """The group that the leader took last: each ticket is here or in `waiting`."""
         self.first: W | None = None
-        """The first caller of the group that is gathered; None unless one is."""
+        """The first caller of the gathering group; None in other phases."""
         self.expected = 1
-        """How many callers are expected: those of the last group, and those that waited then."""
+        """The number of expected callers: the last group, and the callers that waited at its end."""
         self.commit_s = 0.0
-        """How long the last commit took."""
+        """The duration of the last commit."""
         self.began_s = 0.0
-        """When the last commit began."""
+        """The start of the last commit."""
         self.leading = Payoff()
-        """Of committers whose own operation is not joint."""
+        """For leaders whose own operation is not joint."""
         self._are_alike = True
-        """Whether the callers of the last group could run together, if they were two."""
+        """False if the last group had two callers whose operations could not run together."""
         self._joining = Payoff()
-        """Of first callers whose operation is."""
+        """For first callers, whose operation is joint."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether as many callers wait as are expected."""
+        """Whether all expected callers wait."""
         return len(self.waiting) >= self.expected
 
     def patience_s(self, *, others_sleep: bool) -> float:
-        """How long the first waits: while callers of the last group still sleep, there is no hurry."""
+        """Return how long the first caller waits; longer while callers of the last group still sleep."""
         if others_sleep:
             return GATHER_S_MAX
         return min(max(0.0, self.commit_s * GATHER_SHARE), GATHER_S_MAX)
 
     def is_only(self, ticket: W) -> bool:
-        """Whether no other caller waits, and it batches well: it may sleep unwoken."""
+        """Return whether a joint caller is the only waiting caller, and so may nap."""
         return len(self.waiting) == 1 and ticket.joint
 
     def nap_s(self, now_s: float) -> float:
-        """How long a caller may sleep unwoken: through the running commit and, if it is short, the next.
+        """Return how long a caller naps: through the running commit and, if that is short, the next.
 
-        The committer of a commit mostly comes again before that, and leads for this caller too: to wake
-        it before would only have it sleep again. So would a nap that ends while that commit runs, and
-        it would take the interpreter from the committer: 6.2 switches of threads for a message of one
-        producer to one consumer, 4.6 without (2026-11). 0 if the commit should be over by now, or if
-        the last naps were in vain.
+        Returns 0 if the commit should be over by now, or if the last naps were in vain.
         """
+        # The leader of a commit usually submits again before the nap ends, and leads for the napping
+        # caller too. A caller that is woken earlier only falls asleep again, and takes the interpreter
+        # from the leader: 6.2 thread switches for each message from one producer to one consumer, 4.6
+        # with naps (2026-11).
         left_s = self.began_s + self.commit_s - now_s
         if not 0 < left_s <= NAP_S_MAX or not self._joining.pays():
             return 0.0
         return left_s + self.patience_s(others_sleep=False) + min(self.commit_s, GATHER_S_MAX)
 
     def arrive(self, ticket: W) -> Effect:
-        """A caller submits an operation; one that leads alone is not among those that wait."""
+        """Handle a caller that submits an operation; a caller that leads alone is not added to `waiting`."""
         if self.phase == "idle" and self.expected <= 1 and not self.waiting:
             self.phase = "committing"
             return LEAD_ALONE
@@ -179,14 +183,14 @@ class Gather(Generic[W]):
         return self._lead()
 
     def arrive_alone(self) -> bool:
-        """A caller submits an operation that is run at once or not at all; True if it leads, alone."""
+        """Handle a caller whose operation runs at once or never; return True if the caller leads alone."""
         if self.phase != "idle" or self.waiting:
             return False
         self.phase = "committing"
         return True
 
     def arrive_all(self, tickets: Sequence[W]) -> Effect | None:
-        """Coroutines submit operations."""
+        """Handle operations that coroutines submit."""
         self.waiting.extend(tickets)
         if self.phase == "committing":
             return None
@@ -200,7 +204,7 @@ class Gather(Generic[W]):
         return Effect("wake to lead", first)
 
     def timeout(self, ticket: W) -> Effect:
-        """A caller has waited for as long as it may."""
+        """Handle the end of a caller's patience."""
         if self.first is not ticket:
             return WAIT
         if len(self.waiting) == 1:
@@ -208,14 +212,14 @@ class Gather(Generic[W]):
         return self._lead()
 
     def interrupted(self, ticket: W) -> Effect | None:
-        """A caller's thread was interrupted while it waited."""
+        """Handle an interrupt of a waiting caller."""
         if self.first is ticket:
             return self._lead()
         self.withdraw(ticket)
         return None
 
     def committed(self, answered: int) -> Effect | None:
-        """The committer's commit is over; `answered` callers get their answers."""
+        """Handle the end of a commit that answers `answered` callers."""
         self.expected = answered + len(self.waiting)
         self.first = None
         if not self.waiting:
@@ -230,31 +234,32 @@ class Gather(Generic[W]):
         return None if heir.naps else Effect("wake to gather", heir)
 
     def refuse(self) -> list[W]:
-        """No operation is taken any more; answers the tickets that waited."""
+        """Stop gathering, and return the tickets that waited."""
         if self.phase == "gathering":
             self.phase, self.first = "idle", None
         refused = list(self.waiting)
         self.waiting.clear()
         return refused
 
-    def take(self, most: int) -> list[W]:
-        """The committer takes the callers that wait, at most so many."""
-        rest: deque[W] = deque()
+    def take(self, count_max: int) -> list[W]:
+        """Return the next group for the leader: at most `count_max` waiting tickets."""
+        remaining: deque[W] = deque()
         group = self.waiting
-        if len(group) > most:
-            rest, group = deque(islice(group, most, None)), deque(islice(group, most))
-        # No call stands between these two: an interrupt finds a ticket in exactly one place.
-        self.taken, self.waiting = group, rest
+        if len(group) > count_max:
+            remaining = deque(islice(group, count_max, None))
+            group = deque(islice(group, count_max))
+        # No call stands between these assignments: an interrupt finds each ticket in exactly one place.
+        self.group, self.waiting = group, remaining
         self._are_alike = len(group) != 2 or group[0].joins == group[1].joins
         return list(group)
 
     def put_back(self, group: Sequence[W]) -> None:
-        """The committer was interrupted before the commit of its group began: another leads it."""
+        """Return the tickets of a group that was not committed to `waiting`."""
         waiting = set(map(id, self.waiting))
-        self.waiting.extendleft(one for one in reversed(group) if id(one) not in waiting)
+        self.waiting.extendleft(ticket for ticket in reversed(group) if id(ticket) not in waiting)
 
     def withdraw(self, ticket: W) -> None:
-        """The caller is gone: its operation is not run, unless a committer has taken it."""
+        """Remove the ticket of a caller that is gone, unless a leader has taken it."""
         if ticket in self.waiting:
             self.waiting.remove(ticket)
 
@@ -266,3 +271,36 @@ class Gather(Generic[W]):
     def _lead(self) -> Effect:
         self.phase, self.first = "committing", None
         return LEAD
+
+
+KEPT = 16
+"""The number of remembered commits; `Tempo` decides only once it has seen this number."""
+
+FAST_S = 0.001
+"""The limit for the median of the remembered commits."""
+
+WORST_S = 0.010
+"""The limit for the slowest remembered commit, so that an event loop rarely blocks for longer."""
+
+
+class Tempo:
+    """The durations of the last commits: are they short enough for an event loop to commit itself?
+
+    Handing a commit to a thread and the answer back costs two wake-ups, as much as the sync of a fast
+    disk. With a slow disk the event loop would block for the length of a sync.
+    """
+
+    __slots__ = ("_last_s", "is_fast")
+
+    def __init__(self) -> None:
+        self.is_fast = False
+        """Whether the last commits were fast and none was slow."""
+        self._last_s: deque[float] = deque(maxlen=KEPT)
+
+    def note(self, commit_s: float) -> None:
+        """Note the duration of a commit."""
+        last_s = self._last_s
+        last_s.append(commit_s)
+        if len(last_s) == KEPT:
+            ordered = sorted(last_s)
+            self.is_fast = ordered[KEPT // 2] <= FAST_S and ordered[-1] <= WORST_S

@@ -1,9 +1,9 @@
 """A group: operations of several callers that are committed together.
 
-Each has its own result or its own error, and one that fails undoes itself alone. Neighbours that are
-`Joint` run as one operation, where that is faster than each by itself. Callers of a group asked at the
-same time, so an operation may run behind others that came right after it, if both declare an `order`:
-this is how a claim gets the records that another caller of its group appends.
+Each operation has its own result or error, and a failing operation undoes only its own changes.
+Neighbours that are `Joint` run as one operation, if one run is faster than several. Callers of a group
+submit at the same time, so operations that declare an `order` may change places: a claim then gets the
+records that another caller of its group appends.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ class Joint(Protocol[T]):
     """An operation that batches well: several of its kind run faster as one."""
 
     joins: Hashable
-    """Operations that have the same can run together; None: this one runs alone."""
+    """Operations with equal values can run together; an operation with None runs alone."""
 
     def __call__(self, tx: WriteTransaction) -> T:
         """Run alone."""
 
     def run_all(self, tx: WriteTransaction, operations: Sequence[Self]) -> list[T] | None:
-        """Run as many, this one among them; their results, or None if each has to run alone."""
+        """Run several operations, including this object; return None if each has to run alone."""
 
 
 def run_group(transaction: WriteTransaction, group: list[Ticket[Any]]) -> None:
-    """Run the operations of a group; a `StoreError` means the end of all of them.
+    """Run the operations of a group; a `StoreError` ends the whole group.
 
-    A refusal for want of room ends only the operation that it meets.
+    A refusal because of a full disk ends only the refused operation.
     """
     if len(group) == 1:
         _run(transaction, group[0])
         return
-    for some in _joined(group):
-        if len(some) == 1 or not _run_all(transaction, some):
-            for ticket in some:
+    for neighbours in _joined(group):
+        if len(neighbours) == 1 or not _run_all(transaction, neighbours):
+            for ticket in neighbours:
                 _run(transaction, ticket)
 
 
@@ -69,7 +69,7 @@ def _run(transaction: WriteTransaction, ticket: Ticket[Any]) -> None:
 
 
 def _run_all(transaction: WriteTransaction, tickets: list[Ticket[Any]]) -> bool:
-    """Run operations together; False, and nothing done, if that is not possible."""
+    """Run operations together; return False and do nothing if they cannot run together."""
     operations: Any = [ticket.operation for ticket in tickets]
     try:
         results = transaction.run(lambda tx: operations[0].run_all(tx, operations))
@@ -80,7 +80,7 @@ def _run_all(transaction: WriteTransaction, tickets: list[Ticket[Any]]) -> bool:
     except Exception as error:
         if may_be_an_interrupt(error):
             raise
-        return False  # each runs alone then, and only the one at fault gets the error
+        return False  # each operation runs alone now, and only the faulty operation fails
     if results is None:
         return False
     for ticket, result in zip(tickets, results, strict=True):
@@ -89,20 +89,20 @@ def _run_all(transaction: WriteTransaction, tickets: list[Ticket[Any]]) -> bool:
 
 
 def _joined(group: list[Ticket[Any]]) -> Iterator[list[Ticket[Any]]]:
-    """A group cut into those neighbours that can run together."""
+    """Cut a group into runs of neighbours that can run together."""
     joins = [getattr(ticket.operation, "joins", None) for ticket in group]
     if joins[0] is not None and joins.count(joins[0]) == len(joins):
         yield group
         return
     group = _sorted(group)
     joins = [getattr(ticket.operation, "joins", None) for ticket in group]
-    some: list[Ticket[Any]] = []
-    for ticket, own, before in zip(group, joins, [None, *joins], strict=False):
-        if some and (own is None or own != before):
-            yield some
-            some = []
-        some.append(ticket)
-    yield some
+    neighbours: list[Ticket[Any]] = []
+    for ticket, joint, previous in zip(group, joins, [None, *joins], strict=False):
+        if neighbours and (joint is None or joint != previous):
+            yield neighbours
+            neighbours = []
+        neighbours.append(ticket)
+    yield neighbours
 
 
 def _sorted(group: list[Ticket[Any]]) -> list[Ticket[Any]]:

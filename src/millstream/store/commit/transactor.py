@@ -1,13 +1,16 @@
-"""The transactor: one writer, and one sync for all callers that wait.
+"""The transactor: group commit, with one writer and one sync for many callers.
 
-A caller beside which no other waits commits on its own thread. Under load one caller leads: it runs
-and commits the operations of all callers that wait, and meanwhile the next group gathers (`gather`
-decides who leads and who waits). Callers without a thread to lend, which are coroutines, are led for
-by a thread of the transactor's own; or by their event loop itself, while commits are so fast (`tempo`)
-that waking a thread would take longer, and if there is nothing else to wait for.
+A caller commits on its own thread if no other caller waits. Under load one caller leads: its thread
+runs and commits the operations of all waiting callers, while the next group gathers (`gather` decides
+which caller leads and which callers wait). Coroutines have no thread to lend. The transactor's own
+thread leads for coroutines, or their event loop leads while commits are so fast (`Tempo`) that waking a
+thread would take longer.
 
-`turn` is the writer's turn: the committer holds it from the first operation of its group until the
-commit is durable. Callers are answered only after that.
+The leader holds `turn`, the writer's turn, from the first operation of its group until the commit is
+durable. Callers are answered after that.
+
+A dedicated commit thread for all callers would be simpler, but costs two thread switches per commit: as
+much as the sync of a fast disk.
 """
 
 from __future__ import annotations
@@ -19,34 +22,33 @@ from typing import Any, Protocol, TypeVar
 
 from millstream.clock import Clock
 from millstream.errors import MillstreamError, OutcomeUnknown, Overloaded, WriteFailed
-from millstream.store.commit.gather import LEAD_ALONE, WAIT, Effect, Gather
-from millstream.store.commit.pace import Tempo
+from millstream.store.commit.gather import LEAD_ALONE, WAIT, Effect, Gather, Tempo
 from millstream.store.commit.ticket import Ticket, finish
 from millstream.store.commit.transaction import Operation
 
 T = TypeVar("T")
 
 ORPHANED_S = 1.0
-"""How long a caller waits before it looks whether the committer was interrupted and is gone."""
+"""A caller checks after this time whether an interrupt has killed the leader of its group."""
 
 GATHER_STEP_S = 0.00005
 
 PACE_STEP_S = 0.002
 PACED_MIN = 64
-"""So many callers are enough for a commit that costs a request: it does not wait for more."""
+"""A commit that costs a request waits for at most this number of callers."""
 
 
 class Committer(Protocol):
-    """What runs a group: the store."""
+    """Runs the operations of a group: the store."""
 
     settled: list[Ticket[Any]] | None
-    """The last group whose tickets all have their result or their error."""
+    """The last group in which every ticket has a result or an error."""
 
     def commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> bool:
-        """Run and commit; every ticket then has its result or its error.
+        """Run and commit a group, and give every ticket its result or its error.
 
-        Raises nothing but what has interrupted its thread, and then the group is settled too. Without
-        `waits`, nothing is done if more than the commit would have to be waited for: False.
+        Raises only an interrupt of the thread, after the group is settled. Without `waits`, returns
+        False and does nothing if the group would have to wait for more than its own commit.
         """
 
 
@@ -69,14 +71,14 @@ class Transactor:
         self._group_max = group_max
         self._pace_s = pace_s
         self._paced = 1
-        """How many callers a commit that costs a request may wait for."""
+        """The number of callers for which a commit that costs a request may wait."""
         self._ended_s = -pace_s
-        """When the last such commit was over."""
+        """The end of the last commit that cost a request."""
         self._gate = allocate_lock()
         """Guards the gather."""
         self._gather: Gather[Ticket[Any]] = Gather()
         self._leader: Ticket[Any] | None = None
-        """Whose caller leads, if one does: it has to pass the lead on, also if it is interrupted."""
+        """The ticket of the leading caller, which must pass the lead on even if it is interrupted."""
         self._answered: Ticket[Any] | None = None
         """Last ticket in the previous group's wake-up chain."""
         self._closed: MillstreamError | None = None
@@ -87,13 +89,13 @@ class Transactor:
 
     @property
     def is_fast(self) -> bool:
-        """Whether commits take so little time that an event loop can make light ones itself."""
+        """Whether commits are fast enough for an event loop to make light commits itself."""
         return self._tempo.is_fast
 
     def run(self, operation: Operation[T]) -> T:
-        """Run an operation and return when it is durable.
+        """Run an operation and return when its effect is durable.
 
-        An interrupt of the caller's thread is raised once a commit that has begun is over.
+        An interrupt of the caller's thread is raised after the commit that has begun.
         """
         ticket = Ticket(operation)
         try:
@@ -118,7 +120,7 @@ class Transactor:
         if effect is LEAD_ALONE:
             self._commit_alone(ticket)
             return
-        # Also if it is done by now: it wakes its successor.
+        # Call `_await` for a finished ticket as well: the call wakes the next caller of the chain.
         lead = effect is not WAIT or self._await(ticket)
         while not ticket.done:
             if lead:
@@ -127,9 +129,9 @@ class Transactor:
                 lead = self._await(ticket)
 
     def attempt(self, operation: Operation[T], *, waits: bool) -> Ticket[T] | None:
-        """Run an operation now, as `run` does; None, and nothing done, if a commit is in flight.
+        """Run an operation as `run` does; return None and do nothing if a commit is in flight.
 
-        Without `waits`, also if it is another process's turn to write.
+        Without `waits`, also return None while another process writes.
         """
         ticket = Ticket(operation)
         with self._gate:
@@ -149,7 +151,7 @@ class Transactor:
         return ticket if ticket.done else None
 
     def submit(self, tickets: list[Ticket[Any]], *, light: bool = False) -> None:
-        """Hand in tickets that call back; returns at once, or soon if they are light."""
+        """Submit tickets that call back; return at once, or after the commit of light tickets."""
         with self._gate:
             self._admit(len(tickets))
             effect = self._gather.arrive_all(tickets)
@@ -162,7 +164,7 @@ class Transactor:
             self._use_thread(effect)
 
     def refuse(self, reason: MillstreamError) -> None:
-        """Refuse what comes from now on, and fail what still waits."""
+        """Refuse new operations, and fail the waiting operations."""
         with self._gate:
             self._closed = reason
             for ticket in self._gather.refuse():
@@ -171,13 +173,13 @@ class Transactor:
                     ticket.wake()
 
     def admit(self, reason: MillstreamError) -> None:
-        """Take operations again, unless they are refused for another reason by now."""
+        """Accept operations again, unless a later call refused them for another reason."""
         with self._gate:
             if self._closed is reason:
                 self._closed = None
 
     def close(self, reason: MillstreamError) -> None:
-        """Refuse from now on, and end the thread."""
+        """Refuse new operations for good, and end the thread."""
         self.refuse(reason)
         self._stopping = True
         if self._thread is not None:
@@ -195,9 +197,9 @@ class Transactor:
     # Leading.
 
     def _commit_alone(self, ticket: Ticket[Any], *, waits: bool = True) -> None:
-        """Commit for one caller, and pass the lead on; also if it is interrupted.
+        """Commit for one caller, and pass the lead on, even after an interrupt.
 
-        Without `waits`, a ticket that has to wait is not done.
+        Without `waits`, a ticket that would have to wait stays undone.
         """
         try:
             with self.turn:
@@ -207,28 +209,33 @@ class Transactor:
                         return
                     if self._pace_s:
                         self._note_pace(1)
-                else:  # since its turn began
+                else:  # the store was closed after the caller arrived
                     ticket.error = fresh(self._closed)
             ticket.done = True
         finally:
             self._pass_on(1)
 
-    def _lead(self, own: Ticket[Any] | None = None, *, waits: bool = True) -> None:
-        """Commit for all callers that wait, answer them, pass the lead on; also if interrupted.
+    def _lead(self, leader: Ticket[Any] | None = None, *, waits: bool = True) -> None:
+        """Commit for all waiting callers, answer the callers, and pass the lead on.
 
-        A committer that must not wait leaves a group that has to wait to the transactor's thread.
+        A leader that must not wait leaves a group that has to wait to the transactor's thread.
         """
+        # The nested `try` blocks exist for interrupts (Ctrl-C, a signal handler that raises), which can
+        # hit the main thread between any two steps. Three rules hold on every path: a ticket is in
+        # exactly one of `waiting` and the group; a group that was not committed goes back to `waiting`;
+        # the lead is passed on. A guard that defers signals for the length of a commit could replace
+        # these blocks; it would cost two changes of the signal handlers for each commit.
         group: list[Ticket[Any]] = []
-        self._leader = own
+        self._leader = leader
         try:
             with self.turn:
-                self._gather.taken = ()
+                self._gather.group = ()
                 try:
                     if self._pace_s and waits:
                         self._keep_pace()
-                    group = self._take(patient=waits and (own is None or not own.joint))
+                    group = self._take(patient=waits and (leader is None or not leader.joint))
                 except BaseException:
-                    group = list(self._gather.taken)
+                    group = list(self._gather.group)
                     raise
                 began_s = self._gather.began_s = self._clock.seconds()
                 if not group or self._committer.commit_group(group, waits=waits):
@@ -237,33 +244,33 @@ class Transactor:
                     if self._pace_s:
                         self._note_pace(len(group))
                 else:
-                    left, group = group, []
-                    self._put_back(left)
+                    uncommitted, group = group, []
+                    self._put_back(uncommitted)
         except BaseException:
             if self._committer.settled is not group:
-                left, group = group, []
+                uncommitted, group = group, []
                 try:
-                    self._put_back(left)
-                except BaseException:  # interrupted: a second call does what is left
-                    self._put_back(left)
+                    self._put_back(uncommitted)
+                except BaseException:  # interrupted again: the second call does the remaining work
+                    self._put_back(uncommitted)
                     raise
             with self._gate:
-                if own is not None:
-                    self._gather.withdraw(own)
+                if leader is not None:
+                    self._gather.withdraw(leader)
             raise
         finally:
-            # No call stands before the `try`: an interrupt at a call's entry would leave the callers
-            # of a group that was taken without an answer.
+            # No call stands before this `try`: an interrupt at the entry of a call would leave the
+            # callers of the group without an answer.
             try:
                 self._answer(group)
-            except BaseException:  # interrupted: a second call does what is left
+            except BaseException:  # interrupted: the second call does the remaining work
                 self._answer(group)
                 raise
             finally:
                 self._pass_on(len(group))
 
     def _take(self, *, patient: bool) -> list[Ticket[Any]]:
-        """Take the callers that wait; a patient committer gives those of the last group a moment."""
+        """Take the waiting callers; a patient leader first gives the callers of the last group a moment."""
         gather = self._gather
         steps = int(gather.patience_s(others_sleep=False) / GATHER_STEP_S) if patient else 0
         if steps and not gather.is_complete and gather.leading.pays():
@@ -277,9 +284,9 @@ class Transactor:
             return gather.take(self._group_max)
 
     def _keep_pace(self) -> None:
-        """Where each commit costs a request: let callers that come one by one share it.
+        """Delay a commit that costs a request, so that more callers can share the request.
 
-        Callers that only wait for each other's commit are all here by now, and do not wait.
+        Callers that wait only for the commits of each other have all arrived, and cause no delay.
         """
         gather = self._gather
         while len(gather.waiting) < self._paced and self._closed is None:
@@ -288,7 +295,7 @@ class Transactor:
             sleep(PACE_STEP_S)
 
     def _note_pace(self, answered: int) -> None:
-        """A commit is over, and no caller knows yet: those that wait came by themselves meanwhile."""
+        """Note the callers that arrived during a commit, before the callers of that commit are answered."""
         self._paced = min(PACED_MIN, answered + len(self._gather.waiting))
         self._ended_s = self._clock.seconds()
 
@@ -296,7 +303,7 @@ class Transactor:
         self._answered = finish(group)
 
     def _put_back(self, group: list[Ticket[Any]]) -> None:
-        """The committer was interrupted before the commit of its group began: another leads it."""
+        """Return a group that was not committed to the waiting callers, so that another caller leads."""
         with self._gate:
             closed = self._closed
             if closed is None:
@@ -318,12 +325,12 @@ class Transactor:
     # Waiting.
 
     def _await(self, ticket: Ticket[Any]) -> bool:
-        """Wait for the answer; True if the caller is to lead.
+        """Wait for the answer; return True if the caller must lead.
 
-        A caller that batches well first sleeps through the running commit, and is not woken when that
-        is over: its committer has mostly come again by then, and leads for both. A committer that was
-        interrupted before it could pass the lead on leaves none: a caller that has waited for long
-        and finds the turn free leads in its place.
+        A joint caller first naps through the running commit, and is not woken at its end: the leader
+        has usually submitted again by then, and leads for both. An interrupt can hit a leader before
+        the lead is passed on. Therefore a caller that has waited for `ORPHANED_S` and finds the turn
+        free leads in place of the lost leader.
         """
         gather, rested = self._gather, False
         try:
@@ -351,7 +358,7 @@ class Transactor:
         return self._gather.nap_s(self._clock.seconds())
 
     def _await_others(self, ticket: Ticket[Any], *, rested: bool) -> None:
-        """Wait, as the first caller of a group, for the others; the last that wakes, wakes it."""
+        """Wait as the first caller of a group until the group is complete or the time is up."""
         others_sleep = self._answered is not None and not self._answered.awake
         has_waited = rested and not others_sleep
         if has_waited or not ticket.wait(self._gather.patience_s(others_sleep=others_sleep)):
@@ -359,7 +366,7 @@ class Transactor:
                 ticket.lead = self._gather.timeout(ticket).kind == "lead" or ticket.lead
 
     def _abandon(self, ticket: Ticket[Any]) -> None:
-        """The caller was interrupted while it waited: withdraw it, or lead for the others."""
+        """Withdraw a waiting caller after an interrupt, or lead if the group waits for this caller."""
         with self._gate:
             if not ticket.lead:
                 ticket.lead = self._gather.interrupted(ticket) is not None
@@ -367,17 +374,17 @@ class Transactor:
             self._lead(ticket)
 
     def _interrupted(self, ticket: Ticket[Any]) -> None:
-        """Pass the lead on, should the interrupt have hit the code that does."""
+        """Pass the lead on if an interrupt hit the code that should have done so."""
         with self._gate:
             if not ticket.done:
                 self._gather.withdraw(ticket)
         if self._leader is ticket:
             self._pass_on(1)
 
-    # What the gather asks for.
+    # Effects of the gather.
 
     def _wake(self, effect: Effect) -> None:
-        """Wake the caller that leads or gathers next; called under the gate."""
+        """Wake the caller that leads or gathers next; the caller of this method holds the gate."""
         if effect.ticket is not None:
             if effect.kind == "wake to lead":
                 effect.ticket.lead = True
@@ -402,12 +409,12 @@ class Transactor:
 
 
 def fresh(error: MillstreamError) -> MillstreamError:
-    """A copy to raise: one exception object must not be raised on several threads."""
+    """Copy an error before raising it: two threads must not raise the same exception object."""
     return type(error)(error.message, **error.data)
 
 
-def told(error: BaseException, *, sent: bool) -> MillstreamError:
-    """The error that the callers of a failed group get."""
+def error_for_callers(error: BaseException, *, sent: bool) -> MillstreamError:
+    """Return the error that the callers of a failed group get."""
     if isinstance(error, MillstreamError):
         return fresh(error)
     text = f"{type(error).__name__}: {error}"
