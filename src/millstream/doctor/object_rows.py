@@ -12,9 +12,9 @@ from millstream.clock import SystemClock
 from millstream.doctor.examined import Found, Progress
 from millstream.doctor.findings import Findings
 from millstream.engine.slate.examined import ExaminedBucket
-from millstream.engine.sqlite.schema import FORMAT
 from millstream.errors import MillstreamError
 from millstream.format import keys
+from millstream.format.version import FORMAT
 
 _UNRECORDED = {keys.PAYLOAD: "payload", keys.PAYLOAD_BLOCK: "payload_block", keys.DELTA: "delta"}
 """Types without records, which are walked by number."""

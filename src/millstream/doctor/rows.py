@@ -16,6 +16,7 @@ import apsw
 
 from millstream.doctor.examined import Found, Progress
 from millstream.doctor.findings import Findings
+from millstream.engine.sqlite.checks import wants_layer
 from millstream.engine.sqlite.engine import is_open_here
 from millstream.engine.sqlite.file import (
     PAGE_BYTES,
@@ -24,16 +25,15 @@ from millstream.engine.sqlite.file import (
     is_half_made,
     refusal,
 )
-from millstream.engine.sqlite.open_checks import wants_layer
 from millstream.engine.sqlite.pages import checksum_layer, fits, is_verified, plain_layer
 from millstream.engine.sqlite.rows import NUMBERED, TABLES, SqliteSnapshot
-from millstream.engine.sqlite.schema import FORMAT, PREFIX, RECORD, read_schema
+from millstream.engine.sqlite.schema import PREFIX, RECORD, read_schema
 from millstream.engine.sqlite.scrub import CHECKED_COLUMNS, problem_of
-from millstream.engine.sqlite.stale_wal import break_in_log
-from millstream.engine.sqlite.wal import Break, find_break
+from millstream.engine.sqlite.wal import Break, break_in_log, find_break
 from millstream.errors import CannotOpen, CorruptionError
 from millstream.format import keys
 from millstream.format.described import describe
+from millstream.format.version import FORMAT
 
 BUSY_MS = 10_000
 STEPS_PER_TICK = 200_000

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from millstream.clock import Clock
@@ -97,3 +98,38 @@ class DiskSpace:
         self._due_bytes = written_bytes + min(ASKED_BYTES, spare_bytes // WRITTEN_TIMES)
         self._due_s = self._clock.seconds() + ASKED_S
         return None
+
+
+class FolderSpace:
+    """The free space on the disk of a store in a folder (`file:///`).
+
+    SlateDB repeats requests that find the disk full, without end and without an error. So the
+    engine asks the disk before a commit: one without space is refused before it is written, and the
+    handle stays usable.
+    """
+
+    def __init__(self, folder: Path, limits: Limits, clock: Clock) -> None:
+        self._folder, self._reserve_bytes = folder, limits.disk_free_bytes_min
+        self._space = DiskSpace(str(folder), limits, clock, file=lambda: FileSpace(0, 0))
+
+    def shortage(self) -> Shortage | None:
+        """What is missing of the reserve; None if nothing is."""
+        return self._space.shortage(0)
+
+    def check(self, size_bytes: int) -> None:
+        """Refuse with `DiskFull` what would take the part of the reserve that nothing may take."""
+        try:
+            disk = shutil.disk_usage(self._folder)
+        except OSError:
+            return  # the commit itself will tell
+        kept_bytes = min(self._reserve_bytes, disk.total // SHARE) // 4
+        if disk.free - size_bytes < kept_bytes:
+            raise DiskFull(
+                f"the disk of {self._folder} is full: {size_bytes:,} bytes were to be written, "
+                f"{disk.free:,} are free, and {kept_bytes:,} of them are kept in reserve; nothing "
+                "was stored, and reads go on. Make room on the disk: writing then works again "
+                "without a restart",
+                path=str(self._folder),
+                free_bytes=disk.free,
+                reserve_bytes=kept_bytes,
+            )

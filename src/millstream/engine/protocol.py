@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
+from msgspec import Struct
+
 from millstream.engine.commit import Commit, Row
 from millstream.errors import DiskFull, InvalidInput
 from millstream.record import SqlResult
@@ -216,3 +218,91 @@ def no_tables(what: str) -> InvalidInput:
         f"{what} needs an engine with SQL, and this store's has none: open a store in a file "
         "(SQLite), or keep the application's own tables elsewhere"
     )
+
+
+# ---- scrub
+
+Reference = Callable[[bytes, bytes], bytes | None]
+"""From the key and value of a row to the key of another row that must be there too; None: there is none."""
+
+
+class Unsound(Struct, frozen=True):
+    """Something that is not as it was written; a later look at the same place says whether it still is."""
+
+    stage: str
+    at: str
+    """Where a step has to begin to meet it first."""
+    message: str
+
+
+class MissingRow(NamedTuple):
+    """A row that another row needs and that the engine does not have; commits not yet folded may have it."""
+
+    at: str
+    parent: bytes
+    child: bytes
+
+
+class StepBounds(NamedTuple):
+    """Where one step ends."""
+
+    rows: int
+    bytes: int
+    is_over: Callable[[], bool]
+    """Whether the time of the step is used up; asked after each row."""
+
+
+class ScrubStep(NamedTuple):
+    """What one step has read and found."""
+
+    next_at: str | None
+    """Where the next step begins; None at the end of the stage."""
+    rows: int
+    bytes: int
+    fraction: float
+    """How much of the stage lies behind, from 0 to 1; an estimate."""
+    unsound: list[Unsound]
+    missing: list[MissingRow]
+
+
+class Scrubbable(Protocol):
+    """What an engine has beyond `Engine` if it has the ability `scrub`."""
+
+    scrub_share: float
+    """The share of time that a scrub may read for; 0 if it is off."""
+    scrub_stages: tuple[str, ...]
+
+    def scrub(self, stage: str, at: str, bounds: StepBounds, needs: Reference) -> ScrubStep:
+        """Read on in a stage, in one snapshot; an empty place is its beginning.
+
+        Damage is an answer, never an error. Raises `Closed`, `Overloaded` and the like if nothing
+        can be read now.
+        """
+
+    def scrubbed_file(self) -> Path | None:
+        """The file that is read, wherever links lead; None if there is none."""
+
+
+# ---- polling
+
+LOOK_S_MIN = 0.002
+LOOK_S_MAX = 0.010
+
+TURN_S = 0.1
+"""How long one call looks: its caller may have nobody left to tell."""
+
+
+def poll(has_changed: Callable[[], bool], stop: threading.Event) -> bool:
+    """Look every few milliseconds, less often with time; True at the first change.
+
+    False once `stop` is set, or after a while.
+    """
+    waited_s, pause_s = 0.0, LOOK_S_MIN
+    while waited_s < TURN_S:
+        if stop.wait(pause_s):
+            return False
+        if has_changed():
+            return True
+        waited_s += pause_s
+        pause_s = min(pause_s * 1.5, LOOK_S_MAX)
+    return False

@@ -18,9 +18,8 @@ from contextlib import suppress
 from typing import Any, Literal, cast
 
 from millstream.clock import Clock
-from millstream.engine.protocol import Engine
+from millstream.engine.protocol import Engine, Reference, Scrubbable, ScrubStep, StepBounds, Unsound
 from millstream.engine.scrub_notes import FINDINGS_MAX, HeldFinding, Notes, NotesFile
-from millstream.engine.scrub_protocol import Reference, Scrubbable, ScrubStep, StepBounds, Unsound
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.limits import MiB
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from millstream.engine.scrub_protocol import Unsound
+from millstream.engine.protocol import Unsound
 
 SUFFIX = "-scrub"
 """Behind the name of a store's file: the file of its notes."""

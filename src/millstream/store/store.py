@@ -14,9 +14,8 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from millstream.clock import Clock, SystemClock
-from millstream.engine.protocol import Engine, pace_of
+from millstream.engine.protocol import Engine, Reference, pace_of
 from millstream.engine.scrub import Scrub
-from millstream.engine.scrub_protocol import Reference
 from millstream.errors import (
     CannotOpen,
     Closed,

@@ -25,9 +25,10 @@ from millstream.engine.protocol import Engine
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.file import APPLICATION_ID, PAGE_BYTES
 from millstream.engine.sqlite.rows import NUMBERED
-from millstream.engine.sqlite.schema import FORMAT, RECORD, SECOND_INDEX
+from millstream.engine.sqlite.schema import RECORD, SECOND_INDEX
 from millstream.errors import CorruptionError
 from millstream.format import keys
+from millstream.format.version import FORMAT
 from millstream.log.model.cursor_state import CursorState
 from millstream.log.model.head import Head
 from millstream.log.rules import retention

@@ -16,7 +16,6 @@ import pytest
 import millstream
 from millstream.engine.checksum import row_checksum
 from millstream.engine.sqlite.file import APPLICATION_ID
-from millstream.engine.sqlite.schema import FORMAT
 from millstream.errors import (
     CannotOpen,
     CorruptionError,
@@ -24,6 +23,7 @@ from millstream.errors import (
     TooLarge,
 )
 from millstream.format import keys
+from millstream.format.version import FORMAT
 
 MiB = 1024 * 1024
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millstream.engine.slate.prefetch import BYTES_MAX, ReadAhead
+from millstream.engine.slate.rows import BYTES_MAX, ReadAhead
 from millstream.format import keys
 
 ROWS = {keys.payload_block(n * 1_000): b"%d" % n for n in range(200)}

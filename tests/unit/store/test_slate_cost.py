@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from millstream.engine.slate.cost import MONTH_S, Kind, month_usd, requests_of
+from millstream.engine.slate.engine import MONTH_S, Kind, month_usd, requests_of
 
 
 def counted(api: str, number: int, name: str = "slatedb.object_store.request_count") -> object:

@@ -11,8 +11,7 @@ import millstream
 from millstream.doctor import examine
 from millstream.engine.commit import Commit, Spool, SpooledRows
 from millstream.engine.slate.engine import SlateEngine
-from millstream.engine.slate.large_commits import EARLY_BYTES
-from millstream.engine.slate.rows import MARK
+from millstream.engine.slate.rows import EARLY_BYTES, MARK
 from millstream.errors import WriteFailed
 from millstream.format import keys
 from millstream.limits import MiB

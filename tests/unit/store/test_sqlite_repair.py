@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 import millstream
-from millstream.engine.sqlite.wal_repair import repair_log
+from millstream.engine.sqlite.wal import repair_log
 
 
 def test_the_log_is_synced_after_it_was_written_again(

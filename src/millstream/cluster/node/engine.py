@@ -18,19 +18,22 @@ from millstream.cluster.node.member import ClusterMember
 from millstream.cluster.node.snapshots import Exchangeable
 from millstream.cluster.node.table_changes import Recorder
 from millstream.engine.commit import Commit, Row
-from millstream.engine.polling import TURN_S
 from millstream.engine.protocol import (
+    TURN_S,
     Ability,
     Durability,
     Engine,
+    Reference,
+    Scrubbable,
+    ScrubStep,
     Shortage,
     Snapshot,
     SqlWriter,
+    StepBounds,
     WouldWait,
     Writer,
     no_tables,
 )
-from millstream.engine.scrub_protocol import Reference, Scrubbable, ScrubStep, StepBounds
 from millstream.record import SqlResult
 
 

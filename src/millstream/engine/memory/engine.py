@@ -21,8 +21,7 @@ from millstream.engine.checksum import checked, row_checksum
 from millstream.engine.commit import Commit, Row
 from millstream.engine.memory.faults import Crash, Torn
 from millstream.engine.place import IN_MEMORY
-from millstream.engine.polling import poll
-from millstream.engine.protocol import Ability, Durability, Shortage, WouldWait
+from millstream.engine.protocol import Ability, Durability, Shortage, WouldWait, poll
 from millstream.errors import Closed, InvalidInput, OutcomeUnknown
 from millstream.format import keys
 

@@ -3,31 +3,36 @@
 A commit is one batch, and returns when the object store has it. Opening a store to write fences the
 writer before: what that one had not sent fails with `Fenced`, what it had sent is `OutcomeUnknown`,
 and it goes on reading. Readers see the last commit that is durable, and wait for none in flight.
+
+The estimated costs of a month take the prices of Amazon S3 Standard in us-east-1, without traffic to
+other regions.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from millstream.clock import Clock, SystemClock
 from millstream.engine.commit import Commit
-from millstream.engine.polling import poll
-from millstream.engine.protocol import Ability, Durability, Shortage, WouldWait
+from millstream.engine.disk import FolderSpace
+from millstream.engine.protocol import Ability, Durability, Shortage, WouldWait, poll
 from millstream.engine.slate.binding import Binding, bind
-from millstream.engine.slate.commits import check_commits
-from millstream.engine.slate.cost import month_usd, requests_of
-from millstream.engine.slate.free_space import room_of
-from millstream.engine.slate.opener import Opener
 from millstream.engine.slate.options import SlateOptions, options_with
-from millstream.engine.slate.probe import probe, refusal
+from millstream.engine.slate.probe import (
+    check_commits,
+    check_stamp,
+    is_reached,
+    probe,
+    put_stamp,
+    refusal,
+)
 from millstream.engine.slate.reader import Following, no_store, read_manifest
 from millstream.engine.slate.rows import SlateImage, SlateSnapshot
-from millstream.engine.slate.stamp import check_stamp, is_reached, put_stamp
-from millstream.engine.slate.writer import REPLAYED_MAX, Writing
+from millstream.engine.slate.writer import REPLAYED_MAX, Opener, Writing
 from millstream.errors import Closed, CorruptionError, InvalidInput, StoreError, WriteFailed
 from millstream.limits import Limits
 from millstream.objects.address import open_objects, parse_address
@@ -44,6 +49,55 @@ FULL_CLOSE_S = 2.0
 
 LISTED_S = 60.0
 """How long the numbers of a listing are shown."""
+
+Kind = Literal["get", "put", "list", "delete"]
+_KINDS: dict[str, Kind] = {
+    "get": "get",
+    "get_range": "get",
+    "get_ranges": "get",
+    "head": "get",
+    "put": "put",
+    "multipart_init": "put",
+    "multipart_part": "put",
+    "multipart_complete": "put",
+    "list": "list",
+    "list_with_offset": "list",
+    "list_with_delimiter": "list",
+    "delete": "delete",
+}
+
+USD_PER_REQUEST: dict[Kind, float] = {
+    "get": 0.0000004,
+    "put": 0.000005,
+    "list": 0.000005,
+    "delete": 0.0,
+}
+USD_PER_BYTE_AND_MONTH = 0.023 / 1024**3
+MONTH_S = 30 * 24 * 3600.0
+
+COUNTED_S_MIN = 10.0
+"""Before so much time has passed, requests say nothing of a month."""
+
+
+def requests_of(metrics: Iterable[Any]) -> dict[Kind, int]:
+    """How many requests of each kind SlateDB has counted."""
+    found: dict[Kind, int] = dict.fromkeys(USD_PER_REQUEST, 0)
+    for metric in metrics:
+        if metric.name == "slatedb.object_store.request_count":
+            labels = {label.key: label.value for label in metric.labels}
+            kind = _KINDS.get(labels.get("api", ""))
+            if kind is not None:
+                found[kind] += metric.value[0]
+    return found
+
+
+def month_usd(requests: dict[Kind, int], *, elapsed_s: float, stored_bytes: int) -> float:
+    """What a month costs if it goes on as it has since the handle was opened."""
+    usd = stored_bytes * USD_PER_BYTE_AND_MONTH
+    if elapsed_s >= COUNTED_S_MIN:
+        asked = sum(USD_PER_REQUEST[kind] * count for kind, count in requests.items())
+        usd += asked * MONTH_S / elapsed_s
+    return round(usd, 2)
 
 
 class BucketListing(NamedTuple):
@@ -96,7 +150,11 @@ class SlateEngine:
         self._options = options
         self.pace_s = self._options.pace_s
         self._clock = clock or SystemClock()
-        self._room = room_of(self._address, limits or Limits(), self._clock)
+        self._space: FolderSpace | None = None
+        """None for a bucket, whose space is unlimited."""
+        if self._address.scheme == "file":
+            folder = Path(f"/{self._address.prefix}")
+            self._space = FolderSpace(folder, limits or Limits(), self._clock)
         self._binding: Binding = bind()
         self._binding.read_timeout_s = options.read_timeout_s
         self._objects = open_objects(self._binding.module, self._address)
@@ -110,7 +168,7 @@ class SlateEngine:
         self._following: Following | None = None
         self._writing: Writing | None = None
         if not read_only:
-            self._check_room(OPENING_BYTES)
+            self._check_space(OPENING_BYTES)
             probe(self.objects)
         replayed = self._check_stored(may_create=create and not read_only)
         if read_only:
@@ -167,7 +225,7 @@ class SlateEngine:
 
     def shortage(self) -> Shortage | None:
         """Whether the disk of a folder has too little room; a bucket has no end."""
-        return None if self._room is None else self._room.shortage()
+        return None if self._space is None else self._space.shortage()
 
     def folder(self) -> Path | None:
         """There is no disk."""
@@ -179,7 +237,7 @@ class SlateEngine:
             return
         # SlateDB repeats what is refused without end, and does not say why; the object store does.
         if self._writing.ending == "doubtful":
-            self._check_room(OPENING_BYTES)
+            self._check_space(OPENING_BYTES)
             if why := refusal(self.objects):
                 raise WriteFailed(why)
         try:
@@ -243,13 +301,13 @@ class SlateEngine:
 
     def _commit(self, commit: Commit) -> None:
         assert self._writing is not None
-        if self._room is not None:
-            self._room.check(commit.size_bytes())
+        if self._space is not None:
+            self._space.check(commit.size_bytes())
         self._writing.commit(commit)
 
-    def _check_room(self, size_bytes: int) -> None:
-        if self._room is not None:
-            self._room.check(size_bytes)
+    def _check_space(self, size_bytes: int) -> None:
+        if self._space is not None:
+            self._space.check(size_bytes)
 
     def _check_stored(self, *, may_create: bool) -> int:
         """Refuse what is no store, or has lost commits; a store that is created gets its stamp.
@@ -279,7 +337,7 @@ class SlateEngine:
             recorder=self._recorder,
             opener=Opener(self.objects),
             replayed=replayed,
-            repeats_max=None if self._room is None else FOLDER_REPEATS,
+            repeats_max=None if self._space is None else FOLDER_REPEATS,
         )
 
     def _image(self) -> SlateImage:

@@ -7,11 +7,10 @@ from typing import Any
 
 from millstream.clock import SystemClock
 from millstream.engine.slate.binding import bind
-from millstream.engine.slate.commits import find_replayed
 from millstream.engine.slate.options import SlateOptions
+from millstream.engine.slate.probe import check_stamp, find_replayed, is_reached
 from millstream.engine.slate.reader import Following, no_store, read_manifest
 from millstream.engine.slate.rows import SlateImage, SlateSnapshot, reading, value_of
-from millstream.engine.slate.stamp import check_stamp, is_reached
 from millstream.errors import CorruptionError
 from millstream.objects.address import open_objects, parse_address
 from millstream.objects.folder import STAGED, ListedObject, ObjectFolder

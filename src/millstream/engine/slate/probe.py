@@ -1,19 +1,37 @@
-"""The probe: whether an object store keeps the two promises by which only one writer can be.
+"""Checks of a bucket before SlateDB opens it: conditional requests, format, missing commits.
 
-    put_if_absent    an object that is there is not created again: a fenced writer cannot write
-    if_match         an object is replaced only if it is the one that was read: a lease has one holder
+Conditional requests. Two promises of an object store allow only one writer:
 
-Some stores that imitate S3 ignore these conditions without a word. A store on one of them would lose
-what two writers acknowledge, so it is refused before anything is written.
+    put_if_absent    an object that exists is not created again: a fenced writer cannot write
+    if_match         an object is replaced only if its tag still matches: a lease has one holder
+
+Some stores that imitate S3 ignore these conditions silently. Two writers there would overwrite
+each other's acknowledged commits, so `probe` refuses them before anything is written.
+
+Format. The object `format` below the store's prefix names the format of the rows, as JSON:
+
+    format      integer     the same number as in the header of a file
+
+It is put before the store is created and never changed. A bucket of a newer format, or a SlateDB
+database of another program, is refused before anything in it is read or written.
+
+Missing commits. SlateDB numbers the objects of its write-ahead log without a gap, and guesses
+the last number by a few requests. It may take a gap for the end, continue there, and silently drop
+the commits behind the gap. So a store with a gap is refused. Opening replays these commits with two
+requests each; a writer compacts them into one object first if they are many.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from millstream.errors import CannotOpen, StoreError
+import msgspec
+
+from millstream.errors import CannotOpen, CorruptionError, StoreError
+from millstream.format.version import FORMAT
 from millstream.objects.folder import ObjectFolder
 
 T = TypeVar("T")
@@ -85,3 +103,108 @@ def _refused(objects: ObjectFolder, test: str, what: str) -> CannotOpen:
         path=place,
         test=test,
     )
+
+
+FORMAT_OBJECT = "format"
+
+
+class FormatNote(msgspec.Struct, frozen=True):
+    """What the object says."""
+
+    format: int
+
+
+def put_stamp(objects: ObjectFolder) -> None:
+    """Mark a prefix as that of a store which is about to be created."""
+    objects.create(FORMAT_OBJECT, msgspec.json.encode(FormatNote(FORMAT)))
+
+
+def is_stamped(objects: ObjectFolder) -> bool:
+    """Whether a prefix is marked; `CannotOpen` if it is by what we cannot read."""
+    found = objects.get(FORMAT_OBJECT)
+    if found is None:
+        return False
+    try:
+        stamp = msgspec.json.decode(found.data, type=FormatNote)
+    except msgspec.DecodeError as error:
+        raise _not_opened(
+            objects, f"its object `{FORMAT_OBJECT}` is not readable: {error}"
+        ) from error
+    if stamp.format != FORMAT:
+        raise _not_opened(
+            objects,
+            f"it has format {stamp.format}, and this Millstream knows format {FORMAT}; "
+            "upgrade Millstream to open it",
+        )
+    return True
+
+
+def is_reached(objects: ObjectFolder) -> bool:
+    """Whether a prefix is marked; `StoreError` at once if the bucket refuses us, or is not there.
+
+    SlateDB would repeat its question without end, and not say why.
+    """
+    if is_stamped(objects):
+        return True
+    next(iter(objects.list()), None)
+    return False
+
+
+def check_stamp(objects: ObjectFolder) -> None:
+    """Refuse a database whose prefix is not marked as a store's."""
+    if not is_stamped(objects):
+        raise _not_opened(
+            objects,
+            f"it holds a SlateDB database, but its object `{FORMAT_OBJECT}` is missing: it is no store of "
+            "Millstream's; use another prefix",
+        )
+
+
+def _not_opened(objects: ObjectFolder, why: str) -> CannotOpen:
+    place = objects.address.text
+    return CannotOpen(f"{place} cannot be opened: {why}", path=place)
+
+
+_WAL_OBJECT = re.compile(r"wal/([0-9]{20})\.sst")
+
+
+class Replayed(NamedTuple):
+    """The commits that the next writer replays."""
+
+    commits: int
+    missing: list[str]
+    """The names of objects that are missing between others."""
+
+
+def find_replayed(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> Replayed:
+    """Look which commits are not gathered yet.
+
+    The manifest is read after the listing: commits that are gathered meanwhile are not needed any
+    more.
+    """
+    found = [_WAL_OBJECT.fullmatch(one.name) for one in objects.list("wal")]
+    numbers = {int(name[1]) for name in found if name is not None}
+    manifest = read_manifest() if numbers else None
+    if manifest is None:
+        return Replayed(0, [])
+    needed = range(manifest.replay_after_wal_id + 1, max(numbers) + 1)
+    missing = [f"wal/{number:020}.sst" for number in needed if number not in numbers]
+    return Replayed(len(needed), missing)
+
+
+def check_commits(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> int:
+    """Refuse a store that has lost commits between others; `CorruptionError` names the first.
+
+    Returns how many commits are not gathered yet.
+    """
+    commits, missing = find_replayed(objects, read_manifest)
+    if missing:
+        place = objects.address.text
+        raise CorruptionError(
+            f"{place} has lost commits: {len(missing)} objects are missing, and {missing[0]} is the "
+            "first of them; nothing was changed. `millstream doctor` names them all; restore them, "
+            "if the bucket keeps versions",
+            what="object",
+            where=missing[0],
+        )
+    return commits

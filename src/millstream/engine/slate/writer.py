@@ -5,22 +5,40 @@ open        nothing                                    -                   -
 doubtful    no answer, or SlateDB has ended itself     `Recovering`        `recover`
 fenced      another process writes now                 `Fenced`            opening the store again
 closed      the engine was closed                      `Closed`            -
+
+SlateDB gives each writer that opens a store the next epoch, also if opening then fails. Epochs have
+no names: a newer epoch may come from a failed try of this handle, or from another process. So each
+handle puts its name into the object `writer` below the store's prefix before it opens the store:
+
+    name        text        a random name of one handle
+
+A handle whose opening failed reads that object to learn which of the two happened.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
+import msgspec
+
 from millstream.engine.commit import Commit
 from millstream.engine.slate.binding import Binding, run
-from millstream.engine.slate.large_commits import dropping_batch, early_batches, early_part
-from millstream.engine.slate.opener import Opener
 from millstream.engine.slate.options import OPEN_S_MAX, SlateOptions
 from millstream.engine.slate.reader import cannot_open
-from millstream.engine.slate.rows import MARK, Deltas, SlateImage, fill, read_error
+from millstream.engine.slate.rows import (
+    MARK,
+    Deltas,
+    SlateImage,
+    dropping_batch,
+    early_batches,
+    early_part,
+    fill,
+    read_error,
+)
 from millstream.errors import (
     CannotOpen,
     Fenced,
@@ -29,6 +47,10 @@ from millstream.errors import (
     StoreError,
     WriteFailed,
 )
+from millstream.objects.folder import ObjectFolder
+
+WRITER_OBJECT = "writer"
+
 
 Ending = Literal["open", "doubtful", "fenced", "closed"]
 
@@ -55,6 +77,29 @@ killed again and again before its own commits are enough would else leave more t
 GATHERING_S = 10.0
 """How long opening waits for that. SlateDB goes on gathering behind it: it may have to merge objects
 first."""
+
+
+class WriterNote(msgspec.Struct, frozen=True):
+    """What the object says."""
+
+    name: str
+
+
+class Opener:
+    """One handle that opens a store to write, as other handles see it."""
+
+    def __init__(self, objects: ObjectFolder) -> None:
+        self._objects = objects
+        self._note = msgspec.json.encode(WriterNote(secrets.token_hex(16)))
+
+    def sign(self) -> None:
+        """Say that this handle is about to open the store."""
+        self._objects.put(WRITER_OBJECT, self._note)
+
+    def is_last(self) -> bool:
+        """Whether no other handle has said so since; `StoreError` if it cannot be known."""
+        found = self._objects.get(WRITER_OBJECT)
+        return found is not None and found.data == self._note
 
 
 class Writing:

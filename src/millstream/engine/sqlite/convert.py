@@ -20,11 +20,11 @@ from typing import NamedTuple
 import apsw
 
 from millstream.engine.disk import full
+from millstream.engine.sqlite.checks import Heard, check_all, complete, layer_for
 from millstream.engine.sqlite.file import damaged, explained, inspect, is_damage
-from millstream.engine.sqlite.open_checks import Heard, check_all, complete, layer_for
 from millstream.engine.sqlite.pages import RESERVED_BYTES, plain_layer
 from millstream.engine.sqlite.schema import read_schema
-from millstream.engine.sqlite.stale_wal import break_in_log
+from millstream.engine.sqlite.wal import break_in_log
 from millstream.errors import CannotOpen, CorruptionError, MillstreamError
 
 BUSY_MS = 1_000

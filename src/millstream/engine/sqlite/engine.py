@@ -25,10 +25,17 @@ import apsw
 
 from millstream.clock import Clock, SystemClock
 from millstream.engine.disk import DiskSpace, FileSpace, full
-from millstream.engine.polling import poll
-from millstream.engine.protocol import Ability, Durability, Shortage
-from millstream.engine.scrub_protocol import Reference, ScrubStep, StepBounds
+from millstream.engine.protocol import (
+    Ability,
+    Durability,
+    Reference,
+    ScrubStep,
+    Shortage,
+    StepBounds,
+    poll,
+)
 from millstream.engine.sqlite.checkpoint import Checkpoints
+from millstream.engine.sqlite.checks import check_pages, layer_for, settle_file
 from millstream.engine.sqlite.convert import convert_file, was_touched
 from millstream.engine.sqlite.copy import PagesCopied, copy_file, exchange_file
 from millstream.engine.sqlite.file import (
@@ -47,17 +54,13 @@ from millstream.engine.sqlite.file import (
 )
 from millstream.engine.sqlite.identity import Home, size_of
 from millstream.engine.sqlite.lock import still_locked
-from millstream.engine.sqlite.open_checks import layer_for, settle_file
 from millstream.engine.sqlite.options import SqliteOptions, fitted
-from millstream.engine.sqlite.page_check import check_pages
 from millstream.engine.sqlite.pages import checksum_layer, is_verified
 from millstream.engine.sqlite.pool import PooledSnapshot, ReaderPool
 from millstream.engine.sqlite.rows import SqliteReader, SqliteWriter
 from millstream.engine.sqlite.schema import read_schema
 from millstream.engine.sqlite.scrub import STAGES, scrub_step
-from millstream.engine.sqlite.stale_wal import break_beside_writers
-from millstream.engine.sqlite.wal import step_bytes
-from millstream.engine.sqlite.wal_repair import repair_log
+from millstream.engine.sqlite.wal import break_beside_writers, repair_log, step_bytes
 from millstream.engine.sqlite.wal_space import LogRoom
 from millstream.errors import (
     CannotOpen,

@@ -30,8 +30,9 @@ from millstream.engine.sqlite.header import (
     page_count_of,
 )
 from millstream.engine.sqlite.pages import RESERVED_BYTES, is_layered
-from millstream.engine.sqlite.schema import FORMAT, create_schema, has_tables
+from millstream.engine.sqlite.schema import create_schema, has_tables
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput, MillstreamError
+from millstream.format.version import FORMAT
 
 APPLICATION_ID = 0x4D494C4C
 """'MILL', where SQLite keeps a file's owner."""

@@ -6,9 +6,25 @@ connection opens whatever has the name by then, and shares the index of the writ
 it. So writers, and readers as well, look every few milliseconds whether the names still lead to the
 files that were opened.
 
-Whether another file was copied over this one is looked at beside that (`sqlite_contents`).
+While a file is open, the operating system gives its inode number to no other file. So the number
+is enough to recognise the file.
 
-While a file is open the number of its inode is not given to another one, so numbers are enough.
+A copy into the same file (`cp other.db store.db`) keeps the name and the inode. SQLite does not
+notice the copy: it goes on with the index of its write-ahead log, and mixes the pages of two files.
+In write-ahead mode only checkpoints change the file. So its header is read only when the time stamp
+has changed (`Contents`):
+
+    observation                                    why SQLite never causes it
+    the header is not that of an SQLite file       SQLite writes the same marks each time
+    the change counter is lower than before        SQLite only counts up
+    the file is larger than before and than the    a checkpoint writes only pages of the database
+    database
+    the file is smaller than before and than the   the database does not shrink
+    database
+
+The database does shrink where another tool runs `VACUUM`, which counts the version of the schema up,
+or has set `auto_vacuum`. The size is not compared then. A file of exactly the expected size with a
+higher counter passes.
 """
 
 from __future__ import annotations
@@ -18,8 +34,56 @@ import os
 import apsw
 
 from millstream.clock import Clock
-from millstream.engine.sqlite.contents import Contents
+from millstream.engine.sqlite.header import HEADER_BYTES, MAGIC
 from millstream.errors import StoreGone
+
+TRIES = 3
+"""How often the file is looked at before it is taken for another: its header may be written just now."""
+
+
+class Contents:
+    """The file as it was when it was looked at last."""
+
+    __slots__ = ("_bytes", "_counter", "_schema", "_stamp", "is_foreign")
+
+    def __init__(self) -> None:
+        self._stamp = (0, 0)
+        self._bytes = self._counter = self._schema = 0
+        self.is_foreign = False
+        """Whether another file was found to have been copied over it: that stays so."""
+
+    def check(self, found: os.stat_result, connection: apsw.Connection) -> bool:
+        """Whether the file, as `stat` has just shown it, is what SQLite has written."""
+        stamp = found.st_mtime_ns, found.st_size
+        if stamp != self._stamp and not self.is_foreign:
+            if any(self._fits(found.st_size, connection) for _ in range(TRIES)):
+                self._stamp, self._bytes = stamp, found.st_size
+            else:
+                self.is_foreign = True
+        return not self.is_foreign
+
+    def _fits(self, size: int, connection: apsw.Connection) -> bool:
+        try:
+            _, header = connection.read("main", 0, 0, HEADER_BYTES)
+            pages, page_bytes, schema, shrinks = (
+                connection.pragma(name)
+                for name in ("page_count", "page_size", "schema_version", "auto_vacuum")
+            )
+        except apsw.Error:
+            return True  # the transaction itself will tell
+        counter = int.from_bytes(header[24:28], "big")
+        if header[:16] != MAGIC or counter < self._counter:
+            return False
+        may_shrink = shrinks or schema > self._schema
+        if self._bytes and not may_shrink and not self._may_become(size, pages * page_bytes):
+            return False
+        self._counter, self._schema = counter, schema
+        return True
+
+    def _may_become(self, size: int, database_bytes: int) -> bool:
+        """Whether a checkpoint can have left the file with this size."""
+        return min(self._bytes, database_bytes) <= size <= max(self._bytes, database_bytes)
+
 
 ASKED_S = 0.01
 """How long an answer holds while all is well: to ask takes about as long as a tenth of a commit."""

@@ -28,11 +28,9 @@ import msgspec
 from millstream.engine.checksum import row_checksum
 from millstream.engine.sqlite.pages import RESERVED_BYTES
 from millstream.errors import CannotOpen, CorruptionError
+from millstream.format.version import FORMAT
 
 PREFIX = "millstream_"
-FORMAT = 1
-"""The version of the rows; a store with a higher one is left alone."""
-
 RECORD = f"{PREFIX}record"
 DELTA = f"{PREFIX}delta"
 FIRST_INDEX = f"sqlite_autoindex_{RECORD}_1"

@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 
 from millstream.engine.checksum import row_checksum
-from millstream.engine.scrub_protocol import MissingRow, Reference, ScrubStep, StepBounds, Unsound
+from millstream.engine.protocol import MissingRow, Reference, ScrubStep, StepBounds, Unsound
 from millstream.engine.sqlite.file import is_damage, reason_of
 from millstream.engine.sqlite.rows import NUMBERED
 from millstream.engine.sqlite.schema import FIRST_INDEX, RECORD, SECOND_INDEX

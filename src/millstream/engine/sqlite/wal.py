@@ -17,10 +17,21 @@ does.
 
     header  32 bytes, big-endian: magic, version, page size, sequence, two salts, two checksums
     frame   24 bytes: page, size of the file after a commit or 0, two salts, two checksums; then the page
+
+Another process may be writing to a log that a dead process has left. A half-written frame is no
+damage there, so a break counts only if it is still there while no process has the turn to write
+(`break_beside_writers`).
+
+After a failed sync the operating system may mark pages as clean that never reached the disk. A later
+sync then succeeds without them, and a power cut would lose them with every commit behind them. So
+`repair_log` checks all frames, writes them again in place with the same bytes, and syncs them. It
+cuts off everything behind the last commit: a commit that failed could otherwise come back after a
+crash, although readers have seen that it is missing. Readers see no difference.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import sys
@@ -29,7 +40,9 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from millstream.engine.sqlite.file import PAGE_BYTES
+import apsw
+
+from millstream.engine.sqlite.file import PAGE_BYTES, close_connection, damaged
 from millstream.engine.sqlite.header import is_page_size
 from millstream.engine.sqlite.pages import is_one_bit, sums
 
@@ -240,3 +253,78 @@ class _Log:
 
 def _distance(one: Salts, other: Salts) -> int:
     return (one[0] ^ other[0]).bit_count() + (one[1] ^ other[1]).bit_count()
+
+
+def break_in_log(
+    path: Path, connection: apsw.Connection, is_written: Callable[[], bool] = lambda: False
+) -> Break | None:
+    """Where the log of a file cuts off acknowledged commits; SQLite has looked at its first part.
+
+    `is_written` says whether a living process has the turn to write.
+    """
+    noop = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", None)
+
+    def count_known() -> int:
+        return 0 if noop is None else max(0, connection.wal_checkpoint(mode=noop)[0])
+
+    return find_break(Path(f"{path}-wal"), count_known, is_written)
+
+
+def break_beside_writers(
+    path: Path, connection: apsw.Connection, connect: Callable[[], apsw.Connection]
+) -> Break | None:
+    """As `break_in_log`, while other processes may write; `connect` makes further connections."""
+    if break_in_log(path, connection, lambda: _is_written(connect())) is None:
+        return None
+    other = connect()
+    try:
+        other.execute("BEGIN IMMEDIATE")  # another process may have been writing just now
+        return break_in_log(path, connection)
+    finally:
+        close_connection(other, checkpoint=False)
+
+
+def _is_written(other: apsw.Connection) -> bool:
+    """Whether a process has the turn to write: that ends with the process."""
+    try:
+        other.set_busy_handler(None)
+        other.execute("BEGIN IMMEDIATE")
+    except apsw.BusyError:
+        return True
+    finally:
+        close_connection(other, checkpoint=False)
+    return False
+
+
+CHUNK_BYTES = 1 << 20
+
+
+def repair_log(path: Path, *, turn: apsw.Connection, other: apsw.Connection) -> None:
+    """Make the log of a file durable again; `turn` keeps writers out while `other` looks.
+
+    Raises `CorruptionError` if frames of commits are missing, and `OSError` if the disk still fails.
+    """
+    turn.execute("BEGIN IMMEDIATE")
+    mode = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", apsw.SQLITE_CHECKPOINT_PASSIVE)
+    frames = max(0, other.wal_checkpoint(mode=mode)[0])
+    log = Path(f"{path}-wal")
+    sound = count_sound(log) if frames else 0
+    if sound < frames:
+        raise damaged(
+            path, f"only {sound:,} of {frames:,} frames of the write-ahead log are as written"
+        )
+    step = step_bytes(turn.pragma("page_size"))
+    _write_again(log, HEADER_BYTES + frames * step if frames else 0)
+
+
+def _write_again(log: Path, kept_bytes: int) -> None:
+    """Cut a file, then write what is left of it in place, and sync it."""
+    with log.open("r+b", buffering=0) as file:
+        file.truncate(kept_bytes)
+        for place in range(0, kept_bytes, CHUNK_BYTES):
+            file.seek(place)
+            data = file.read(min(CHUNK_BYTES, kept_bytes - place))
+            file.seek(place)
+            if file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file.fileno())

@@ -31,7 +31,6 @@ from millstream.engine.sqlite.pages import (
 from millstream.engine.sqlite.rows import NUMBERED
 from millstream.engine.sqlite.schema import (
     DELTA,
-    FORMAT,
     RECORD,
     Schema,
     complete_schema,
@@ -40,6 +39,7 @@ from millstream.engine.sqlite.schema import (
 )
 from millstream.errors import CannotOpen, CorruptionError
 from millstream.format import keys
+from millstream.format.version import FORMAT
 
 Heard = Callable[[str, int, int], None]
 """Told the stage, how many rows are done, and of how many; 0 if that is not known."""
@@ -180,3 +180,26 @@ def _write(connection: apsw.Connection, change: Callable[[], None]) -> None:
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+STEPS_PER_LOOK = 10_000
+"""Of SQLite's machine, between two looks whether to stop."""
+
+
+def check_pages(connection: apsw.Connection, stop: Callable[[], bool], *, place: str) -> bool:
+    """Read all tables and indexes, the application's own too; False if it was stopped.
+
+    A page whose checksum does not fit is an error of SQLite; what else is wrong with the trees, and
+    a row whose checksum does not fit, raises `CorruptionError`.
+    """
+    connection.set_progress_handler(stop, STEPS_PER_LOOK)
+    try:
+        found = connection.execute("PRAGMA integrity_check(1)").fetchall()
+        check_rows(connection)
+    except apsw.InterruptError:
+        return False
+    finally:
+        connection.set_progress_handler(None)
+    if found != [("ok",)]:
+        raise CorruptionError(f"{place} is damaged: {found[0][0]}", what="file", where=place)
+    return True
