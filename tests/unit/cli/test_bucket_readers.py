@@ -17,7 +17,7 @@ import millstream
 from millstream import Millstream
 from millstream.cli import app
 from millstream.cli.names import completed
-from millstream.engine.slate.binding import bind
+from millstream.engine.slate.fast_binding import bind
 from millstream.engine.slate.options import SlateOptions
 from millstream.engine.slate.reader import read_manifest
 from millstream.errors import Fenced, OutcomeUnknown

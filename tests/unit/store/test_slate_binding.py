@@ -11,15 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.engine.slate.binding import (
-    FAST,
-    Binding,
-    FastBinding,
-    bind,
-    check_version,
-    load,
-    run,
-)
+from millstream.engine.slate.binding import Binding, check_version, load, run
+from millstream.engine.slate.fast_binding import FAST_RELEASES, FastBinding, bind
 from millstream.engine.slate.rows import SlateImage, SlateSnapshot
 from millstream.errors import CannotOpen, StoreError
 
@@ -83,7 +76,18 @@ def test_values_of_any_size_pass_the_fast_path(module: Any, database: Any, size:
 
 def test_the_pinned_version_takes_the_fast_path() -> None:
     assert type(bind()) is FastBinding
-    assert "0.17.0" in FAST
+    assert "0.17.0" in FAST_RELEASES
+
+
+def test_another_release_is_bound_by_public_names_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fast_binding, "FAST_RELEASES", frozenset({"0.0.1"}))
+
+    assert type(bind()) is Binding
+
+    assert "slow_binding release=0." in caplog.text
+    assert "fast_releases=0.0.1" in caplog.text
 
 
 @pytest.mark.parametrize("version", ["0.8.2", "0.13.9", "0.9"])

@@ -9,14 +9,14 @@ import apsw
 import pytest
 
 import millstream
-from millstream.engine.sqlite.wal import FRAME_BYTES, HEADER_BYTES, count_sound, find_break
-from millstream.engine.sqlite.wal_space import (
+from millstream.engine.sqlite.checkpoint import (
     AHEAD_BYTES,
     LARGE_BYTES,
     LOW_BYTES,
     START_BYTES,
-    LogRoom,
+    WalPreallocation,
 )
+from millstream.engine.sqlite.wal import FRAME_BYTES, HEADER_BYTES, count_sound, find_break
 
 VALUE = bytes(1_000)
 MANY = 60
@@ -104,7 +104,7 @@ def test_what_others_write_and_cut_is_never_written_over(tmp_path: Path) -> None
 def test_a_file_that_cannot_be_made_longer_is_no_error(tmp_path: Path, wrong: str) -> None:
     if wrong == "a folder":
         (tmp_path / "a.db-wal").mkdir()
-    room = LogRoom(str(tmp_path / "a.db"))
+    room = WalPreallocation(str(tmp_path / "a.db"))
     for pages in range(100, 105):
         room.note(pages, STEP_BYTES)
         room.ensure()

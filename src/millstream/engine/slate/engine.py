@@ -20,7 +20,8 @@ from millstream.clock import Clock, SystemClock
 from millstream.engine.commit import Commit
 from millstream.engine.disk import FolderSpace
 from millstream.engine.protocol import Ability, Durability, Shortage, WouldWait, poll
-from millstream.engine.slate.binding import Binding, bind
+from millstream.engine.slate.binding import Binding
+from millstream.engine.slate.fast_binding import bind
 from millstream.engine.slate.options import SlateOptions, options_with
 from millstream.engine.slate.probe import (
     check_commits,

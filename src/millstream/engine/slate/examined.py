@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from millstream.clock import SystemClock
-from millstream.engine.slate.binding import bind
+from millstream.engine.slate.fast_binding import bind
 from millstream.engine.slate.options import SlateOptions
 from millstream.engine.slate.probe import check_stamp, find_replayed, is_reached
 from millstream.engine.slate.reader import Following, no_store, read_manifest

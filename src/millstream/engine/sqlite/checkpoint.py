@@ -1,21 +1,45 @@
-"""Checkpoints: when SQLite's write-ahead log is copied into the file, and started anew.
+"""Checkpoints of SQLite's write-ahead log (WAL): when it is copied, restarted, and preallocated.
 
-A log that is written from its start again is synced faster than one that grows. Where writers leave
-little behind while it is copied, it is started anew each time. Where they are too fast for that, it
-first grows to its most.
+A WAL that is written from its start again is synced faster than one that grows. Where writers add
+little while it is copied, it is restarted each time. Where they are too fast for that, it first grows
+to its maximum.
+
+Preallocation. The file of a WAL that grows has its new size and blocks synced with every commit.
+Measured on ext4: a page written behind the end of the file is durable after 125 µs, a page written
+over zeros after 58 µs (2026-11). So `WalPreallocation` adds many zeros at once, as part of a commit.
+SQLite takes a WAL to end at the first frame that does not continue the chain of checksums. Zeros never
+continue it, and a restarted WAL has old frames there anyway.
+
+These are writes into another program's file, so their gain was measured again. Without the zeros,
+`bench core --only publish_one` falls from 0.68 to 0.55 of the speed of a raw file (medians of four
+runs in turns on a busy machine), and its median latency rises from 0.4 to 3.8 ms (2026-11).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import apsw
 
 from millstream.engine.sqlite.options import SqliteOptions
+from millstream.engine.sqlite.wal import HEADER_BYTES
 
 COPIES_MAX = 4
 """How often the log is copied beside running writers before they are kept out for the rest."""
+
+START_BYTES = 64 * 1024
+"""A shorter WAL is not preallocated: most stores that are opened write little."""
+
+AHEAD_BYTES = 512 * 1024
+"""Zeros that one preallocation adds."""
+
+LOW_BYTES = 16 * 1024
+"""Preallocated bytes below which the next preallocation is made; most commits are smaller."""
+
+LARGE_BYTES = 64 * 1024
+"""A commit of this size is followed by no preallocation: the zeros would cost too much beside it."""
 
 Copy = Callable[[int], tuple[int, int] | None]
 """A checkpoint in one of SQLite's modes: bytes in the log, and bytes copied; None if it was busy."""
@@ -70,3 +94,43 @@ class Checkpoints:
     def _note(self, done: tuple[int, int] | None) -> None:
         if done is not None:
             self.wal_bytes, self._copied_bytes = done
+
+
+class WalPreallocation:
+    """How far one process knows the file of the WAL to reach, and where the WAL ends in it.
+
+    The writer calls it inside its transaction, so no process writes a frame meanwhile.
+    """
+
+    __slots__ = ("_end", "_grown", "_path", "_size")
+
+    def __init__(self, path: str) -> None:
+        self._path = f"{path}-wal"
+        self._end = self._grown = 0
+        self._size = START_BYTES
+
+    def note(self, pages: int, step_bytes: int) -> None:
+        """Note the size of the WAL after a commit: its pages, and the bytes of a frame and page."""
+        end = HEADER_BYTES + pages * step_bytes
+        if end < self._end:
+            self._size = 0  # the WAL was started anew, and its file may have been cut
+        self._grown = end - self._end
+        self._end = end
+
+    def ensure(self) -> None:
+        """Before a commit, make the file reach beyond the commit, as a rule."""
+        if self._end + LOW_BYTES > self._size and self._grown < LARGE_BYTES:
+            self._extend()
+
+    def _extend(self) -> None:
+        try:
+            file = os.open(self._path, os.O_WRONLY)
+            try:
+                size = os.fstat(file).st_size
+                if self._end >= START_BYTES - LOW_BYTES and size < self._end + LOW_BYTES:
+                    size += os.pwrite(file, bytes(AHEAD_BYTES), size)
+            finally:
+                os.close(file)
+        except OSError:
+            size = self._end + AHEAD_BYTES  # the disk may be full: the commit itself will tell
+        self._size = max(size, START_BYTES)

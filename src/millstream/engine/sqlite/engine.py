@@ -34,7 +34,7 @@ from millstream.engine.protocol import (
     StepBounds,
     poll,
 )
-from millstream.engine.sqlite.checkpoint import Checkpoints
+from millstream.engine.sqlite.checkpoint import Checkpoints, WalPreallocation
 from millstream.engine.sqlite.checks import check_pages, layer_for, settle_file
 from millstream.engine.sqlite.convert import convert_file, was_touched
 from millstream.engine.sqlite.copy import PagesCopied, copy_file, exchange_file
@@ -61,7 +61,6 @@ from millstream.engine.sqlite.rows import SqliteReader, SqliteWriter
 from millstream.engine.sqlite.schema import read_schema
 from millstream.engine.sqlite.scrub import STAGES, scrub_step
 from millstream.engine.sqlite.wal import break_beside_writers, repair_log, step_bytes
-from millstream.engine.sqlite.wal_space import LogRoom
 from millstream.errors import (
     CannotOpen,
     CorruptionError,
@@ -132,7 +131,7 @@ class SqliteEngine:
         self._writer: SqliteWriter | None = None
         self._tender: apsw.Connection | None = None
         self._scrubber: apsw.Connection | None = None
-        self._log_room = LogRoom(os.path.realpath(self.path)) if vfs is None else None
+        self._preallocation = WalPreallocation(os.path.realpath(self.path)) if vfs is None else None
         """None if SQLite reaches files by another layer, which has to see every write."""
         self._real_path = os.path.realpath(self.path)
         folder = os.path.dirname(self._real_path)
@@ -384,16 +383,18 @@ class SqliteEngine:
         self._home.check_contents(connection)
         sync_folder(self.path)  # SQLite has made the log by now, if there was none
         connection.set_wal_hook(self._on_wal)
-        room = None if self.durability == "relaxed" else self._log_room
-        writer = SqliteWriter(connection, busy=self._busy(), refused=self._refused, room=room)
+        preallocation = None if self.durability == "relaxed" else self._preallocation
+        writer = SqliteWriter(
+            connection, busy=self._busy(), refused=self._refused, preallocation=preallocation
+        )
         writer.on_damage = self._tell_damage
         writer.is_twofold = self._is_twofold
         return writer
 
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self.commits += 1
-        if self._log_room is not None:
-            self._log_room.note(pages, step_bytes(self._page_bytes))
+        if self._preallocation is not None:
+            self._preallocation.note(pages, step_bytes(self._page_bytes))
         due = self._checkpoints.committed(pages * self._page_bytes)
         if due and self.on_upkeep_due is not None:
             self.on_upkeep_due()

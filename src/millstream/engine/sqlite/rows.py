@@ -21,10 +21,10 @@ from millstream.engine.checksum import checked, row_checksum
 from millstream.engine.commit import Commit, Row
 from millstream.engine.disk import full
 from millstream.engine.protocol import WouldWait
+from millstream.engine.sqlite.checkpoint import WalPreallocation
 from millstream.engine.sqlite.file import explained, is_damage
 from millstream.engine.sqlite.schema import DELTA, FIRST_INDEX, PREFIX, RECORD, SECOND_INDEX
 from millstream.engine.sqlite.sql import NOT_SQL, Authorizer, Parameters, may_read, may_write, run
-from millstream.engine.sqlite.wal_space import LogRoom
 from millstream.errors import (
     CorruptionError,
     InvalidInput,
@@ -229,10 +229,10 @@ class SqliteWriter(SqliteReader):
         *,
         busy: Callable[[int], bool],
         refused: Callable[[apsw.Error], MillstreamError],
-        room: LogRoom | None = None,
+        preallocation: WalPreallocation | None = None,
     ) -> None:
         super().__init__(connection)
-        self._room = room
+        self._preallocation = preallocation
         self.waits = True
         """Whether the next transaction waits for a lock that another process has."""
         connection.set_busy_handler(lambda attempt: self.waits and busy(attempt))
@@ -302,8 +302,8 @@ class SqliteWriter(SqliteReader):
             newest = self._put(commit.rows)
         except apsw.Error as error:
             raise self._not_written(error) from error
-        if self._room is not None:
-            self._room.ensure()
+        if self._preallocation is not None:
+            self._preallocation.ensure()
         try:
             self._execute("COMMIT")
         except apsw.Error as error:
