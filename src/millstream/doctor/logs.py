@@ -54,7 +54,7 @@ class LogExamination:
             self._heads[keys.number(key)] = entity
         for key, entity in self._replay.entities(keys.NAME):
             assert isinstance(entity, Name)
-            self._names[entity.log_id] = _text(key[2:])
+            self._names[entity.log_id] = keys.name_of_log(key)
         for log_id, name in self._names.items():
             head = self._heads.get(log_id)
             if head is None:
@@ -128,7 +128,9 @@ class LogExamination:
             self._report.cursors += 1
             head = self._owner(key, "cursor")
             if head is not None:
-                self._check_cursor(_text(key[10:]), entity.marks, head)
+                self._check_cursor(
+                    keys.trailing_name(key, errors="backslashreplace"), entity.marks, head
+                )
         for key, entity in self._replay.entities(keys.PRODUCER):
             assert isinstance(entity, ProducerState)
             self._report.producers += 1
@@ -136,7 +138,7 @@ class LogExamination:
             if head is not None and any(first + n > head.end for first, n in entity.offsets):
                 self._findings.add(
                     "cursor",
-                    f"producer {_text(key[10:])!r} remembers offsets past the end {head.end}",
+                    f"producer {keys.trailing_name(key, errors='backslashreplace')!r} remembers offsets past the end {head.end}",
                     log=head.name,
                 )
         metadata = {}
@@ -352,9 +354,10 @@ class LogExamination:
         log_id = _log_id(key)
         head = self._heads.get(log_id)
         if head is None or head.deleted:
-            name = f" {_text(key[10:])!r}" if key[10:] else ""
+            name = keys.trailing_name(key, errors="backslashreplace")
+            shown = f" {name!r}" if name else ""
             self._findings.add(
-                "cursor", f"the {label}{name} belongs to log {log_id}, which is gone"
+                "cursor", f"the {label}{shown} belongs to log {log_id}, which is gone"
             )
             return None
         return head
@@ -382,8 +385,8 @@ def _numbered(kind: int, number: int) -> bytes:
 
 
 def _log_id(key: bytes) -> int:
-    return int.from_bytes(key[2:10], "big")
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "backslashreplace")
+    """Return the log of a key; 0, which no log has, if the key is cut."""
+    try:
+        return keys.owner(key)
+    except CorruptionError:
+        return 0

@@ -56,7 +56,7 @@ class QueueExamination:
         flying = {queue_id: Counter[str]() for queue_id in self._queues}
         for key, entity in self._replay.entities(keys.BUCKET):
             assert isinstance(entity, Bucket)
-            queue_id, bucket_id = _numbers(key)
+            queue_id, bucket_id = keys.pair(key)
             queue = self._queues.get(queue_id)
             if queue is None:
                 if queue_id not in self._leaving:
@@ -228,7 +228,7 @@ class QueueExamination:
         slots_by_bucket: dict[tuple[int, int], list[int]] = {}
         counts: Counter[int] = Counter()
         for row in self._replay.sound_rows(keys.RETRY, key_bytes=RETRY_BYTES):
-            queue_id, (_, claim_id) = keys.number(row.key[:10]), keys.due_claim(row.key)
+            queue_id, (_, claim_id) = keys.owner(row.key), keys.due_claim(row.key)
             bucket_id = bucket_of(claim_id)
             slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
             count = keys.run_count(row.value)
@@ -274,8 +274,3 @@ class QueueExamination:
                 f"claim {bucket_id + wrong[0]} of queue {queue.name!r} is listed as "
                 "waiting, but it is not available",
             )
-
-
-def _numbers(key: bytes) -> tuple[int, int]:
-    """The queue and the bucket in a bucket's key."""
-    return int.from_bytes(key[2:10], "big"), int.from_bytes(key[10:], "big")

@@ -165,7 +165,7 @@ class Replay:
 
     def _remember(self, delta: deltas.StoredDelta) -> None:
         for key, raw in delta.changes:
-            if key[1:2] == bytes((keys.HEAD,)):
+            if key.startswith(keys.prefix(keys.HEAD)):
                 try:
                     change = Head.decode_change(raw)
                 except msgspec.MsgspecError:

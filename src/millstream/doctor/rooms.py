@@ -62,7 +62,7 @@ class RoomExamination:
             except (CorruptionError, UnicodeDecodeError) as error:
                 self._replay.report_row(row.key, str(error))
                 continue
-            log_id = keys.number(row.key[:10])
+            log_id = keys.owner(row.key)
             if log_id not in self._heads:
                 self._wrong(f"a value is retained for log {log_id}, which is gone")
             counts[log_id] += 1
@@ -103,7 +103,7 @@ class RoomExamination:
     def _check_listed(self, listed: set[bytes]) -> None:
         """Check that listed entries exist, except entries of deleted rooms, which expire later."""
         for key in listed:
-            of = room_keys.attended if key[1] == keys.ATTENDANCE else room_keys.departed
+            of = room_keys.attended if keys.kind_of(key) == keys.ATTENDANCE else room_keys.departed
             log_id, user, _, _ = room_keys.presence_parts(of(key))
             if log_id in self._heads:
                 self._wrong(

@@ -151,4 +151,4 @@ def _rows(snapshot: Snapshot, kind: int) -> Iterator[Row]:
     stop = bytes((keys.VERSION, kind + 1)) if kind < 255 else bytes((keys.VERSION + 1,))
     while rows := snapshot.scan(start, stop, limit=SCAN_ROWS):
         yield from rows
-        start = rows[-1][0] + b"\x00"
+        start = keys.successor(rows[-1][0])

@@ -40,11 +40,11 @@ def describe(key: bytes) -> str:
     try:
         kind = keys.kind_of(key)
         if kind in _NAMED:
-            return _NAMED[kind].format(key[2:].decode())
+            return _NAMED[kind].format(keys.leading_name(key))
         if kind in _NUMBERED:
             return _NUMBERED[kind].format(keys.number(key))
         if kind in _TRAILING:
-            return _TRAILING[kind].format(keys.trailing_name(key), keys.number(key[:10]))
+            return _TRAILING[kind].format(keys.trailing_name(key), keys.owner(key))
         if kind in _PAIRS:
             return _PAIRS[kind].format(*keys.pair(key))
     except (CorruptionError, UnicodeDecodeError):

@@ -114,6 +114,11 @@ def split_id(packed: int) -> tuple[int, int]:
     return packed >> NUMBER_BITS, packed & _NUMBER_MAX
 
 
+def capacity_of_id(packed: int) -> int:
+    """Return how many messages the bucket of a claim id or bucket id holds."""
+    return CAPACITIES[split_id(packed)[0]]
+
+
 def bucket_of(claim_id: int) -> int:
     """Return the id of the bucket that holds a claim id."""
     if not 0 <= claim_id < CLAIM_ID_END:

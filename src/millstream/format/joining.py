@@ -25,7 +25,7 @@ def coalesce(rows: Iterable[Row]) -> list[Row]:
     logs: dict[bytes, list[bytes]] = {}
     for key, value in found.items():
         if key[1] == keys.ENTRY and not block.is_block(value):
-            logs.setdefault(key[:-8], []).append(key)
+            logs.setdefault(keys.without_last_number(key), []).append(key)
     for names in logs.values():
         names.sort()
         for run in list(_runs(names, found)):
@@ -38,7 +38,7 @@ def _runs(names: list[bytes], found: Mapping[bytes, bytes]) -> Iterator[list[byt
     run: list[bytes] = []
     size = end = 0
     for key in names:
-        offset, value = int.from_bytes(key[-8:], "big"), found[key]
+        offset, value = keys.last_number(key), found[key]
         payload = found.get(entries.payload_key(value))
         if payload is None:  # it was too large to ride in a delta, and lies in its place already
             continue

@@ -117,6 +117,9 @@ CLAIMS_KEY = bytes((VERSION, CLAIMS))
 CLUSTER_KEY = bytes((VERSION, CLUSTER))
 
 
+DIGEST_BYTES = 16
+"""Bytes of the digest of a message id, in the keys 0x19 and 0x1a."""
+
 KEYS_KEPT = 1_024
 """Keys that are remembered, of each kind of entity that single messages ask for again and again: so an
 append takes 1.6 % fewer instructions, and a claim 1.2 % (2026-11)."""
@@ -199,6 +202,42 @@ def after(prefix_bytes: bytes) -> bytes:
     return trimmed[:-1] + bytes((trimmed[-1] + 1,))
 
 
+def successor(key: bytes) -> bytes:
+    """Return the first key that sorts behind a key: where a scan continues after it."""
+    return key + b"\x00"
+
+
+def numbered(kind: int, number_: int) -> bytes:
+    """Return the key of a type that is a prefix and a u64.
+
+    Raises `OverflowError` for a number out of range, as a damaged row may have.
+    """
+    return prefix(kind) + number_.to_bytes(8, "big")
+
+
+def first_number_at(key: bytes) -> int:
+    """Return the number of the first row at or behind a key, which may be cut or extended."""
+    size = _NUMBERED.size
+    return number(key[:size].ljust(size, b"\x00")) + (len(key) > size)
+
+
+def owner(key: bytes) -> int:
+    """Return the first number in a key: the id of the log or queue that its row belongs to."""
+    if len(key) < _NUMBERED.size:
+        raise CorruptionError(f"a key of {len(key)} bytes has no id", what="key", where=len(key))
+    return int.from_bytes(key[2 : _NUMBERED.size], "big")
+
+
+def last_number(key: bytes) -> int:
+    """Return the u64 at the end of a key: of an entry, its last offset."""
+    return int.from_bytes(key[-8:], "big")
+
+
+def without_last_number(key: bytes) -> bytes:
+    """Return a key without the u64 at its end: of an entry, the prefix of its log."""
+    return key[:-8]
+
+
 def number(key: bytes) -> int:
     """The number in a key that is a prefix and a u64."""
     if len(key) != _NUMBERED.size:
@@ -231,6 +270,14 @@ def name_of_log(key: bytes) -> str:
     return key[len(_NAME_PREFIX) :].decode(errors="backslashreplace")
 
 
+def leading_name(key: bytes) -> str:
+    """Return the name in a key that is a prefix and a name: of a log, a queue or an instance.
+
+    Raises `UnicodeDecodeError` for a damaged key; `name_of_log` does not.
+    """
+    return key[2:].decode()
+
+
 def cursor(log_id: int, name: str) -> bytes:
     """The key of a cursor; with an empty name, the prefix of a log's cursors."""
     return _NUMBERED.pack(VERSION, CURSOR, log_id) + name.encode()
@@ -241,9 +288,12 @@ def producer(log_id: int, name: str) -> bytes:
     return _NUMBERED.pack(VERSION, PRODUCER, log_id) + name.encode()
 
 
-def trailing_name(key: bytes) -> str:
-    """The name at the end of a cursor's or producer's key."""
-    return key[_NUMBERED.size :].decode()
+def trailing_name(key: bytes, *, errors: str = "strict") -> str:
+    """Return the name at the end of a cursor's, producer's or group's key.
+
+    With `errors="backslashreplace"`, a damaged name becomes text for people.
+    """
+    return key[_NUMBERED.size :].decode(errors=errors)
 
 
 @lru_cache(KEYS_KEPT)
@@ -331,6 +381,11 @@ def seen_until(queue_id: int, until_ms: int, digest: bytes) -> bytes:
 def seen_time(key: bytes) -> int:
     """The time in such a key."""
     return int.from_bytes(key[10:18], "big")
+
+
+def seen_digest(key: bytes) -> bytes:
+    """Return the digest of a message id, at the end of both kinds of such keys."""
+    return key[-DIGEST_BYTES:]
 
 
 def aging(queue_id: int, stage: int, at_ms: int, bucket_id: int) -> bytes:

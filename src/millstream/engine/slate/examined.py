@@ -12,6 +12,7 @@ from millstream.engine.slate.probe import check_stamp, find_replayed, is_reached
 from millstream.engine.slate.reader import Following, no_store, read_manifest
 from millstream.engine.slate.rows import SlateImage, SlateSnapshot, reading, value_of
 from millstream.errors import CorruptionError
+from millstream.format import keys
 from millstream.objects.address import open_objects, parse_address
 from millstream.objects.folder import STAGED, ListedObject, ObjectFolder
 
@@ -74,7 +75,7 @@ class ExaminedBucket:
                     yield key, cell[:-4], False
             if len(cells) < SCAN_ROWS:
                 return
-            start = cells[-1][0] + b"\x00"
+            start = keys.successor(cells[-1][0])
 
     def missing(self) -> list[str]:
         """The objects that the store needs and that are not in the bucket."""

@@ -128,7 +128,7 @@ class Deltas:
 
     def add(self, key: bytes) -> None:
         """A row was put."""
-        if key[:2] == _DELTAS[0]:
+        if key.startswith(_DELTAS[0]):
             number = keys.number(key)
             if not self._numbers or number > self._numbers[-1]:
                 self._numbers.append(number)
@@ -137,7 +137,7 @@ class Deltas:
 
     def drop(self, key: bytes) -> None:
         """A row was deleted."""
-        if key[:2] == _DELTAS[0]:
+        if key.startswith(_DELTAS[0]):
             at = bisect_left(self._numbers, keys.number(key))
             if at < len(self._numbers) and self._numbers[at] == keys.number(key):
                 del self._numbers[at]
@@ -181,7 +181,7 @@ class SlateImage:
 
     def visible(self, start: bytes, stop: bytes) -> bytes:
         """Where a range of rows ends for readers: before such blocks, behind which there are none."""
-        if start[:2] != _BLOCKS or (early := self.early()) is None:
+        if not start.startswith(_BLOCKS) or (early := self.early()) is None:
             return stop
         return min(stop, early[0])
 
@@ -196,7 +196,7 @@ class SlateSnapshot:
         """The value of a key, or None."""
         image = self._image
         with reading(image):
-            if key[:2] == _BLOCKS:
+            if key.startswith(_BLOCKS):
                 cell = image.ahead.get(key)
             else:
                 cell = image.binding.get(image.view, key)
@@ -231,7 +231,7 @@ def walk(image: SlateImage, start: bytes, stop: bytes, *, step: int = SCAN_ROWS)
             yield key
         if len(found) < step:
             return
-        start = found[-1][0] + b"\x00"
+        start = keys.successor(found[-1][0])
 
 
 def fill(batch: Any, commit: Commit, image: SlateImage, deltas: Deltas) -> None:
@@ -286,14 +286,14 @@ def early_part(commit: Commit, image: SlateImage) -> Early | None:
     rows = commit.rows
     if not isinstance(rows, SpooledRows):
         return None
-    blocks = [key for key in rows.all_keys() if key[:2] == _BLOCKS]
+    blocks = [key for key in rows.all_keys() if key.startswith(_BLOCKS)]
     if not blocks:
         return None
     first, last = min(blocks), max(blocks)
     with reading(image):
-        if image.binding.scan(image.view, first, last + b"\x00", 1):
+        if image.binding.scan(image.view, first, keys.successor(last), 1):
             return None
-    rest = list(rows.of(key for key in rows.all_keys() if key[:2] != _BLOCKS))
+    rest = list(rows.of(key for key in rows.all_keys() if not key.startswith(_BLOCKS)))
     return Early(first, last, rows.of(blocks), Commit(rest, commit.deletes, commit.ranges))
 
 
@@ -318,7 +318,7 @@ def dropping_batch(binding: Binding, image: SlateImage) -> Any | None:
         return None
     batch = binding.module.WriteBatch()
     with reading(image):
-        for key in walk(image, early[0], early[1] + b"\x00", step=STEP_ROWS):
+        for key in walk(image, early[0], keys.successor(early[1]), step=STEP_ROWS):
             binding.delete(batch, key)
     binding.delete(batch, MARK)
     return batch

@@ -135,7 +135,7 @@ def check_rows(connection: apsw.Connection, heard: Heard | None = None) -> int:
     for kind, table in ((None, RECORD), *NUMBERED.items()):
         column = "key" if kind is None else "id"
         for place, value, crc in connection.execute(f"SELECT {column}, value, crc FROM {table}"):
-            key = place if kind is None else keys.prefix(kind) + place.to_bytes(8, "big")
+            key = place if kind is None else keys.numbered(kind, place)
             checked(key, value, crc)
             done += 1
             if heard is not None and done % ROWS_PER_WORD == 0:

@@ -297,7 +297,7 @@ class _StageWalk:
     def _key(self, number: Place) -> bytes:
         assert isinstance(number, int)
         assert self._kind is not None
-        return keys.prefix(self._kind) + number.to_bytes(8, "big")
+        return keys.numbered(self._kind, number)
 
     def _parsed(self, at: str) -> Place:
         if self._by_key:
@@ -311,7 +311,7 @@ class _StageWalk:
 
 def _following(place: Place) -> Place:
     """The first place behind one."""
-    return place + b"\x00" if isinstance(place, bytes) else place + 1
+    return keys.successor(place) if isinstance(place, bytes) else place + 1
 
 
 def _as_number(place: Any) -> int:
