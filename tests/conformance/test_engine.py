@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from millstream.engine.commit import Commit, Row, Spool, SpooledRows, Value
-from millstream.engine.protocol import Engine, WouldWait
+from millstream.engine.protocol import Ability, Engine, WouldWait
 from millstream.errors import Closed, CorruptionError
 from millstream.format import keys
 from millstream.testing.engines import corrupt
@@ -368,9 +368,12 @@ def test_upkeep_changes_no_row(engine: Engine) -> None:
 
 
 def test_an_engine_can_do_what_it_declares(engine: Engine) -> None:
-    assert engine.abilities <= {"sql", "forks", "paced", "replicated", "scrub"}
+    assert engine.abilities <= set(get_args(Ability))
     with engine.write() as writer:
         assert hasattr(writer, "sql") == hasattr(writer, "savepoint") == ("sql" in engine.abilities)
+        assert hasattr(writer, "record_changes") == ("changesets" in engine.abilities)
+        assert hasattr(writer, "apply_changes") == ("changesets" in engine.abilities)
+    assert hasattr(engine, "exchange") == ("exchange" in engine.abilities)
     assert hasattr(engine, "pace_s") == ("paced" in engine.abilities)
     assert hasattr(engine, "scrub_stages") == ("scrub" in engine.abilities)
     assert hasattr(engine, "suspend") == hasattr(engine, "resume") == ("forks" in engine.abilities)

@@ -40,13 +40,13 @@ def leased(
             raise typer.BadParameter("--standby is for object storage, such as s3://bucket/prefix")
         yield {}
         return
-    from millstream.engine.slate.binding import load
+    from millstream.engine.open import load_engine
     from millstream.objects.address import parse_address
     from millstream.objects.folder import ObjectFolder
     from millstream.objects.lease import LeaseKeeper, ObjectLease, wait_for_lease
     from millstream.spark.sink.adopter import Adopter
 
-    load()  # now, and not once every second counts
+    load_engine(place)  # now, and not once every second counts
     holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     objects = ObjectFolder(parse_address(place))
     lease = ObjectLease(objects, holder)

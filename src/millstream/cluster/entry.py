@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from millstream.engine.commit import Commit, Row
+from millstream.engine.protocol import TableChange
 from millstream.errors import CorruptionError, Overloaded
 from millstream.format import keys
 
@@ -66,14 +67,6 @@ class EpochBody(Struct, frozen=True, array_like=True):
     last_seq: int
     """The newest delta of the leader's store. A node that applies this entry must have an equal
     delta."""
-
-
-class TableChange(Struct, frozen=True, array_like=True):
-    """A change of the application's tables: a changeset, or a statement."""
-
-    changeset: bytes = b""
-    statement: str = ""
-    """A statement that changes the schema: changesets contain only rows."""
 
 
 class SharedCommit(Struct, frozen=True, array_like=True):

@@ -20,7 +20,7 @@ from msgspec import Struct
 from millstream.cluster.reports import NodeReport
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Gone, Held, Overtaken, Stored, Unreachable
-from millstream.engine.sqlite.file import sync_folder
+from millstream.engine.disk import sync_folder
 from millstream.errors import CannotOpen
 
 KEPT_BYTES = 64 * 1024 * 1024

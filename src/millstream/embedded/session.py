@@ -16,7 +16,7 @@ from millstream.command import Command, Operation, Procedure, Read, tidies
 from millstream.embedded.unsynced import list_unsynced
 from millstream.engine.open import open_engine
 from millstream.engine.protocol import Engine, query_tables
-from millstream.errors import InvalidInput, MillstreamError
+from millstream.errors import CannotOpen, InvalidInput, MillstreamError
 from millstream.format import keys
 from millstream.format.joining import coalesce
 from millstream.limits import Limits
@@ -305,11 +305,31 @@ def open_file(
 
     Every surface opens stores by this function.
     """
-    return open_over(
-        lambda: open_engine(path, limits=limits, clock=clock, **options),
-        limits=limits,
-        clock=clock,
-    )
+
+    def make_engine() -> Engine:
+        engine = open_engine(path, limits=limits, clock=clock, **options)
+        try:
+            _refuse_member(engine)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    return open_over(make_engine, limits=limits, clock=clock)
+
+
+def _refuse_member(engine: Engine) -> None:
+    """Refuse to write the file of a node of a cluster: the nodes would differ afterwards."""
+    if engine.read_only or "exchange" not in engine.abilities:
+        return
+    with engine.read() as snapshot:
+        position = snapshot.get(keys.CLUSTER_KEY)
+    if position is not None:
+        raise CannotOpen(
+            f"{engine.place} belongs to a node of a cluster, and only the cluster writes it: ask the "
+            "node by its address, or open the file to read: mode='r'",
+            path=engine.place,
+        )
 
 
 def open_over(

@@ -22,13 +22,13 @@ from typing import NamedTuple
 import apsw
 
 from millstream.clock import SystemClock
-from millstream.engine.disk import full
+from millstream.engine.disk import full, sync_folder
 from millstream.engine.open import open_engine
 from millstream.engine.place import IN_MEMORY, check_file, is_bucket
 from millstream.engine.row_copy import Heard, compare_rows, copy_rows
 from millstream.engine.sqlite.checks import layer_for
 from millstream.engine.sqlite.engine import SqliteEngine, is_open_here
-from millstream.engine.sqlite.file import explained, inspect, patience, sync_folder
+from millstream.engine.sqlite.file import explained, inspect, patience
 from millstream.engine.sqlite.rows import SqliteReader
 from millstream.engine.sqlite.sql import application_tables, stored_tables, table_rows
 from millstream.errors import CannotOpen, CorruptionError, DiskFull, InvalidInput, MillstreamError

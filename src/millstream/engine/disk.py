@@ -9,6 +9,7 @@ take the reserve.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 from millstream.clock import Clock
 from millstream.engine.protocol import Shortage
-from millstream.errors import DiskFull
+from millstream.errors import CannotOpen, DiskFull
 from millstream.limits import Limits, MiB
 
 ASKED_S = 0.01
@@ -133,3 +134,28 @@ class FolderSpace:
                 free_bytes=disk.free,
                 reserve_bytes=kept_bytes,
             )
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names of a file and of its write-ahead log durable, where folders can be synced.
+
+    SQLite does so when it first syncs a new log, and says nothing if that fails.
+    """
+    if os.name != "posix":
+        return
+    folder = os.path.dirname(os.path.realpath(path))
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOTSUP):
+            return  # this file system cannot sync folders
+        raise CannotOpen(
+            f"{path}: its folder {folder} could not be synced ({error.strerror or error}), so a "
+            "power cut could make the file vanish; nothing was written. Look after the disk, and "
+            "open the store again: the sync is then repeated",
+            path=str(path),
+        ) from error

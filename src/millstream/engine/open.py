@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from millstream.clock import Clock
+from millstream.engine.disk import sync_folder
 from millstream.engine.memory.engine import MemoryEngine
 from millstream.engine.place import IN_MEMORY, check_file, check_there, is_bucket
 from millstream.engine.protocol import Durability, Engine, Mode
+from millstream.engine.slate.binding import load
 from millstream.engine.slate.engine import SlateEngine
 from millstream.engine.slate.options import SlateOptions
+from millstream.engine.sqlite.copy import move_aside
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.options import SqliteOptions
-from millstream.errors import CannotOpen, InvalidInput
-from millstream.format import keys
+from millstream.errors import InvalidInput
 from millstream.limits import Limits
 
 
@@ -28,15 +31,14 @@ def open_engine(
     options: SqliteOptions | SlateOptions | None = None,
     limits: Limits | None = None,
     clock: Clock | None = None,
-    member: bool = False,
     before_fencing: Callable[[], None] | None = None,
     **of_files: Any,
 ) -> Engine:
     """The engine of a place: a file is SQLite's, a bucket SlateDB's, and `:memory:` is memory.
 
-    A node of a cluster opens its own file as a `member`; for others it is there to be read. A
-    bucket that is opened to write fences its writer: `before_fencing` is called right before that,
-    and may still refuse by an error.
+    A bucket that is opened to write fences its writer: `before_fencing` is called right before that,
+    and may still refuse by an error. The file of a node of a cluster is opened as any other file;
+    `embedded` refuses to write it.
     `of_files` are `SqliteEngine`'s own arguments. The other engines have no use for them.
     """
     if is_bucket(place):
@@ -63,7 +65,7 @@ def open_engine(
     check_file(place)
     if mode == "r" or not create:
         check_there(place, "" if mode == "r" else "; create=True makes one")
-    engine = SqliteEngine(
+    return SqliteEngine(
         place,
         durability=durability,
         options=options,
@@ -72,22 +74,18 @@ def open_engine(
         read_only=mode == "r",
         **of_files,
     )
-    try:
-        if mode != "r" and not member:
-            _refuse_member(engine)
-    except BaseException:
-        engine.close()
-        raise
-    return engine
 
 
-def _refuse_member(engine: SqliteEngine) -> None:
-    """What a node of a cluster has is written by the cluster alone, or the nodes would differ."""
-    with engine.read() as snapshot:
-        found = snapshot.get(keys.CLUSTER_KEY)
-    if found is not None:
-        raise CannotOpen(
-            f"{engine.place} belongs to a node of a cluster, and only the cluster writes it: ask the "
-            "node by its address, or open the file to read: mode='r'",
-            path=engine.place,
-        )
+def load_engine(place: str | os.PathLike[str]) -> None:
+    """Import the packages that the engine of a place needs; `CannotOpen` if one is missing.
+
+    A standby calls it before it waits for its lease: an import would delay the takeover.
+    """
+    if is_bucket(place):
+        load()
+
+
+def set_aside(path: Path, aside: Path) -> None:
+    """Give the file of a store that cannot be opened another name, durably; no process has it open."""
+    move_aside(path, aside)
+    sync_folder(path)

@@ -22,13 +22,15 @@ Durability = Literal["full", "relaxed"]
 Mode = Literal["rw", "r"]
 """Whether a store is opened to be read and written, or only to be read."""
 
-Ability = Literal["sql", "forks", "paced", "replicated", "scrub"]
+Ability = Literal["sql", "forks", "paced", "replicated", "scrub", "changesets", "exchange"]
 """What an engine may be able to do beyond the protocol.
 
 `sql`: its writer is a `SqlWriter`, its snapshots are `SqlReader`s. `forks`: it is `Suspendable`, so a handle may cross `os.fork`.
 `paced`: it is `Paced`, because each of its commits costs a request. `replicated`: other nodes write the same rows, so damage that
 one of them has must not be folded into what it writes. `scrub`: it is `Scrubbable` (`scrubbing`), so that
-the background reads all its rows by and by.
+the background reads all its rows by and by. `changesets`: its writer is a `ChangesetWriter`, so that
+changes to the application's tables travel to other nodes. `exchange`: it is `Exchangeable`, so that a
+node of a cluster can keep its rows in it.
 """
 
 
@@ -108,6 +110,54 @@ class SqlReader(Protocol):
 
     def query(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
         """Read the application's own tables."""
+
+
+class TableChange(Struct, frozen=True, array_like=True):
+    """One change of a transaction to the application's own tables: a changeset, or a statement."""
+
+    changeset: bytes = b""
+    statement: str = ""
+    """A statement that changes the schema: changesets hold only rows."""
+
+
+class TablesDiffer(Exception):
+    """A change cannot be applied, because the tables are not those in which it was recorded."""
+
+
+class TableRecorder(Protocol):
+    """Runs statements of one transaction, and records their changes in order."""
+
+    def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
+        """Run a statement, and record its changes."""
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Undo and forget the statements inside it if it is left by an exception."""
+
+    def finish(self) -> list[TableChange]:
+        """Return all changes, in order."""
+
+    def close(self) -> None:
+        """Stop recording; a second call does nothing."""
+
+
+class ChangesetWriter(Protocol):
+    """What a writer has beyond `Writer` where the engine has the ability `changesets`."""
+
+    def record_changes(self) -> TableRecorder:
+        """Return a recorder for this transaction."""
+
+    def apply_changes(self, changes: Sequence[TableChange]) -> None:
+        """Apply changes that another writer recorded; raises `TablesDiffer` if that is impossible."""
+
+
+class Exchangeable(Protocol):
+    """What an engine has beyond `Engine` if it has the ability `exchange`."""
+
+    def copy_to(self, path: Path) -> None:
+        """Write a consistent copy of all rows and tables into a new file."""
+
+    def exchange(self, path: Path, *, aside: Path) -> None:
+        """Replace the engine's file by another file, and move the old one aside; reads wait."""
 
 
 class Suspendable(Protocol):

@@ -339,7 +339,7 @@ def test_a_node_whose_position_is_damaged_begins_anew_and_keeps_its_file(tmp_pat
         trio.settle()
         name = trio.followers()[0].name
         trio.stop(name)
-        engine = open_engine(tmp_path / f"{name}.db", member=True)
+        engine = open_engine(tmp_path / f"{name}.db")
         corrupt(engine, keys.CLUSTER_KEY)
         engine.close()
         leader.ms.log("orders").append(b"1")

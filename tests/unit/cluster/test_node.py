@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.engine.open import open_engine
+from millstream.embedded.session import open_file
 from millstream.engine.protocol import WouldWait
 from millstream.errors import CannotOpen, NotLeader
 from tests.unit.cluster.trio import STEADY, Trio
@@ -91,8 +91,8 @@ def test_the_file_of_a_node_is_opened_to_read_alone(trio: Trio) -> None:
     trio.stop(leader.name)
 
     with pytest.raises(CannotOpen, match="node of a cluster"):
-        open_engine(leader.path)
-    open_engine(leader.path, mode="r").close()
+        open_file(leader.path)
+    open_file(leader.path, mode="r").close()
 
 
 def test_a_leader_that_stops_says_so_and_another_takes_over_without_a_silence(

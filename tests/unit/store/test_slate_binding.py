@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.engine.slate import fast_binding
 from millstream.engine.slate.binding import Binding, check_version, load, run
 from millstream.engine.slate.fast_binding import FAST_RELEASES, FastBinding, bind
 from millstream.engine.slate.rows import SlateImage, SlateSnapshot

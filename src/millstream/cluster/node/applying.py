@@ -7,15 +7,14 @@ before it counts.
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator
-from typing import Any
+from typing import Any, cast
 
 from millstream.cluster import entry as entries
 from millstream.cluster.entry import Differs, EpochBody, Position, SharedCommit, SharedEntry
-from millstream.cluster.node import table_changes as changes
 from millstream.cluster.node.position import LogProgress, NeedsSnapshot
 from millstream.cluster.shared_log import Stored
 from millstream.engine.commit import Commit, Row
-from millstream.engine.protocol import Writer
+from millstream.engine.protocol import ChangesetWriter, TablesDiffer, Writer
 
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 
@@ -90,7 +89,10 @@ class EntryBatch:
         """Apply the gathered entries, with the position behind them."""
         assert self.noted is not None
         for body in self._tables:
-            changes.apply(writer, body.tables)
+            try:
+                cast(ChangesetWriter, writer).apply_changes(body.tables)
+            except TablesDiffer as error:
+                raise Differs(str(error)) from error
         writer.commit(self._merged.finish(self.noted))
 
     def _add_chunk(self, entry: SharedEntry) -> None:

@@ -15,21 +15,21 @@ from types import TracebackType
 from typing import Any, cast
 
 from millstream.cluster.node.member import ClusterMember
-from millstream.cluster.node.snapshots import Exchangeable
-from millstream.cluster.node.table_changes import Recorder
 from millstream.engine.commit import Commit, Row
 from millstream.engine.protocol import (
     TURN_S,
     Ability,
+    ChangesetWriter,
     Durability,
     Engine,
+    Exchangeable,
     Reference,
     Scrubbable,
     ScrubStep,
     Shortage,
     Snapshot,
-    SqlWriter,
     StepBounds,
+    TableRecorder,
     WouldWait,
     Writer,
     no_tables,
@@ -48,7 +48,8 @@ class ReplicatedEngine:
         self._member = member
         self._inner: Engine = member.engine
         self.durability: Durability = self._inner.durability
-        self.abilities: frozenset[Ability] = self._inner.abilities - {"forks"} | {"replicated"}
+        hidden = {"forks", "changesets", "exchange"}  # the node alone uses them
+        self.abilities: frozenset[Ability] = self._inner.abilities - hidden | {"replicated"}
         self.place = self._inner.place
 
     @property
@@ -145,7 +146,7 @@ class ReplicatedWriter:
 
     def __init__(self, member: ClusterMember) -> None:
         self._member = member
-        self._recorder: Recorder | None = None
+        self._recorder: TableRecorder | None = None
 
     def __enter__(self) -> ReplicatedWriter:
         member = self._member
@@ -206,11 +207,11 @@ class ReplicatedWriter:
         with self._recording().savepoint():
             yield
 
-    def _recording(self) -> Recorder:
+    def _recording(self) -> TableRecorder:
         if self._recorder is None:
-            if not hasattr(self._writer, "sql"):
+            if "changesets" not in self._member.engine.abilities:
                 raise no_tables("tx.sql")
-            self._recorder = Recorder(cast(SqlWriter, self._writer))
+            self._recorder = cast(ChangesetWriter, self._writer).record_changes()
         return self._recorder
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 
 from millstream.cluster import entry as entries
-from millstream.cluster.entry import Differs, EpochBody, Position, TableChange, encode
+from millstream.cluster.entry import Differs, EpochBody, Position, encode
 from millstream.cluster.node.appending import Appender, Pause
 from millstream.cluster.node.applying import Applier, OneMore
 from millstream.cluster.node.leadership import CLOSED, Leadership
@@ -19,7 +19,7 @@ from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Overtaken, SharedLog, Stored, Unreachable, Unsure
 from millstream.cluster.time import ClusterClock
 from millstream.engine.commit import Commit
-from millstream.engine.protocol import Engine, Writer
+from millstream.engine.protocol import Engine, TableChange, Writer
 from millstream.errors import (
     CorruptionError,
     MillstreamError,

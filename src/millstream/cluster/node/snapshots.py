@@ -12,28 +12,16 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from millstream.cluster.entry import Position, decode_position
-from millstream.engine.open import open_engine
-from millstream.engine.protocol import Engine
-from millstream.engine.sqlite.copy import move_aside
-from millstream.engine.sqlite.file import sync_folder
+from millstream.engine.disk import sync_folder
+from millstream.engine.open import open_engine, set_aside
+from millstream.engine.protocol import Engine, Exchangeable
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import keys
 
 _logger = logging.getLogger("millstream.cluster")
-
-
-class Exchangeable(Protocol):
-    """An engine whose rows can be copied and exchanged completely."""
-
-    def copy_to(self, path: Path) -> None:
-        """Write a consistent copy of all rows and tables into a new file."""
-
-    def exchange(self, path: Path, *, aside: Path) -> None:
-        """Replace the engine's file by another file, and move the old file aside; reads wait
-        meanwhile."""
 
 
 def open_member(path: Path, **options: Any) -> Engine:
@@ -47,13 +35,12 @@ def open_member(path: Path, **options: Any) -> Engine:
     except CorruptionError as error:
         aside = _free(path)
         _logger.warning("store_set_aside path=%s aside=%s reason=%s", path, aside, error)
-    move_aside(path, aside)
-    sync_folder(path)
+    set_aside(path, aside)
     return _opened(path, options)
 
 
 def _opened(path: Path, options: dict[str, Any]) -> Engine:
-    engine = open_engine(path, member=True, **options)
+    engine = open_engine(path, **options)
     try:
         with engine.read() as snapshot:
             decode_position(snapshot.get(keys.CLUSTER_KEY))
@@ -105,6 +92,6 @@ def _free(place: Path) -> Path:
 
 
 def _exchangeable(engine: Engine) -> Exchangeable:
-    if not hasattr(engine, "exchange"):
+    if "exchange" not in engine.abilities:
         raise InvalidInput(f"the rows of {engine.place} cannot be exchanged: they are in no file")
     return cast(Exchangeable, engine)

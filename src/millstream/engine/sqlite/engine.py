@@ -24,7 +24,7 @@ from typing import Any
 import apsw
 
 from millstream.clock import Clock, SystemClock
-from millstream.engine.disk import DiskSpace, FileSpace, full
+from millstream.engine.disk import DiskSpace, FileSpace, full, sync_folder
 from millstream.engine.protocol import (
     Ability,
     Durability,
@@ -50,17 +50,17 @@ from millstream.engine.sqlite.file import (
     inspect,
     is_damage,
     patience,
-    sync_folder,
 )
 from millstream.engine.sqlite.identity import Home, size_of
 from millstream.engine.sqlite.lock import still_locked
 from millstream.engine.sqlite.options import SqliteOptions, fitted
 from millstream.engine.sqlite.pages import checksum_layer, is_verified
 from millstream.engine.sqlite.pool import PooledSnapshot, ReaderPool
-from millstream.engine.sqlite.rows import SqliteReader, SqliteWriter
+from millstream.engine.sqlite.rows import SqliteReader
 from millstream.engine.sqlite.schema import read_schema
 from millstream.engine.sqlite.scrub import STAGES, scrub_step
 from millstream.engine.sqlite.wal import break_beside_writers, repair_log, step_bytes
+from millstream.engine.sqlite.writer import SqliteWriter
 from millstream.errors import (
     CannotOpen,
     CorruptionError,
@@ -92,7 +92,7 @@ class SqliteEngine:
 
     shared = True
     writes_alone = False
-    abilities: frozenset[Ability] = frozenset({"sql", "forks", "scrub"})
+    abilities: frozenset[Ability] = frozenset({"sql", "forks", "scrub", "changesets", "exchange"})
     scrub_stages = STAGES
 
     def __init__(

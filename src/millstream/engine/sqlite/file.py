@@ -10,7 +10,6 @@ says how damage is noticed without them). An option gives it some, by SQLite's c
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 from collections.abc import Callable
@@ -322,28 +321,3 @@ def _open(path: Path, *, busy: Callable[[int], bool], vfs: str | None) -> apsw.C
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
     connection.set_busy_handler(busy)
     return connection
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names of a file and of its write-ahead log durable, where folders can be synced.
-
-    SQLite does so when it first syncs a new log, and says nothing if that fails.
-    """
-    if os.name != "posix":
-        return
-    folder = os.path.dirname(os.path.realpath(path))
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOTSUP):
-            return  # this file system cannot sync folders
-        raise CannotOpen(
-            f"{path}: its folder {folder} could not be synced ({error.strerror or error}), so a "
-            "power cut could make the file vanish; nothing was written. Look after the disk, and "
-            "open the store again: the sync is then repeated",
-            path=str(path),
-        ) from error

@@ -101,7 +101,7 @@ class Pairing:
     def make_node(self, url: str) -> Node:
         """The node of a server at an address. Raises `CannotOpen` if it was superseded."""
         check_not_superseded(self._file)
-        engine = open_engine(self._file, member=True, clock=self._clock, file_mode=self._file_mode)
+        engine = open_engine(self._file, clock=self._clock, file_mode=self._file_mode)
         if self._of and not self._mark.exists():
             self._node = self._make_standby(url, engine)
         else:

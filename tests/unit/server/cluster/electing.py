@@ -65,7 +65,7 @@ class ServedNodes:
             node = self.nodes[name] = Node(
                 name,
                 url,
-                open_engine(self.folder / f"{name}.db", member=True),
+                open_engine(self.folder / f"{name}.db"),
                 self.log.door(),
                 self.bulletin,
                 clock=self.clock,

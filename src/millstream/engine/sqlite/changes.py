@@ -1,4 +1,4 @@
-"""The application's tables in a cluster: changes of `tx.sql` on the leader, applied on followers.
+"""Changes to the application's tables: recorded from `tx.sql` here, applied on another node.
 
 Changes to rows travel as changesets of SQLite's session extension. A changeset holds values, so a
 statement may use the time or random numbers. Changes to the schema travel as the statement itself.
@@ -11,15 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Protocol
 
 import apsw
 
-from millstream.cluster.entry import Differs, TableChange
-from millstream.engine.protocol import SqlWriter, Writer
-from millstream.engine.sqlite.rows import SqliteWriter
+from millstream.engine.protocol import SqlWriter, TableChange, TablesDiffer
 from millstream.engine.sqlite.schema import PREFIX
-from millstream.engine.sqlite.sql import may_write
+from millstream.engine.sqlite.sql import Authorizer, may_write
 from millstream.errors import InvalidInput
 from millstream.record import SqlResult
 
@@ -36,12 +34,19 @@ _LOCAL = {
 }
 
 
-class Recorder:
+class TableWriter(SqlWriter, Protocol):
+    """The writer of a SQLite file, as far as a recorder uses it."""
+
+    connection: apsw.Connection
+    allowed: Authorizer
+
+
+class ChangeRecorder:
     """Records the changes of a transaction's statements, in order."""
 
-    def __init__(self, writer: SqlWriter) -> None:
-        self._writer = cast(SqliteWriter, writer)
-        self._connection = self._writer.connection
+    def __init__(self, writer: TableWriter) -> None:
+        self._writer = writer
+        self._connection = writer.connection
         self._session: apsw.Session | None = None
         self._changes: list[TableChange] = []
         self._written: set[str] = set()
@@ -156,9 +161,8 @@ def _check_key(connection: apsw.Connection, table: str) -> None:
         )
 
 
-def apply(writer: Writer, changes: Sequence[TableChange]) -> None:
-    """Apply the leader's changes to the tables. Raises `Differs` if they do not fit."""
-    connection = cast(SqliteWriter, writer).connection
+def apply_changes(connection: apsw.Connection, changes: Sequence[TableChange]) -> None:
+    """Apply the changes of the leader's transaction; raises `TablesDiffer` if that is impossible."""
     # The changesets contain the effects of triggers and cascades on the leader.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
     try:
@@ -173,7 +177,7 @@ def apply(writer: Writer, changes: Sequence[TableChange]) -> None:
                     flags=apsw.SQLITE_CHANGESETAPPLY_FKNOACTION,
                 )
     except (apsw.AbortError, apsw.SQLError, apsw.ConstraintError, apsw.SchemaChangeError) as error:
-        raise Differs(
+        raise TablesDiffer(
             f"what the leader did to the application's tables cannot be done here ({error}): the "
             "tables are not the leader's"
         ) from error

@@ -1,0 +1,258 @@
+"""The writer of a SQLite file: one transaction, what it changes, and how its commit fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+import apsw
+
+from millstream.engine.checksum import row_checksum
+from millstream.engine.commit import Commit, Row
+from millstream.engine.disk import full
+from millstream.engine.protocol import TableChange, WouldWait
+from millstream.engine.sqlite.changes import ChangeRecorder, apply_changes
+from millstream.engine.sqlite.checkpoint import WalPreallocation
+from millstream.engine.sqlite.file import explained, is_damage
+from millstream.engine.sqlite.rows import NUMBERED, SqliteReader, number_range
+from millstream.engine.sqlite.schema import FIRST_INDEX, RECORD
+from millstream.engine.sqlite.sql import NOT_SQL, Authorizer, Parameters, may_write, run
+from millstream.errors import (
+    CorruptionError,
+    InvalidInput,
+    MillstreamError,
+    OutcomeUnknown,
+    WriteFailed,
+)
+from millstream.format import keys
+from millstream.record import SqlResult
+
+PUT_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of values that are bound at once: a large commit is read from its spool in parts."""
+
+_PUT_RECORD = (
+    f"INSERT INTO {RECORD} (key, value, crc) VALUES (?, ?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET value = excluded.value, crc = excluded.crc"
+)
+_PUT_NUMBERED = {
+    kind: f"INSERT OR REPLACE INTO {table} (id, value, crc) VALUES (?, ?, ?)"
+    for kind, table in NUMBERED.items()
+}
+Bindings = tuple[bytes | int, bytes, int]
+"""A row as its table has it: the key or its number, the value, the checksum."""
+
+_DELETE_RECORD = f"DELETE FROM {RECORD} INDEXED BY {FIRST_INDEX} WHERE key = ?"
+_DELETE_RECORDS = f"DELETE FROM {RECORD} INDEXED BY {FIRST_INDEX} WHERE key >= ? AND key < ?"
+_DELETE_NUMBERED = {kind: f"DELETE FROM {table} WHERE id = ?" for kind, table in NUMBERED.items()}
+
+
+class SqliteWriter(SqliteReader):
+    """A connection to write on: entered, it is a transaction, until commit or rollback."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        *,
+        busy: Callable[[int], bool],
+        refused: Callable[[apsw.Error], MillstreamError],
+        preallocation: WalPreallocation | None = None,
+    ) -> None:
+        super().__init__(connection)
+        self._preallocation = preallocation
+        self.waits = True
+        """Whether the next transaction waits for a lock that another process has."""
+        connection.set_busy_handler(lambda attempt: self.waits and busy(attempt))
+        self.allowed: Authorizer = may_write
+        """What statements on the application's tables may do."""
+        self._refused = refused
+        self._newest: int | None = None
+        """The sequence of the newest delta in the file, if it is known."""
+        self._version = 0
+        """SQLite's change counter when that was so: it counts the commits of all connections."""
+        self._damage: CorruptionError | None = None
+        """Why this transaction cannot be committed any more."""
+
+    def __enter__(self) -> Self:
+        try:
+            try:
+                self._execute("BEGIN IMMEDIATE")
+            except apsw.SQLError:
+                if not self.connection.in_transaction:
+                    raise
+                self._execute("ROLLBACK")  # of one that was interrupted on its way out
+                self._execute("BEGIN IMMEDIATE")
+            self._damage, self.waits = None, True
+            if self.connection.data_version() != self._version:
+                self._newest = None
+        except apsw.Error as error:
+            if not self.waits and isinstance(error, apsw.BusyError):
+                self.waits = True
+                raise WouldWait from error
+            raise self._refused(error) from error
+        except BaseException:  # `__enter__` raised, so `__exit__` will not run: roll back here
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.connection.in_transaction:
+            self._execute("ROLLBACK")
+
+    def last_seq(self) -> int:
+        """The sequence of the newest delta; looked for only if others may have written one."""
+        if self._newest is None:
+            self._newest = super().last_seq()
+        return self._newest
+
+    def failed(self, error: apsw.Error) -> MillstreamError:
+        """As for a reader. What is left of the transaction, if SQLite has given it up, is refused."""
+        found = super().failed(error)
+        if isinstance(found, CorruptionError) and not self.connection.in_transaction:
+            self._damage = found
+        return found
+
+    def commit(self, commit: Commit) -> None:
+        """Write everything, and make it durable."""
+        if self._damage is not None:
+            raise CorruptionError(self._damage.message, **self._damage.data)
+        try:
+            if commit.deletes:
+                self._delete(commit.deletes)
+            for start, stop in commit.ranges:
+                self._delete_range(start, stop)
+            newest = self._put(commit.rows)
+        except apsw.Error as error:
+            raise self._not_written(error) from error
+        if self._preallocation is not None:
+            self._preallocation.ensure()
+        try:
+            self._execute("COMMIT")
+        except apsw.Error as error:
+            raise OutcomeUnknown(
+                f"the commit failed and may or may not be durable: {error}; look whether it is "
+                "there, or repeat it under a producer's sequence",
+                cause=str(error),
+            ) from error
+        if newest is not None:
+            self._newest = newest
+        self._version = self.connection.data_version()  # last: if interrupted, it is looked for
+
+    def _put(self, rows: Collection[Row]) -> int | None:
+        """Put rows, a bounded part of them at a time; answers the last delta among them."""
+        if len(rows) == 1:  # as most commits have: the delta
+            ((key, value),) = rows
+            statement, bindings = _bound(key, value)
+            self._execute(statement, bindings)
+            return bindings[0] if key[1] == keys.DELTA else None  # type: ignore[return-value]
+        newest, size = None, 0
+        tables: dict[str, list[Bindings]] = {}
+        for key, value in rows:
+            statement, bindings = _bound(key, value)
+            tables.setdefault(statement, []).append(bindings)
+            if key[1] == keys.DELTA:
+                newest = keys.number(key)
+            size += len(value)
+            if size > PUT_BYTES_MAX:
+                self._execute_all(tables)
+                tables, size = {}, 0
+        self._execute_all(tables)
+        return newest
+
+    def _execute_all(self, tables: dict[str, list[Bindings]]) -> None:
+        for statement, many in tables.items():
+            self.connection.executemany(statement, many)
+
+    def _delete(self, found: Iterable[bytes]) -> None:
+        tables: dict[str, list[tuple[bytes | int]]] = {}
+        for key in found:
+            statement = _DELETE_NUMBERED.get(key[1])
+            if statement is None:
+                tables.setdefault(_DELETE_RECORD, []).append((key,))
+            else:
+                tables.setdefault(statement, []).append((keys.number(key),))
+        for statement, many in tables.items():
+            self.connection.executemany(statement, many)
+
+    def _delete_range(self, start: bytes, stop: bytes) -> None:
+        table = NUMBERED.get(start[1])
+        if table is None:
+            self._execute(_DELETE_RECORDS, (start, stop))
+        else:
+            condition, bounds = number_range(start, stop)
+            self._execute(f"DELETE FROM {table} WHERE {condition}", bounds)
+
+    def sql(self, statement: str, parameters: Parameters) -> SqlResult:
+        """Run a statement on the application's own tables; ours are out of its reach."""
+        try:
+            return run(self.connection, statement, parameters, self.allowed)
+        except apsw.AuthError as error:
+            raise InvalidInput(
+                f"tx.sql may read and write the application's own tables only: {statement!r}",
+                statement=statement,
+            ) from error
+        except (apsw.FullError, apsw.IOError, apsw.CorruptError) as error:
+            if is_damage(error):
+                raise self._not_written(error) from error
+            if isinstance(error, apsw.FullError):
+                raise full(self._folder(), str(error)) from error
+            raise WriteFailed(f"the statement could not be written: {error}") from error
+        except NOT_SQL as error:
+            raise InvalidInput(f"tx.sql: {error}", statement=statement) from error
+        finally:
+            if not self.connection.in_transaction and self._damage is None:
+                raise WriteFailed(
+                    f"the statement ended the transaction, so nothing was stored: {statement!r}"
+                )
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Writes inside it are undone if it is left by an exception."""
+        self._execute("SAVEPOINT operation")
+        try:
+            yield
+            if self.connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
+                raise InvalidInput("tx.sql: a deferred FOREIGN KEY constraint failed")
+        except BaseException:
+            if self.connection.in_transaction:
+                self._execute("ROLLBACK TO operation")
+                self._execute("RELEASE operation")
+            raise
+        self._execute("RELEASE operation")
+
+    def record_changes(self) -> ChangeRecorder:
+        """Return a recorder of changes to the application's tables, for this transaction."""
+        return ChangeRecorder(self)
+
+    def apply_changes(self, changes: Sequence[TableChange]) -> None:
+        """Apply changes that another writer recorded; raises `TablesDiffer` if that is impossible."""
+        apply_changes(self.connection, changes)
+
+    def _not_written(self, error: apsw.Error) -> MillstreamError:
+        """Why a write failed. One that met damage may have left a part: nothing is committed then."""
+        if is_damage(error):
+            found = explained(error, self.connection.filename)
+            assert isinstance(found, CorruptionError)
+            self._damage = found
+            return found
+        if isinstance(error, apsw.FullError):
+            return full(self._folder(), str(error))
+        return WriteFailed(f"nothing was written: {error}", cause=str(error))
+
+    def _folder(self) -> str:
+        return os.path.dirname(os.path.realpath(self.connection.filename))
+
+
+def _bound(key: bytes, value: bytes) -> tuple[str, Bindings]:
+    """The statement that puts a row, and what is bound to it."""
+    statement = _PUT_NUMBERED.get(key[1])
+    if statement is None:
+        return _PUT_RECORD, (key, value, row_checksum(key, value))
+    return statement, (keys.number(key), value, row_checksum(key, value))
