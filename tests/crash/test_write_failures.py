@@ -593,7 +593,7 @@ def test_a_server_on_a_full_disk_answers_507_reads_and_goes_on_once_there_is_roo
             assert (problem["title"], problem["retry"]) == ("DiskFull", True)
             assert problem["data"]["free_bytes"] == 0
             assert "retry-after" in refused.headers
-            with pytest.raises(DiskFull, match="Make room"):
+            with pytest.raises(DiskFull, match="Free space on"):
                 log.append(b"refused")
             assert [record.value for record in log.read()] == [b"%d" % i for i in range(5)]
             assert "is full" in health()["store"]

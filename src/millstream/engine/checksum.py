@@ -1,4 +1,4 @@
-"""The checksum that stands beside every row, whatever the engine."""
+"""The checksum of a row: CRC32C of key and value, the same in every engine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _value, _extend = google_crc32c.value, google_crc32c.extend
 
 
 def row_checksum(key: bytes, value: bytes) -> int:
-    """CRC32C of a row's key and value."""
-    found: int = _extend(_value(key), value)
-    return found
+    """Return the CRC32C of a row's key and value."""
+    crc: int = _extend(_value(key), value)
+    return crc
 
 
 def checked(key: bytes, value: bytes, crc: int) -> bytes:
-    """The value, if the checksum beside it fits; damage raises `CorruptionError`."""
+    """Return the value if its checksum fits; raise `CorruptionError` otherwise."""
     if _extend(_value(key), value) != crc:
         raise CorruptionError(
             f"the row {key.hex()} is damaged: its checksum does not fit",

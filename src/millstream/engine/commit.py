@@ -1,10 +1,11 @@
-"""A commit as a value: everything that one commit, or one fold, does to the rows.
+"""A commit as a value: all changes of one commit or fold to the rows.
 
-It says which rows and ranges go, and then which rows are put. Applied to the same rows it always
-leaves the same rows, byte for byte, on whatever engine: so it can be sent elsewhere before it is
-durable here. The application's own tables (`tx.sql`) are no part of it.
+A commit lists the rows and ranges to delete, and the rows to put afterwards. Applied to the same rows,
+it leaves the same rows on every engine, byte for byte. So a cluster sends commits to other nodes before
+the leader stores them. Changes to the application's own tables (`tx.sql`) are not included.
 
-Values beyond the first 64 MiB of a commit lie in a temporary file until the value is let go of.
+Values beyond the first 64 MiB of a commit lie in a temporary file (`Spool`) until the commit is
+garbage collected.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ Row = tuple[bytes, bytes]
 """A key and its value."""
 
 MEMORY_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of values that one commit holds in memory; what is put after them is spooled."""
+"""Bytes of values that one commit holds in memory; later values are spooled."""
 
 SPOOLED_BYTES_MIN = 1024
-"""Smaller values stay in memory: the note of where they lie would be as large."""
+"""Smaller values stay in memory: the note of their position would be as large."""
 
 
 class Spool:
-    """Values in a temporary file without a name, for as long as a commit refers to them."""
+    """A temporary file without a name, with values that a commit refers to."""
 
     def __init__(self, folder: Path | None) -> None:
         self._descriptor, path = tempfile.mkstemp(prefix="millstream-commit-", dir=folder)
@@ -39,21 +40,21 @@ class Spool:
         self._size = 0
 
     def add(self, value: bytes) -> Spooled:
-        """Keep a value in the file."""
-        found = Spooled(self, self._size, len(value))
-        rest = memoryview(value)
-        while rest:
-            written = os.pwrite(self._descriptor, rest, self._size)
-            rest, self._size = rest[written:], self._size + written
-        return found
+        """Write a value to the file, and return its position."""
+        spooled = Spooled(self, self._size, len(value))
+        unwritten = memoryview(value)
+        while unwritten:
+            written = os.pwrite(self._descriptor, unwritten, self._size)
+            unwritten, self._size = unwritten[written:], self._size + written
+        return spooled
 
     def read(self, position: int, size: int) -> bytes:
-        """A value that was added; any thread may ask."""
+        """Read a value at its position, on any thread."""
         return os.pread(self._descriptor, size, position)
 
 
 class Spooled:
-    """Where a value lies in a spool."""
+    """The position of a value in a spool."""
 
     __slots__ = ("_position", "_size", "_spool")
 
@@ -64,26 +65,26 @@ class Spooled:
         return self._size
 
     def read(self) -> bytes:
-        """The value."""
+        """Return the value; raise `WriteFailed` if the file cannot be read."""
         try:
-            found = self._spool.read(self._position, self._size)
+            value = self._spool.read(self._position, self._size)
         except OSError as error:
             raise WriteFailed(f"a temporary file could not be read: {error}") from error
-        if len(found) != self._size:
+        if len(value) != self._size:
             raise WriteFailed("a temporary file of a large commit is shorter than it was")
-        return found
+        return value
 
 
 Value = bytes | Spooled
 
 
 def loaded(value: Value) -> bytes:
-    """A value, from wherever it is kept."""
+    """Return a value from memory or from its spool."""
     return value if type(value) is bytes else value.read()  # type: ignore[union-attr]
 
 
 class SpooledRows:
-    """Rows of which some are spooled, each key once; iterated as often as one likes."""
+    """Rows with values in memory or in a spool, each key once; can be iterated repeatedly."""
 
     __slots__ = ("_values",)
 
@@ -94,19 +95,19 @@ class SpooledRows:
         return len(self._values)
 
     def all_keys(self) -> Collection[bytes]:
-        """Every key; no value is read."""
+        """Return all keys, without reading a value."""
         return self._values.keys()
 
-    def of(self, wanted: Iterable[bytes]) -> Iterator[Row]:
-        """The rows of some keys, each read when it is taken."""
-        return ((key, loaded(self._values[key])) for key in wanted)
+    def of(self, selected: Iterable[bytes]) -> Iterator[Row]:
+        """Return the rows of selected keys; the iterator reads each value lazily."""
+        return ((key, loaded(self._values[key])) for key in selected)
 
     def size_bytes(self) -> int:
-        """How many bytes keys and values have; no value is read."""
+        """Return the bytes of all keys and values, without reading a value."""
         return sum(len(key) + len(value) for key, value in self._values.items())
 
     def __contains__(self, row: object) -> bool:
-        return any(found == row for found in self)
+        return any(present == row for present in self)
 
     def __iter__(self) -> Iterator[Row]:
         for key, value in self._values.items():
@@ -114,10 +115,10 @@ class SpooledRows:
 
 
 class Commit(Struct, frozen=True):
-    """Which rows go, and which rows are put after that.
+    """Rows to delete, and rows to put afterwards.
 
-    `rows` has each key once, and can be iterated again. `deletes` are single keys and `ranges`
-    half-open ranges of keys: a missing row is no error. An engine that can delete only single rows
+    `rows` has each key once, and can be iterated repeatedly. `deletes` are single keys, `ranges` are
+    half-open ranges of keys; a missing row is no error. An engine that can delete only single rows
     walks through a range in steps.
     """
 
@@ -126,7 +127,7 @@ class Commit(Struct, frozen=True):
     ranges: Collection[tuple[bytes, bytes]] = ()
 
     def size_bytes(self) -> int:
-        """How many bytes the rows have that are put: keys and values."""
+        """Return the bytes of the rows to put: keys and values."""
         if isinstance(self.rows, SpooledRows):
             return self.rows.size_bytes()
         return sum(len(key) + len(value) for key, value in self.rows)

@@ -1,10 +1,9 @@
-"""Room: whether the disk of a store has enough of it, asked rarely.
+"""Free space on the disk of a store, checked rarely, and the sync of a file's folder.
 
-A commit that finds the disk full half-way leaves its outcome in doubt. So a reserve is kept: while there
-is less, commits are refused before they begin. Room inside the store's file, which what was deleted has
-left there, counts too: else truncating a store that has filled its disk would be of no use. Room that
-the file will take, once the write-ahead log is copied into it, counts as taken: else that copy would
-take the reserve.
+A commit that fills the disk half-way leaves its outcome in doubt. So a reserve is kept: with less free
+space, commits are refused before they begin. Free pages inside the store's file count as free space:
+otherwise truncating logs in a store that has filled its disk would not help. Space that the next
+checkpoint will take counts as used: otherwise the checkpoint would take the reserve.
 """
 
 from __future__ import annotations
@@ -22,29 +21,29 @@ from millstream.errors import CannotOpen, DiskFull
 from millstream.limits import Limits, MiB
 
 ASKED_S = 0.01
-"""How long an answer holds while there is room: a fast disk takes less than the reserve meanwhile."""
+"""How long an answer is cached while space is free: a fast disk writes less than the reserve in it."""
 
 ASKED_BYTES = MiB
-"""Growth of the write-ahead log after which is asked again at the latest."""
+"""Growth of the write-ahead log after which the disk is asked again at the latest."""
 
 WRITTEN_TIMES = 2
-"""How often a byte can take its room: in the write-ahead log, and in the file."""
+"""How often a byte can take space: in the write-ahead log, and in the file."""
 
 SHARE = 16
-"""The reserve is at most this part of a disk: a small one would take nothing otherwise."""
+"""The reserve is at most a sixteenth of a disk: a small disk would take no write otherwise."""
 
 
 class FileSpace(NamedTuple):
-    """Room that matters beside that of the disk."""
+    """The free space inside a store's file, and its growth by the next checkpoint."""
 
     inside_bytes: int
-    """What the store's file can take without growing."""
+    """Bytes of free pages, which the file can fill without growing."""
     owed_bytes: int
-    """By how much it grows when the write-ahead log is copied into it."""
+    """Bytes by which the next checkpoint makes the file grow."""
 
 
 def full(folder: str | os.PathLike[str], cause: str) -> DiskFull:
-    """What callers are told when a write found a folder's disk full, before anything was stored."""
+    """Return the error for a write that found the disk of a folder full and stored nothing."""
     folder = os.fspath(folder)
     try:
         free_bytes = shutil.disk_usage(folder).free
@@ -52,19 +51,19 @@ def full(folder: str | os.PathLike[str], cause: str) -> DiskFull:
         free_bytes = 0
     return DiskFull(
         f"the disk of {folder} is full ({cause}): {free_bytes:,} bytes are free; nothing was stored, "
-        "and reads go on. Make room on the disk: writing then works again without a restart",
+        "and reads go on. Free space on the disk: writing then works again without a restart",
         path=folder,
         free_bytes=free_bytes,
     )
 
 
 class DiskSpace:
-    """The free room of one folder; while it is short, each question is asked anew."""
+    """The free space on the disk of a folder; cached, except during a shortage."""
 
     def __init__(
         self, folder: str, limits: Limits, clock: Clock, *, file: Callable[[], FileSpace]
     ) -> None:
-        """`file` is asked only if the disk may be short."""
+        """`file` returns the space in the store's file; it is called only in a possible shortage."""
         self._folder = folder
         self._file = file
         self._reserve_bytes = limits.disk_free_bytes_min
@@ -74,8 +73,8 @@ class DiskSpace:
         self._due_s = 0.0
 
     def shortage(self, written_bytes: int) -> Shortage | None:
-        """What is missing, given how much is in the write-ahead log; None if nothing is."""
-        grown = self._asked_bytes <= written_bytes < self._due_bytes  # it shrinks as well
+        """Return the shortage for a write-ahead log of this size; None with enough space."""
+        grown = self._asked_bytes <= written_bytes < self._due_bytes  # the log also shrinks
         if grown and self._clock.seconds() < self._due_s:
             return None
         return self._ask(written_bytes) if self._reserve_bytes else None
@@ -85,9 +84,11 @@ class DiskSpace:
         try:
             disk = shutil.disk_usage(self._folder)
         except OSError:
-            return None  # the commit itself will tell
+            return None  # the commit itself will fail
         reserve_bytes = min(self._reserve_bytes, disk.total // SHARE)
-        spare_bytes = disk.free - written_bytes - reserve_bytes  # if the file grows by all of it
+        spare_bytes = (
+            disk.free - written_bytes - reserve_bytes
+        )  # the file may grow by the whole log
         if spare_bytes < 0:
             file = self._file()
             spare_bytes = disk.free - file.owed_bytes - reserve_bytes
@@ -105,7 +106,7 @@ class FolderSpace:
     """The free space on the disk of a store in a folder (`file:///`).
 
     SlateDB repeats requests that find the disk full, without end and without an error. So the
-    engine asks the disk before a commit: one without space is refused before it is written, and the
+    engine checks the space before a commit, and refuses the commit before any byte is written. The
     handle stays usable.
     """
 
@@ -114,32 +115,32 @@ class FolderSpace:
         self._space = DiskSpace(str(folder), limits, clock, file=lambda: FileSpace(0, 0))
 
     def shortage(self) -> Shortage | None:
-        """What is missing of the reserve; None if nothing is."""
+        """Return the shortage; None with enough space."""
         return self._space.shortage(0)
 
     def check(self, size_bytes: int) -> None:
-        """Refuse with `DiskFull` what would take the part of the reserve that nothing may take."""
+        """Raise `DiskFull` for a write that would leave less than a quarter of the reserve."""
         try:
             disk = shutil.disk_usage(self._folder)
         except OSError:
-            return  # the commit itself will tell
-        kept_bytes = min(self._reserve_bytes, disk.total // SHARE) // 4
-        if disk.free - size_bytes < kept_bytes:
+            return  # the commit itself will fail
+        reserve_bytes = min(self._reserve_bytes, disk.total // SHARE) // 4
+        if disk.free - size_bytes < reserve_bytes:
             raise DiskFull(
                 f"the disk of {self._folder} is full: {size_bytes:,} bytes were to be written, "
-                f"{disk.free:,} are free, and {kept_bytes:,} of them are kept in reserve; nothing "
-                "was stored, and reads go on. Make room on the disk: writing then works again "
+                f"{disk.free:,} are free, and {reserve_bytes:,} of them are kept in reserve; nothing "
+                "was stored, and reads go on. Free space on the disk: writing then works again "
                 "without a restart",
                 path=str(self._folder),
                 free_bytes=disk.free,
-                reserve_bytes=kept_bytes,
+                reserve_bytes=reserve_bytes,
             )
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names of a file and of its write-ahead log durable, where folders can be synced.
+    """Sync the folder of a file, so that the names of the file and its write-ahead log are durable.
 
-    SQLite does so when it first syncs a new log, and says nothing if that fails.
+    SQLite does the same when it first syncs a new log, but ignores a failure.
     """
     if os.name != "posix":
         return

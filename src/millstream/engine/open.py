@@ -1,4 +1,4 @@
-"""The engines that there are: from the place of a store to the engine that keeps it."""
+"""Opening an engine: from the place of a store to SQLite, SlateDB or memory."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def open_engine(
     before_fencing: Callable[[], None] | None = None,
     **of_files: Any,
 ) -> Engine:
-    """The engine of a place: a file is SQLite's, a bucket SlateDB's, and `:memory:` is memory.
+    """Open the engine of a place: SQLite for a file, SlateDB for a bucket, memory for `:memory:`.
 
-    A bucket that is opened to write fences its writer: `before_fencing` is called right before that,
-    and may still refuse by an error. The file of a node of a cluster is opened as any other file;
-    `embedded` refuses to write it.
-    `of_files` are `SqliteEngine`'s own arguments. The other engines have no use for them.
+    Opening a bucket to write fences its present writer. `before_fencing` is called right before, and
+    may still refuse by an error. The file of a cluster's node is opened as any other file; the package
+    `embedded` refuses to write it. `of_files` are arguments of `SqliteEngine` alone; other engines
+    ignore them.
     """
     if is_bucket(place):
         if isinstance(options, SqliteOptions):

@@ -1,4 +1,4 @@
-"""What a caller may mean by the place of a store: a file, memory, or by mistake something else."""
+"""Places of stores: a file, memory, a bucket or a server, and the texts that look like them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from millstream.errors import CannotOpen, InvalidInput
 
 IN_MEMORY = ":memory:"
-"""A store that lives in this process, and ends with its handle."""
+"""The place of a store that lives in this process, and ends with its handle."""
 
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}/?")
 
@@ -20,12 +20,12 @@ _BUCKETS = ("s3", "gs", "az", "file", "memory")
 
 
 def is_address(path: Any) -> bool:
-    """Whether a caller means a server rather than a file."""
+    """True if a path is the address of a server."""
     return _scheme_of(path) in _SCHEMES
 
 
 def is_bucket(path: Any) -> bool:
-    """Whether a caller means object storage: `s3://`, `gs://`, `az://`, or one of their stand-ins."""
+    """True if a path is an address on object storage: `s3://`, `gs://`, `az://`, or a stand-in."""
     return _scheme_of(path) in _BUCKETS
 
 
@@ -34,10 +34,10 @@ def _scheme_of(path: Any) -> str:
 
 
 def one_place(path: str | os.PathLike[str] | Sequence[str]) -> str | os.PathLike[str]:
-    """A place as one value: the addresses of several nodes become one text, with commas between."""
+    """Return a place as one value: join the addresses of several nodes by commas."""
     if isinstance(path, str | os.PathLike) or not isinstance(path, Sequence):
         return path
-    if not path or not all(is_address(one) for one in path):
+    if not path or not all(is_address(address) for address in path):
         raise InvalidInput(
             "several places are the addresses of the nodes of a cluster, such as "
             "['http://a:8080', 'http://b:8080']; a file is one path"
@@ -46,9 +46,9 @@ def one_place(path: str | os.PathLike[str] | Sequence[str]) -> str | os.PathLike
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Refuse what was meant as the address of a server; a file that is there is a file."""
+    """Refuse a path that looks like an address; a file with that name is accepted."""
     name = str(path)
-    if os.path.exists(path):  # False as well where it cannot be reached: that is told later
+    if os.path.exists(path):  # also False for an unreachable path: opening fails on that later
         return
     if "://" in name:
         raise CannotOpen(
@@ -65,11 +65,11 @@ def check_file(path: str | os.PathLike[str]) -> None:
 
 
 def check_there(path: str | os.PathLike[str], advice: str) -> None:
-    """Refuse a file that is not there, or is empty, where no store is to be made."""
+    """Refuse a file that is missing or empty, for a caller that creates no store."""
     try:
-        there = os.stat(path).st_size > 0
+        exists = os.stat(path).st_size > 0
     except (FileNotFoundError, NotADirectoryError):
-        there = False
-    if not there:
+        exists = False
+    if not exists:
         name = os.fspath(path)
         raise CannotOpen(f"there is no store at {name}{advice}", path=name)

@@ -1,7 +1,9 @@
-"""The engine: an ordered map from bytes to bytes with atomic, durable batches.
+"""The protocol of engines: ordered maps from bytes to bytes with atomic, durable batches.
 
-An engine knows nothing of logs or queues. It keeps rows, notices damage, and serialises writers;
-everything above it is rules over a transaction.
+An engine knows nothing of logs or queues. It stores rows, notices damage, and serialises writers. The
+packages above it are rules over a transaction.
+
+Optional abilities have protocols of their own: a caller asks `engine.abilities`, and casts.
 """
 
 from __future__ import annotations
@@ -23,38 +25,39 @@ Mode = Literal["rw", "r"]
 """Whether a store is opened to be read and written, or only to be read."""
 
 Ability = Literal["sql", "forks", "paced", "replicated", "scrub", "changesets", "exchange"]
-"""What an engine may be able to do beyond the protocol.
+"""An ability of an engine beyond `Engine`.
 
-`sql`: its writer is a `SqlWriter`, its snapshots are `SqlReader`s. `forks`: it is `Suspendable`, so a handle may cross `os.fork`.
-`paced`: it is `Paced`, because each of its commits costs a request. `replicated`: other nodes write the same rows, so damage that
-one of them has must not be folded into what it writes. `scrub`: it is `Scrubbable` (`scrubbing`), so that
-the background reads all its rows by and by. `changesets`: its writer is a `ChangesetWriter`, so that
-changes to the application's tables travel to other nodes. `exchange`: it is `Exchangeable`, so that a
-node of a cluster can keep its rows in it.
+    sql          the writer is a `SqlWriter`, snapshots are `SqlReader`s
+    forks        the engine is `Suspendable`: a handle may cross `os.fork`
+    paced        the engine is `Paced`: each commit costs a request
+    replicated   other nodes write the same rows, so a damaged node must not fold its rows
+    scrub        the engine is `Scrubbable`: the background reads all rows again
+    changesets   the writer is a `ChangesetWriter`: changes to the application's tables travel to nodes
+    exchange     the engine is `Exchangeable`: a node of a cluster can keep its rows in a file
 """
 
 
 class Shortage(NamedTuple):
-    """Too little room on a disk: publishing is refused, so that what makes room can be written."""
+    """Too little free space on a disk: appends are refused, deletes can still be written."""
 
     place: str
     free_bytes: int
     reserve_bytes: int
     owed_bytes: int = 0
-    """What is free and needed, to bring into place what is stored already."""
+    """Free bytes that a checkpoint still needs for commits in the write-ahead log."""
 
     @property
     def is_severe(self) -> bool:
-        """Whether nothing at all is written any more."""
+        """True if the engine refuses every write."""
         return self.free_bytes < self.reserve_bytes // 4
 
     def error(self) -> DiskFull:
-        """What callers are told."""
+        """Return the error for callers."""
         owed = f"{self.owed_bytes:,} of them are needed, " if self.owed_bytes else ""
         return DiskFull(
             f"the disk of {self.place} is full: {self.free_bytes:,} bytes are free, {owed}and "
             f"{self.reserve_bytes:,} are kept in reserve; nothing was stored, and reads go on. "
-            "Make room on the disk, or truncate logs: publishing then works again without a restart",
+            "Free space on the disk, or truncate logs: publishing then works again without a restart",
             path=self.place,
             free_bytes=self.free_bytes,
             reserve_bytes=self.reserve_bytes,
@@ -65,33 +68,33 @@ class Snapshot(Protocol):
     """A consistent view of all rows. Damaged rows raise `CorruptionError` when they are read."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
 
     def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
-        """Up to `limit` rows with start <= key < stop, in key order; there is no way backwards.
+        """Return up to `limit` rows with start <= key < stop, in ascending order.
 
-        Both ends have the same type of record (the first two bytes), or `stop` is the first key
+        Both keys have the same type of record (the first two bytes), or `stop` is the first key
         of the next type.
         """
 
     def last_seq(self) -> int:
-        """The sequence of the newest delta; 0 in an empty store."""
+        """Return the sequence of the newest delta; 0 in an empty store."""
 
     def first_seq(self) -> int:
-        """The sequence of the oldest delta that has not been folded away; 0 in an empty store."""
+        """Return the sequence of the oldest delta that is not folded; 0 in an empty store."""
 
 
 class Writer(Snapshot, Protocol):
-    """The turn to write: what is stored, and the one step that changes it.
+    """The turn to write: a view of the rows, and the commit that changes them.
 
-    Nothing is visible to others before `commit` returns, and everything is durable then (unless
-    the store was opened with relaxed durability).
+    No reader sees a change before `commit` returns. All changes are durable then, unless the store
+    was opened with relaxed durability.
     """
 
     def commit(self, commit: Commit) -> None:
-        """Make a commit durable: what it drops goes, and then what it puts is put.
+        """Apply the deletes first, then the puts, and make the commit durable.
 
-        Raises `WriteFailed` (nothing was sent, and nothing is left of it) or `OutcomeUnknown`.
+        Raises `WriteFailed` if no change was stored, or `OutcomeUnknown`.
         """
 
 
@@ -102,7 +105,7 @@ class SqlWriter(Protocol):
         """Run a statement on the application's own tables."""
 
     def savepoint(self) -> AbstractContextManager[None]:
-        """Statements inside it are undone if it is left by an exception."""
+        """Undo the statements inside the block if an exception leaves it."""
 
 
 class SqlReader(Protocol):
@@ -131,7 +134,7 @@ class TableRecorder(Protocol):
         """Run a statement, and record its changes."""
 
     def savepoint(self) -> AbstractContextManager[None]:
-        """Undo and forget the statements inside it if it is left by an exception."""
+        """Undo and forget the statements inside the block if an exception leaves it."""
 
     def finish(self) -> list[TableChange]:
         """Return all changes, in order."""
@@ -147,7 +150,7 @@ class ChangesetWriter(Protocol):
         """Return a recorder for this transaction."""
 
     def apply_changes(self, changes: Sequence[TableChange]) -> None:
-        """Apply changes that another writer recorded; raises `TablesDiffer` if that is impossible."""
+        """Apply recorded changes in order; raise `TablesDiffer` if the tables do not fit."""
 
 
 class Exchangeable(Protocol):
@@ -167,18 +170,18 @@ class Suspendable(Protocol):
         """Before a fork: wait for running reads, let go of all handles, hold back new ones."""
 
     def resume(self, *, in_child: bool) -> None:
-        """After the fork: the next use opens the handles again."""
+        """After the fork: let the next use open the handles again."""
 
 
 class Paced(Protocol):
     """What an engine has beyond `Engine` if it has the ability `paced`."""
 
     pace_s: float
-    """How long a commit waits for callers that come one by one, so that many share it."""
+    """How long a commit waits for further callers, so that many callers share one request."""
 
 
 class WouldWait(Exception):
-    """The turn to write is another's, and the caller did not want to wait for it."""
+    """Another process has the turn to write, and the caller did not want to wait."""
 
 
 class Engine(Protocol):
@@ -186,76 +189,76 @@ class Engine(Protocol):
 
     durability: Durability
     read_only: bool
-    """Whether it refuses to write."""
+    """True if the engine refuses to write."""
     abilities: frozenset[Ability]
-    """What callers may ask for beyond this protocol."""
+    """Abilities beyond this protocol."""
     place: str
-    """What the store is called in messages: a path, an address."""
+    """The name of the store in messages: a path or an address."""
     on_upkeep_due: Callable[[], None] | None
-    """Called by the engine, on any thread, when `upkeep` would find something to do; it is quick."""
+    """A quick function that the engine calls, on any thread, when `upkeep` has work to do."""
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may write too, so that their commits must be looked for."""
+        """True if other processes may write; readers then poll for new commits."""
 
     @property
     def writes_alone(self) -> bool:
-        """Whether no other process can have the turn to write: one in this process is free at once."""
+        """True if no other process can have the turn to write, so that `write` never waits for it."""
 
     def write(self, *, waits: bool = True) -> AbstractContextManager[Writer]:
-        """Wait for the turn to write, across processes; leaving without a commit undoes it all.
+        """Wait for the turn to write, across processes; leaving without a commit undoes all changes.
 
-        Without `waits`, a turn that another process has is not waited for: `WouldWait`.
+        Without `waits`, raise `WouldWait` if another process has the turn.
         """
 
     def read(self) -> AbstractContextManager[Snapshot]:
-        """A snapshot; short-lived, any thread."""
+        """Open a snapshot, on any thread, for a short time."""
 
     def last_seq(self) -> int:
-        """The sequence of the newest delta, by the cheapest way; asked before reads if `shared`."""
+        """Return the sequence of the newest delta, cheaply; called before reads if `shared`."""
 
     def await_change(self, seen: int, stop: threading.Event) -> bool:
-        """Block until another process may have committed a delta after `seen`: True.
+        """Block until another process may have committed a delta after `seen`, then return True.
 
-        False once `stop` is set, and every now and then, so that the caller can give up waiting.
+        Return False once `stop` is set, and after a while, so that the caller can stop waiting.
         """
 
     def upkeep(self, alone: AbstractContextManager[object]) -> None:
-        """Do what is due, such as a checkpoint, beside running writers.
+        """Do work that is due, such as a checkpoint, beside running writers.
 
-        What needs them kept out is done inside `alone`, and takes milliseconds. Raises
-        `OutcomeUnknown` if something committed may not be durable any more.
+        Work that must exclude writers runs inside `alone`, and takes milliseconds. Raises
+        `OutcomeUnknown` if a commit may not be durable any more.
         """
 
     def shortage(self) -> Shortage | None:
-        """Whether the disk has too little room; asked before each commit, so mostly remembered."""
+        """Return the shortage of free space, or None; the answer is cached, as commits ask often."""
 
     def folder(self) -> Path | None:
-        """A folder on the disk of the store, for scratch files; None if it has none here."""
+        """Return a folder on the disk of the store for scratch files; None without a disk."""
 
     def recover(self) -> None:
-        """After a failed commit: make all that is committed durable again, and its outcome certain.
+        """After a failed commit, make all commits durable again, and the outcome certain.
 
-        Called while nothing is written here; reads go on. Raises `CorruptionError` if committed
-        rows are not on the disk any more, and another error if it has to be tried again.
+        The caller excludes writers; reads go on. Raises `CorruptionError` if committed rows are not
+        on the disk any more, and another error if the caller has to try again.
         """
 
     def close(self) -> None:
-        """Let go of everything; a second call does nothing."""
+        """Close all handles; a second call does nothing."""
 
     def describe(self) -> dict[str, Any]:
-        """Facts for `stats`, for people to read: kind, sizes, durability."""
+        """Return facts for `stats`: kind, sizes, durability."""
 
 
 def pace_of(engine: Engine) -> float:
-    """How long a commit waits for callers that come one by one; 0: not at all."""
+    """Return how long a commit waits for callers that come one by one; 0 without the ability."""
     return cast(Paced, engine).pace_s if "paced" in engine.abilities else 0.0
 
 
 def query_tables(
     engine: Engine, statement: str, parameters: Sequence[Any] | Mapping[str, Any]
 ) -> SqlResult:
-    """Read the application's own tables, as they are committed."""
+    """Read the committed state of the application's own tables."""
     if "sql" not in engine.abilities:
         raise no_tables("ms.sql")
     with engine.read() as snapshot:
@@ -263,7 +266,7 @@ def query_tables(
 
 
 def no_tables(what: str) -> InvalidInput:
-    """What is said where the engine has no SQL."""
+    """Return the error for an engine without SQL."""
     return InvalidInput(
         f"{what} needs an engine with SQL, and this store's has none: open a store in a file "
         "(SQLite), or keep the application's own tables elsewhere"
@@ -273,20 +276,20 @@ def no_tables(what: str) -> InvalidInput:
 # ---- scrub
 
 Reference = Callable[[bytes, bytes], bytes | None]
-"""From the key and value of a row to the key of another row that must be there too; None: there is none."""
+"""Maps the key and value of a row to the key of a row that it refers to; None without a reference."""
 
 
 class Unsound(Struct, frozen=True):
-    """Something that is not as it was written; a later look at the same place says whether it still is."""
+    """A damaged place of an engine; a later step from the same place tells whether it is mended."""
 
     stage: str
     at: str
-    """Where a step has to begin to meet it first."""
+    """The place from which a step meets the damage first."""
     message: str
 
 
 class MissingRow(NamedTuple):
-    """A row that another row needs and that the engine does not have; commits not yet folded may have it."""
+    """A referenced row that the engine does not have; commits that are not folded may have it."""
 
     at: str
     parent: bytes
@@ -294,23 +297,23 @@ class MissingRow(NamedTuple):
 
 
 class StepBounds(NamedTuple):
-    """Where one step ends."""
+    """The bounds of one step."""
 
     rows: int
     bytes: int
     is_over: Callable[[], bool]
-    """Whether the time of the step is used up; asked after each row."""
+    """Returns True when the time of the step is used up; called after each row."""
 
 
 class ScrubStep(NamedTuple):
-    """What one step has read and found."""
+    """The result of one step."""
 
     next_at: str | None
-    """Where the next step begins; None at the end of the stage."""
+    """The place where the next step begins; None at the end of the stage."""
     rows: int
     bytes: int
     fraction: float
-    """How much of the stage lies behind, from 0 to 1; an estimate."""
+    """The share of the stage that is read, from 0 to 1; an estimate."""
     unsound: list[Unsound]
     missing: list[MissingRow]
 
@@ -319,18 +322,18 @@ class Scrubbable(Protocol):
     """What an engine has beyond `Engine` if it has the ability `scrub`."""
 
     scrub_share: float
-    """The share of time that a scrub may read for; 0 if it is off."""
+    """The share of time that a scrub may spend reading; 0 turns the scrub off."""
     scrub_stages: tuple[str, ...]
 
     def scrub(self, stage: str, at: str, bounds: StepBounds, needs: Reference) -> ScrubStep:
-        """Read on in a stage, in one snapshot; an empty place is its beginning.
+        """Continue to read a stage, in one snapshot; an empty place is the beginning.
 
-        Damage is an answer, never an error. Raises `Closed`, `Overloaded` and the like if nothing
-        can be read now.
+        Damage is part of the result, never an error. Raises an error such as `Closed` or
+        `Overloaded` if no row can be read now.
         """
 
     def scrubbed_file(self) -> Path | None:
-        """The file that is read, wherever links lead; None if there is none."""
+        """Return the file that the scrub reads, with links resolved; None without a file."""
 
 
 # ---- polling
@@ -339,13 +342,13 @@ LOOK_S_MIN = 0.002
 LOOK_S_MAX = 0.010
 
 TURN_S = 0.1
-"""How long one call looks: its caller may have nobody left to tell."""
+"""How long one call of `poll` lasts: its caller may have no waiters left."""
 
 
 def poll(has_changed: Callable[[], bool], stop: threading.Event) -> bool:
-    """Look every few milliseconds, less often with time; True at the first change.
+    """Check for a change every few milliseconds, less often with time; True at the first change.
 
-    False once `stop` is set, or after a while.
+    Return False once `stop` is set, or after `TURN_S`.
     """
     waited_s, pause_s = 0.0, LOOK_S_MIN
     while waited_s < TURN_S:

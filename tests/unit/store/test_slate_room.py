@@ -45,7 +45,7 @@ def test_a_full_disk_refuses_before_anything_is_sent_and_the_handle_goes_on(
         log = ms.log("a")
         log.append(b"before")
         disk.free = MiB
-        with pytest.raises(DiskFull, match="Make room on the disk") as refused:
+        with pytest.raises(DiskFull, match="Free space on the disk") as refused:
             log.append(b"refused")
         assert refused.value.free_bytes == MiB
         assert [record.value for record in log.read()] == [b"before"]
@@ -66,7 +66,7 @@ def test_a_store_is_not_opened_to_write_on_a_full_disk(tmp_path: Path, disk: Dis
     place = f"file://{tmp_path}/b"
     millstream.open(place).close()
     disk.free = 0
-    with pytest.raises(DiskFull, match="Make room"):
+    with pytest.raises(DiskFull, match="Free space on"):
         millstream.open(place)
     millstream.open(place, mode="r").close()
 

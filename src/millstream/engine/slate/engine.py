@@ -1,8 +1,8 @@
-"""The SlateDB engine: rows in objects of a bucket, with one writer at a time wherever it runs.
+"""The SlateDB engine: rows in objects of a bucket, with one writer at a time on any machine.
 
-A commit is one batch, and returns when the object store has it. Opening a store to write fences the
-writer before: what that one had not sent fails with `Fenced`, what it had sent is `OutcomeUnknown`,
-and it goes on reading. Readers see the last commit that is durable, and wait for none in flight.
+A commit is one batch, and returns when the object store has the batch. Opening a store to write fences
+the previous writer. Its unsent commits fail with `Fenced`, the outcome of a sent commit is unknown, and
+its reads go on. Readers see the last durable commit, and wait for no commit in flight.
 
 The estimated costs of a month take the prices of Amazon S3 Standard in us-east-1, without traffic to
 other regions.
@@ -40,16 +40,16 @@ from millstream.objects.address import open_objects, parse_address
 from millstream.objects.folder import STAGED, ObjectFolder
 
 OPENING_BYTES = 64 * 1024
-"""What opening a store writes at most: a few small objects."""
+"""Upper bound of the bytes that opening a store writes: a few small objects."""
 
 FOLDER_REPEATS = 3
-"""How often SlateDB repeats what a folder refused: a disk is not away for a moment, as a server is."""
+"""How often SlateDB repeats a request that a folder refused: a disk does not recover as a server does."""
 
 FULL_CLOSE_S = 2.0
-"""How long closing waits on a full disk, where SlateDB tries to gather what is durable as it is."""
+"""Timeout of closing on a full disk: SlateDB tries to compact commits that are durable already."""
 
 LISTED_S = 60.0
-"""How long the numbers of a listing are shown."""
+"""How long the numbers of a listing are cached: each listing costs requests."""
 
 Kind = Literal["get", "put", "list", "delete"]
 _KINDS: dict[str, Kind] = {
@@ -77,38 +77,38 @@ USD_PER_BYTE_AND_MONTH = 0.023 / 1024**3
 MONTH_S = 30 * 24 * 3600.0
 
 COUNTED_S_MIN = 10.0
-"""Before so much time has passed, requests say nothing of a month."""
+"""Time before which the counted requests do not allow an estimate for a month."""
 
 
 def requests_of(metrics: Iterable[Any]) -> dict[Kind, int]:
-    """How many requests of each kind SlateDB has counted."""
-    found: dict[Kind, int] = dict.fromkeys(USD_PER_REQUEST, 0)
+    """Return the number of requests of each kind, as SlateDB has counted them."""
+    counts: dict[Kind, int] = dict.fromkeys(USD_PER_REQUEST, 0)
     for metric in metrics:
         if metric.name == "slatedb.object_store.request_count":
             labels = {label.key: label.value for label in metric.labels}
             kind = _KINDS.get(labels.get("api", ""))
             if kind is not None:
-                found[kind] += metric.value[0]
-    return found
+                counts[kind] += metric.value[0]
+    return counts
 
 
 def month_usd(requests: dict[Kind, int], *, elapsed_s: float, stored_bytes: int) -> float:
-    """What a month costs if it goes on as it has since the handle was opened."""
+    """Estimate the costs of a month at the rate of requests since the handle was opened."""
     usd = stored_bytes * USD_PER_BYTE_AND_MONTH
     if elapsed_s >= COUNTED_S_MIN:
-        asked = sum(USD_PER_REQUEST[kind] * count for kind, count in requests.items())
-        usd += asked * MONTH_S / elapsed_s
+        requests_usd = sum(USD_PER_REQUEST[kind] * count for kind, count in requests.items())
+        usd += requests_usd * MONTH_S / elapsed_s
     return round(usd, 2)
 
 
 class BucketListing(NamedTuple):
-    """What a listing has found, and when."""
+    """The result of a listing of the bucket, and its time."""
 
     at_s: float
     objects: int
     bytes: int
     staged_bytes: int
-    """Of these, what bulk writers have staged and the writer has not adopted."""
+    """Bytes that bulk writers have staged and the writer has not adopted, included in `bytes`."""
 
 
 class SlateWriter(SlateSnapshot):
@@ -119,12 +119,12 @@ class SlateWriter(SlateSnapshot):
         self._write = write
 
     def commit(self, commit: Commit) -> None:
-        """Make it durable."""
+        """Make a commit durable."""
         self._write(commit)
 
 
 class SlateEngine:
-    """Rows of one prefix of a bucket. It has no SQL, and its handles cross no fork."""
+    """An engine over one prefix of a bucket, without SQL; its handles cannot cross a fork."""
 
     abilities: frozenset[Ability] = frozenset({"paced"})
     durability: Durability = "full"
@@ -181,17 +181,17 @@ class SlateEngine:
 
     @property
     def shared(self) -> bool:
-        """Whether another process writes: then its commits must be looked for."""
+        """True if another process writes, so that readers poll for commits."""
         return self._writing is None or self._writing.ending == "fenced"
 
     @property
     def writes_alone(self) -> bool:
-        """Its writer is the only one: another that begins fences it."""
+        """Return True: a second writer would fence the first."""
         return True
 
     @contextmanager
     def write(self, *, waits: bool = True) -> Iterator[SlateWriter]:
-        """Wait for the turn to write; leaving without a commit changes nothing."""
+        """Wait for the turn to write; leaving without a commit changes no row."""
         if not waits and self._turn.locked():
             raise WouldWait
         with self._turn:
@@ -206,37 +206,38 @@ class SlateEngine:
 
     @contextmanager
     def read(self) -> Iterator[SlateSnapshot]:
-        """A snapshot of what is durable."""
+        """Open a snapshot of the durable rows."""
         self._check_open()
         yield SlateSnapshot(self._image())
 
     def last_seq(self) -> int:
-        """The sequence of the newest delta."""
+        """Return the sequence of the newest delta."""
         self._check_open()
         return self._image().last_seq
 
     def await_change(self, seen: int, stop: threading.Event) -> bool:
-        """Look now and then for what the writer has committed."""
+        """Poll for commits of the writer."""
         return poll(lambda: self.last_seq() != seen, stop)
 
     def upkeep(self, alone: AbstractContextManager[object]) -> None:
-        """Gather many small commits; the rest SlateDB does by itself."""
+        """Compact many small commits; SlateDB does all other upkeep by itself."""
         if self._writing is not None and self._writing.behind >= REPLAYED_MAX:
             self._writing.gather()
 
     def shortage(self) -> Shortage | None:
-        """Whether the disk of a folder has too little room; a bucket has no end."""
+        """Return the shortage on the disk of a folder; a bucket has unlimited space."""
         return None if self._space is None else self._space.shortage()
 
     def folder(self) -> Path | None:
-        """There is no disk."""
+        """Return None: the rows are on no local disk."""
         return None
 
     def recover(self) -> None:
-        """After a commit in doubt: whatever was handed to SlateDB is durable, or will never be."""
+        """Settle a commit in doubt: make it durable, or make sure that it never becomes durable."""
         if self._writing is None:
             return
-        # SlateDB repeats what is refused without end, and does not say why; the object store does.
+        # SlateDB repeats refused requests without end and without an error. So a request of our own
+        # asks the object store first, which names the reason.
         if self._writing.ending == "doubtful":
             self._check_space(OPENING_BYTES)
             if why := refusal(self.objects):
@@ -244,14 +245,14 @@ class SlateEngine:
         try:
             self._writing.recover()
         except CorruptionError as error:
-            # SlateDB calls damage whatever a request did not find, also an object that it puts.
+            # SlateDB reports every missing object as damage, also one that it is about to put.
             check_commits(self.objects, self._manifest)
             raise WriteFailed(
-                f"{error.message}, and no commit is missing; it is tried again"
+                f"{error.message}, and no commit is missing; the store tries again"
             ) from error
 
     def close(self) -> None:
-        """Let go of everything; what is committed is durable already."""
+        """Close the database; commits are durable already."""
         with self._lock:
             if self._closed:
                 return
@@ -261,7 +262,7 @@ class SlateEngine:
         self._following = None
 
     def describe(self) -> dict[str, Any]:
-        """Facts for `stats`."""
+        """Return facts for `stats`."""
         requests = requests_of(self._recorder.snapshot())
         listed = self._listed()
         elapsed_s = self._clock.seconds() - self._opened_s
@@ -278,24 +279,26 @@ class SlateEngine:
         }
 
     def _listed(self) -> BucketListing:
-        """What objects the store has; a listing costs, so it is remembered."""
+        """Count the objects of the store, at most once per `LISTED_S`."""
         now_s = self._clock.seconds()
-        found = self._listing
-        if found is None or now_s - found.at_s > LISTED_S:
-            found = BucketListing(now_s, 0, 0, 0) if found is None else found._replace(at_s=now_s)
+        listing = self._listing
+        if listing is None or now_s - listing.at_s > LISTED_S:
+            empty = BucketListing(now_s, 0, 0, 0)
+            listing = empty if listing is None else listing._replace(at_s=now_s)
             try:
                 sizes = [
-                    (one.size, one.name.startswith(f"{STAGED}/")) for one in self.objects.list()
+                    (stored.size, stored.name.startswith(f"{STAGED}/"))
+                    for stored in self.objects.list()
                 ]
                 staged = sum(size for size, is_staged in sizes if is_staged)
-                found = BucketListing(now_s, len(sizes), sum(size for size, _ in sizes), staged)
+                listing = BucketListing(now_s, len(sizes), sum(size for size, _ in sizes), staged)
             except StoreError:
-                pass  # the object store does not answer: what is known stays
-            self._listing = found
-        return found
+                pass  # the object store does not answer: the last listing stays
+            self._listing = listing
+        return listing
 
     def rewrite(self, key: bytes, change: Callable[[bytes], bytes]) -> bool:
-        """Change a stored cell behind the rules' back, as tests do; False if there is none."""
+        """Change a stored cell without a commit, for tests; False without a row."""
         assert self._writing is not None
         with self._turn:
             return self._writing.rewrite(key, change)
@@ -311,9 +314,9 @@ class SlateEngine:
             self._space.check(size_bytes)
 
     def _check_stored(self, *, may_create: bool) -> int:
-        """Refuse what is no store, or has lost commits; a store that is created gets its stamp.
+        """Refuse a prefix without a store, or with lost commits; put the stamp of a new store.
 
-        Returns how many commits opening the store replays.
+        Return the number of commits that opening the store replays.
         """
         is_marked = is_reached(self.objects)
         if self._manifest() is not None:

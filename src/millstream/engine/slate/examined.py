@@ -1,4 +1,4 @@
-"""A bucket as the doctor looks at it: rows with their checksums, and the objects that they lie in."""
+"""A bucket for the doctor: rows with the state of their checksums, and missing or left objects."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from millstream.objects.folder import STAGED, ListedObject, ObjectFolder
 
 SCAN_ROWS = 64
 LEFT_OVER_MS = 24 * 3600 * 1000
-"""What was staged longer ago belongs to a job that has ended, most likely."""
+"""Objects that were staged longer ago most likely belong to a job that has ended."""
 
 
 class ExaminedBucket:
-    """One snapshot of a store in a bucket, opened as a reader: it fences nobody, and writes nothing."""
+    """A snapshot of a store in a bucket, opened as a reader: it fences no writer and writes nothing."""
 
     def __init__(self, address: str) -> None:
         parsed = parse_address(address)
@@ -39,7 +39,7 @@ class ExaminedBucket:
 
     @property
     def image(self) -> SlateImage:
-        """All rows, opened when they are first asked for: damage may forbid that."""
+        """The image of all rows, opened at the first use: damage may prevent opening."""
         if self._image is None:
             following = Following(
                 self._binding,
@@ -55,15 +55,15 @@ class ExaminedBucket:
 
     @property
     def snapshot(self) -> SlateSnapshot:
-        """The rows, as they were when they were first asked for."""
+        """The rows, as of the first use."""
         return SlateSnapshot(self.image)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the image."""
         self._image = None
 
     def walk(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes, bool]]:
-        """Every row of a range, its value, and whether its checksum fits."""
+        """Yield every row of a range: key, value, and whether its checksum fits."""
         stop = self.image.visible(start, stop)
         while start < stop:
             with reading(self.image):
@@ -78,21 +78,26 @@ class ExaminedBucket:
             start = keys.successor(cells[-1][0])
 
     def missing(self) -> list[str]:
-        """The objects that the store needs and that are not in the bucket."""
+        """Return the names of objects that the manifest names and the bucket does not have.
+
+        The manifest is read before and after the listing: objects that SlateDB merges in between
+        may be missing.
+        """
         named = _named(self._manifest())
-        there = {one.name for one in self._folder.list("compacted")}
-        gone = (named & _named(self._manifest())) - there  # what was merged meanwhile may go
-        return [*sorted(gone), *find_replayed(self._folder, self._manifest).missing]
+        stored = {entry.name for entry in self._folder.list("compacted")}
+        missing = (named & _named(self._manifest())) - stored
+        return [*sorted(missing), *find_replayed(self._folder, self._manifest).missing]
 
     def left_over(self, now_ms: int) -> list[str]:
-        """What bulk writers staged longer than a day ago, and the writer has not adopted."""
-        found: dict[str, list[ListedObject]] = {}
-        for one in self._folder.list(STAGED):
-            found.setdefault(one.name.rpartition("/")[0], []).append(one)
+        """Describe objects that were staged more than a day ago and that no writer has adopted."""
+        folders: dict[str, list[ListedObject]] = {}
+        for staged in self._folder.list(STAGED):
+            folders.setdefault(staged.name.rpartition("/")[0], []).append(staged)
         return [
-            f"{folder}/: {len(some)} staged objects with {sum(one.size for one in some):,} bytes"
-            for folder, some in sorted(found.items())
-            if max(one.modified_ms for one in some) < now_ms - LEFT_OVER_MS
+            f"{folder}/: {len(objects)} staged objects with "
+            f"{sum(staged.size for staged in objects):,} bytes"
+            for folder, objects in sorted(folders.items())
+            if max(staged.modified_ms for staged in objects) < now_ms - LEFT_OVER_MS
         ]
 
     def _manifest(self) -> Any:
@@ -100,8 +105,8 @@ class ExaminedBucket:
 
 
 def _named(manifest: Any) -> set[str]:
-    """The objects with rows that a manifest names."""
-    parts = [manifest, *manifest.segments]
-    views = [view for part in parts for view in part.l0]
-    views += [view for part in parts for run_ in part.compacted for view in run_.sst_views]
+    """Return the names of the objects with rows in a manifest."""
+    trees = [manifest, *manifest.segments]
+    views = [view for tree in trees for view in tree.l0]
+    views += [view for tree in trees for run_ in tree.compacted for view in run_.sst_views]
     return {f"compacted/{view.sst.id.value}.sst" for view in views}

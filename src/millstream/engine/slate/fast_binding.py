@@ -76,7 +76,7 @@ class FastBinding(Binding):
         )
 
     def delete(self, batch: Any, key: bytes) -> None:
-        """Add to a batch that a row goes."""
+        """Add the deletion of a row to a batch."""
         self._checked_call(
             self._errors,
             self._library.uniffi_slatedb_uniffi_fn_method_writebatch_delete,
@@ -85,19 +85,19 @@ class FastBinding(Binding):
         )
 
     def get(self, view: Any, key: bytes) -> Cell | None:
-        """What lies under a key in a snapshot or a reader."""
+        """Return the cell of a key in a snapshot or a reader; None without a row."""
         method = getattr(self._library, _METHOD.format(type(view).__name__.lower(), "get"))
-        found = self._raised_from(method(view._uniffi_clone_handle(), self._bytes(key)))
-        return found[5:] if found[0] else None
+        answer = self._raised_from(method(view._uniffi_clone_handle(), self._bytes(key)))
+        return answer[5:] if answer[0] else None
 
     def begin(self, view: Any, start: bytes, stop: bytes, reach: Reach) -> Any:
-        """A walk through start <= key < stop, which is not empty; `following` goes on with it."""
+        """Return an iterator over start <= key < stop; `following` reads from it."""
         first = b"\x01" + _LENGTH.pack(len(start)) + start + b"\x01"
-        wanted = first + b"\x01" + _LENGTH.pack(len(stop)) + stop + b"\x00"
+        bounds = first + b"\x01" + _LENGTH.pack(len(stop)) + stop + b"\x00"
         name = _METHOD.format(type(view).__name__.lower(), "scan_with_options")
         call = getattr(self._library, name)(
             view._uniffi_clone_handle(),
-            self._lowered(wanted),
+            self._lowered(bounds),
             self._lowered(self._lowered_reach[reach]),
         )
         handle = run(
@@ -114,13 +114,13 @@ class FastBinding(Binding):
         return self.module.DbIterator._uniffi_make_instance(handle)
 
     def following(self, rows: Any, limit: int) -> list[tuple[bytes, Cell]]:
-        """The next rows of a walk, up to `limit`; fewer only at its end."""
+        """Return the next rows of an iterator, up to `limit`; fewer only at the end."""
         method = self._library.uniffi_slatedb_uniffi_fn_method_dbiterator_next_batch
         return _rows(self._raised_from(method(rows._uniffi_clone_handle(), limit)))
 
     def _raised_from(self, call: Any) -> bytes:
-        """The bytes that a call of the library answers."""
-        found: bytes = run(
+        """Run a call of the library, and return the bytes of its answer."""
+        answer: bytes = run(
             self._call_async(
                 call,
                 self._library.ffi_slatedb_uniffi_rust_future_poll_rust_buffer,
@@ -131,10 +131,10 @@ class FastBinding(Binding):
             ),
             most_s=self.read_timeout_s,
         )
-        return found
+        return answer
 
     def _raised(self, buffer: Any) -> bytes:
-        """The bytes of a buffer, which is given back."""
+        """Copy the bytes of a buffer, and free the buffer."""
         try:
             return ctypes.string_at(buffer.data, buffer.len)
         finally:
@@ -151,16 +151,16 @@ class FastBinding(Binding):
 
 
 def _rows(data: bytes) -> list[tuple[bytes, Cell]]:
-    """The rows of a batch as the library writes them: key, value, sequence, time, end."""
+    """Decode the rows of a batch as the library writes them: key, value, sequence, time, expiry."""
     (count,) = _LENGTH.unpack_from(data)
-    found, at = [], 4
+    rows, at = [], 4
     for _ in range(count):
         (size,) = _LENGTH.unpack_from(data, at)
         key = data[at + 4 : at + 4 + size]
         at += 4 + size
         (size,) = _LENGTH.unpack_from(data, at)
-        found.append((key, data[at + 4 : at + 4 + size]))
+        rows.append((key, data[at + 4 : at + 4 + size]))
         at += 4 + size + _SIZES.size
         if data[at - 1]:
             at += 8
-    return found
+    return rows

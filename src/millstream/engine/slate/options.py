@@ -1,4 +1,4 @@
-"""What can be set of the SlateDB engine alone, in code or behind the `?` of an address."""
+"""Options of the SlateDB engine, set in code or behind the `?` of an address."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from millstream.errors import CannotOpen
 from millstream.limits import MiB
 
 OPEN_S_MAX = 300.0
-"""How long opening may take: it replays commits that are not gathered yet, which may be large."""
+"""How long opening may take: SlateDB replays commits that are not compacted, which may be large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlateOptions:
-    """How one handle uses its bucket; `millstream.open("s3://…", options=SlateOptions(...))` says so."""
+    """Options of one handle: `millstream.open("s3://…", options=SlateOptions(...))`."""
 
     commit_timeout_s: float = 30.0
-    """How long a commit waits for the object store before its outcome is called unknown."""
+    """Timeout of a commit; afterwards its outcome is unknown."""
 
     read_timeout_s: float = 60.0
-    """How long one step of a read waits for the object store before it fails."""
+    """Timeout of one request of a read."""
 
     pace_s: float = 0.5
-    """How long a commit waits for callers that come one by one, so that many share one request.
+    """How long a commit waits for further callers, so that many callers share one request.
 
-    A caller alone does not wait for it, nor do 64 and more at once. With 0, none waits.
+    A single caller does not wait, nor do 64 or more at once. With 0, no commit waits.
     """
 
     follow_s: float = 1.0
-    """How old what a read-only handle shows may be, before it looks for newer commits."""
+    """Age of a read-only handle's snapshot after which it looks for newer commits."""
 
     cache_folder: str | Path | None = None
-    """A folder on a local disk for parts of objects that were read; None keeps none."""
+    """A folder on a local disk that caches objects; None caches nothing on disk."""
 
     cache_bytes_max: int = 4096 * MiB
-    """How much that folder may hold."""
+    """Maximum size of the cache folder."""
 
     memory_cache_bytes: int = 256 * MiB
-    """How many bytes of blocks that were read stay in memory."""
+    """Maximum size of the block cache in memory."""
 
 
 def options_with(options: SlateOptions, query: str, address: str) -> SlateOptions:
-    """Options with what an address sets: `s3://bucket/prefix?cache_folder=/var/cache&pace_s=0`."""
-    known = {field.name: getattr(SlateOptions(), field.name) for field in fields(SlateOptions)}
-    given: dict[str, Any] = {}
+    """Add the options of an address: `s3://bucket/prefix?cache_folder=/var/cache&pace_s=0`."""
+    defaults = {field.name: getattr(SlateOptions(), field.name) for field in fields(SlateOptions)}
+    values: dict[str, Any] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
-        if name not in known:
-            raise _wrong(address, f"it sets {name!r}; what can be set is {', '.join(known)}")
-        default = known[name]
+        if name not in defaults:
+            raise _wrong(address, f"it sets {name!r}; what can be set is {', '.join(defaults)}")
+        default = defaults[name]
         try:
-            given[name] = text if default is None else type(default)(text)
+            values[name] = text if default is None else type(default)(text)
         except ValueError:
             raise _wrong(address, f"{name} is a number, not {text!r}") from None
-        if not text or (default is not None and not 0 <= given[name] < math.inf):
+        if not text or (default is not None and not 0 <= values[name] < math.inf):
             raise _wrong(address, f"{name} is at least 0, and not empty: {text!r} was given")
-    return replace(options, **given)
+    return replace(options, **values)
 
 
 def _wrong(address: str, why: str) -> CannotOpen:

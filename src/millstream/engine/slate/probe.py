@@ -38,19 +38,19 @@ T = TypeVar("T")
 
 
 def probe(objects: ObjectFolder) -> None:
-    """Refuse an object store that ignores conditions; `CannotOpen` names the test that failed."""
+    """Refuse an object store that ignores conditions; `CannotOpen` names the failed test."""
     if objects.address.scheme in ("file", "memory"):
-        return  # this machine's own: for trials, without leases
+        return  # stand-ins on this machine, for trials, without leases
     name = f"probe/{secrets.token_hex(8)}"
-    first = _asked(objects, "put_if_absent", lambda: _create_once(objects, name))
+    first = _run_test(objects, "put_if_absent", lambda: _create_once(objects, name))
     try:
-        _asked(objects, "if_match", lambda: _replace_once(objects, name, first))
+        _run_test(objects, "if_match", lambda: _replace_once(objects, name, first))
     finally:
-        _asked(objects, "delete", lambda: objects.delete(name))
+        _run_test(objects, "delete", lambda: objects.delete(name))
 
 
 def refusal(objects: ObjectFolder) -> str:
-    """Why the object store takes no objects, in its own words; empty if it takes one."""
+    """Put and delete an object; return the error of the object store, or an empty text."""
     if objects.address.scheme in ("file", "memory"):
         return ""
     name = f"probe/{secrets.token_hex(8)}"
@@ -62,10 +62,10 @@ def refusal(objects: ObjectFolder) -> str:
     return ""
 
 
-def _asked(objects: ObjectFolder, test: str, ask: Callable[[], T]) -> T:
-    """What a test found; an answer that says nothing about it names it too."""
+def _run_test(objects: ObjectFolder, test: str, request: Callable[[], T]) -> T:
+    """Run a request of a test; an unrelated error names the test as well."""
     try:
-        return ask()
+        return request()
     except StoreError as error:
         if isinstance(error, CannotOpen):
             raise
@@ -76,7 +76,7 @@ def _asked(objects: ObjectFolder, test: str, ask: Callable[[], T]) -> T:
 
 
 def _create_once(objects: ObjectFolder, name: str) -> str:
-    """Create an object, and see that it is not created again; its tag."""
+    """Create an object, check that it is not created again, and return its tag."""
     first = objects.create(name, b"first")
     if first is None:
         raise _refused(objects, "put_if_absent", "a name that was never used counts as taken")
@@ -87,7 +87,7 @@ def _create_once(objects: ObjectFolder, name: str) -> str:
 
 
 def _replace_once(objects: ObjectFolder, name: str, first: str) -> None:
-    """Replace an object, and see that it is not replaced by its old tag."""
+    """Replace an object, and check that its old tag does not replace it again."""
     second = objects.replace(name, b"third", first)
     if second is None:
         raise _refused(objects, "if_match", "an object could not be replaced by its own tag")
@@ -95,10 +95,10 @@ def _replace_once(objects: ObjectFolder, name: str, first: str) -> None:
         raise _refused(objects, "if_match", "an object was replaced by the tag of an older one")
 
 
-def _refused(objects: ObjectFolder, test: str, what: str) -> CannotOpen:
+def _refused(objects: ObjectFolder, test: str, reason: str) -> CannotOpen:
     place = objects.address.text
     return CannotOpen(
-        f"{place} is on an object store that failed the test {test}: {what}. Two writers could not "
+        f"{place} is on an object store that failed the test {test}: {reason}. Two writers could not "
         "be kept apart there, so no store is opened; use one that honours If-None-Match and If-Match",
         path=place,
         test=test,
@@ -109,23 +109,23 @@ FORMAT_OBJECT = "format"
 
 
 class FormatNote(msgspec.Struct, frozen=True):
-    """What the object says."""
+    """The content of the object `format`."""
 
     format: int
 
 
 def put_stamp(objects: ObjectFolder) -> None:
-    """Mark a prefix as that of a store which is about to be created."""
+    """Put the object `format`, before a store is created at the prefix."""
     objects.create(FORMAT_OBJECT, msgspec.json.encode(FormatNote(FORMAT)))
 
 
 def is_stamped(objects: ObjectFolder) -> bool:
-    """Whether a prefix is marked; `CannotOpen` if it is by what we cannot read."""
-    found = objects.get(FORMAT_OBJECT)
-    if found is None:
+    """True if a prefix has the object `format`; `CannotOpen` if its content is unreadable or newer."""
+    stored = objects.get(FORMAT_OBJECT)
+    if stored is None:
         return False
     try:
-        stamp = msgspec.json.decode(found.data, type=FormatNote)
+        stamp = msgspec.json.decode(stored.data, type=FormatNote)
     except msgspec.DecodeError as error:
         raise _not_opened(
             objects, f"its object `{FORMAT_OBJECT}` is not readable: {error}"
@@ -140,9 +140,9 @@ def is_stamped(objects: ObjectFolder) -> bool:
 
 
 def is_reached(objects: ObjectFolder) -> bool:
-    """Whether a prefix is marked; `StoreError` at once if the bucket refuses us, or is not there.
+    """True if a prefix is stamped; `StoreError` at once if the bucket refuses us or is missing.
 
-    SlateDB would repeat its question without end, and not say why.
+    SlateDB would repeat its request without end and without an error.
     """
     if is_stamped(objects):
         return True
@@ -151,7 +151,7 @@ def is_reached(objects: ObjectFolder) -> bool:
 
 
 def check_stamp(objects: ObjectFolder) -> None:
-    """Refuse a database whose prefix is not marked as a store's."""
+    """Refuse a SlateDB database without the object `format`."""
     if not is_stamped(objects):
         raise _not_opened(
             objects,
@@ -160,30 +160,30 @@ def check_stamp(objects: ObjectFolder) -> None:
         )
 
 
-def _not_opened(objects: ObjectFolder, why: str) -> CannotOpen:
+def _not_opened(objects: ObjectFolder, reason: str) -> CannotOpen:
     place = objects.address.text
-    return CannotOpen(f"{place} cannot be opened: {why}", path=place)
+    return CannotOpen(f"{place} cannot be opened: {reason}", path=place)
 
 
 _WAL_OBJECT = re.compile(r"wal/([0-9]{20})\.sst")
 
 
 class Replayed(NamedTuple):
-    """The commits that the next writer replays."""
+    """The number of commits that the next writer replays, and gaps between them."""
 
     commits: int
     missing: list[str]
-    """The names of objects that are missing between others."""
+    """The names of objects that are missing between existing ones."""
 
 
 def find_replayed(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> Replayed:
-    """Look which commits are not gathered yet.
+    """Find the commits that are not compacted.
 
-    The manifest is read after the listing: commits that are gathered meanwhile are not needed any
-    more.
+    The manifest is read after the listing: commits that SlateDB compacts in between are not needed
+    any more.
     """
-    found = [_WAL_OBJECT.fullmatch(one.name) for one in objects.list("wal")]
-    numbers = {int(name[1]) for name in found if name is not None}
+    names = [_WAL_OBJECT.fullmatch(stored.name) for stored in objects.list("wal")]
+    numbers = {int(name[1]) for name in names if name is not None}
     manifest = read_manifest() if numbers else None
     if manifest is None:
         return Replayed(0, [])
@@ -193,9 +193,9 @@ def find_replayed(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> Re
 
 
 def check_commits(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> int:
-    """Refuse a store that has lost commits between others; `CorruptionError` names the first.
+    """Refuse a store with gaps between commits; `CorruptionError` names the first missing object.
 
-    Returns how many commits are not gathered yet.
+    Return the number of commits that are not compacted.
     """
     commits, missing = find_replayed(objects, read_manifest)
     if missing:

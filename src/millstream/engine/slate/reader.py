@@ -1,7 +1,8 @@
-"""Following: what handles read that do not write; a few seconds behind the writer, never in its way.
+"""The reader of a bucket: images for handles that do not write, a second behind the writer.
 
-SlateDB's readers move on while they are used. So each of ours stands still (it looks for news once
-an hour, and lives for minutes), and a newer one takes its place when a caller wants to see more.
+A reader of SlateDB moves on to newer commits while it is used, so two reads could see two states. So
+each reader of ours polls the manifest only once an hour and lives for minutes, and a newer reader
+replaces it when its image is too old. A reader never disturbs the writer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MEMTABLE_BYTES_MAX = 256 * 1024 * 1024
 
 
 class Following:
-    """The newest image that a handle has, and how it gets a newer one."""
+    """The newest image of a handle, replaced once it is older than `follow_s`."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Following:
         self._made_s = clock.seconds()
 
     def image(self) -> SlateImage:
-        """What is known; newer if that is old."""
+        """Return the present image, or a newer one if it is too old."""
         if self._clock.seconds() - self._made_s < self._follow_s:
             return self._image
         with self._lock:
@@ -74,7 +75,7 @@ class Following:
 
 
 def read_manifest(binding: Binding, objects: Any, prefix: str, place: str) -> Any:
-    """What SlateDB says of the database at a prefix; None if there is none."""
+    """Read the manifest of the database at a prefix; None without a database."""
     admin = binding.module.AdminBuilder(prefix, objects).build()
     try:
         return run(admin.read_manifest(None), most_s=binding.read_timeout_s)
@@ -83,18 +84,18 @@ def read_manifest(binding: Binding, objects: Any, prefix: str, place: str) -> An
 
 
 def no_store(place: str, advice: str = "") -> CannotOpen:
-    """What is said of a prefix without a store where none is to be made."""
+    """Return the error for a prefix without a store."""
     return CannotOpen(f"there is no store at {place}{advice}", path=place)
 
 
 def cannot_open(error: Any, place: str) -> CannotOpen:
-    """What is said if the object store refuses, or cannot be reached."""
-    said = getattr(error, "message", str(error))
+    """Return the error for an object store that refuses requests or cannot be reached."""
+    cause = getattr(error, "message", str(error))
     return CannotOpen(
-        f"{place} cannot be opened: {said}; check the bucket's name, the credentials in the "
+        f"{place} cannot be opened: {cause}; check the bucket's name, the credentials in the "
         "environment, and AWS_ENDPOINT_URL if it is set",
         path=place,
-        cause=said,
+        cause=cause,
     )
 
 
@@ -102,4 +103,4 @@ def _end(reader: Any, errors: Any) -> None:
     try:
         run(reader.shutdown())
     except errors:
-        pass  # it is not needed any more
+        pass  # no image uses the reader any more

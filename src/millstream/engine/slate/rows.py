@@ -1,9 +1,9 @@
-"""Rows in SlateDB: a value with its checksum behind it, and views of all rows as of one commit.
+"""Rows in SlateDB: cells with checksums, images of all rows as of one commit, and prefetch.
 
 Prefetch. Payload blocks that are read in order are fetched several at a time. A block that is read
-alone costs one request, so a claim fetches only the blocks that it hands out. A reader that goes on
-to later blocks gets two and then eight at once, and then a stream: SlateDB has several requests on
-their way while the reader works. Measured with a latency of 300 ms per request: half a million
+alone costs one request, so a claim fetches only the blocks that it hands out. A reader that continues
+with later blocks gets two and then eight at once, and then a stream: SlateDB has several requests
+in flight while the reader works. Measured with a latency of 300 ms per request: half a million
 records in 2.0 s instead of 8.8 s.
 
 Large commits. Payload blocks of a commit that does not fit into memory are written before it. Rows
@@ -29,32 +29,32 @@ from millstream.limits import MiB
 
 STEPS = (2, 8)
 STREAMED = 32
-"""Blocks that are taken from a stream at once."""
+"""Blocks that one read takes from a stream."""
 
 BYTES_MAX = 8 * 1024 * 1024
-"""How many bytes are fetched at once, by the size of the last block."""
+"""Bytes of one prefetch, estimated by the size of the last block."""
 
 _BLOCKS, _STOP = keys.range_of(keys.prefix(keys.PAYLOAD_BLOCK))
 
 CRC_BYTES = 4
 SCAN_ROWS = 1_000
-"""Rows of one step of a walk through a range that is to be deleted."""
+"""Rows of one step through a range that a commit deletes."""
 
 MARK = keys.payload_block(2**64 - 1)
-"""While the blocks of a large commit are stored and the commit is not, it says which they are: the
-key of the first, and that of the last. No message has that id."""
+"""The key of the mark: its value is the keys of the first and the last early block. No message has
+that id."""
 
 _DELTAS = keys.range_of(keys.prefix(keys.DELTA))
 
 EARLY_BYTES = 32 * MiB
-"""Bytes of blocks in one batch; a batch has one block at least."""
+"""Bytes of blocks in one early batch; a batch has at least one block."""
 
 STEP_ROWS = 16
-"""Blocks that are looked at in one step as they are removed: each may have megabytes."""
+"""Blocks of one step while early blocks are deleted: each block may have megabytes."""
 
 
 class ReadAhead:
-    """Blocks of one image that were fetched before they were asked for."""
+    """Payload blocks of one image that were prefetched."""
 
     def __init__(self, binding: Binding, view: Any) -> None:
         self._binding, self._view = binding, view
@@ -64,22 +64,22 @@ class ReadAhead:
         self._stream: Any = None
 
     def get(self, key: bytes) -> Cell | None:
-        """The payload block under a key."""
+        """Return the payload block of a key; prefetch later blocks if reads come in order."""
         if not self._lock.acquire(blocking=False):
-            return self._binding.get(self._view, key)  # another thread reads in an order of its own
+            return self._binding.get(self._view, key)  # another thread reads in a different order
         try:
-            cell = self._found(key)
+            cell = self._fetch(key)
             if cell is not None:
                 self._last, self._size = key, len(cell)
             return cell
         finally:
             self._lock.release()
 
-    def _found(self, key: bytes) -> Cell | None:
+    def _fetch(self, key: bytes) -> Cell | None:
         if key in self._rows:
             return self._rows.pop(key)
-        goes_on = self._last < key and bool(self._last)
-        if goes_on and not self._rows:
+        continues = self._last < key and bool(self._last)
+        if continues and not self._rows:
             self._rows = dict(self._next(key))
             if key in self._rows:
                 return self._rows.pop(key)
@@ -87,47 +87,47 @@ class ReadAhead:
         return self._binding.get(self._view, key)
 
     def _next(self, key: bytes) -> list[tuple[bytes, Cell]]:
-        """Blocks from a key on, more with each step."""
-        binding, view, most = self._binding, self._view, max(1, BYTES_MAX // self._size)
+        """Fetch blocks from a key on, more with each step."""
+        binding, view, blocks_max = self._binding, self._view, max(1, BYTES_MAX // self._size)
         if self._step < len(STEPS):
             self._step += 1
-            return binding.scan(view, key, _STOP, min(STEPS[self._step - 1], most))
+            return binding.scan(view, key, _STOP, min(STEPS[self._step - 1], blocks_max))
         stream, self._stream = self._stream, None
         if stream is None:
             stream = binding.begin(view, key, _STOP, "stream")
-        limit = min(STREAMED, most)
-        found = binding.following(stream, limit)
-        if len(found) == limit:
+        limit = min(STREAMED, blocks_max)
+        blocks = binding.following(stream, limit)
+        if len(blocks) == limit:
             self._stream = stream
-        return found
+        return blocks
 
 
 def cell_of(key: bytes, value: bytes) -> Cell:
-    """What is stored for a row."""
+    """Return the cell of a row: its value and checksum."""
     return value + row_checksum(key, value).to_bytes(CRC_BYTES, "little")
 
 
 def value_of(key: bytes, cell: Cell) -> bytes:
-    """The value of a stored row; damage raises `CorruptionError`."""
+    """Return the value in a cell; raise `CorruptionError` for damage."""
     return checked(key, cell[:-CRC_BYTES], int.from_bytes(cell[-CRC_BYTES:], "little"))
 
 
 class Deltas:
-    """Which deltas there are; a writer keeps it by its own commits, so nothing is read for it."""
+    """The sequences of all deltas; a writer updates them by its commits, without reading."""
 
     def __init__(self, numbers: list[int]) -> None:
         self._numbers = numbers
 
     def copy(self) -> Deltas:
-        """The same ones, for a commit that may fail."""
+        """Return a copy for a commit that may fail."""
         return Deltas(list(self._numbers))
 
     def span(self) -> tuple[int, int]:
-        """The sequences of the oldest and the newest; 0 if there is none."""
+        """Return the oldest and the newest sequence; zeros without a delta."""
         return (self._numbers[0], self._numbers[-1]) if self._numbers else (0, 0)
 
     def add(self, key: bytes) -> None:
-        """A row was put."""
+        """Note that a row was put."""
         if key.startswith(_DELTAS[0]):
             number = keys.number(key)
             if not self._numbers or number > self._numbers[-1]:
@@ -136,7 +136,7 @@ class Deltas:
                 insort(self._numbers, number)
 
     def drop(self, key: bytes) -> None:
-        """A row was deleted."""
+        """Note that a row was deleted."""
         if key.startswith(_DELTAS[0]):
             at = bisect_left(self._numbers, keys.number(key))
             if at < len(self._numbers) and self._numbers[at] == keys.number(key):
@@ -144,7 +144,7 @@ class Deltas:
 
 
 class SlateImage:
-    """All rows as of one commit: a snapshot of SlateDB's, or a reader that stands still."""
+    """The rows of a store as of one commit: a snapshot of SlateDB, or a reader that does not follow."""
 
     __slots__ = (
         "__weakref__",
@@ -166,21 +166,21 @@ class SlateImage:
         self._early: tuple[bytes, bytes] | None = None
 
     def find_deltas(self) -> Deltas:
-        """Which deltas there are."""
+        """Read the sequences of all deltas."""
         with reading(self):
             return Deltas([keys.number(key) for key in walk(self, *_DELTAS)])
 
     def early(self) -> tuple[bytes, bytes] | None:
-        """The first and the last block of a commit that is not made yet; looked up once."""
+        """Return the keys of the first and the last early block, from the mark, read once."""
         if self._early is None:
             with reading(self):
                 cell = self.binding.get(self.view, MARK)
-            found = b"" if cell is None else value_of(MARK, cell)
-            self._early = found[: len(MARK)], found[len(MARK) :]
+            mark = b"" if cell is None else value_of(MARK, cell)
+            self._early = mark[: len(MARK)], mark[len(MARK) :]
         return self._early if self._early[0] else None
 
     def visible(self, start: bytes, stop: bytes) -> bytes:
-        """Where a range of rows ends for readers: before such blocks, behind which there are none."""
+        """Return where a range ends for readers: before early blocks, which are the last blocks."""
         if not start.startswith(_BLOCKS) or (early := self.early()) is None:
             return stop
         return min(stop, early[0])
@@ -193,7 +193,7 @@ class SlateSnapshot:
         self._image = image
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         image = self._image
         with reading(image):
             if key.startswith(_BLOCKS):
@@ -203,7 +203,7 @@ class SlateSnapshot:
         return None if cell is None else value_of(key, cell)
 
     def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
-        """Up to `limit` rows with start <= key < stop."""
+        """Return up to `limit` rows with start <= key < stop."""
         if start >= stop or limit < 1:
             return []
         image = self._image
@@ -211,31 +211,31 @@ class SlateSnapshot:
         if start >= stop:
             return []
         with reading(image):
-            found = image.binding.scan(image.view, start, stop, limit)
-        return [(key, value_of(key, cell)) for key, cell in found]
+            cells = image.binding.scan(image.view, start, stop, limit)
+        return [(key, value_of(key, cell)) for key, cell in cells]
 
     def last_seq(self) -> int:
-        """The sequence of the newest delta."""
+        """Return the sequence of the newest delta."""
         return self._image.last_seq
 
     def first_seq(self) -> int:
-        """The sequence of the oldest delta."""
+        """Return the sequence of the oldest delta."""
         return self._image.first_seq
 
 
 def walk(image: SlateImage, start: bytes, stop: bytes, *, step: int = SCAN_ROWS) -> Iterator[bytes]:
-    """The keys of a range, a step at a time; values are neither checked nor kept."""
+    """Yield the keys of a range, read a step at a time; values are not checked."""
     while start < stop:
-        found = image.binding.scan(image.view, start, stop, step)
-        for key, _ in found:
+        cells = image.binding.scan(image.view, start, stop, step)
+        for key, _ in cells:
             yield key
-        if len(found) < step:
+        if len(cells) < step:
             return
-        start = keys.successor(found[-1][0])
+        start = keys.successor(cells[-1][0])
 
 
 def fill(batch: Any, commit: Commit, image: SlateImage, deltas: Deltas) -> None:
-    """Write a commit into a batch: what goes and is not put again, and what is put."""
+    """Write a commit into a batch: all puts, and the deletes of rows without a put."""
     dropped = dict.fromkeys(commit.deletes)
     for start, stop in commit.ranges:
         with reading(image):
@@ -251,7 +251,7 @@ def fill(batch: Any, commit: Commit, image: SlateImage, deltas: Deltas) -> None:
 
 @contextmanager
 def reading(image: SlateImage) -> Iterator[None]:
-    """What SlateDB says of a failed read, in our words."""
+    """Translate errors of SlateDB inside the block into errors of Millstream."""
     errors = image.binding.module.Error
     try:
         yield
@@ -260,28 +260,29 @@ def reading(image: SlateImage) -> Iterator[None]:
 
 
 def read_error(error: Any, errors: Any, place: str) -> MillstreamError:
-    """The error of a read that failed."""
-    said = getattr(error, "message", str(error)).partition(": <?xml")[0]  # what a server answered
+    """Return the error for a failed read."""
+    cause = getattr(error, "message", str(error)).partition(": <?xml")[0]  # without a server's page
     if isinstance(error, errors.Data):
         return CorruptionError(
-            f"an object of {place} is damaged or missing: {said}", what="object", where=place
+            f"an object of {place} is damaged or missing: {cause}", what="object", where=place
         )
-    return StoreError(f"{place} could not be read: {said}; try again", cause=said)
+    return StoreError(f"{place} could not be read: {cause}; try again", cause=cause)
 
 
 class Early(NamedTuple):
-    """A commit in two parts."""
+    """A large commit, split into payload blocks that are written early, and all other rows."""
 
     first: bytes
     last: bytes
     blocks: Iterator[tuple[bytes, bytes]]
-    rest: Commit
+    remainder: Commit
 
 
 def early_part(commit: Commit, image: SlateImage) -> Early | None:
-    """A commit whose blocks may be written before it; None if it is small, or replaces blocks.
+    """Split a large commit; None for a small commit, and for a commit that replaces blocks.
 
-    Between new blocks there are no old ones: message ids only grow.
+    No old block lies between new blocks, because message ids only grow. So one scan over their range
+    is enough to see whether the commit replaces a block.
     """
     rows = commit.rows
     if not isinstance(rows, SpooledRows):
@@ -293,12 +294,12 @@ def early_part(commit: Commit, image: SlateImage) -> Early | None:
     with reading(image):
         if image.binding.scan(image.view, first, keys.successor(last), 1):
             return None
-    rest = list(rows.of(key for key in rows.all_keys() if not key.startswith(_BLOCKS)))
-    return Early(first, last, rows.of(blocks), Commit(rest, commit.deletes, commit.ranges))
+    small = list(rows.of(key for key in rows.all_keys() if not key.startswith(_BLOCKS)))
+    return Early(first, last, rows.of(blocks), Commit(small, commit.deletes, commit.ranges))
 
 
 def early_batches(binding: Binding, early: Early) -> Iterator[Any]:
-    """Batches with its blocks, and with the mark in the first."""
+    """Yield batches with the early blocks, and with the mark in the first batch."""
     batch, size = binding.module.WriteBatch(), 0
     binding.put(batch, MARK, cell_of(MARK, early.first + early.last))
     for key, value in early.blocks:
@@ -312,7 +313,7 @@ def early_batches(binding: Binding, early: Early) -> Iterator[Any]:
 
 
 def dropping_batch(binding: Binding, image: SlateImage) -> Any | None:
-    """What removes the blocks of a commit that was never made; None if there are none."""
+    """Return a batch that deletes the blocks of a commit that was never made; None without a mark."""
     early = image.early()
     if early is None:
         return None

@@ -1,6 +1,6 @@
-"""Writing: the one handle of SlateDB that may change a store, until another one fences it.
+"""The writer of a bucket: the only handle that may change the store, until another fences it.
 
-ending      what has happened                          writes are told     it goes on by
+ending      event                                      error of writes     continued by
 open        nothing                                    -                   -
 doubtful    no answer, or SlateDB has ended itself     `Recovering`        `recover`
 fenced      another process writes now                 `Fenced`            opening the store again
@@ -61,49 +61,49 @@ SETTINGS: dict[str, Any] = {
     "compactor_options.poll_interval": "20s",
     "compactor_options.worker.compactions_poll_interval": "20s",
 }
-"""What we set of SlateDB's settings."""
+"""Settings of SlateDB with values other than the defaults."""
 
 REPEATS = "object_store_max_retries"
-"""How often SlateDB repeats a request that failed; older versions of it do so without end."""
+"""The setting for repeats of a failed request; older releases of SlateDB repeat without end."""
 
 REPLAYED_MAX = 256
-"""Commits after which they are gathered in one object: the next writer, and each reader, replays the
-rest one by one."""
+"""Number of commits after which they are compacted into one object. The next writer, and every reader,
+replays later commits singly."""
 
 GATHERED_AT_OPENING = REPLAYED_MAX // 4
-"""A writer that replays so many commits gathers them before its store is open. A writer that is
-killed again and again before its own commits are enough would else leave more to each successor."""
+"""A writer that replays as many commits compacts them before its store is open. Otherwise a writer that
+is killed again and again before `REPLAYED_MAX` would leave more commits to each successor."""
 
 GATHERING_S = 10.0
-"""How long opening waits for that. SlateDB goes on gathering behind it: it may have to merge objects
-first."""
+"""How long opening waits for the compaction. SlateDB finishes it in the background: it may have to
+merge objects first."""
 
 
 class WriterNote(msgspec.Struct, frozen=True):
-    """What the object says."""
+    """The content of the object `writer`."""
 
     name: str
 
 
 class Opener:
-    """One handle that opens a store to write, as other handles see it."""
+    """The name of one handle, as other handles see it in the object `writer`."""
 
     def __init__(self, objects: ObjectFolder) -> None:
         self._objects = objects
         self._note = msgspec.json.encode(WriterNote(secrets.token_hex(16)))
 
     def sign(self) -> None:
-        """Say that this handle is about to open the store."""
+        """Put the name of this handle, before it opens the store."""
         self._objects.put(WRITER_OBJECT, self._note)
 
     def is_last(self) -> bool:
-        """Whether no other handle has said so since; `StoreError` if it cannot be known."""
-        found = self._objects.get(WRITER_OBJECT)
-        return found is not None and found.data == self._note
+        """True if no other handle has put its name since; `StoreError` without an answer."""
+        stored = self._objects.get(WRITER_OBJECT)
+        return stored is not None and stored.data == self._note
 
 
 class Writing:
-    """An open database of SlateDB, and the image that readers see of it."""
+    """An open database of SlateDB, and the image of its rows that readers see."""
 
     def __init__(
         self,
@@ -118,9 +118,9 @@ class Writing:
         replayed: int = 0,
         repeats_max: int | None = None,
     ) -> None:
-        """Open the store: `replayed` commits are not gathered yet.
+        """Open the store, of which `replayed` commits are not compacted.
 
-        `repeats_max`: how often SlateDB repeats a request that failed; None: it does so without end.
+        `repeats_max`: how often SlateDB repeats a failed request; None: without end.
         """
         self._binding, self._objects = binding, objects
         self._prefix, self._place, self._options = prefix, place, options
@@ -129,14 +129,14 @@ class Writing:
         self._recorder, self._opener, self._repeats_max = recorder, opener, repeats_max
         self.ending: Ending = "open"
         self.behind = replayed
-        """Commits that are not gathered yet."""
+        """Commits that are not compacted."""
         self._interrupted = self._is_half_open = False
         self._open()
         if self.behind >= GATHERED_AT_OPENING:
             self.gather(min(GATHERING_S, options.commit_timeout_s))
 
     def check(self) -> None:
-        """Refuse to begin a commit that could not end well; in the writer's turn."""
+        """Raise an error if a commit could not succeed now; called in the writer's turn."""
         if self._interrupted:
             self._settle()
         self._note_end()
@@ -146,10 +146,10 @@ class Writing:
             raise WriteFailed(f"{self._place} is not ready to write: nothing was stored; try again")
 
     def commit(self, commit: Commit) -> None:
-        """Hand a commit to SlateDB, and return when the object store has it."""
+        """Send a commit to SlateDB, and return when the object store has it."""
         batch, deltas = self._module.WriteBatch(), self._deltas.copy()
         early = early_part(commit, self.image)
-        fill(batch, commit if early is None else early.rest, self.image, deltas)
+        fill(batch, commit if early is None else early.remainder, self.image, deltas)
         try:
             if early is not None:
                 for blocks in early_batches(self._binding, early):
@@ -166,21 +166,21 @@ class Writing:
             raise
 
     def gather(self, most_s: float | None = None) -> None:
-        """Have what was committed written as one object, beside running commits.
+        """Compact all commits into one object, beside running commits.
 
-        None waits for it as long as for a commit.
+        `most_s` is the timeout; None means the timeout of a commit.
         """
         self.behind = 0
-        wanted = self._module.FlushOptions(flush_type=self._module.FlushType.MEM_TABLE)
+        options = self._module.FlushOptions(flush_type=self._module.FlushType.MEM_TABLE)
         if most_s is None:
             most_s = self._options.commit_timeout_s
         try:
-            run(self._database.flush_with_options(wanted), most_s=most_s)
+            run(self._database.flush_with_options(options), most_s=most_s)
         except (TimeoutError, self._errors):
-            pass  # it is tried again; what is committed is durable as it is
+            pass  # a later upkeep tries again; commits are durable without it
 
     def readable_image(self, turn: threading.Lock) -> SlateImage:
-        """What readers see; after an interrupt, once it is certain how the commit ended."""
+        """Return the image for readers; after an interrupt, settle the commit first."""
         if self._interrupted and turn.acquire(blocking=False):
             try:
                 if self._interrupted:
@@ -190,7 +190,7 @@ class Writing:
         return self.image
 
     def recover(self) -> None:
-        """Make certain what became of a commit in doubt."""
+        """Find out whether a commit in doubt is stored."""
         self._note_end()
         if self.ending != "doubtful":
             return
@@ -203,11 +203,11 @@ class Writing:
             else:
                 self._open()
         except (TimeoutError, self._errors) as error:
-            raise WriteFailed(f"{self._place} does not answer: {_said(error)}") from error
+            raise WriteFailed(f"{self._place} does not answer: {_message(error)}") from error
         self.ending = "open"
 
     def rewrite(self, key: bytes, change: Callable[[bytes], bytes]) -> bool:
-        """Store another cell under a key; False if there is none."""
+        """Change the stored cell of a key; False without a row."""
         cell = self._binding.get(self.image.view, key)
         if cell is None:
             return False
@@ -218,18 +218,18 @@ class Writing:
         return True
 
     def close(self, most_s: float | None = None) -> None:
-        """Let go of the database; None waits for SlateDB as long as a commit does."""
+        """Close the database; None means the timeout of a commit."""
         if most_s is None:
             most_s = self._options.commit_timeout_s
         if self.ending in ("open", "doubtful"):
             try:
                 run(self._database.shutdown(), most_s=most_s)
             except (TimeoutError, self._errors):
-                pass  # what was acknowledged is durable already
+                pass  # acknowledged commits are durable already
             self.ending = "closed"
 
     def _open(self) -> None:
-        """Open the database, which fences whatever wrote before."""
+        """Open the database, which fences the writer before."""
         builder = self._module.DbBuilder(self._prefix, self._objects)
         builder.with_settings(self._settings())
         builder.with_metrics_recorder(self._recorder)
@@ -241,8 +241,9 @@ class Writing:
         self._is_half_open = True
         epoch = 0
         try:
-            # Read before: of two writers that open at once, each would read the epoch of the second.
-            epoch = self._found_epoch() + 1
+            # Read the epoch before opening: of two writers that open at once, each would read the
+            # epoch of the second afterwards.
+            epoch = self._newest_epoch() + 1
             self._database = run(builder.build(), most_s=OPEN_S_MAX)
             self._epoch, self._is_half_open = epoch, False
             snapshot = run(self._database.snapshot())
@@ -258,15 +259,15 @@ class Writing:
 
     def _settings(self) -> Any:
         settings = self._module.Settings.default()
-        wanted = dict(SETTINGS)
+        values = dict(SETTINGS)
         if REPEATS in json.loads(settings.to_json_string()):
-            wanted[REPEATS] = self._repeats_max
+            values[REPEATS] = self._repeats_max
         if self._options.cache_folder is not None:
-            wanted["object_store_cache_options.root_folder"] = str(self._options.cache_folder)
-            wanted["object_store_cache_options.max_cache_size_bytes"] = (
+            values["object_store_cache_options.root_folder"] = str(self._options.cache_folder)
+            values["object_store_cache_options.max_cache_size_bytes"] = (
                 self._options.cache_bytes_max
             )
-        for name, value in wanted.items():
+        for name, value in values.items():
             settings.set(name, json.dumps(value))
         return settings
 
@@ -277,8 +278,8 @@ class Writing:
         run(written.await_durable(), most_s=most_s)
 
     def _flush(self) -> None:
-        wanted = self._module.FlushOptions(flush_type=self._module.FlushType.WAL)
-        run(self._database.flush_with_options(wanted), most_s=self._options.commit_timeout_s)
+        options = self._module.FlushOptions(flush_type=self._module.FlushType.WAL)
+        run(self._database.flush_with_options(options), most_s=self._options.commit_timeout_s)
 
     def _publish(self, deltas: Deltas) -> None:
         snapshot = run(self._database.snapshot())
@@ -286,7 +287,7 @@ class Writing:
         self.image = SlateImage(self._binding, snapshot, place=self._place, span=deltas.span())
 
     def _settle(self) -> None:
-        """Everything that SlateDB was handed becomes durable, and readers see it."""
+        """Flush all batches of SlateDB, and publish them to readers."""
         self._flush()
         snapshot = run(self._database.snapshot())
         self.image = SlateImage(self._binding, snapshot, place=self._place)
@@ -295,24 +296,24 @@ class Writing:
         self._interrupted = False
 
     def _drop_early(self) -> None:
-        """Of a large commit that was never made, remove the blocks that were written before it."""
+        """Delete the early blocks of a large commit that was never made."""
         batch = dropping_batch(self._binding, self.image)
         if batch is not None:
             self._make_durable(batch)
             self._publish(self._deltas)
 
     def _doubt(self, error: Exception) -> None:
-        """The object store may have the commit: say so, and find out before the next one."""
+        """Raise `OutcomeUnknown`; the next commit waits until `recover` has found out."""
         self.ending = "doubtful"
         self._note_end()
         raise OutcomeUnknown(
-            f"the commit was sent to {self._place}, and its answer is missing: {_said(error)}; "
+            f"the commit was sent to {self._place}, and its answer is missing: {_message(error)}; "
             "it may or may not be stored",
-            cause=_said(error),
+            cause=_message(error),
         ) from error
 
     def _note_end(self) -> None:
-        """Ask SlateDB whether it has ended by itself."""
+        """Note whether SlateDB has closed the database by itself, and why."""
         if self.ending == "closed":
             return
         reason = self._database.status().close_reason
@@ -323,32 +324,33 @@ class Writing:
             if reason is self._module.CloseReason.FENCED and self._is_succeeded():
                 self.ending = "fenced"
         except (TimeoutError, StoreError, self._errors):
-            pass  # not known yet: it is asked again before anything is written
+            pass  # not known yet: `check` asks again before the next commit
 
-    def _found_epoch(self) -> int:
-        """The epoch of the newest writer: each one that opens the store takes the next."""
+    def _newest_epoch(self) -> int:
+        """Return the epoch of the newest writer: each writer that opens the store takes the next."""
         admin = self._module.AdminBuilder(self._prefix, self._objects).build()
-        found = run(admin.read_manifest(None), most_s=self._options.read_timeout_s)
-        return 0 if found is None else int(found.writer_epoch)
+        manifest = run(admin.read_manifest(None), most_s=self._options.read_timeout_s)
+        return 0 if manifest is None else int(manifest.writer_epoch)
 
     def _is_succeeded(self) -> bool:
-        """Whether another process has opened the store to write.
+        """True if another process has opened the store to write.
 
-        SlateDB also calls itself fenced if a request of its own was carried out twice. A newer epoch
-        may be of this handle: it had opened the store half-way.
+        SlateDB also reports `FENCED` if the object store carried out one of its requests twice. A
+        newer epoch may come from this handle, whose last opening failed half-way.
         """
-        if self._found_epoch() <= self._epoch:
+        if self._newest_epoch() <= self._epoch:
             return False
         return not (self._is_half_open and self._opener.is_last())
 
     def _overtaken(self, error: Any, epoch: int) -> MillstreamError:
-        """What is said if SlateDB ends while it opens: an epoch above ours is another writer's.
+        """Return the error for a database that SlateDB closed while it opened.
 
-        It also ends if the object store carried out a request of its own twice.
+        An epoch above ours belongs to another writer. Otherwise the object store carried out a
+        request of SlateDB twice.
         """
         if error.reason is not self._module.CloseReason.FENCED:
             return cannot_open(error, self._place)
-        newest = self._found_epoch()
+        newest = self._newest_epoch()
         if newest > epoch:
             return Fenced(
                 f"another process opened {self._place} to write while this one was opening it, and "
@@ -359,9 +361,9 @@ class Writing:
             )
         return CannotOpen(
             f"{self._place} cannot be opened: the object store carried out a request twice "
-            f"({_said(error)}); nothing was changed, open it again",
+            f"({_message(error)}); nothing was changed, open it again",
             path=self._place,
-            cause=_said(error),
+            cause=_message(error),
         )
 
     def _fenced(self) -> MillstreamError:
@@ -373,5 +375,5 @@ class Writing:
         )
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(getattr(error, "message", "")) or str(error) or type(error).__name__
