@@ -1,9 +1,8 @@
-"""Backlogs: what one server has not delivered yet of the messages of its rooms.
+"""Backlogs: messages of rooms that a server has not delivered yet.
 
-Each server looks after its own delivery, by the place in memory that it has come to: another server
-that hangs, was started again or is gone is no reason to call this one ill. A message that was
-delivered is no backlog, however long the room remembers it; a message that expired before it was
-delivered still is.
+Each server watches only its own delivery, by positions in memory: another server that hangs, was
+restarted or is gone does not make this server unhealthy. A delivered message is no backlog, however
+long the room keeps it; a message that expired before its delivery still is.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ ROOMS_LOOKED_AT = 10_000
 
 
 class RoomBacklog(Struct, frozen=True, kw_only=True):
-    """How a room stands."""
+    """The state of a room and of its delivery."""
 
     room: str
     messages: int = 0
@@ -42,32 +41,33 @@ class RoomBacklog(Struct, frozen=True, kw_only=True):
     sent: int = 0
     """Messages that were ever sent."""
     unpassed: int = 0
-    """Messages that this server has yet to deliver to listeners of its own."""
+    """Messages that the server has yet to deliver."""
     oldest_s: float = 0.0
-    """The age of the oldest of them, and at least as long as the delivery stands still."""
+    """The age of the oldest undelivered message, at least the time for which the delivery stands
+    still."""
     users: int = 0
     connections: int = 0
     retained: int = 0
 
     @property
     def status(self) -> Status:
-        """The worse of what the number and what the age says."""
+        """Return the worse grade of the number and the age."""
         return grade(self.unpassed, self.oldest_s)
 
 
 class OwnPlace(NamedTuple):
-    """How far a server has come in the rooms in which it has listeners."""
+    """The progress of a server in the rooms in which it has listeners."""
 
     instance: str = ""
     positions: Mapping[str, int] = {}
-    """The first offset not yet delivered, by room."""
+    """The first undelivered offset of each room."""
 
 
 NOWHERE = OwnPlace()
 
 
 def grade(messages: int, age_s: float) -> Status:
-    """How bad a backlog is: the worse of what its number and what its age says."""
+    """Grade a backlog: the worse grade of its number and its age."""
     if messages > MESSAGES_CRITICAL or age_s > AGE_S_CRITICAL:
         return "critical"
     if messages >= MESSAGES_WARNING or age_s >= AGE_S_WARNING:
@@ -75,26 +75,27 @@ def grade(messages: int, age_s: float) -> Status:
     return "healthy"
 
 
-def find_backlogs(store: Store, own: OwnPlace = NOWHERE) -> list[RoomBacklog]:
-    """How rooms stand, in the order of their names, looked at in steps; of very many, the first."""
-    found: list[RoomBacklog] = []
-    while len(found) < ROOMS_LOOKED_AT:
-        after = found[-1].room if found else ""
-        page = store.view(partial(_page, after=after, own=own))
-        found += page
+def find_backlogs(store: Store, delivered: OwnPlace = NOWHERE) -> list[RoomBacklog]:
+    """Return the backlogs of rooms in the order of their names, read in steps; at most the first
+    rooms."""
+    backlogs: list[RoomBacklog] = []
+    while len(backlogs) < ROOMS_LOOKED_AT:
+        after = backlogs[-1].room if backlogs else ""
+        page = store.view(partial(_page, after=after, delivered=delivered))
+        backlogs += page
         if len(page) < ROOMS_PER_LOOK:
             break
-    return found
+    return backlogs
 
 
-def _page(view: View, after: str, own: OwnPlace) -> list[RoomBacklog]:
+def _page(view: View, after: str, delivered: OwnPlace) -> list[RoomBacklog]:
     rooms = islice(all_rooms(view, after=after), ROOMS_PER_LOOK)
-    return [_backlog(view, room, own) for room in rooms]
+    return [_backlog(view, room, delivered) for room in rooms]
 
 
-def _backlog(view: View, room: FoundRoom, own: OwnPlace) -> RoomBacklog:
+def _backlog(view: View, room: FoundRoom, delivered: OwnPlace) -> RoomBacklog:
     head, name = room.head, room_of(room.head.name)
-    position = min(own.positions.get(name, head.end), head.end)
+    position = min(delivered.positions.get(name, head.end), head.end)
     unpassed = head.count(position, head.end)
     return RoomBacklog(
         room=name,
@@ -109,9 +110,9 @@ def _backlog(view: View, room: FoundRoom, own: OwnPlace) -> RoomBacklog:
 
 
 def _age_s(view: View, room: FoundRoom, offset: int) -> float:
-    """The age of the first message from an offset on that can still be read.
+    """Return the age of the first readable message from an offset on.
 
-    If none can, the last change of the log: the message is no younger.
+    Without a readable message, the last change of the log counts: the message is no younger.
     """
     head, now_ms = room.head, view.state.clock.wall_ms()
     sent_ms = head.timestamp_ms

@@ -1,4 +1,4 @@
-"""What can be asked of rooms."""
+"""The commands of rooms."""
 
 from __future__ import annotations
 
@@ -29,41 +29,42 @@ LEASE_MS = 30_000
 """How long an instance counts as alive after its last renewal."""
 
 PRESENCE_PER_COMMIT = 500
-"""Connections that one commit forgets, or notes as left."""
+"""Connections that a commit deletes, or marks as ended."""
 
 
 class SendToRoom(Operation[int], frozen=True):
-    """Send messages to all listeners of a room, in one commit; answers the offset of the first."""
+    """Send messages to all listeners of a room, in one commit; return the offset of the first."""
 
     traits = Traits(needs=(on_room("write"),), is_step=True)
 
     room: str
     messages: list[RoomMessage]
     sender: str = ""
-    """The user that listeners are shown."""
+    """The sender that listeners are shown."""
     origin: str = ""
-    """The client that sends: it does not get the messages itself."""
+    """The sending client: it does not receive the messages itself."""
     number: int | None = None
-    """The client's own number of this call, by which it finds out whether it was carried out."""
+    """The client's own number of this call, by which the client finds out whether it was carried
+    out."""
     generation: int | None = None
     """The `generation` of its welcome: refused (`Fenced`) if the client has come back since."""
 
 
 class Broadcast(Operation[Sent], frozen=True):
-    """Send for a client of this process; also answers the time that the messages carry.
+    """Send for a client of this process; also return the time that the messages carry.
 
-    By that an instance can push them to its listeners without reading them back.
+    With the time, an instance can push the messages to its listeners without reading them back.
     """
 
     traits = Traits(needs="internal")
 
     send: SendToRoom
     turn: Turn | None = None
-    """Its place among the frames of its connection; None: it is stored whatever was not."""
+    """The frame's turn on its connection; None to store the frame independent of earlier frames."""
 
 
 class SpecifyRoom(Operation[None], frozen=True):
-    """Say how a room is; with `expect` only if its settings are still those."""
+    """Change the settings of a room; with `expect` only if its settings are still those."""
 
     traits = Traits(needs=(on_room("admin"),), is_step=True)
 
@@ -73,7 +74,7 @@ class SpecifyRoom(Operation[None], frozen=True):
 
 
 class DeleteRoom(Operation[bool], frozen=True):
-    """Forget a room, its messages and what it retained; False if there was none."""
+    """Delete a room, its messages and its retained values; False if the room does not exist."""
 
     traits = Traits(needs=(on_room("admin"),), is_step=True, tidies=True)
 
@@ -81,7 +82,7 @@ class DeleteRoom(Operation[bool], frozen=True):
 
 
 class DescribeRoom(Read[RoomInfo | None], frozen=True):
-    """How a room stands; None if there is none."""
+    """Describe a room; None if the room does not exist."""
 
     traits = Traits(needs=(on_room("read"),))
 
@@ -89,7 +90,7 @@ class DescribeRoom(Read[RoomInfo | None], frozen=True):
 
 
 class ListRooms(Read[list[RoomInfo]], frozen=True):
-    """Rooms in the order of their names, after one name, at most so many."""
+    """List rooms in the order of their names, after a name, up to a limit."""
 
     traits = Traits(needs="seen", page="limit")
 
@@ -98,7 +99,7 @@ class ListRooms(Read[list[RoomInfo]], frozen=True):
 
 
 class GetRetained(Read[RetainedValues], frozen=True):
-    """What a room has kept, all of it or some types, and the end of its log at that moment."""
+    """Return the retained values of a room, of all or some types, and the end of its log."""
 
     traits = Traits(needs=(on_room("read"),), is_large=True)
 
@@ -107,7 +108,7 @@ class GetRetained(Read[RetainedValues], frozen=True):
 
 
 class GetPresence(Read[PresenceList], frozen=True):
-    """The users in a room, and the end of its log at that moment."""
+    """Return the users in a room, and the end of its log."""
 
     traits = Traits(needs=(on_room("read"),))
 
@@ -115,7 +116,7 @@ class GetPresence(Read[PresenceList], frozen=True):
 
 
 class MintTicket(Procedure[RoomTicket], frozen=True):
-    """Make a short-lived ticket by which a browser enters one room as one user."""
+    """Make a short-lived ticket by which a browser enters a room as a user."""
 
     traits = Traits(needs=(on_room("read"), Right("room", "write", "room", when=("can", "write"))))
 
@@ -126,7 +127,7 @@ class MintTicket(Procedure[RoomTicket], frozen=True):
 
 
 class LookIntoRoom(Read[RoomLook], frozen=True):
-    """Everything that a joiner is told, as of one commit."""
+    """Return the contents of a room for a joiner, as of a commit."""
 
     traits = Traits(needs="internal")
 
@@ -135,7 +136,7 @@ class LookIntoRoom(Read[RoomLook], frozen=True):
 
 
 class ReadRetained(Read[RetainedSome], frozen=True):
-    """More of what a room retains, as of now; nothing if it is another room by now."""
+    """Return further retained values of a room; nothing if the room was replaced."""
 
     traits = Traits(needs="internal")
 
@@ -143,13 +144,14 @@ class ReadRetained(Read[RetainedSome], frozen=True):
     types: list[str] | None
     log_id: int
     after: bytes
-    """The stored key behind which to go on."""
+    """The stored key after which to continue."""
 
 
 class ResumeInRoom(Operation[int], frozen=True):
-    """Note that a client is back, before it is looked up what of its frames is stored.
+    """Note that a client is back, before its stored frames are looked up.
 
-    Answers the room's generation: what the client sent in an earlier one is refused from now on.
+    Returns the room's generation: frames that the client sent in an earlier generation are refused
+    from now on.
     """
 
     traits = Traits(needs="internal", repeat="harmless")
@@ -161,9 +163,9 @@ class ResumeInRoom(Operation[int], frozen=True):
 
 
 class JoinRoom(Operation[Joined], frozen=True):
-    """Note a connection of a user; tells the room if the user was not there.
+    """Store a connection of a user, and announce a new user to the room.
 
-    Nothing is noted of one without a user: it listens unseen.
+    A connection without a user listens unseen, and is not stored.
     """
 
     traits = Traits(needs="internal", repeat="harmless")
@@ -177,7 +179,7 @@ class JoinRoom(Operation[Joined], frozen=True):
 
 
 class LeaveRooms(Operation[None], frozen=True):
-    """Note that connections have ended; the room is told if the user does not come back."""
+    """Mark connections as ended; the departure is announced unless the user comes back."""
 
     traits = Traits(needs="internal", repeat="harmless")
 
@@ -187,7 +189,7 @@ class LeaveRooms(Operation[None], frozen=True):
 
 
 class SettlePresence(Operation[int], frozen=True):
-    """Tell rooms of users who have not come back; answers how many. Some of them in each call."""
+    """Announce users who have not come back, up to a limit; return their number."""
 
     traits = Traits(needs="internal", repeat="harmless")
 
@@ -195,7 +197,7 @@ class SettlePresence(Operation[int], frozen=True):
 
 
 class TakeInstance(Procedure[InstanceTaken], frozen=True):
-    """Become an instance, unless another process holds the name and is alive (`Locked`)."""
+    """Become an instance. Raises `Locked` if a living process holds the name."""
 
     traits = Traits(needs="internal")
 
@@ -205,7 +207,8 @@ class TakeInstance(Procedure[InstanceTaken], frozen=True):
 
 
 class RenewInstance(Operation[None], frozen=True):
-    """Prolong an instance's lease; `Fenced` if it has ended, or another process took its place."""
+    """Prolong an instance's lease. Raises `Fenced` if the lease has ended, or the name was taken
+    over."""
 
     traits = Traits(needs="internal", repeat="harmless")
 
@@ -215,7 +218,7 @@ class RenewInstance(Operation[None], frozen=True):
 
 
 class FreeInstance(Operation[None], frozen=True):
-    """End an instance's lease now; the connections that it has not ended count as left."""
+    """End an instance's lease now; its open connections count as ended."""
 
     traits = Traits(needs="internal", repeat="harmless")
 
@@ -224,7 +227,7 @@ class FreeInstance(Operation[None], frozen=True):
 
 
 class RemoveInstance(Operation[bool], frozen=True):
-    """Forget an instance that is silent; `Locked` if it is alive, False if there is none."""
+    """Free a silent instance; False if it is unknown. Raises `Locked` if it is alive."""
 
     traits = Traits(needs=(on_store("admin"),), names=("name",))
 
@@ -232,13 +235,14 @@ class RemoveInstance(Operation[bool], frozen=True):
 
 
 class ListInstances(Read[list[InstanceInfo]], frozen=True):
-    """All instances that are remembered, in the order of their names."""
+    """List all known instances in the order of their names."""
 
     traits = Traits(needs=(on_store("read"),))
 
 
 class NoteWatermarks(Operation[None], frozen=True):
-    """Note how far an instance has come in several rooms, and in which nobody listens any more.
+    """Store the progress of an instance in several rooms, and rooms where it has no listeners any
+    more.
 
     A watermark never goes back.
     """
@@ -249,10 +253,10 @@ class NoteWatermarks(Operation[None], frozen=True):
     generation: int
     marks: list[Watermark] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
-    """Rooms without listeners at this instance: their messages do not wait for it."""
+    """Rooms without listeners at this instance: the sweep does not wait for the instance there."""
 
 
 class SweepRooms(Procedure[int], frozen=True):
-    """Forget messages that are older than their room's time to live; answers how many."""
+    """Delete messages that are older than their room's time to live; return their number."""
 
     traits = Traits(needs="internal", repeat="harmless")

@@ -1,4 +1,4 @@
-"""What a listener of a room gets: messages in the order of their offsets, and gaps; pure."""
+"""Events for a listener of a room: messages in the order of their offsets, and gaps; pure."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from millstream.record import Extent, Record
 from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
 
 RECORD = "record"
-"""The type of what was appended to a room's log by other means than the room."""
+"""The type of records that were appended to a room's log directly."""
 
 
 class RoomEvent(Struct, frozen=True, kw_only=True):
     """A message of a room; or a gap: offsets that the listener does not get."""
 
     offset: int
-    """Of a gap: the offset from which it goes on."""
+    """Of a gap: the offset behind it."""
     type: str = ""
     sender: str = ""
     key: str | None = None
     data: bytes = b"null"
     """JSON."""
     timestamp: int = 0
-    """When it was sent: milliseconds since the epoch."""
+    """When the message was sent: milliseconds since the epoch."""
     deleted: bool = False
-    """Whether it tells that the retained value of the type and key is forgotten."""
+    """Whether the retained value of the type and key was deleted."""
     origin: str = ""
-    """The client that sent it."""
+    """The client that sent the message."""
     number: int | None = None
-    """That client's own number of the call."""
+    """The client's own number of the call."""
     gap: tuple[int, int] | None = None
-    """The offsets, half-open, that are gone or have been replaced; None for a message."""
+    """The half-open range of offsets that are gone or were replaced; None for a message."""
 
     @property
     def next_offset(self) -> int:
-        """The offset to go on from: hand it to `listen` to hear what comes after this event."""
+        """Return the offset after this event: pass it to `listen` to hear later events."""
         return self.offset if self.gap is not None else self.offset + 1
 
     def json(self) -> Any:
-        """The data, decoded."""
+        """Return the decoded data."""
         return msgspec.json.decode(self.data)
 
 
 def event_of(record: Record) -> RoomEvent:
-    """A record of a room's log as a message, however it came there."""
+    """Convert a record of a room's log into a message, even if it was appended directly."""
     headers = record.headers
     kind, sender, origin = headers.get(TYPE), headers.get(SENDER), headers.get(ORIGIN)
     number = headers.get(NUMBER)
@@ -68,7 +68,7 @@ def event_of(record: Record) -> RoomEvent:
 
 
 def json_of(value: bytes) -> bytes:
-    """A record's value as JSON: as it is, as text, or as base64 of its bytes."""
+    """Encode a record's value as JSON: unchanged, as text, or as base64 of its bytes."""
     if is_json_text(value):
         return value
     try:
@@ -78,19 +78,19 @@ def json_of(value: bytes) -> bytes:
 
 
 class Listening:
-    """Where a listener stands in a room's log: what it is to be told, and what to read next."""
+    """The position of a listener in a room's log, and its filter."""
 
     def __init__(self, position: int | None, *, types: Collection[str] | None, origin: str) -> None:
         self._at_end = position is None
         self.position = position or 0
         """The next offset."""
         self.setbacks: int | None = None
-        """How often the log's end had gone back; None until it was looked at."""
+        """How often the log's end had gone back; None before the first look."""
         self._types = None if types is None else frozenset(types)
         self._origin = origin
 
     def look(self, extent: Extent) -> RoomEvent | None:
-        """Take in where the log begins and ends now; answers the gap that it leaves, if any."""
+        """Take in the present extent of the log; return the gap of the listener, if any."""
         is_new, self.setbacks = self.setbacks is None, extent.setbacks
         if self._at_end:
             self.position, self._at_end = extent.end, False
@@ -98,18 +98,18 @@ class Listening:
         back_to = None if is_new else extent.set_back_to
         if back_to is not None and back_to < position:
             return self._go_on(back_to, (back_to, position))
-        if position > extent.end:  # the room was deleted, and made again
+        if position > extent.end:  # the room was deleted and created again
             return self._go_on(extent.start, (extent.end, position))
         if position < extent.start:
             return self._go_on(extent.start, (position, extent.start))
         return None
 
     def lost(self, stop: int) -> RoomEvent:
-        """The gap that damaged records leave, up to an offset."""
+        """Return the gap that damaged records leave, up to an offset."""
         return self._go_on(stop, (self.position, stop))
 
     def take(self, records: Iterable[Record]) -> Iterator[RoomEvent]:
-        """The messages among some records that the listener wants."""
+        """Yield the records that pass the listener's filter, as messages."""
         for record in records:
             self.position = record.offset + 1
             event = event_of(record)

@@ -1,4 +1,4 @@
-"""Rooms by their names: the log that a name leads to, and what is kept beside it."""
+"""Finding a room by its name: the log, and the state besides the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream.store.state.view import View
 
 
 class FoundRoom(NamedTuple):
-    """One room as one operation or question sees it."""
+    """A room as an operation or a read sees it."""
 
     log_id: int
     head: Head
@@ -23,23 +23,23 @@ class FoundRoom(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        """The key of what is kept beside the log."""
+        """Return the key of the state besides the log."""
         return room_keys.room(self.log_id)
 
     @property
     def settings(self) -> RoomSettings:
-        """The settings that hold."""
+        """Return the effective settings."""
         return self.state.settings or DEFAULTS
 
 
 def find_room(view: WriteTransaction | View, name: str) -> FoundRoom | None:
-    """The room of a name: there is one if there is its log."""
-    found = find_log(view, log_of(name))
-    return None if found is None else _room(view, *found)
+    """Return the room of a name; a room exists if its log exists."""
+    log = find_log(view, log_of(name))
+    return None if log is None else _room(view, *log)
 
 
 def make_room(tx: WriteTransaction, name: str) -> FoundRoom:
-    """The room of a name; made if there is none."""
+    """Return the room of a name; create a missing room."""
     return _room(tx, *make_log(tx, log_of(name)))
 
 

@@ -1,9 +1,9 @@
-"""The holder of an instance: which process it is, and whether that one is still alive.
+"""The holder of an instance: the identity of a process, and whether the process is alive.
 
-    boot / process namespace / process id / start of the process / a number of its own
+    boot / process namespace / process id / start of the process / a random number
 
-A process of the same boot and the same namespace can be looked for at once. Of any other nothing is
-known here: its lease tells.
+A process of the same boot and the same namespace can be looked up at once. Nothing is known about
+other processes: only their leases tell.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pathlib import Path
 from millstream.clock import Clock
 
 HIDDEN = "?"
-"""When a process was started that exists, and of which nothing else can be read."""
+"""The start of a process that exists, but hides its start."""
 
 STARTED_FIELD = 19
-"""Of `/proc/PID/stat`, counted behind the name: when the process was started."""
+"""The index in `/proc/PID/stat`, counted behind the name: the start of the process."""
 
 
 def make_holder(clock: Clock) -> str:
-    """A text for one holder in this process; another call gives another one."""
-    own = os.getpid()
-    return f"{clock.boot_id()}/{_namespace()}/{own}/{_started(own)}/{secrets.token_hex(4)}"
+    """Return a new unique text for a holder in this process."""
+    process = os.getpid()
+    return f"{clock.boot_id()}/{_namespace()}/{process}/{_started(process)}/{secrets.token_hex(4)}"
 
 
 def is_dead(holder: str, clock: Clock) -> bool:
-    """Whether the process of a holder is known to have ended."""
-    parts = holder.split("/")
-    if len(parts) != 5 or parts[:2] != [clock.boot_id(), _namespace()] or not parts[2].isdigit():
+    """Whether the process of a holder has certainly ended."""
+    fields = holder.split("/")
+    if len(fields) != 5 or fields[:2] != [clock.boot_id(), _namespace()] or not fields[2].isdigit():
         return False
-    return _started(int(parts[2])) not in (parts[3], HIDDEN)
+    return _started(int(fields[2])) not in (fields[3], HIDDEN)
 
 
 def _namespace() -> str:
@@ -43,10 +43,10 @@ def _namespace() -> str:
 
 
 def _started(process: int) -> str:
-    """When a process was started, as a text; empty if there is none, `HIDDEN` if it is hidden."""
+    """Return the start of a process as text; empty without such a process, `HIDDEN` if unreadable."""
     try:
-        told = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-        return told.rpartition(")")[2].split()[STARTED_FIELD]
+        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        return stat.rpartition(")")[2].split()[STARTED_FIELD]
     except (OSError, IndexError):
         pass
     try:

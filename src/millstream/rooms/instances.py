@@ -27,20 +27,20 @@ from millstream.store.store import Store
 
 TRIES = 8
 SECTION = 1_024
-"""Of a watermark's cursor, as of any other."""
+"""The section of a watermark's cursor: the default of cursors."""
 
 
 def take_instance(store: Store, command: c.TakeInstance) -> InstanceTaken:
-    """Become an instance: whether its holder lives is looked at outside the write lock."""
+    """Become an instance. Whether its holder lives is checked outside the write lock."""
     check_instance(command.name)
     for _ in range(TRIES):
-        state, left_ms = store.view(partial(_standing, name=command.name))
+        state, left_ms = store.view(partial(_state_and_lease, name=command.name))
         is_held = left_ms > 0 and state.holder != command.holder
         if is_held and not is_dead(state.holder, store.clock):
             break
-        taken = store.run(partial(_take, command=command, generation=state.generation))
-        if taken is not None:
-            return taken
+        instance = store.run(partial(_take, command=command, generation=state.generation))
+        if instance is not None:
+            return instance
     raise Locked(
         f"instance {command.name!r} is held by another process ({state.holder}), for up to "
         f"{left_ms / 1000:.0f} s unless it goes on; choose another name: --instance OTHER",
@@ -49,8 +49,8 @@ def take_instance(store: Store, command: c.TakeInstance) -> InstanceTaken:
     )
 
 
-def _standing(view: View, name: str) -> tuple[InstanceState, int]:
-    """An instance, and how long its lease holds."""
+def _state_and_lease(view: View, name: str) -> tuple[InstanceState, int]:
+    """Return an instance, and the remaining time of its lease."""
     state = view.entity(room_keys.instance(name), InstanceState)
     return replace(state), state.until_ms - view.state.time.now()[1]
 
@@ -58,7 +58,7 @@ def _standing(view: View, name: str) -> tuple[InstanceState, int]:
 def _take(
     tx: WriteTransaction, *, command: c.TakeInstance, generation: int
 ) -> InstanceTaken | None:
-    """Take the name from the generation that was looked at; None if there is another one."""
+    """Take the name from the checked generation; None if the generation has changed."""
     key = room_keys.instance(command.name)
     state = tx.entity(key, InstanceState)
     if state.generation != generation:
@@ -77,7 +77,7 @@ def _take(
 
 
 def need_instance(tx: WriteTransaction, name: str, generation: int) -> InstanceState:
-    """The instance of a name, if its generation holds."""
+    """Return the instance of a name. Raises `Fenced` if its generation has ended."""
     state = tx.entity(room_keys.instance(name), InstanceState)
     if state.end_of(generation, store_ms=tx.store_ms) is not None:
         raise Fenced(
@@ -89,7 +89,7 @@ def need_instance(tx: WriteTransaction, name: str, generation: int) -> InstanceS
 
 
 def renew_instance(tx: WriteTransaction, command: c.RenewInstance) -> None:
-    """Prolong a lease, and with it the presence of all connections of the instance."""
+    """Prolong a lease, and with it the presence of the instance's connections."""
     need_instance(tx, command.name, command.generation)
     tx.change(
         room_keys.instance(command.name),
@@ -105,34 +105,34 @@ def free_instance(tx: WriteTransaction, command: c.FreeInstance) -> None:
 
 
 def _free(tx: WriteTransaction, name: str, state: InstanceState) -> None:
-    """Let nobody hold a name; a lease that has ended already ended when it did."""
+    """Free a name. A lease that has run out keeps its end."""
     ended_ms = min(state.until_ms, tx.store_ms)
     freed = InstanceHeld("", state.generation, ended_ms, tx.wall_ms, ended_ms)
     tx.change(room_keys.instance(name), freed)
 
 
 def free_dead_instances(store: Store) -> int:
-    """Free the instances whose processes are known to have ended; answers how many.
+    """Free the instances whose processes have certainly ended, and return their number.
 
-    The processes are looked for outside the write lock.
+    The processes are looked up outside the write lock.
     """
-    found = [command for holder, command in store.view(_held) if is_dead(holder, store.clock)]
-    for command in found:
+    commands = [command for holder, command in store.view(_held) if is_dead(holder, store.clock)]
+    for command in commands:
         store.run(partial(free_instance, command=command))
-    return len(found)
+    return len(commands)
 
 
 def _held(view: View) -> list[tuple[str, c.FreeInstance]]:
-    """The instances that have a holder, with the commands that would free them."""
+    """Return the holders of instances, each with the command that would free its instance."""
     return [
-        (one.holder, c.FreeInstance(name, one.generation))
-        for name, one in all_instances(view)
-        if one.holder
+        (instance.holder, c.FreeInstance(name, instance.generation))
+        for name, instance in all_instances(view)
+        if instance.holder
     ]
 
 
 def remove_instance(tx: WriteTransaction, command: c.RemoveInstance) -> bool:
-    """Free an instance that is silent; False if there is none, or if it is free already."""
+    """Free a silent instance; False if the instance is unknown or free already."""
     state = tx.entity(room_keys.instance(command.name), InstanceState)
     if not state.holder:
         return False
@@ -149,19 +149,19 @@ def remove_instance(tx: WriteTransaction, command: c.RemoveInstance) -> bool:
 
 
 def all_instances(view: View) -> Iterator[tuple[str, InstanceState]]:
-    """Every instance that is remembered, with its name."""
+    """Yield every known instance with its name."""
     prefix = room_keys.instance("")
     for key in view.find_all(*keys.range_of(prefix)):
         yield key[len(prefix) :].decode(), view.entity(key, InstanceState)
 
 
 def has_instances(view: View) -> bool:
-    """Whether any instance is remembered."""
+    """Whether any instance is known."""
     return bool(view.find(*keys.range_of(room_keys.instance("")), limit=1))
 
 
 def list_instances(view: View, query: c.ListInstances) -> list[InstanceInfo]:
-    """How instances stand."""
+    """Return the state of instances."""
     _, now_ms = view.state.time.now()
     return [
         InstanceInfo(
@@ -177,9 +177,9 @@ def list_instances(view: View, query: c.ListInstances) -> list[InstanceInfo]:
 
 
 def note_watermarks(tx: WriteTransaction, command: c.NoteWatermarks) -> None:
-    """Move an instance's cursors forwards, and delete those of rooms without listeners.
+    """Move an instance's cursors forwards, and delete the cursors of rooms without listeners.
 
-    A room that is not there any more is passed over.
+    Deleted rooms are skipped.
     """
     need_instance(tx, command.instance, command.generation)
     name = watermark_of(command.instance, command.generation)

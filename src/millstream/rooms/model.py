@@ -1,4 +1,4 @@
-"""The values that rooms hand out and take: messages, retained values, who is there, instances."""
+"""The values that rooms hand out and take: messages, retained values, presence, instances."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class RoomMessage(Struct, frozen=True, gc=False):
 
     type: str
     data: bytes = b"null"
-    """JSON, as it is to be delivered."""
+    """JSON for the listeners."""
     key: str | None = None
     deleted: bool = False
-    """Whether the retained value of the type and key is to be forgotten; `data` does not count."""
+    """Whether to delete the retained value of the type and key; `data` is then ignored."""
 
 
 class RetainedValue(Struct, frozen=True, kw_only=True):
@@ -30,17 +30,17 @@ class RetainedValue(Struct, frozen=True, kw_only=True):
     offset: int
     sender: str = ""
     timestamp: int
-    """When it was sent: milliseconds since the epoch."""
+    """When the message was sent: milliseconds since the epoch."""
     data: bytes
     """JSON."""
 
     def json(self) -> Any:
-        """The data, decoded."""
+        """Return the decoded data."""
         return msgspec.json.decode(self.data)
 
 
 class RetainedValues(Struct, frozen=True, kw_only=True):
-    """What a room has kept, as of an offset: messages from there on come after it."""
+    """The retained values of a room as of an offset: messages from the offset on are newer."""
 
     offset: int
     values: list[RetainedValue]
@@ -52,13 +52,13 @@ class Present(Struct, frozen=True, kw_only=True):
 
     user: str
     since_ms: int
-    """When the first of the user's connections came: milliseconds since the epoch."""
+    """When the user's first connection came: milliseconds since the epoch."""
     connections: int
-    """How many there are now; 0 for a few seconds after the last one was lost."""
+    """The number of connections; 0 for a few seconds after the last connection was lost."""
 
 
 class PresenceList(Struct, frozen=True, kw_only=True):
-    """The users in a room, as of an offset: what messages from there on tell comes after it."""
+    """The users in a room as of an offset: messages from the offset on are newer."""
 
     offset: int
     users: list[Present]
@@ -66,7 +66,7 @@ class PresenceList(Struct, frozen=True, kw_only=True):
 
 
 class RoomInfo(Struct, frozen=True, kw_only=True):
-    """How a room stands."""
+    """The state of a room."""
 
     name: str
     settings: RoomSettings
@@ -75,20 +75,20 @@ class RoomInfo(Struct, frozen=True, kw_only=True):
     bytes: int
     created: datetime
     timestamp: int
-    """When something was sent last: milliseconds since the epoch."""
+    """When the last message was sent: milliseconds since the epoch."""
     retained: int
-    """How many values are kept."""
+    """The number of retained values."""
     retained_bytes: int
     users: int
     connections: int
 
     def __len__(self) -> int:
-        """Messages that can be read again."""
+        """Return the number of messages that can be read again."""
         return self.end_offset - self.start_offset
 
 
 class RoomLook(Struct, frozen=True, kw_only=True):
-    """Everything that a joiner is told, as of one commit: messages from `offset` on come after it."""
+    """The contents of a room for a joiner, as of a commit: messages from `offset` on are newer."""
 
     settings: RoomSettings
     start: int
@@ -96,44 +96,45 @@ class RoomLook(Struct, frozen=True, kw_only=True):
     """The end of the room's log."""
     setbacks: int
     generation: int
-    """How often a client came back to the room."""
+    """How often a client has resumed in the room."""
     retained: list[RetainedValue]
-    """The first of them, in the order of types and keys."""
+    """The first retained values, in the order of types and keys."""
     users: int
-    """How many users are there."""
+    """The number of users in the room."""
     presence: list[Present]
-    """The first of them, in the order of names."""
+    """The first users, in the order of names."""
     log_id: int = 0
     more_after: bytes = b""
-    """The stored key behind which more is retained (`ReadRetained`); empty: `retained` is all."""
+    """The stored key of the last listed value (for `ReadRetained`); empty if `retained` is
+    complete."""
 
 
 class RetainedSome(Struct, frozen=True, kw_only=True):
-    """Some of what a room retains, in the order of types and keys."""
+    """A page of a room's retained values, in the order of types and keys."""
 
     values: list[RetainedValue]
     more_after: bytes = b""
-    """The stored key behind which more is retained; empty: these were the last."""
+    """The stored key of the last listed value; empty on the last page."""
 
 
 class Joined(Struct, frozen=True, kw_only=True):
-    """The answer to a connection that has joined, as of the commit by which it did."""
+    """The answer to a connection that has joined, as of its commit."""
 
     settings: RoomSettings
     start: int
     offset: int
-    """The end of the room's log, behind the message that tells of the join if there is one."""
+    """The end of the room's log, behind the message `joined` if there is one."""
     is_first: bool
-    """Whether the user was not there before: a message of type `joined` was sent."""
+    """Whether the user is new in the room: then a message of type `joined` was sent."""
 
 
 class Sent(Struct, frozen=True):
-    """Messages that were stored."""
+    """The position of stored messages."""
 
     offset: int
-    """Of the first."""
+    """The offset of the first message."""
     timestamp: int
-    """Which all of them carry: milliseconds since the epoch."""
+    """The time of all messages: milliseconds since the epoch."""
 
 
 class Leaving(Struct, frozen=True):
@@ -145,7 +146,7 @@ class Leaving(Struct, frozen=True):
 
 
 class Watermark(Struct, frozen=True):
-    """How far an instance has come in a room: everything before the offset was delivered."""
+    """The progress of an instance in a room: messages before the offset were delivered."""
 
     room: str
     offset: int
@@ -156,29 +157,29 @@ class InstanceTaken(Struct, frozen=True, kw_only=True):
 
     name: str
     generation: int
-    """Grows with every holder; what is done for an earlier one is refused."""
+    """Grows with every holder; operations of earlier holders are refused."""
     lease_ms: int
-    """How long it holds unless it is renewed."""
+    """The duration of the lease without a renewal."""
     is_new: bool
-    """Whether nobody had the name before."""
+    """Whether the name is used for the first time."""
 
 
 class InstanceInfo(Struct, frozen=True, kw_only=True):
-    """How an instance stands."""
+    """The state of an instance."""
 
     name: str
     holder: str
-    """The process that holds the name; empty if none does."""
+    """The process that holds the name; empty for a free name."""
     generation: int
     is_alive: bool
     seen: int
-    """When it was taken, renewed or freed last: milliseconds since the epoch."""
+    """When the name was last taken, renewed or freed: milliseconds since the epoch."""
     is_silent: bool = False
-    """Whether its lease has ended though it did not stop: it hangs, or its machine is gone."""
+    """Whether the lease has ended without a stop: the process hangs, or its machine is gone."""
 
 
 class RoomTicket(Struct, frozen=True, kw_only=True):
-    """A short-lived right for a browser to enter one room as one user."""
+    """A short-lived right of a browser to enter a room as a user."""
 
     ticket: str
     room: str

@@ -1,4 +1,4 @@
-"""What the names in a room may be, and where its messages lie."""
+"""The names in a room: their rules, and the log of a room."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from millstream.limits import NAME_CHARS_MAX
 from millstream.log.model.names import ROOM, check_name, check_text
 
 ROOM_NAME_CHARS_MAX = NAME_CHARS_MAX - len(ROOM)
-"""Characters in a room's name: its log's name begins with `room:`, and is a name like any other."""
+"""Characters in a room's name: its log's name begins with `room:`, and has the limit of all names.
+"""
 
 TYPE_CHARS_MAX = 64
 KEY_BYTES_MAX = 1_024
-"""Bytes in the key of a message: it is part of the key of a row."""
+"""Bytes in the key of a message: the key is part of a row's key."""
 
 JOINED, LEFT = "joined", "left"
 RESERVED_TYPES = frozenset((JOINED, LEFT))
-"""Types of messages that the store alone writes."""
+"""Types of messages that only the store writes."""
 
 INSTANCE_CHARS_MAX = 128
 WATERMARK = "instance:"
-"""What the names of the cursors begin with by which instances note how far they have come."""
+"""The prefix of the cursors in which instances store their progress."""
 
 
 def log_of(room: str) -> str:
-    """The log that holds a room's messages."""
+    """Return the log of a room's messages."""
     if len(check_name(room, "room")) > ROOM_NAME_CHARS_MAX:
         raise InvalidName(
             f"a room name has 1 to {ROOM_NAME_CHARS_MAX} characters, not {len(room)}",
@@ -33,7 +34,7 @@ def log_of(room: str) -> str:
 
 
 def room_of(log: str) -> str:
-    """The room whose messages a log holds."""
+    """Return the room of a log."""
     return log.removeprefix(ROOM)
 
 
@@ -43,13 +44,13 @@ def watermark_of(instance: str, generation: int) -> str:
 
 
 def watermark_parts(cursor: str) -> tuple[str, int]:
-    """Return the instance and the generation of a watermark; generation 0 if it names none."""
+    """Return the instance and the generation of a watermark; without a generation, return 0."""
     instance, _, generation = cursor.removeprefix(WATERMARK).rpartition("#")
     return (instance, int(generation)) if generation.isdecimal() else (cursor, 0)
 
 
 def check_type(kind: str) -> str:
-    """The type of a message: 1 to 64 characters, and none of the store's own."""
+    """Check the type of a message: 1 to 64 characters, and no type of the store's own."""
     if not 1 <= len(check_text("the type of a message", kind)) <= TYPE_CHARS_MAX:
         raise InvalidInput(
             f"the type of a message is text of 1 to {TYPE_CHARS_MAX} characters, not {kind!r:.100}"
@@ -62,7 +63,7 @@ def check_type(kind: str) -> str:
 
 
 def check_key(key: str) -> bytes:
-    """The key of a message, as bytes: 1 to 1,024 of them."""
+    """Check the key of a message, and return its bytes, 1 to 1,024."""
     data = check_text("the key of a message", key).encode()
     if not data:
         raise InvalidInput("the key of a message is text that is not empty, or None for none")
@@ -76,7 +77,7 @@ def check_key(key: str) -> bytes:
 
 
 def check_instance(name: str) -> str:
-    """The name of an instance: 1 to 128 characters, none of them a control character."""
+    """Check the name of an instance: 1 to 128 characters without control characters."""
     if len(check_name(name, "instance")) > INSTANCE_CHARS_MAX:
         raise InvalidName(
             f"an instance name has 1 to {INSTANCE_CHARS_MAX} characters, not {len(name)}",

@@ -1,4 +1,4 @@
-"""What is done to a room as a whole, and what is said of it."""
+"""Operations on a room: settings, deletion and description."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ NAMES_PER_STEP = 500
 
 
 def specify(tx: WriteTransaction, command: c.SpecifyRoom) -> None:
-    """Say how a room is; what is retained no longer is forgotten at once."""
+    """Change the settings of a room; values of types that are no longer retained are deleted at
+    once."""
     command.settings.check()
     room = make_room(tx, command.room)
     before = room.settings
@@ -49,14 +50,14 @@ def specify(tx: WriteTransaction, command: c.SpecifyRoom) -> None:
 
 
 def delete(tx: WriteTransaction, command: c.DeleteRoom) -> bool:
-    """Forget a room."""
+    """Delete a room."""
     command_of_log = DeleteLog(log_of(command.room))
     forget_room(tx, command_of_log)
     return logs.delete_log(tx, command_of_log)
 
 
 def forget_room(tx: WriteTransaction, command: DeleteLog) -> None:
-    """Forget everything that a room keeps beside its log, before the log goes."""
+    """Delete the state of a room besides its log, before the log is deleted."""
     log = logs.find_log(tx, command.log)
     if log is not None:
         log_id, _ = log
@@ -72,23 +73,23 @@ DELETE_GUARD = Guard((ROOM,), forget_room)
 
 
 def describe_room(view: View, query: c.DescribeRoom) -> RoomInfo | None:
-    """How a room stands."""
+    """Describe a room."""
     room = find_room(view, query.room)
     return None if room is None else _info(room)
 
 
 def list_rooms(view: View, query: c.ListRooms) -> list[RoomInfo]:
-    """Rooms in the order of their names."""
-    found: list[RoomInfo] = []
+    """List rooms in the order of their names."""
+    rooms: list[RoomInfo] = []
     for room in all_rooms(view, after=query.after):
-        if len(found) == query.limit:
+        if len(rooms) == query.limit:
             break
-        found.append(_info(room))
-    return found
+        rooms.append(_info(room))
+    return rooms
 
 
 def all_rooms(view: View, *, after: str = "") -> Iterator[FoundRoom]:
-    """Rooms in the order of their names; tails that were set aside are none."""
+    """Yield rooms in the order of their names, without tails that were set aside."""
     prefix = keys.log_name(ROOM)
     start, stop = keys.range_of(prefix)
     if after:
@@ -103,14 +104,14 @@ def all_rooms(view: View, *, after: str = "") -> Iterator[FoundRoom]:
 
 
 def look_into_room(store: Store, query: c.LookIntoRoom) -> RoomLook:
-    """Everything that a joiner is told."""
+    """Return the contents of a room for a joiner."""
 
     def look(view: View) -> tuple[RoomLook, list[Row], list[Row]]:
         room = find_room(view, query.room)
         if room is None:
             return _NOWHERE, [], []
         head = room.head
-        found = RoomLook(
+        contents = RoomLook(
             settings=room.settings,
             start=head.start,
             offset=head.end,
@@ -121,13 +122,13 @@ def look_into_room(store: Store, query: c.LookIntoRoom) -> RoomLook:
             presence=[],
             log_id=room.log_id,
         )
-        there = presence_rows(view, room, limit=FIRST_ROWS)
-        kept, after = retained_page(view, room, query.types)
-        return replace(found, more_after=after), kept, there
+        presence = presence_rows(view, room, limit=FIRST_ROWS)
+        retained_rows, after = retained_page(view, room, query.types)
+        return replace(contents, more_after=after), retained_rows, presence
 
-    found, kept, there = store.view(look)
-    retained = [decode_value(row) for row in kept]
-    return replace(found, retained=retained, presence=first_present_of(there))
+    contents, retained_rows, presence = store.view(look)
+    retained = [decode_value(row) for row in retained_rows]
+    return replace(contents, retained=retained, presence=first_present_of(presence))
 
 
 _NOWHERE = RoomLook(

@@ -29,7 +29,7 @@ _encode = msgspec.msgpack.Encoder().encode
 def pack_messages(
     messages: Sequence[RoomMessage], *, sender: str, origin: str, number: int | None
 ) -> Single | Batch:
-    """The records of messages that one client sends at once."""
+    """Pack messages that a client sends at once."""
     if not messages:
         raise InvalidInput("there is no message to send")
     common: dict[str, Scalar] = {}
@@ -39,19 +39,19 @@ def pack_messages(
         common[ORIGIN] = check_client(origin)
     if number is not None:
         common[NUMBER] = check_integer("the number of a call", number)
-    kinds = dict.fromkeys((one.type, one.deleted) for one in messages)
+    kinds = dict.fromkeys((message.type, message.deleted) for message in messages)
     headers = {kind: _headers(*kind, common) for kind in kinds}
     return pack(
-        [NULL if one.deleted else check_data(one.data) for one in messages],
-        [None if one.key is None else check_key(one.key) for one in messages],
-        [headers[one.type, one.deleted] for one in messages],
+        [NULL if message.deleted else check_data(message.data) for message in messages],
+        [None if message.key is None else check_key(message.key) for message in messages],
+        [headers[message.type, message.deleted] for message in messages],
     )
 
 
 def pack(
     values: Sequence[bytes], keys: Sequence[bytes | None], headers: Sequence[bytes]
 ) -> Single | Batch:
-    """Records of what is checked already."""
+    """Pack values, keys and headers that were checked before."""
     if len(values) == 1:
         return Single(values[0], keys[0], headers[0], None)
     has_keys = any(key is not None for key in keys)
@@ -62,20 +62,20 @@ def pack(
 
 
 def announcement(kind: str, users: Sequence[str]) -> Single | Batch:
-    """The records that tell of users who have come or gone."""
+    """Pack the messages about users who have come or left."""
     values = [msgspec.json.encode({"user": user}) for user in users]
     headers = [_encode({TYPE: kind, SENDER: user}) for user in users]
     return pack(values, [None] * len(users), headers)
 
 
 def check_data(data: bytes) -> bytes:
-    """The data of a message: JSON that every client can read."""
+    """Check the data of a message: JSON that every client can read."""
     check_json_text(data, "the data of a message")
     return bytes(data)
 
 
 def data_of(value: Any) -> bytes:
-    """The data of a message, from a JSON value."""
+    """Encode a JSON value as the data of a message."""
     data, kind = pack_value(value)
     return data if kind == JSON else msgspec.json.encode(_text_of(value))
 
@@ -90,26 +90,29 @@ def _text_of(value: Any) -> str:
 
 
 def messages_of(messages: Iterable[RoomMessage | Sequence[Any]]) -> list[RoomMessage]:
-    """Messages, from themselves or from tuples of a type, data and perhaps a key."""
-    return [one if isinstance(one, RoomMessage) else _message_of(one) for one in messages]
+    """Return messages, given as messages or as tuples (type, data) or (type, data, key)."""
+    return [
+        message if isinstance(message, RoomMessage) else _message_of(message)
+        for message in messages
+    ]
 
 
-def _message_of(parts: Any) -> RoomMessage:
-    if not isinstance(parts, tuple | list) or len(parts) not in (2, 3):
+def _message_of(fields: Any) -> RoomMessage:
+    if not isinstance(fields, tuple | list) or len(fields) not in (2, 3):
         raise InvalidInput(
-            f"a message is (type, data) or (type, data, key), or a RoomMessage; not {parts!r:.100}"
+            f"a message is (type, data) or (type, data, key), or a RoomMessage; not {fields!r:.100}"
         )
-    kind, data, *key = parts
+    kind, data, *key = fields
     return RoomMessage(kind, data_of(data), *key)
 
 
 def check_sender(user: str) -> str:
-    """A user's name: 1 to 255 characters, none of them a control character."""
+    """Check a user's name: 1 to 255 characters without control characters."""
     return check_name(user, "user")
 
 
 def check_client(client: str) -> str:
-    """The id of a client, which it has chosen: 1 to 64 characters."""
+    """Check the id of a client: 1 to 64 characters."""
     if len(check_name(client, "client")) > CLIENT_CHARS_MAX:
         raise InvalidInput(
             f"the id of a client has 1 to {CLIENT_CHARS_MAX} characters, not {len(client)}; "
@@ -119,7 +122,7 @@ def check_client(client: str) -> str:
 
 
 def _headers(kind: str, deleted: bool, common: dict[str, Scalar]) -> bytes:
-    found: dict[str, Scalar] = {TYPE: check_type(kind), **common}
+    headers: dict[str, Scalar] = {TYPE: check_type(kind), **common}
     if deleted:
-        found[DELETED] = True
-    return _encode(found)
+        headers[DELETED] = True
+    return _encode(headers)

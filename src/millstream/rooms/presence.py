@@ -1,12 +1,12 @@
-"""Presence: who is in a room, as rows that an instance keeps up, one for each connection.
+"""Presence: the users of a room, as rows that an instance maintains, one row per connection.
 
-A user is there as long as there is a row. A connection that ends is only marked, and its row goes
-some seconds later: who comes back by then has never been away. The rows of an instance that died
-are marked alike, as of the moment at which its lease ended or its successor came.
+A user is present while there is a row. A connection that ends is only marked, and its row is
+deleted some seconds later: a user who comes back by then was never away. The rows of a dead
+instance are marked in the same way, as of the end of its lease or the start of its successor.
 
-    presence     room, user, instance, connection    one row for each connection
-    attendance   generation, then the same           while the connection is there
-    departure    due time, then the same             once it has ended
+    presence     room, user, instance, connection    one row per connection
+    attendance   generation, then the same           while the connection is open
+    departure    due time, then the same             after the connection has ended
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from millstream.store.state.view import View
 from millstream.store.store import Store
 
 GRACE_MS = 5_000
-"""How long a user may be away without the room being told."""
+"""How long a user may be away before the room is told."""
 
 AGAIN_MS = 1_000
-"""How long a departure waits that could not be told, because the room's log is held."""
+"""How long a departure is postponed if the room's log is held."""
 
 ROWS_MAX = 1_000_000
 
 FIRST_USERS = 100
-"""Users that a joiner is told of: with all of a crowded room, each joiner would get many kilobytes."""
+"""Users in the answer to a joiner: all users of a crowded room would take many kilobytes."""
 FIRST_ROWS = 4 * FIRST_USERS
-"""Connections that are looked at for it."""
+"""Connections that are read for the answer."""
 
 
 class Connection(Struct, array_like=True, frozen=True):
@@ -57,7 +57,7 @@ class Connection(Struct, array_like=True, frozen=True):
     since_ms: int
     generation: int
     due_ms: int = 0
-    """When it is forgotten, in store time; 0 while it is there."""
+    """When the row is deleted, in store time; 0 for an open connection."""
 
 
 _decode = msgspec.msgpack.Decoder(Connection).decode
@@ -65,7 +65,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def decode_connection(key: bytes, value: bytes) -> Connection:
-    """A presence row's value."""
+    """Decode a presence row's value."""
     try:
         return _decode(value)
     except msgspec.MsgspecError as error:
@@ -73,7 +73,7 @@ def decode_connection(key: bytes, value: bytes) -> Connection:
 
 
 def join(tx: WriteTransaction, command: c.JoinRoom) -> Joined:
-    """Note a connection; the first one of a user is told to the room."""
+    """Store a connection, and announce a user's first connection to the room."""
     need_instance(tx, command.instance, command.generation)
     room = make_room(tx, command.room)
     is_first = False
@@ -107,19 +107,24 @@ def _enter(tx: WriteTransaction, room: FoundRoom, command: c.JoinRoom) -> bool:
 
 
 def leave(tx: WriteTransaction, command: c.LeaveRooms) -> None:
-    """Mark connections that have ended; those of an earlier generation ended with that."""
+    """Mark connections that have ended. Connections of an earlier generation ended with the
+    generation."""
     state = tx.entity(room_keys.instance(command.instance), InstanceState)
     ended_ms = state.end_of(command.generation, store_ms=tx.store_ms)
     due_ms = (tx.store_ms if ended_ms is None else ended_ms) + GRACE_MS
     gone: dict[bytes, int] = {}
-    for one in command.left:
-        room = find_room(tx, one.room)
-        if room is None or not one.user:
+    for leaving in command.left:
+        room = find_room(tx, leaving.room)
+        if room is None or not leaving.user:
             continue
-        key = room_keys.presence(room.log_id, one.user, command.instance, one.connection)
-        found = _find(tx, key)
-        if found is not None and found.generation == command.generation and not found.due_ms:
-            _mark(tx, key, found, due_ms=due_ms)
+        key = room_keys.presence(room.log_id, leaving.user, command.instance, leaving.connection)
+        connection = _find(tx, key)
+        if (
+            connection is not None
+            and connection.generation == command.generation
+            and not connection.due_ms
+        ):
+            _mark(tx, key, connection, due_ms=due_ms)
             gone[room.key] = gone.get(room.key, 0) + 1
     _count(tx, gone)
 
@@ -129,11 +134,11 @@ def _find(tx: WriteTransaction, key: bytes) -> Connection | None:
     return None if value is None else decode_connection(key, value)
 
 
-def _mark(tx: WriteTransaction, key: bytes, found: Connection, *, due_ms: int) -> None:
-    """Note that a connection has ended, and until when its user may come back."""
-    tx.put(key, _encode(replace(found, due_ms=due_ms)))
+def _mark(tx: WriteTransaction, key: bytes, connection: Connection, *, due_ms: int) -> None:
+    """Mark a connection as ended, and note until when its user may come back."""
+    tx.put(key, _encode(replace(connection, due_ms=due_ms)))
     tx.put(room_keys.departure(due_ms, key), b"")
-    tx.erase(room_keys.attendance(found.generation, key))
+    tx.erase(room_keys.attendance(connection.generation, key))
 
 
 def _count(tx: WriteTransaction, gone: dict[bytes, int]) -> None:
@@ -146,18 +151,19 @@ def _count(tx: WriteTransaction, gone: dict[bytes, int]) -> None:
 
 
 def needs_settling(view: View) -> bool:
-    """Whether a connection is to be marked or forgotten now."""
+    """Whether a connection must be marked or forgotten now."""
     _, now_ms = view.state.time.now()
     if view.scan(*room_keys.departures(now_ms), limit=1):
         return True
-    return any(view.scan(*one, limit=1) for one, _ in _dead(view, now_ms))
+    return any(view.scan(*bounds, limit=1) for bounds, _ in _dead(view, now_ms))
 
 
 def settle(tx: WriteTransaction, command: c.SettlePresence) -> int:
-    """Forget connections that are due, tell rooms of users who have gone, and mark what has died."""
-    left = _forget_due(tx, command.limit)
+    """Delete due connections, announce users who have left, and mark connections of dead
+    generations."""
+    departures = _forget_due(tx, command.limit)
     _mark_dead(tx, command.limit)
-    return left
+    return departures
 
 
 def _forget_due(tx: WriteTransaction, limit: int) -> int:
@@ -169,10 +175,10 @@ def _forget_due(tx: WriteTransaction, limit: int) -> int:
         due.setdefault(room_keys.presences(log_id, user), []).append(presence)
     gone: dict[int, list[tuple[str, list[bytes]]]] = {}
     for prefix, rows in due.items():
-        found = {key for key, _ in tx.view.scan(*keys.range_of(prefix), limit=len(rows) + 1)}
-        if not found:
+        present_rows = {key for key, _ in tx.view.scan(*keys.range_of(prefix), limit=len(rows) + 1)}
+        if not present_rows:
             continue  # the room was deleted
-        if found <= {*rows}:
+        if present_rows <= {*rows}:
             log_id, user, _, _ = room_keys.presence_parts(rows[0])
             gone.setdefault(log_id, []).append((user, rows))
         else:
@@ -181,7 +187,7 @@ def _forget_due(tx: WriteTransaction, limit: int) -> int:
 
 
 def _tell(tx: WriteTransaction, log_id: int, gone: list[tuple[str, list[bytes]]]) -> int:
-    """Forget users of one room, and tell it; if its log is held, later."""
+    """Delete users of a room, and announce their departure; postpone both if the log is held."""
     head = tx.entity(keys.head(log_id), Head)
     try:
         append(tx, Append(head.name, announcement(LEFT, [user for user, _ in gone])))
@@ -191,7 +197,7 @@ def _tell(tx: WriteTransaction, log_id: int, gone: list[tuple[str, list[bytes]]]
                 _put_off(tx, key)
         return 0
     except NotOwner:
-        pass  # the room is a copy now: it is told where it is written
+        pass  # the room is a copy now: its owner announces departures
     for _, rows in gone:
         _erase_all(tx, rows)
     tx.change(room_keys.room(log_id), PeopleCounted(-len(gone), 0))
@@ -199,10 +205,10 @@ def _tell(tx: WriteTransaction, log_id: int, gone: list[tuple[str, list[bytes]]]
 
 
 def _put_off(tx: WriteTransaction, key: bytes) -> None:
-    found = _find(tx, key)
-    if found is not None:
+    connection = _find(tx, key)
+    if connection is not None:
         due_ms = tx.store_ms + AGAIN_MS
-        tx.put(key, _encode(replace(found, due_ms=due_ms)))
+        tx.put(key, _encode(replace(connection, due_ms=due_ms)))
         tx.put(room_keys.departure(due_ms, key), b"")
 
 
@@ -219,15 +225,15 @@ def _mark_dead(tx: WriteTransaction, limit: int) -> None:
         limit -= len(rows)
         for key, _ in rows:
             presence = room_keys.attended(key)
-            found = _find(tx, presence)
+            connection = _find(tx, presence)
             if (
-                found is None
-                or found.due_ms
-                or room_keys.attendance(found.generation, presence) != key
+                connection is None
+                or connection.due_ms
+                or room_keys.attendance(connection.generation, presence) != key
             ):
-                tx.erase(key)  # of a room that was deleted
+                tx.erase(key)  # the room was deleted
                 continue
-            _mark(tx, presence, found, due_ms=ended_ms + GRACE_MS)
+            _mark(tx, presence, connection, due_ms=ended_ms + GRACE_MS)
             room_key = room_keys.room(room_keys.presence_parts(presence)[0])
             gone[room_key] = gone.get(room_key, 0) + 1
         if limit <= 0:
@@ -236,7 +242,7 @@ def _mark_dead(tx: WriteTransaction, limit: int) -> None:
 
 
 def _dead(view: View, now_ms: int) -> Iterator[tuple[tuple[bytes, bytes], int]]:
-    """The attendances of generations that have ended, as ranges, and when each did."""
+    """Yield the attendance ranges of ended generations, and the end time of each."""
     start, stop = keys.range_of(keys.prefix(keys.ATTENDANCE))
     ends: dict[int, int | None] | None = None
     while rows := view.scan(start, stop, limit=1):
@@ -244,26 +250,27 @@ def _dead(view: View, now_ms: int) -> Iterator[tuple[tuple[bytes, bytes], int]]:
             ends = _ends(view, now_ms)
         generation = room_keys.generation_of(rows[0][0])
         ended_ms = ends.get(generation, 0)
-        found = keys.of_queue(keys.ATTENDANCE, generation)
+        bounds = keys.of_queue(keys.ATTENDANCE, generation)
         if ended_ms is not None:
-            yield found, ended_ms
-        start = found[1]
+            yield bounds, ended_ms
+        start = bounds[1]
 
 
 def _ends(view: View, now_ms: int) -> dict[int, int | None]:
-    """When generations ended, None for those that have not; what is not in it ended long ago."""
-    found: dict[int, int | None] = {}
-    for _, one in all_instances(view):
-        found |= one.ended
-        found[one.generation] = one.end_of(one.generation, store_ms=now_ms)
-    return found
+    """Return the end time of each known generation, None while it lives. Unknown generations ended
+    long ago."""
+    ends: dict[int, int | None] = {}
+    for _, instance in all_instances(view):
+        ends |= instance.ended
+        ends[instance.generation] = instance.end_of(instance.generation, store_ms=now_ms)
+    return ends
 
 
-# Looking.
+# Reads.
 
 
 def get_presence(store: Store, query: c.GetPresence) -> PresenceList:
-    """The users in a room."""
+    """Return the users in a room."""
 
     def look(view: View) -> tuple[int, list[Row]]:
         room = find_room(view, query.room)
@@ -271,33 +278,34 @@ def get_presence(store: Store, query: c.GetPresence) -> PresenceList:
 
     offset, rows = store.view(look)
     if rows:
-        store.start_keeper()  # from now on users who are gone leave
+        store.start_keeper()  # from now on the keeper removes users who have left
     return PresenceList(offset=offset, users=present_of(rows))
 
 
 def presence_rows(view: View, room: FoundRoom, *, limit: int = ROWS_MAX) -> list[Row]:
-    """The connections to a room, in the order of users; they are decoded without a lock."""
+    """Return the connections to a room, in the order of users; the caller decodes them without a
+    lock."""
     if not room.state.users:
         return []
     return view.scan(*keys.of_queue(keys.PRESENCE, room.log_id), limit=limit)
 
 
 def first_present_of(rows: list[Row]) -> list[Present]:
-    """The first users of a room, by up to `FIRST_ROWS` of its connections."""
-    found = present_of(rows)
-    if len(rows) == FIRST_ROWS and len(found) > 1:
-        del found[-1]  # not all connections of the last one are known
-    return found[:FIRST_USERS]
+    """Return the first users of a room, from up to `FIRST_ROWS` connections."""
+    users = present_of(rows)
+    if len(rows) == FIRST_ROWS and len(users) > 1:
+        del users[-1]  # the last user may have more connections
+    return users[:FIRST_USERS]
 
 
 def present_of(rows: list[Row]) -> list[Present]:
-    """The users in a room, in the order of names, by its connections."""
-    found: dict[str, tuple[int, int]] = {}
+    """Return the users in a room in the order of names, from the room's connections."""
+    users: dict[str, tuple[int, int]] = {}
     for key, value in rows:
-        user, one = room_keys.presence_user(key), decode_connection(key, value)
-        since_ms, count = found.get(user, (one.since_ms, 0))
-        found[user] = min(since_ms, one.since_ms), count + (not one.due_ms)
+        user, connection = room_keys.presence_user(key), decode_connection(key, value)
+        since_ms, count = users.get(user, (connection.since_ms, 0))
+        users[user] = min(since_ms, connection.since_ms), count + (not connection.due_ms)
     return [
         Present(user=user, since_ms=since_ms, connections=count)
-        for user, (since_ms, count) in found.items()
+        for user, (since_ms, count) in users.items()
     ]

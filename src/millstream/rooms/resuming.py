@@ -1,9 +1,8 @@
-"""Clients that come back: from then on, what an earlier connection of theirs has sent is not stored.
+"""Clients that come back: frames of the earlier connections are refused.
 
-A client that lost its connection asks another server what of its frames is stored, and sends the rest
-again. The first server may still be about to store some of them. So the client's return is a commit
-that comes before the question: what was stored earlier is found, and what would be stored later is
-refused.
+A client that lost its connection asks another server for the stored frames, and sends the missing
+frames again. The first server may still be about to store some of them. So the client's return is a
+commit before that question: frames that were stored earlier are found, and later ones are refused.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from millstream.store.state.view import View
 
 
 def resume(tx: WriteTransaction, command: ResumeInRoom) -> int:
-    """Note that a client is back; answers the generation in which it sends from now on.
+    """Note that a client is back, and return the generation of its next frames.
 
-    Nothing is written if no other process can have frames of it.
+    Nothing is written if no other process can hold frames of the client.
     """
     room = find_room(tx, command.room)
     if room is None:
@@ -35,15 +34,15 @@ def resume(tx: WriteTransaction, command: ResumeInRoom) -> int:
 
 
 def _is_alone(view: View, command: ResumeInRoom) -> bool:
-    """Whether there never was another process that served rooms, as far as is remembered."""
-    own = view.entity(room_keys.instance(command.instance), InstanceState)
-    if own.generation != command.instance_generation or own.ended:
+    """Whether no other process has ever served rooms, as far as is remembered."""
+    instance = view.entity(room_keys.instance(command.instance), InstanceState)
+    if instance.generation != command.instance_generation or instance.ended:
         return False
     return all(name == command.instance for name, _ in all_instances(view))
 
 
 def check_generation(room: FoundRoom, command: SendToRoom) -> None:
-    """Refuse what a client has sent before it came back elsewhere."""
+    """Refuse a frame that a client has sent before it came back elsewhere."""
     later = room.state.resumed.get(command.origin)
     if later is not None and command.generation is not None and command.generation < later:
         raise Fenced(

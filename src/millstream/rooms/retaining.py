@@ -1,4 +1,4 @@
-"""Retained values: the latest message of each type and key, as rows of their own."""
+"""Retained values: the latest message of each type and key, as separate rows."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from millstream.store.state.view import View
 from millstream.store.store import Store
 
 ROWS_MAX = 1_000_000
-"""More than a room can retain."""
+"""Far above `RETAINED_MAX`: a scan with this limit reads all rows of a room."""
 
 PAGE_BYTES = 64 * 1024
-"""A page ends behind the row that makes it so large."""
+"""A page ends with the row that reaches this size."""
 
 SCANNED_BYTES = 512 * 1024
 SCANNED_ROWS = 64
-"""Bytes and rows that one scan for a page may read, also where large rows follow small ones."""
+"""Bytes and rows that a scan for a page may read, even if large rows follow small rows."""
 
 _decode = msgspec.msgpack.Decoder(tuple[int, str, int, bytes]).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_value(offset: int, sender: str, wall_ms: int, data: bytes) -> bytes:
-    """A retained value as it is stored."""
+    """Encode a retained value."""
     return _encode((offset, sender, wall_ms, data))
 
 
 def decode_value(row: Row) -> RetainedValue:
-    """A stored row as a retained value."""
+    """Decode a stored row."""
     kind, key = room_keys.retained_parts(row[0])
     try:
         offset, sender, timestamp, data = _decode(row[1])
@@ -50,7 +50,7 @@ def decode_value(row: Row) -> RetainedValue:
 
 
 def get_retained(store: Store, query: GetRetained) -> RetainedValues:
-    """What a room has kept."""
+    """Return the retained values of a room."""
 
     def look(view: View) -> tuple[int, list[Row]]:
         room = find_room(view, query.room)
@@ -61,7 +61,7 @@ def get_retained(store: Store, query: GetRetained) -> RetainedValues:
 
 
 def read_retained(store: Store, query: ReadRetained) -> RetainedSome:
-    """More of what a room has kept."""
+    """Return a further page of a room's retained values."""
 
     def look(view: View) -> tuple[list[Row], bytes]:
         room = find_room(view, query.room)
@@ -74,38 +74,39 @@ def read_retained(store: Store, query: ReadRetained) -> RetainedSome:
 
 
 def retained_rows(view: View, room: FoundRoom, types: Iterable[str] | None) -> list[Row]:
-    """What a room retains, in the order of types and keys; it is decoded without a lock."""
-    return [row for one in _ranges(room, types) for row in view.scan(*one, limit=ROWS_MAX)]
+    """Return the retained rows in the order of types and keys; the caller decodes them without a
+    lock."""
+    return [row for bounds in _ranges(room, types) for row in view.scan(*bounds, limit=ROWS_MAX)]
 
 
 def retained_page(
     view: View, room: FoundRoom, types: Iterable[str] | None, after: bytes = b""
 ) -> tuple[list[Row], bytes]:
-    """Some of the same, behind a key, and the key behind which to go on; empty: that was all.
+    """Return a page of the same rows after a key, and the last key; an empty key on the last page.
 
-    Rows are asked for a few at a time, since they may be as large as the room's messages.
+    A scan reads few rows at a time, since a row may be as large as the room's messages.
     """
-    most = max(1, min(SCANNED_ROWS, SCANNED_BYTES // room.settings.message_bytes_max))
-    found: list[Row] = []
+    rows_max = max(1, min(SCANNED_ROWS, SCANNED_BYTES // room.settings.message_bytes_max))
+    page: list[Row] = []
     size, limit = 0, 1
     for start, stop in _ranges(room, types):
         at = max(start, after + b"\x00")
         while at < stop:
             rows = view.scan(at, stop, limit=limit)
-            found += rows
+            page += rows
             sizes = [len(value) for _, value in rows]
             size += sum(sizes)
             if size >= PAGE_BYTES:
-                return found, found[-1][0]
+                return page, page[-1][0]
             if len(rows) < limit:
                 break
             at = rows[-1][0] + b"\x00"
-            limit = max(1, min(most, (PAGE_BYTES - size) // max(sizes)))
-    return found, b""
+            limit = max(1, min(rows_max, (PAGE_BYTES - size) // max(sizes)))
+    return page, b""
 
 
 def _ranges(room: FoundRoom, types: Iterable[str] | None) -> list[tuple[bytes, bytes]]:
-    """Where the retained values of some types lie, in order."""
+    """Return the key ranges of some types' retained values, in order."""
     if not room.state.retained:
         return []
     if types is None:
@@ -114,7 +115,7 @@ def _ranges(room: FoundRoom, types: Iterable[str] | None) -> list[tuple[bytes, b
 
 
 def forget_types(tx: WriteTransaction, room: FoundRoom, types: Iterable[str]) -> tuple[int, int]:
-    """Drop what is retained of some types; answers how many values, and how many bytes."""
+    """Delete the retained values of some types; return their number and size."""
     count = size = 0
     for kind in types:
         rows = tx.scan(*keys.range_of(room_keys.retained(room.log_id, kind)), limit=ROWS_MAX)

@@ -20,17 +20,17 @@ from millstream.rooms.turns import take_turn
 from millstream.store.commit.transaction import WriteTransaction
 
 MESSAGES_MAX = 10_000
-"""Messages in one call."""
+"""Messages in a call."""
 
 RETAINED_MAX = 10_000
-"""Values that one room retains: a joiner gets all of them at once."""
+"""Retained values of a room; a joiner receives them in full."""
 
 RETAINED_BYTES_MAX = 16 * MiB
-"""Bytes of these."""
+"""Bytes of the retained values."""
 
 
 class Sending:
-    """What the transactor runs for a call: the messages were packed before, by the caller's thread."""
+    """The operation of a call, with messages that the caller's thread has packed before."""
 
     def __init__(self, command: SendToRoom) -> None:
         if len(command.messages) > MESSAGES_MAX:
@@ -45,7 +45,7 @@ class Sending:
         )
 
     def __call__(self, tx: WriteTransaction) -> int:
-        """Append the messages, and keep those of retained types."""
+        """Append the messages, and retain messages of retained types."""
         room = make_room(tx, self._command.room)
         if room.state.resumed:
             check_generation(room, self._command)
@@ -63,14 +63,14 @@ def send(tx: WriteTransaction, command: SendToRoom) -> int:
 
 
 class Broadcasting(Sending):
-    """The same, which also tells the time that the messages carry."""
+    """Sends messages, and returns the time that they carry."""
 
     def __init__(self, command: Broadcast) -> None:
         super().__init__(command.send)
         self._turn = command.turn
 
     def __call__(self, tx: WriteTransaction) -> Sent:  # type: ignore[override]
-        """Send them, unless what the same connection sent before is not stored."""
+        """Send, unless an earlier frame of the same connection was not stored."""
         if self._turn is not None:
             take_turn(tx, self._turn)
         return Sent(super().__call__(tx), tx.wall_ms)
@@ -79,29 +79,29 @@ class Broadcasting(Sending):
 def _check_sizes(
     room: FoundRoom, command: SendToRoom, records: Single | Batch, bytes_max: int
 ) -> None:
-    most = room.settings.message_bytes_max
-    largest = max([len(one.data) for one in command.messages])
-    if largest > most:
+    bytes_limit = room.settings.message_bytes_max
+    largest = max([len(message.data) for message in command.messages])
+    if largest > bytes_limit:
         raise TooLarge(
-            f"a message of {largest:,} bytes; the limit of room {command.room!r} is {most:,} "
+            f"a message of {largest:,} bytes; the limit of room {command.room!r} is {bytes_limit:,} "
             "(its setting message_bytes_max)",
             size=largest,
-            limit=most,
+            limit=bytes_limit,
         )
     if isinstance(records, Batch) and len(records.payload) + len(records.metadata) > bytes_max:
         raise too_large("a call", len(records.payload) + len(records.metadata), bytes_max)
 
 
 def _last_of_each(room: FoundRoom, command: SendToRoom) -> dict[tuple[str, str], int]:
-    """Which message is the last of each retained type and key."""
+    """Return the index of the last message for each retained type and key."""
     kinds = room.settings.retained_types
     last = {}
-    for index, one in enumerate(command.messages):
-        if one.type in kinds:
-            last[one.type, one.key or ""] = index
-        elif one.deleted:
+    for index, message in enumerate(command.messages):
+        if message.type in kinds:
+            last[message.type, message.key or ""] = index
+        elif message.deleted:
             raise InvalidInput(
-                f"room {command.room!r} retains nothing of the type {one.type!r}, so there is "
+                f"room {command.room!r} retains nothing of the type {message.type!r}, so there is "
                 "nothing to delete; name the type in its setting `retained`"
             )
     return last
@@ -115,7 +115,7 @@ def _retain(
     last: dict[tuple[str, str], int],
     offset: int,
 ) -> None:
-    """Keep the last message of each retained type and key, or forget what was kept."""
+    """Store the last message of each retained type and key, or delete the stored value."""
     count = size = 0
     for (kind, key), index in last.items():
         row = room_keys.retained(room.log_id, kind, key)
@@ -132,20 +132,20 @@ def _retain(
         elif before is not None:
             tx.erase(row)
     if count or size:
-        _check_room(room, command.room, count, size)
+        _check_retained(room, command.room, count, size)
         tx.change(room.key, RetainedCounted(count, size))
 
 
-def _check_room(room: FoundRoom, name: str, count: int, size: int) -> None:
+def _check_retained(room: FoundRoom, name: str, count: int, size: int) -> None:
     """Refuse to retain more than a joiner can be sent."""
-    for what, found, more, most in (
+    for unit, present, added, limit in (
         ("values", room.state.retained, count, RETAINED_MAX),
         ("bytes", room.state.retained_bytes, size, RETAINED_BYTES_MAX),
     ):
-        if more > 0 and found + more > most:
+        if added > 0 and present + added > limit:
             raise TooLarge(
-                f"room {name!r} would retain {found + more:,} {what}; the limit is {most:,}: "
+                f"room {name!r} would retain {present + added:,} {unit}; the limit is {limit:,}: "
                 "delete some, or retain fewer types",
-                size=found + more,
-                limit=most,
+                size=present + added,
+                limit=limit,
             )

@@ -1,4 +1,4 @@
-"""The settings of a room: how long it remembers, what it keeps, and what it asks of listeners."""
+"""The settings of a room: how long it keeps messages, what it retains, and limits for clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.record import Seconds, to_ms
 from millstream.rooms.names import JOINED, LEFT, RESERVED_TYPES, check_type
 
 TYPES_MAX = 100
-"""Types that one setting names."""
+"""Types in a setting."""
 
 TTL_S_MAX = 10 * 366 * 24 * 3600
 TICK_S_MIN, TICK_S_MAX = 0.001, 60.0
@@ -24,7 +24,7 @@ BYTES_MAX = 16 * MiB
 
 
 class RoomSettings(Struct, frozen=True, kw_only=True, dict=True):
-    """How a room is. Durations are seconds."""
+    """The settings of a room. Durations are seconds."""
 
     ttl: float = 60.0
     """How long a message can be read again, in seconds; 0: unlimited."""
@@ -69,26 +69,26 @@ class RoomSettings(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def retained_types(self) -> frozenset[str]:
-        """The retained types, to look one up."""
+        """Return the retained types as a set."""
         return frozenset(self.retained)
 
     @cached_property
     def conflated_types(self) -> frozenset[str]:
-        """The conflated types, to look one up."""
+        """Return the conflated types as a set."""
         return frozenset(self.conflated)
 
     @property
     def ttl_ms(self) -> int:
-        """How long a message can be read again; 0: unlimited."""
+        """Return how long a message can be read again; 0: unlimited."""
         return to_ms(self.ttl)
 
 
 DEFAULTS = RoomSettings()
-"""The settings of a room of which nothing was said."""
+"""The settings of a room without settings of its own."""
 
 
 class RoomOptions(TypedDict, total=False):
-    """What callers say of a room: the fields of its settings, in the forms that they may have."""
+    """The keyword arguments of callers: the fields of the settings, in convenient forms."""
 
     ttl: Seconds
     conflated: str | Iterable[str]
@@ -104,7 +104,7 @@ _HINTS = get_type_hints(RoomSettings)
 
 
 def altered(settings: RoomSettings, options: Mapping[str, Any]) -> RoomSettings:
-    """Settings with other values; an error names the one that is wrong."""
+    """Return settings with changed values. An error names the wrong setting."""
     fields = {name: _field_of(name, value) for name, value in options.items()}
     return replace(settings, **fields)
 
@@ -122,10 +122,10 @@ def _field_of(name: str, value: Any) -> Any:
     try:
         return convert(value, _HINTS[name])
     except ValidationError as error:
-        told = str(error)
-        raise InvalidInput(f"{name}: {told[:1].lower()}{told[1:]}: {value!r:.100}") from None
+        reason = str(error)
+        raise InvalidInput(f"{name}: {reason[:1].lower()}{reason[1:]}: {value!r:.100}") from None
 
 
-def _within(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise InvalidInput(f"{name} is from {least:,} to {most:,}, not {value:,}")
+def _within(name: str, value: float, lower: float, upper: float) -> None:
+    if not lower <= value <= upper:
+        raise InvalidInput(f"{name} is from {lower:,} to {upper:,}, not {value:,}")

@@ -1,4 +1,4 @@
-"""What the store keeps of a room besides its log: settings, and counts of what belongs to it."""
+"""The state of a room besides its log: its settings and counters."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ from millstream.rooms.settings import DEFAULTS, RoomSettings
 from millstream.store.state.entity import Entity
 
 RESUMED_MAX = 1_000
-"""Clients of a room that are remembered to have come back."""
+"""Clients of a room whose return is remembered."""
 
 
 class RoomSpecified(Struct, array_like=True, frozen=True, tag=1):
-    """The room's settings are these from now on."""
+    """The room has new settings."""
 
     settings: RoomSettings
 
 
 class RetainedCounted(Struct, array_like=True, frozen=True, tag=2):
-    """So many more values are retained, of so many more bytes."""
+    """The number and size of retained values have changed by these amounts."""
 
     count: int
     bytes: int
 
 
 class PeopleCounted(Struct, array_like=True, frozen=True, tag=3):
-    """So many more users are there, and so many more connections."""
+    """The numbers of users and connections have changed by these amounts."""
 
     users: int
     connections: int
 
 
 class ClientResumed(Struct, array_like=True, frozen=True, tag=4):
-    """A client has come back: what its earlier connections have sent is not stored any more."""
+    """A client has come back: frames of its earlier connections are no longer stored."""
 
     client: str
 
 
 RoomChange = RoomSpecified | RetainedCounted | PeopleCounted | ClientResumed
-"""What can happen to it."""
+"""The changes of a room."""
 
 
 class RoomState(Entity, array_like=True):
-    """One room. One of which nothing was said has the defaults, and no record."""
+    """A room. A room without settings has the defaults, and no row."""
 
     settings: RoomSettings | None = None
     retained: int = 0
     retained_bytes: int = 0
     users: int = 0
     connections: int = 0
-    """Of these users; those that have ended do not count."""
+    """Open connections of these users."""
     generation: int = 0
     """How often a client came back."""
     resumed: dict[str, int] = field(default_factory=dict)
-    """The generation in which each client came back last; the latest last, at most so many."""
+    """The generation in which each client last came back; the most recent clients, newest last."""
 
     changes: ClassVar = RoomChange
     computed: ClassVar = (RetainedCounted, PeopleCounted, ClientResumed)
 
     def apply(self, change: RoomChange) -> None:
-        """Move to the next state."""
+        """Apply a change."""
         match change:
             case ClientResumed():
                 self.generation += 1
@@ -79,10 +79,10 @@ class RoomState(Entity, array_like=True):
                 self.settings = change.settings
 
     def exists(self) -> bool:
-        """Whether there is anything to remember."""
+        """Whether the room has state to store."""
         counts = (self.retained, self.users, self.connections, self.generation)
         return self.settings is not None or any(counts)
 
     def view(self) -> RoomSettings:
-        """The settings that hold now."""
+        """Return the effective settings."""
         return self.settings or DEFAULTS

@@ -1,9 +1,9 @@
-"""Sweeping: messages older than their room's time to live go, once every instance has passed them.
+"""Sweeping: expired messages of rooms are deleted once every instance has delivered them.
 
 An instance guards the messages behind its watermark, which it has in each room with listeners. A
-watermark counts while its own generation holds the name: a process that stopped, died or was started
-again guards nothing. An instance that is silent for minutes guards nothing either; its clients are
-told of a gap when they come back. The bytes go in the background, as those of any truncated log.
+watermark counts while its generation holds the name: a process that stopped, died or was restarted
+guards nothing. An instance that is silent for minutes guards nothing either; its clients are told
+of a gap when they come back. The bytes are deleted in the background, as after any truncation.
 """
 
 from __future__ import annotations
@@ -35,61 +35,61 @@ from millstream.store.state.view import View
 from millstream.store.store import Store
 
 SEEN_MS = 5 * 60 * 1000
-"""An instance that is silent for so long guards nothing any more."""
+"""An instance that is silent for this time no longer guards messages."""
 
 FORGOTTEN_MS = 24 * 3600 * 1000
-"""An instance that was not seen for so long is forgotten; its watermarks go with it."""
+"""An instance that was not seen for this time is forgotten, together with its watermarks."""
 
 ROOMS_PER_COMMIT = 200
 
 _logger = logging.getLogger("millstream.rooms")
 
 Generation = tuple[str, int]
-"""One life of an instance: its name, and its number."""
+"""A generation of an instance: the instance's name, and a number."""
 
 
 class SweepCounts(Struct):
-    """What the background of this process has done; one for each open store."""
+    """The sweeps of this process; counted per open store."""
 
     sweeps: int = 0
     messages: int = 0
-    """Expired messages that were removed."""
+    """Deleted expired messages."""
 
 
 class Swept(NamedTuple):
-    """A room that is looked at."""
+    """A room in a sweep."""
 
     name: str
     log_id: int
     head: Head
     ttl_ms: int
     is_ripe: bool
-    """Whether it may hold messages that can go."""
+    """Whether the room may hold messages that can be deleted."""
     stale: list[bytes]
-    """Watermarks of generations that have ended."""
+    """Watermarks of ended generations."""
 
 
 class RoomUpkeep:
-    """Frees dead instances, settles presence as it becomes due, and sweeps at intervals."""
+    """Frees dead instances, settles presence, and sweeps at intervals."""
 
     def __init__(self) -> None:
         self._swept_s = 0.0
 
     def __call__(self, store: Store) -> bool:
-        """Do what is due; True if there is more to do right now."""
-        more = False
+        """Do the due work; True if more work is due right now."""
+        has_more = False
         free_dead_instances(store)
         if store.view(needs_settling):
             store.run(partial(settle, command=c.SettlePresence()))
-            more = store.view(needs_settling)
+            has_more = store.view(needs_settling)
         now_s = store.clock.seconds()
         if now_s - self._swept_s >= store.limits.room_sweep_ms / 1000:
             self._swept_s = now_s
             self._sweep(store)
-        return more
+        return has_more
 
     def _sweep(self, store: Store) -> None:
-        """Sweep, and say how many messages went; also if a damaged room stops it at the end."""
+        """Sweep, and log how many messages were deleted, even if a damaged room ends the sweep."""
         counts = store.caches.of(SweepCounts)
         before = counts.messages
         try:
@@ -100,19 +100,19 @@ class RoomUpkeep:
 
 
 def sweep_rooms(store: Store, _: c.SweepRooms) -> int:
-    """Forget expired messages of all rooms, stale watermarks, and instances that are long gone."""
+    """Delete expired messages of all rooms, stale watermarks, and forgotten instances."""
     forget_instances(store)
     counts = store.caches.of(SweepCounts)
     counts.sweeps += 1
     gone, after = 0, ""
     damage: list[CorruptionError] = []
     while page := store.view(partial(_page, after=after)):
-        found = _expired(store, page, damage)
+        expired = _expired(store, page, damage)
         stale = [key for room in page for key in room.stale]
-        went = store.run(partial(_clean, found=found, stale=stale)) if found or stale else 0
+        went = store.run(partial(_clean, expired=expired, stale=stale)) if expired or stale else 0
         gone += went
         counts.messages += went
-        if not went:  # a long stretch is cut in several steps
+        if not went:  # a long range is deleted in several steps
             after = page[-1].name
     if damage:
         raise damage[0]
@@ -122,62 +122,64 @@ def sweep_rooms(store: Store, _: c.SweepRooms) -> int:
 def _expired(
     store: Store, page: list[Swept], damage: list[CorruptionError]
 ) -> list[tuple[Swept, int]]:
-    """Rooms that may begin later, and where; found outside the write lock.
+    """Return the rooms that may begin later, and their new starts; outside the write lock.
 
-    A room that cannot be read is left as it is, and keeps no other from being swept.
+    A room that cannot be read is left as it is, and does not keep other rooms from being swept.
     """
     now_ms = store.clock.wall_ms()
-    found = []
-    for one in page:
-        if one.is_ripe:
-            limited = replace(one.head, retention=Retention(age_ms=one.ttl_ms))
+    expired = []
+    for room in page:
+        if room.is_ripe:
+            limited = replace(room.head, retention=Retention(age_ms=room.ttl_ms))
             try:
-                start = cut(store, one.log_id, limited, floor=None, now_ms=now_ms)
+                start = cut(store, room.log_id, limited, floor=None, now_ms=now_ms)
             except CorruptionError as error:
                 damage.append(error)
                 continue
-            if start > one.head.start:
-                found.append((one, start))
-    return found
+            if start > room.head.start:
+                expired.append((room, start))
+    return expired
 
 
 def _page(view: View, after: str) -> list[Swept]:
-    """Some rooms: which hold messages that every guard has passed, and which watermarks are stale."""
+    """Return a page of rooms, with messages that every guard has delivered, and stale watermarks."""
     guards = _guards(view)
     held = _held(view)
-    found = []
+    rooms = []
     for room in islice(all_rooms(view, after=after), ROOMS_PER_COMMIT):
         head, ttl_ms = room.head, room.settings.ttl_ms
         marks = list(_watermarks(view, room.log_id))
         is_ripe = (
             ttl_ms > 0
-            and not head.owner  # a copy is its owner's
+            and not head.owner  # the owner sweeps a copy
             and _lowest(marks, guards, head.end) > head.start
         )
-        stale = [one.key for one in marks if one.generation not in held]
+        stale = [mark.key for mark in marks if mark.generation not in held]
         name = room_of(head.name)
-        found.append(Swept(name, room.log_id, replace(head), ttl_ms, is_ripe, stale))
-    return found
+        rooms.append(Swept(name, room.log_id, replace(head), ttl_ms, is_ripe, stale))
+    return rooms
 
 
 def _guards(view: View) -> set[Generation]:
-    """The generations that are alive, or were within minutes and may be again."""
+    """Return the generations that are alive, or were alive within minutes and may return."""
     _, now_ms = view.state.time.now()
     oldest_ms = view.state.clock.wall_ms() - SEEN_MS
     return {
-        (name, one.generation)
-        for name, one in all_instances(view)
-        if one.holder and (one.until_ms > now_ms or one.seen_ms >= oldest_ms)
+        (name, instance.generation)
+        for name, instance in all_instances(view)
+        if instance.holder and (instance.until_ms > now_ms or instance.seen_ms >= oldest_ms)
     }
 
 
 def _held(view: View) -> set[Generation]:
-    """The generations that hold their names, alive or silent: their watermarks stay."""
-    return {(name, one.generation) for name, one in all_instances(view) if one.holder}
+    """Return the generations that hold their names, alive or silent: their watermarks stay."""
+    return {
+        (name, instance.generation) for name, instance in all_instances(view) if instance.holder
+    }
 
 
 class _Watermark(NamedTuple):
-    """The cursor by which an instance notes how far it has come in a room."""
+    """The cursor by which an instance stores its progress in a room."""
 
     key: bytes
     generation: Generation
@@ -185,7 +187,7 @@ class _Watermark(NamedTuple):
 
 
 def _watermarks(view: View, log_id: int) -> Iterator[_Watermark]:
-    """All watermarks on the log of a room."""
+    """Yield all watermarks on the log of a room."""
     prefix = len(keys.cursor(log_id, ""))
     for key in view.find_all(*keys.range_of(keys.cursor(log_id, WATERMARK))):
         state = view.entity(key, CursorState)
@@ -194,18 +196,18 @@ def _watermarks(view: View, log_id: int) -> Iterator[_Watermark]:
 
 
 def _lowest(marks: list[_Watermark], guards: set[Generation], end: int) -> int:
-    """The lowest watermark of some generations; the log's end if none has one."""
-    return min([end, *(one.offset for one in marks if one.generation in guards)])
+    """Return the lowest watermark of the guards; without watermarks, the log's end."""
+    return min([end, *(mark.offset for mark in marks if mark.generation in guards)])
 
 
-def _clean(tx: WriteTransaction, *, found: list[tuple[Swept, int]], stale: list[bytes]) -> int:
-    """Delete stale watermarks, and let rooms begin no later than the lowest one as it is now."""
-    for key in stale:  # a generation that has ended never holds its name again
+def _clean(tx: WriteTransaction, *, expired: list[tuple[Swept, int]], stale: list[bytes]) -> int:
+    """Delete stale watermarks, and truncate rooms up to the lowest watermark at present."""
+    for key in stale:  # an ended generation never holds its name again
         if tx.entity(key, CursorState).present:
             tx.change(key, None)
     guards = _guards(tx.view)
     gone = 0
-    for room, start in found:
+    for room, start in expired:
         head = tx.entity(keys.head(room.log_id), Head)
         if head.deleted or not head.name or head.owner or head.setbacks != room.head.setbacks:
             continue
@@ -215,11 +217,11 @@ def _clean(tx: WriteTransaction, *, found: list[tuple[Swept, int]], stale: list[
     return gone
 
 
-# Instances that are long gone.
+# Forgotten instances.
 
 
 def forget_instances(store: Store) -> None:
-    """Forget instances that were not seen for a day; their watermarks are stale from then on."""
+    """Delete instances that were not seen for a day; their watermarks become stale."""
     names = store.view(_forgotten)
     if names:
         store.run(partial(_forget_all, names=names))
@@ -230,8 +232,8 @@ def _forgotten(view: View) -> list[str]:
     _, now_ms = view.state.time.now()
     return [
         name
-        for name, one in all_instances(view)
-        if one.seen_ms < oldest_ms and one.until_ms < now_ms
+        for name, instance in all_instances(view)
+        if instance.seen_ms < oldest_ms and instance.until_ms < now_ms
     ]
 
 

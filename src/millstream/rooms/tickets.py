@@ -1,7 +1,7 @@
-"""Tickets for rooms: made by a program that has the store open, for the browsers of its users.
+"""Tickets for rooms: a program that has the store open makes them for the browsers of its users.
 
-They are signed with the store's own key, which is kept with the register of tokens; every server of
-the store knows it. A server makes tickets of its own, bound to the token that asks.
+Tickets are signed with the store's own key, which is stored with the register of tokens; every
+server of the store knows it. A server makes its own tickets, bound to the token of the request.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from millstream.rooms.packing import check_sender
 from millstream.store.store import Store
 
 BOOK = f"{OWN}tokens"
-"""The log of the register of tokens; the key of tickets is among its metadata."""
+"""The log of the register of tokens; its metadata holds the key of tickets."""
 
 TICKET_KEY = "ticket-key"
 
 
 def mint_ticket(store: Store, command: MintTicket) -> RoomTicket:
-    """Make a ticket; the first one of a store makes the key too."""
+    """Make a ticket; the first ticket of a store also makes the key."""
     expires_ms = store.clock.wall_ms() + check_wanted(command)
     claims = TicketClaims(
         BY_STORE, command.user, expires_ms, [permission_of(command)], command.user
@@ -37,7 +37,7 @@ def mint_ticket(store: Store, command: MintTicket) -> RoomTicket:
 
 
 def check_wanted(command: MintTicket) -> int:
-    """Refuse a ticket that cannot be; answers for how long it is good, in ms."""
+    """Refuse an impossible ticket, and return its lifetime in milliseconds."""
     log_of(command.room)
     check_sender(command.user)
     if any(char in "*?" for char in command.room) or not command.room.isprintable():
@@ -55,26 +55,26 @@ def check_wanted(command: MintTicket) -> int:
 
 
 def permission_of(command: MintTicket) -> str:
-    """The one permission of a ticket."""
+    """Return the single permission of a ticket."""
     return f"room:{command.can}:{command.room}"
 
 
 def ticket_of(text: str, command: MintTicket, expires_ms: int) -> RoomTicket:
-    """The answer."""
+    """Return the answer with the ticket."""
     return RoomTicket(
         ticket=text, room=command.room, user=command.user, can=command.can, expires=expires_ms
     )
 
 
 def _make_key(store: Store) -> bytes:
-    """The store's key of tickets; made if there is none."""
+    """Return the store's key of tickets; make a missing key."""
     while True:
-        found = store.view(lambda view: get_metadata(view, GetMetadata(BOOK)))
-        if TICKET_KEY in found:
-            return bytes.fromhex(found[TICKET_KEY])
+        metadata = store.view(lambda view: get_metadata(view, GetMetadata(BOOK)))
+        if TICKET_KEY in metadata:
+            return bytes.fromhex(metadata[TICKET_KEY])
         made = secrets.token_hex(KEY_BYTES)
-        wanted = SetMetadata(BOOK, TICKET_KEY, made, expect=None, compare=True)
+        command = SetMetadata(BOOK, TICKET_KEY, made, expect=None, compare=True)
         try:
-            store.run(partial(set_metadata, command=wanted))
+            store.run(partial(set_metadata, command=command))
         except MetadataConflict:
             pass  # another process was quicker: its key is read

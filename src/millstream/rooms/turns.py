@@ -1,9 +1,9 @@
-"""Turns: the frames of one connection to a room are stored in their order, and none behind a lost one.
+"""Turns: the frames of a connection are stored in order, and never behind a lost frame.
 
-A server hands in frames without waiting for the answers to those before them. If the commit of one
-fails, the frames that follow it must not be stored: their client sends all of them again, in order,
-and finds out what is stored by the highest number. So each frame that follows one without an answer
-is stored only if that one has run here, and no commit has failed since.
+A server executes frames without waiting for the answers to earlier frames. If the commit of a frame
+fails, later frames must not be stored: their client sends all of them again, in order, and learns
+from the highest stored number which frames to send. So a frame that follows an unanswered frame is
+stored only if the earlier frame has run here, and no commit has failed since.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from millstream.errors import OutOfSequence
 from millstream.store.commit.transaction import WriteTransaction
 
 CONNECTIONS_MAX = 65_536
-"""Connections whose last turn is remembered; one that was forgotten begins anew, once."""
+"""Connections whose last turn is remembered; a forgotten connection starts again once."""
 
 
 class Turn(Struct, frozen=True, array_like=True):
-    """One frame's place among those of its connection."""
+    """The position of a frame among the frames of its connection."""
 
     connection: str
     number: int
-    """Counts the frames of the connection by one."""
+    """Counts the frames of the connection."""
     follows: bool
-    """Whether the frame before it had no answer yet when it was handed in."""
+    """Whether the frame before had no answer yet when this frame was executed."""
 
 
 class LastTurns:
@@ -34,7 +34,7 @@ class LastTurns:
         self._last: dict[str, tuple[int, int]] = {}
 
     def take(self, turn: Turn, failures: int) -> None:
-        """Let a frame run. Raises `OutOfSequence` if the one before it may not be stored."""
+        """Let a frame run. Raises `OutOfSequence` if the frame before may not be stored."""
         last = self._last.pop(turn.connection, None)
         if turn.follows and last != (turn.number - 1, failures):
             raise OutOfSequence(
@@ -48,6 +48,6 @@ class LastTurns:
 
 
 def take_turn(tx: WriteTransaction, turn: Turn) -> None:
-    """Let a frame run behind the one before it, or refuse it."""
+    """Let a frame run behind its predecessor, or refuse it."""
     state = tx.state
     state.memory.of(LastTurns).take(turn, state.failures)
