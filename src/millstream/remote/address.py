@@ -1,6 +1,6 @@
-"""The address of a server: where it is, and how to show who we are.
+"""The address of a server, with its credentials.
 
-A token is never part of the address that is shown: not in a repr, an error or a log.
+The shown address never contains a token: not in a repr, an error or a log.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     import ssl
 
 SOCKET_PATH = "/socket"
-"""Where a server answers commands, below its address."""
+"""The path of a server's streaming socket, below its address."""
 
 TOKEN_VARIABLE = "MILLSTREAM_TOKEN"
 
 PING_S = 20.0
-"""After so long without a word a server is asked whether it is there, and given as long to say so."""
+"""After this silence a server is pinged, and gets the same time to answer."""
 
 _SCHEMES = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server, and what it takes to be let in."""
+    """A server and its credentials."""
 
     shown: str
     """As the user wrote it; it holds no secret."""
@@ -46,43 +46,44 @@ class Address:
     read_level: ReadLevel = STRONG
     """How fresh reads must be, if a node of a cluster answers."""
     is_handed_on: bool = False
-    """Whether a node asks on behalf of its client: the other one must not hand it on again."""
+    """Whether a node hands on a request of its client: the receiving node must not hand it on
+    again."""
     ping_s: float = PING_S
-    """How long it may be silent before it is asked whether it is there; then it is given as long."""
+    """The silence before a ping; the server gets the same time to answer."""
 
     @property
     def stays(self) -> bool:
-        """Whether a client stays at this node, rather than go to the leading one."""
+        """Whether a client stays at this node, rather than move to the leading node."""
         return self.read_level != STRONG
 
     @property
     def host(self) -> str:
-        """The name or number of the machine."""
+        """Return the name or number of the machine."""
         return _split(self.socket_url).hostname or ""
 
     @property
     def port(self) -> int:
-        """Where the server listens."""
+        """Return the port of the server."""
         return _split(self.socket_url).port or (80 if self.tls is None else 443)
 
     @property
     def host_header(self) -> str:
-        """Host and port as a request names them."""
+        """Return host and port for the Host header."""
         return _split(self.socket_url).netloc
 
     @property
     def target(self) -> str:
-        """The path of the socket."""
+        """Return the path of the socket."""
         return _split(self.socket_url).path
 
     def headers(self) -> dict[str, str]:
-        """What is sent beside the request for a socket."""
-        found = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        """Return the headers of a request: token, read level and hop."""
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         if self.read_level != STRONG:
-            found[READ_LEVEL_HEADER] = str(self.read_level)
+            headers[READ_LEVEL_HEADER] = str(self.read_level)
         if self.is_handed_on:
-            found[HOP_HEADER] = "1"
-        return found
+            headers[HOP_HEADER] = "1"
+        return headers
 
 
 def parse_address(
@@ -93,14 +94,14 @@ def parse_address(
     read_level: str = "strong",
     is_handed_on: bool = False,
 ) -> Address:
-    """Read a URL. Without a token, the one in MILLSTREAM_TOKEN is used, if there is one."""
-    parts = _split(url)
-    scheme = _SCHEMES[parts.scheme]
+    """Parse a URL. Without a token, use the variable MILLSTREAM_TOKEN if it is set."""
+    split = _split(url)
+    scheme = _SCHEMES[split.scheme]
     if ca is not None and scheme != "wss" and not is_handed_on:
         raise InvalidInput("ca= is for https:// and wss:// addresses only")
     return Address(
-        shown=f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}",
-        socket_url=f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}{SOCKET_PATH}",
+        shown=f"{split.scheme}://{split.netloc}{split.path.rstrip('/')}",
+        socket_url=f"{scheme}://{split.netloc}{split.path.rstrip('/')}{SOCKET_PATH}",
         token=_check_token(os.environ.get(TOKEN_VARIABLE, "") if token is None else token),
         tls=_trusting(ca) if scheme == "wss" else None,
         read_level=parse_read_level(read_level),
@@ -109,23 +110,23 @@ def parse_address(
 
 
 def _split(url: str) -> SplitResult:
-    """The parts of a URL. What cannot be read is not repeated: it may hold a secret."""
+    """Split a URL. An error does not repeat the URL, which may hold a secret."""
     try:
-        parts = urlsplit(url)
-        named, _ = parts.hostname, parts.port
+        split = urlsplit(url)
+        named, _ = split.hostname, split.port
     except ValueError as error:
         raise InvalidInput(
             "this address cannot be read; expected e.g. http://127.0.0.1:8080"
         ) from error
-    if "@" in parts.netloc:
+    if "@" in split.netloc:
         raise InvalidInput(
             f"an address holds no user or token: pass token=, or set {TOKEN_VARIABLE}"
         )
     if not named:
-        raise InvalidInput(f"this address names no host; expected e.g. {parts.scheme}://127.0.0.1")
-    if parts.query or parts.fragment:
+        raise InvalidInput(f"this address names no host; expected e.g. {split.scheme}://127.0.0.1")
+    if split.query or split.fragment:
         raise InvalidInput("an address has no ?query and no #fragment: pass options as arguments")
-    return parts
+    return split
 
 
 def _check_token(token: Any) -> str:

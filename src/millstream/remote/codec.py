@@ -1,7 +1,8 @@
-"""Codecs: how frames travel to a server and back, as machines without I/O.
+"""Codecs: how frames travel to a server and back, as state machines without I/O.
 
-Frames of our own on a bare connection are asked for first. A WebSocket carries the same through
-whatever in between does not know that upgrade. Both take the bytes that came and give frames.
+A client asks first for Millstream's own frames on a bare connection. A WebSocket carries the same
+frames through proxies that do not know that upgrade. Both codecs take received bytes and return
+frames.
 """
 
 from __future__ import annotations
@@ -17,65 +18,65 @@ from millstream.wire import framing
 from millstream.wire.framing import BadFrame, Unframer
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
-"""Of a frame of answers: four batches of the largest permitted size."""
+"""The largest frame of answers: four batches of the largest permitted size."""
 
 HEAD_BYTES_MAX = 64 * 1024
-"""Of the answer to a request for an upgrade, up to its end."""
+"""The largest head of an answer to an upgrade request."""
 
 
 class Refused(Exception):
-    """The request for an upgrade was answered by another status."""
+    """The server answered the upgrade request with another status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"status {status}")
         self.status = status
 
 
-class LineLost(Exception):
-    """The connection was cut, by the other side or on the way."""
+class ConnectionLost(Exception):
+    """The connection was cut, by the server or on the way."""
 
 
 class Goodbye(Exception):
-    """The server has said that this is the end, or what it sends cannot be read."""
+    """The server has ended the connection, or its bytes cannot be read."""
 
 
 class Codec(ABC):
-    """One connection's way of speaking: first the upgrade, then frames."""
+    """The protocol of a connection: first the upgrade, then frames."""
 
     is_open = False
     """Whether the upgrade was granted."""
 
     @abstractmethod
     def request(self) -> bytes:
-        """The request for the upgrade, as it is sent."""
+        """Return the bytes of the upgrade request."""
 
     @abstractmethod
     def feed(self, data: bytes) -> list[bytes]:
-        """Take bytes that came; the frames that are whole by now.
+        """Take received bytes, and return the complete frames.
 
-        Raises `Refused` before it is open, `Goodbye` when the server ends it, `InvalidInput` if what
-        comes is neither an answer nor a frame.
+        Raises `Refused` before the upgrade, `Goodbye` when the server ends the connection,
+        `InvalidInput` for bytes that are neither an answer nor a frame.
         """
 
     @abstractmethod
     def frame(self, data: bytes) -> bytes:
-        """A frame, as it is sent."""
+        """Return the bytes of a frame."""
 
     @abstractmethod
     def ping(self) -> bytes:
-        """A question whether the server is there, as it is sent."""
+        """Return the bytes of a ping."""
 
     @abstractmethod
     def goodbye(self) -> bytes:
-        """The last frame, as it is sent."""
+        """Return the bytes of the last frame."""
 
     @abstractmethod
     def replies(self) -> bytes:
-        """What the server has to be told by itself, such as a pong; empty if nothing."""
+        """Return the bytes that the codec itself must send, such as a pong, or b""."""
 
 
 class FrameCodec(Codec):
-    """Frames of our own (`framing`)."""
+    """Millstream's own frames (`framing`)."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -84,7 +85,7 @@ class FrameCodec(Codec):
         self._replies = b""
 
     def request(self) -> bytes:
-        """Ask for the upgrade to `millstream`."""
+        """Return the request for the upgrade to `millstream`."""
         address = self._address
         lines = [
             f"GET {address.target} HTTP/1.1",
@@ -96,45 +97,45 @@ class FrameCodec(Codec):
         return "\r\n".join([*lines, "", ""]).encode()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Frames; before them the answer to the request."""
+        """Take bytes of the answer, then of frames."""
         if not self.is_open:
             data = self._past_answer(data)
-        found: list[bytes] = []
+        frames: list[bytes] = []
         try:
-            came = self._unframer.feed(data)
+            received = self._unframer.feed(data)
         except BadFrame as error:
             raise InvalidInput(error.reason) from error
-        for kind, some in came:
+        for kind, body in received:
             if kind == framing.DATA:
-                found.append(some)
+                frames.append(body)
             elif kind == framing.PING:
-                self._replies += framing.frame(some, framing.PONG)
-            elif kind == framing.CLOSE and not found:
-                code, reason = framing.read_close(some)
+                self._replies += framing.frame(body, framing.PONG)
+            elif kind == framing.CLOSE and not frames:
+                code, reason = framing.read_close(body)
                 raise Goodbye(f"the server ended it: {reason or code}")
-        return found
+        return frames
 
     def frame(self, data: bytes) -> bytes:
-        """A frame of data."""
+        """Return a data frame."""
         return framing.frame(data)
 
     def ping(self) -> bytes:
-        """A ping."""
+        """Return a ping frame."""
         return framing.frame(b"", framing.PING)
 
     def goodbye(self) -> bytes:
-        """A close frame."""
+        """Return a close frame."""
         return framing.close_frame(1000, "")
 
     def replies(self) -> bytes:
-        """Pongs."""
-        found, self._replies = self._replies, b""
-        return found
+        """Return pongs."""
+        replies, self._replies = self._replies, b""
+        return replies
 
     def _past_answer(self, data: bytes) -> bytes:
-        """What came behind the answer's head; empty if that is not whole yet."""
+        """Return the bytes behind the answer's head; empty until the head is complete."""
         self._head += data
-        head, end, rest = self._head.partition(b"\r\n\r\n")
+        head, end, remainder = self._head.partition(b"\r\n\r\n")
         if not end:
             if len(head) > HEAD_BYTES_MAX:
                 raise InvalidInput("an answer without an end")
@@ -151,11 +152,11 @@ class FrameCodec(Codec):
         if names.get("upgrade", "").strip().lower() != framing.UPGRADE:
             raise InvalidInput("it answers with another upgrade than was asked for")
         self.is_open, self._head = True, b""
-        return rest
+        return remainder
 
 
 class WebSocketCodec(Codec):
-    """The frames of RFC 6455, by the machine of `websockets`."""
+    """The frames of RFC 6455, by the state machine of `websockets`."""
 
     def __init__(self, address: Address) -> None:
         from websockets.client import ClientProtocol
@@ -169,17 +170,17 @@ class WebSocketCodec(Codec):
             max_size=ANSWER_BYTES_MAX,
             logger=_silent(),
         )
-        self._parts: list[bytes] = []
+        self._fragments: list[bytes] = []
 
     def request(self) -> bytes:
-        """Ask for the upgrade to WebSocket."""
+        """Return the request for the upgrade to WebSocket."""
         request = self._machine.connect()
         request.headers.update(self._address.headers())
         self._machine.send_request(request)
         return self.replies()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Frames; before them the answer to the request."""
+        """Take bytes of the answer, then of frames."""
         from websockets.exceptions import InvalidStatus
 
         machine = self._machine
@@ -188,45 +189,45 @@ class WebSocketCodec(Codec):
             if isinstance(failed, InvalidStatus):
                 raise Refused(failed.response.status_code)
             raise InvalidInput(str(failed)) from failed
-        found = self._frames(machine.events_received())
-        if not found and machine.parser_exc is not None:
+        frames = self._frames(machine.events_received())
+        if not frames and machine.parser_exc is not None:
             raise InvalidInput(str(machine.parser_exc))
-        if not found and machine.close_rcvd is not None:
+        if not frames and machine.close_rcvd is not None:
             raise Goodbye(f"the server ended it: {machine.close_rcvd.reason}")
-        return found
+        return frames
 
     def frame(self, data: bytes) -> bytes:
-        """A binary message."""
+        """Return a binary message."""
         self._machine.send_binary(data)
         return self.replies()
 
     def ping(self) -> bytes:
-        """A ping."""
+        """Return a ping frame."""
         self._machine.send_ping(b"")
         return self.replies()
 
     def goodbye(self) -> bytes:
-        """A close frame."""
+        """Return a close frame."""
         self._machine.send_close(1000)
         return self.replies()
 
     def replies(self) -> bytes:
-        """Whatever the machine has to send."""
+        """Return the bytes that the state machine must send."""
         return b"".join(self._machine.data_to_send())
 
     def _frames(self, events: list[Any]) -> list[bytes]:
         from websockets.frames import Frame, Opcode
 
-        found: list[bytes] = []
+        frames: list[bytes] = []
         for event in events:
             if not isinstance(event, Frame):
                 self._opened()
             elif event.opcode in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT):
-                self._parts.append(bytes(event.data))
+                self._fragments.append(bytes(event.data))
                 if event.fin:
-                    found.append(b"".join(self._parts))
-                    self._parts.clear()
-        return found
+                    frames.append(b"".join(self._fragments))
+                    self._fragments.clear()
+        return frames
 
     def _opened(self) -> None:
         if self._machine.subprotocol != wire.SUBPROTOCOL:
@@ -235,7 +236,8 @@ class WebSocketCodec(Codec):
 
 
 def _silent() -> logging.Logger:
-    """A logger for the machine, which would log headers, and with them the token."""
+    """Return a disabled logger for the state machine, which would log headers, and with them the
+    token."""
     logger = logging.Logger("millstream.remote.transport")
     logger.disabled = True
     return logger

@@ -1,7 +1,7 @@
-"""Dialing: one attempt at a connection, up to the server's greeting, for coroutines and threads.
+"""Dialing: an attempt to connect, up to the server's greeting, for coroutines and threads.
 
-Frames of our own are asked for first; if something in between does not let them through, a WebSocket
-is. Whatever goes wrong is `CannotOpen`; its `again` says whether another attempt may do better.
+The client asks first for Millstream's own frames; if a proxy does not let them through, it asks for
+a WebSocket. Every failure is a `CannotOpen`; its `again` says whether another attempt may succeed.
 """
 
 from __future__ import annotations
@@ -18,72 +18,76 @@ from millstream.errors import CannotOpen, InvalidInput
 from millstream.remote.address import TOKEN_VARIABLE, Address
 from millstream.remote.codec import (
     Codec,
+    ConnectionLost,
     FrameCodec,
     Goodbye,
-    LineLost,
     Refused,
     WebSocketCodec,
 )
-from millstream.remote.loop_connection import LoopLine
+from millstream.remote.loop_connection import LoopConnection
 from millstream.remote.nodes import Nodes
-from millstream.remote.thread_connection import Plug, reach
+from millstream.remote.thread_connection import ThreadConnection, reach
 from millstream.wire import commands as wire
 
 PASSING = {408, 425, 429, 500, 502, 503, 504}
-"""Answers after which another attempt may do better."""
+"""Statuses after which a later attempt may succeed."""
 
 FINAL = {401, 403, 429, 503}
-"""Answers that a WebSocket would get as well."""
+"""Statuses that a WebSocket would get as well."""
 
 
 @dataclass(frozen=True, slots=True)
-class OpenConnection:
-    """An open connection of coroutines, and how the server greeted us."""
+class OpenLoopConnection:
+    """An open connection of coroutines, with the server's greeting."""
 
-    line: LoopLine
+    connection: LoopConnection
     hello: wire.Hello
     is_websocket: bool
 
 
 @dataclass(frozen=True, slots=True)
-class OpenPlug:
-    """An open connection of threads, and how the server greeted us."""
+class OpenThreadConnection:
+    """An open connection of threads, with the server's greeting."""
 
-    plug: Plug
+    connection: ThreadConnection
     hello: wire.Hello
     is_websocket: bool
 
 
-async def dial(address: Address, *, timeout_s: float, by_websocket: bool = False) -> OpenConnection:
-    """Connect, and hear the greeting; `CannotOpen` if there is none within the time."""
+async def dial(
+    address: Address, *, timeout_s: float, by_websocket: bool = False
+) -> OpenLoopConnection:
+    """Connect, and return after the greeting. Raises `CannotOpen` without a greeting in time."""
     with _explained(address, timeout_s):
         async with asyncio.timeout(timeout_s):
             if not by_websocket:
                 try:
                     return await _greeted(address, FrameCodec(address))
-                except (Refused, LineLost, Goodbye) as error:
+                except (Refused, ConnectionLost, Goodbye) as error:
                     _check_passable(error)
             return await _greeted(address, WebSocketCodec(address))
 
 
-def dial_plug(address: Address, *, timeout_s: float, by_websocket: bool = False) -> OpenPlug:
-    """The same, on the calling thread."""
+def dial_thread(
+    address: Address, *, timeout_s: float, by_websocket: bool = False
+) -> OpenThreadConnection:
+    """As `dial`, on the calling thread."""
     until_s = SystemClock().seconds() + timeout_s
     with _explained(address, timeout_s):
         if not by_websocket:
             try:
-                return _plugged(address, FrameCodec(address), until_s)
-            except (Refused, LineLost, Goodbye) as error:
+                return _thread_greeted(address, FrameCodec(address), until_s)
+            except (Refused, ConnectionLost, Goodbye) as error:
                 _check_passable(error)
-        return _plugged(address, WebSocketCodec(address), until_s)
+        return _thread_greeted(address, WebSocketCodec(address), until_s)
 
 
 async def dial_leading(
     nodes: Nodes, *, timeout_s: float, attempt: int, by_websocket: bool = False
-) -> OpenConnection:
-    """Connect to the current node; if it names the leading one, rather to that.
+) -> OpenLoopConnection:
+    """Connect to the current node, or to the leading node if the current node names it.
 
-    `timeout_s` is for as many attempts as there are nodes; `attempt` says how many there were.
+    `timeout_s` covers a round over all nodes; `attempt` counts the earlier attempts.
     """
     nodes.choose()
     timeout_s = nodes.timeout_s(timeout_s, attempt)
@@ -94,39 +98,39 @@ async def dial_leading(
     try:
         direct = await dial(leading, timeout_s=timeout_s, by_websocket=by_websocket)
     except CannotOpen:
-        return opened  # which hands everything on
+        return opened  # the opened node hands requests on
     except BaseException:
-        opened.line.abort()
+        opened.connection.abort()
         raise
-    opened.line.abort()
+    opened.connection.abort()
     nodes.go_to(leading)
     return direct
 
 
-def dial_plug_leading(
+def dial_thread_leading(
     nodes: Nodes, *, timeout_s: float, attempt: int, by_websocket: bool = False
-) -> OpenPlug:
-    """The same, on the calling thread."""
+) -> OpenThreadConnection:
+    """As `dial_leading`, on the calling thread."""
     nodes.choose()
     timeout_s = nodes.timeout_s(timeout_s, attempt)
-    opened = dial_plug(nodes.current, timeout_s=timeout_s, by_websocket=by_websocket)
+    opened = dial_thread(nodes.current, timeout_s=timeout_s, by_websocket=by_websocket)
     leading = nodes.leading(opened.hello.leader)
     if leading is None:
         return opened
     try:
-        direct = dial_plug(leading, timeout_s=timeout_s, by_websocket=by_websocket)
+        direct = dial_thread(leading, timeout_s=timeout_s, by_websocket=by_websocket)
     except CannotOpen:
         return opened
     except BaseException:
-        opened.plug.close()
+        opened.connection.close()
         raise
-    opened.plug.close()
+    opened.connection.close()
     nodes.go_to(leading)
     return direct
 
 
-async def dial_any(nodes: Nodes, *, timeout_s: float) -> OpenConnection:
-    """Connect to the first node that answers; `CannotOpen`, of the last, if none does."""
+async def dial_any(nodes: Nodes, *, timeout_s: float) -> OpenLoopConnection:
+    """Connect to the first node that answers. Raises the `CannotOpen` of the last node."""
     late = False
     for attempt in itertools.count():
         try:
@@ -139,12 +143,12 @@ async def dial_any(nodes: Nodes, *, timeout_s: float) -> OpenConnection:
     raise AssertionError("a client has at least one address")
 
 
-def dial_plug_any(nodes: Nodes, *, timeout_s: float) -> OpenPlug:
-    """The same, on the calling thread."""
+def dial_thread_any(nodes: Nodes, *, timeout_s: float) -> OpenThreadConnection:
+    """As `dial_any`, on the calling thread."""
     late = False
     for attempt in itertools.count():
         try:
-            return dial_plug_leading(nodes, timeout_s=timeout_s, attempt=attempt)
+            return dial_thread_leading(nodes, timeout_s=timeout_s, attempt=attempt)
         except CannotOpen as error:
             nodes.pass_on()
             late = late or _is_late(error)
@@ -159,13 +163,14 @@ def _is_late(error: CannotOpen) -> bool:
 
 
 def _is_enough(nodes: Nodes, attempt: int, *, late: bool) -> bool:
-    """After a failed attempt: the second round is for several nodes, if one may be only slow."""
+    """Whether to stop after a failed attempt: several nodes get a second round, if a node may be
+    only slow."""
     rounds = 2 if late and len(nodes) > 1 else 1
     return attempt + 1 >= rounds * len(nodes)
 
 
 def _none_answers(nodes: Nodes, error: CannotOpen) -> CannotOpen:
-    """The last node's error; of several nodes it says that none of them answers."""
+    """Return the last node's error; for several nodes, say that no node answers."""
     if len(nodes) == 1:
         return error
     shown = nodes.every_shown
@@ -174,42 +179,42 @@ def _none_answers(nodes: Nodes, error: CannotOpen) -> CannotOpen:
     )
 
 
-async def _greeted(address: Address, codec: Codec) -> OpenConnection:
-    line = await LoopLine.open(address, codec)
+async def _greeted(address: Address, codec: Codec) -> OpenLoopConnection:
+    connection = await LoopConnection.open(address, codec)
     try:
-        hello = wire.decode_hello(await line.first())
+        hello = wire.decode_hello(await connection.first())
     except BaseException:
-        line.abort()
+        connection.abort()
         raise
-    return OpenConnection(line, hello, isinstance(codec, WebSocketCodec))
+    return OpenLoopConnection(connection, hello, isinstance(codec, WebSocketCodec))
 
 
-def _plugged(address: Address, codec: Codec, until_s: float) -> OpenPlug:
-    plug = Plug(reach(address, until_s), codec, ping_s=address.ping_s)
+def _thread_greeted(address: Address, codec: Codec, until_s: float) -> OpenThreadConnection:
+    connection = ThreadConnection(reach(address, until_s), codec, ping_s=address.ping_s)
     try:
-        hello = wire.decode_hello(plug.first(until_s))
+        hello = wire.decode_hello(connection.first(until_s))
     except BaseException:
-        plug.close()
+        connection.close()
         raise
-    return OpenPlug(plug, hello, isinstance(codec, WebSocketCodec))
+    return OpenThreadConnection(connection, hello, isinstance(codec, WebSocketCodec))
 
 
 def _check_passable(error: Exception) -> None:
-    """Raise what a WebSocket would meet as well."""
+    """Raise an error that a WebSocket would meet as well."""
     if isinstance(error, Refused) and error.status in FINAL:
         raise error
 
 
 @contextmanager
 def _explained(address: Address, timeout_s: float) -> Iterator[None]:
-    """Whatever goes wrong, as `CannotOpen`."""
+    """Turn every failure into `CannotOpen`."""
     try:
         yield
     except TimeoutError as error:
         raise _failed(address, f"no answer within {timeout_s:g} s", again=True) from error
     except Refused as error:
         raise _refused(address, error.status) from error
-    except (LineLost, Goodbye) as error:
+    except (ConnectionLost, Goodbye) as error:
         raise _failed(address, f"the connection was closed: {error}", again=True) from error
     except ssl.SSLError as error:
         raise _failed(address, _tls_advice(error), again=False) from error
@@ -221,9 +226,9 @@ def _explained(address: Address, timeout_s: float) -> Iterator[None]:
 
 def _refused(address: Address, status: int) -> CannotOpen:
     if status in (401, 403):
-        what = "refuses the token" if address.token else "wants a token"
+        action = "refuses the token" if address.token else "wants a token"
         return _failed(
-            address, f"the server {what} ({status}): pass token=, or set {TOKEN_VARIABLE}"
+            address, f"the server {action} ({status}): pass token=, or set {TOKEN_VARIABLE}"
         )
     if status in PASSING:
         return _failed(address, f"the server answers {status}; try again later", again=True)

@@ -78,7 +78,7 @@ class HttpAnswer:
         return self._field("detail") or f"the server answered {self.status}"
 
     def problem(self) -> MillstreamError:
-        """Return the error that the server raised; a plain `MillstreamError` if it names none."""
+        """Return the error that the server raised; for an unknown title, a plain `MillstreamError`."""
         kind = getattr(errors, self._field("title"), None)
         if not (isinstance(kind, type) and issubclass(kind, MillstreamError)):
             kind = MillstreamError
@@ -108,7 +108,7 @@ class HttpConnection:
     def ask(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> HttpAnswer:
-        """Send a request and return its answer, whatever its status. Raises `BrokenHttp`."""
+        """Send a request and return the answer with any status. Raises `BrokenHttp`."""
         with self.stream(method, path, body, headers) as answer:
             data = answer.read()
         return HttpAnswer(answer.status, data, answer.headers)

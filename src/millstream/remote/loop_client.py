@@ -1,8 +1,9 @@
-"""The link: keeps a connection to a server, for the requests of all callers.
+"""The client of coroutines: it keeps a connection to a server, for the requests of all callers.
 
-It lives in one event loop. Whatever is asked for in one turn of the loop goes out in one frame. When the connection is lost it dials again, at once and then at growing, uneven intervals;
-`repeats.py` says what becomes of requests meanwhile. If the server stays away for too long,
-every waiting caller is told, and the link rests until the next request.
+A client belongs to one event loop. All requests of one turn of the loop go out in one frame. When
+the connection is lost the client dials again, at once and then at growing, uneven intervals;
+`repeats.py` decides about the requests meanwhile. If the server stays away for too long, every
+waiting caller gets an error, and the client rests until the next request.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from msgspec import Raw
 from millstream.clock import SystemClock
 from millstream.errors import CannotOpen, Closed, InvalidInput, MillstreamError
 from millstream.remote.address import Address
-from millstream.remote.dialing import OpenConnection, dial_any, dial_leading
+from millstream.remote.dialing import OpenLoopConnection, dial_any, dial_leading
 from millstream.remote.nodes import Nodes
-from millstream.remote.pipeline import Asked, Pipeline
+from millstream.remote.pipeline import PendingRequest, Pipeline
 from millstream.remote.repeats import DELAY_S_MAX, delay_s
 from millstream.wire import commands as wire
 
 FINISH_S = 5.0
-"""How long a session that is closed waits for answers to what it has sent."""
+"""How long a closing session waits for pending answers."""
 
 LANDING_S = 1.0
-"""How long a node that does not lead is heard about what else was sent to it."""
+"""How long a node that does not lead is heard for pending answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,9 @@ class Patience:
     """How long a session waits for its server, in seconds."""
 
     connect_timeout_s: float
-    """For one attempt to connect, up to the greeting."""
+    """The timeout of an attempt to connect, including the greeting."""
     retry_for_s: float
-    """For a server that went away to come back, and for a cluster to have a leader and a quorum."""
+    """How long a lost server may take to come back, or a cluster to get a leader and a quorum."""
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -50,53 +51,53 @@ class Patience:
                 raise InvalidInput(f"{name} is a number of seconds, not {value!r}")
 
 
-class Link:
-    """One store behind one server or several, for the tasks of one event loop."""
+class LoopClient:
+    """A store behind one or several servers, for the tasks of one event loop."""
 
-    def __init__(self, nodes: Nodes, patience: Patience, line: OpenConnection) -> None:
+    def __init__(self, nodes: Nodes, patience: Patience, opened: OpenLoopConnection) -> None:
         self._nodes = nodes
-        self.hello = line.hello
-        self.line: OpenConnection | None = line
+        self.hello = opened.hello
+        self.opened: OpenLoopConnection | None = opened
         self._patience = patience
-        self._by_websocket = line.is_websocket
-        """What has come through once is asked for again."""
+        self._by_websocket = opened.is_websocket
+        """Whether the last connection was a WebSocket: the next connection tries the same."""
         self._clock = SystemClock()
         self._pipeline = Pipeline(
-            waiting_max=line.hello.limits.waiting_operations_max, follow_s=patience.retry_for_s
+            waiting_max=opened.hello.limits.waiting_operations_max, follow_s=patience.retry_for_s
         )
         self._leaving: asyncio.TimerHandle | None = None
         """When a node that does not lead is left."""
         self._resuming: asyncio.TimerHandle | None = None
-        """When requests are sent that were put off for want of a quorum."""
+        """When requests are sent that wait for a quorum."""
         self._is_moved = False
-        """Whether a node that does not lead has been left for the one to dial next."""
+        """Whether the client has left a node that does not lead, and has chosen the next node."""
         self._is_flushing = False
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._closing = False
         self._attempt = 0
-        """Attempts to connect since the server last answered anything, or stood for a while."""
+        """Attempts to connect since the last answer, or since a connection of some duration."""
         self._loop = asyncio.get_running_loop()
-        self._keeping = asyncio.create_task(self._keep(line))
+        self._keeping = asyncio.create_task(self._keep(opened))
 
     @classmethod
-    async def open(cls, nodes: Nodes, patience: Patience) -> Link:
-        """Connect; raises `CannotOpen` rather than try for long."""
-        line = await dial_any(nodes, timeout_s=patience.connect_timeout_s)
-        return cls(nodes, patience, line)
+    async def open(cls, nodes: Nodes, patience: Patience) -> LoopClient:
+        """Connect. Raises `CannotOpen` rather than try for long."""
+        opened = await dial_any(nodes, timeout_s=patience.connect_timeout_s)
+        return cls(nodes, patience, opened)
 
     @property
     def address(self) -> Address:
-        """The node that is connected, or dialed next."""
+        """Return the address of the connected node, or of the next node to dial."""
         return self._nodes.current
 
-    def ask(self, asked: Asked) -> None:
+    def ask(self, request: PendingRequest) -> None:
         """Send a request as soon as possible; it is always settled, by an answer or an error."""
         if self._closing:
-            asked.settle(self._closed())
+            request.settle(self._closed())
             return
-        self._pipeline.add(asked)
-        if self.line is None:
+        self._pipeline.add(request)
+        if self.opened is None:
             self._news.set()
         elif not self._is_flushing:
             self._is_flushing = True
@@ -104,57 +105,57 @@ class Link:
 
     @property
     def transport(self) -> str:
-        """How frames travel: `frames` on a bare connection, or `websocket`."""
+        """Return the transport of frames: `frames` on a bare connection, or `websocket`."""
         return "websocket" if self._by_websocket else "frames"
 
     def wait_ms(self) -> int:
-        """How long a request that waits may stay with the server."""
+        """Return how long a waiting request may stay with the server."""
         return self._pipeline.wait_ms(self.hello)
 
     @property
     def retry_for_s(self) -> float:
-        """For how long a wait that is refused is asked again."""
+        """Return for how long a refused wait is sent again."""
         return self._patience.retry_for_s
 
     @property
     def is_open(self) -> bool:
-        """Whether it still takes requests."""
+        """Whether the client accepts requests."""
         return not self._closing
 
     def leave(self, why: str) -> None:
-        """Hang up without a word: what is in flight is settled at once, as if it were lost."""
+        """Close the connection at once: requests in flight are settled as lost."""
         self._closing = True
         self._pipeline.lost(why)
         self._pipeline.give_up(CannotOpen(f"{self.address.shown}: {why}", again=True))
         self._keeping.cancel()
 
     async def close(self) -> None:
-        """Hear the answers to what was sent, for a while, and hang up. A second call waits too."""
+        """Wait a while for the pending answers, and close the connection. A second call waits too."""
         if not self._closing:
             self._closing = True
             self._pipeline.drop_waiting(self._closed())
-            if self.line is not None and len(self._pipeline):
+            if self.opened is not None and len(self._pipeline):
                 self._idle.clear()
                 try:
                     async with asyncio.timeout(FINISH_S):
                         await self._idle.wait()
                 except TimeoutError:
-                    pass  # they get their error below
+                    pass  # their error follows below
             self._keeping.cancel()
         await asyncio.wait([self._keeping])
 
-    async def _keep(self, line: OpenConnection) -> None:
-        """Talk, and dial again whenever the connection is lost."""
+    async def _keep(self, opened: OpenLoopConnection) -> None:
+        """Send and receive, and dial again whenever the connection is lost."""
         try:
             while True:
-                async with self._on(line):
+                async with self._on(opened):
                     since_s = self._clock.seconds()
-                    why = await self._talk(line)
+                    why = await self._talk(opened)
                 if self._clock.seconds() - since_s > DELAY_S_MAX:
                     self._attempt = 0
                 self._pipeline.lost(why)
                 self._idle.set()
-                line = await self._dial_again()
+                opened = await self._dial_again()
         finally:
             self._closing = True
             if self._resuming is not None:
@@ -163,43 +164,45 @@ class Link:
             self._idle.set()
 
     @asynccontextmanager
-    async def _on(self, line: OpenConnection) -> AsyncIterator[None]:
-        if line.hello.instance != self.hello.instance:
+    async def _on(self, opened: OpenLoopConnection) -> AsyncIterator[None]:
+        if opened.hello.instance != self.hello.instance:
             self._pipeline.forget_sent(f"another store answers at {self.address.shown} now")
-        self.line, self.hello = line, line.hello
+        self.opened, self.hello = opened, opened.hello
         try:
             yield
         finally:
-            self.line = None
-            await line.line.close()
+            self.opened = None
+            await opened.connection.close()
             self._nodes.is_left = not self._is_moved
             self._is_moved = False
 
-    # One connection.
+    # A connection.
 
-    async def _talk(self, line: OpenConnection) -> str:
-        """Send and hear until the connection is lost; answers why."""
-        line.line.begin(self._hear, self._flush)
+    async def _talk(self, opened: OpenLoopConnection) -> str:
+        """Send and receive until the connection is lost; return the reason."""
+        opened.connection.begin(self._hear, self._flush)
         self._flush()
-        await asyncio.wait([line.line.lost])  # which is not cancelled with this task
-        error = line.line.lost.result()
+        await asyncio.wait(
+            [opened.connection.lost]
+        )  # `wait` does not cancel the future with this task
+        error = opened.connection.lost.result()
         if isinstance(error, InvalidInput):
             return f"{self.address.shown} sent something strange: {error.message}"
         return f"the connection to {self.address.shown} was lost"
 
     def _flush(self) -> None:
-        """Send what has gathered, for as long as there is room and credit."""
+        """Send the gathered requests, as far as send buffer and credit allow."""
         self._is_flushing = False
-        line = self.line
-        while line is not None and line.line.has_room:
-            frame = self._pipeline.next_frame(line.hello)
+        opened = self.opened
+        while opened is not None and opened.connection.has_space:
+            frame = self._pipeline.next_frame(opened.hello)
             if frame is None:
                 self._await_quorum()
                 return
-            line.line.send(frame)
+            opened.connection.send(frame)
 
     def _await_quorum(self) -> None:
-        """Flush again when the requests are due that were put off."""
+        """Flush again when requests that wait for a quorum are due."""
         left_s = self._pipeline.pause_s()
         if left_s is not None and self._resuming is None:
             self._resuming = self._loop.call_later(left_s, self._resume)
@@ -221,7 +224,7 @@ class Link:
             self._idle.set()
 
     def _await_landing(self) -> None:
-        """The node does not lead: hear what else was sent to it, for a moment, and leave it."""
+        """Leave a node that does not lead, after a moment for the pending answers."""
         if self._pipeline.is_landed:
             self._leave_node()
         elif self._leaving is None:
@@ -232,10 +235,10 @@ class Link:
             self._leaving.cancel()
             self._leaving = None
         refusal = self._pipeline.refusal
-        if refusal is None or self.line is None:
-            return  # it is lost already
+        if refusal is None or self.opened is None:
+            return  # lost already
         leading = self._nodes.leading(refusal.data.get("leader"))
-        self.line.line.abort()
+        self.opened.connection.abort()
         self._is_moved = True
         if leading is not None:
             self._nodes.go_to(leading)
@@ -244,7 +247,7 @@ class Link:
 
     # Between connections.
 
-    async def _dial_again(self) -> OpenConnection:
+    async def _dial_again(self) -> OpenLoopConnection:
         since_s = self._clock.seconds()
         while True:
             await asyncio.sleep(delay_s(self._nodes.round_of(self._attempt), random.random()))
@@ -271,8 +274,8 @@ class Link:
         return Closed(f"the connection to {self.address.shown} was closed here")
 
 
-class LoopRequest(Asked):
-    """A request of a coroutine in the link's own loop."""
+class LoopRequest(PendingRequest):
+    """A request of a coroutine in the client's event loop."""
 
     __slots__ = ("_unwanted", "future")
 
@@ -282,18 +285,18 @@ class LoopRequest(Asked):
         self._unwanted: Callable[[Raw], None] | None = None
 
     def refuse(self, unwanted: Callable[[Raw], None]) -> None:
-        """The caller was cancelled: `unwanted` is told the answer, which is there or may yet come."""
+        """Pass the answer to `unwanted`, now or when it comes: the caller was cancelled."""
         if self.future.cancelled():
             self._unwanted = unwanted
         elif self.future.exception() is None:
             unwanted(self.future.result())
 
     def is_wanted(self) -> bool:
-        """Not if it was cancelled."""
+        """Whether the caller still waits."""
         return not self.future.done()
 
     def settle(self, outcome: Raw | MillstreamError) -> None:
-        """Give the answer, unless the caller has stopped waiting."""
+        """Hand over the answer, unless the caller has stopped waiting."""
         if self.future.done():
             if self._unwanted is not None and not isinstance(outcome, MillstreamError):
                 self._unwanted(outcome)

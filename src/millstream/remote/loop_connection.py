@@ -1,4 +1,4 @@
-"""The line of coroutines: one connection in an event loop, and what is heard over it."""
+"""The connection of coroutines: a connection in an event loop, and its incoming frames."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from millstream.errors import InvalidInput
 from millstream.remote.address import Address
-from millstream.remote.codec import Codec, Goodbye, LineLost, Refused
+from millstream.remote.codec import Codec, ConnectionLost, Goodbye, Refused
 from millstream.remote.thread_connection import NoTunnel, find_tunnel, keep_alive, reach_tunnel
 
 LOOKS = 2
-"""How often it is looked, in the time that a server may be silent, whether it is."""
+"""How many checks for silence happen within the permitted silence."""
 
 CLOSE_S = 2.0
-"""How long a server is given to hang up."""
+"""How long a server may take to close the connection."""
 
 
-class LoopLine(asyncio.Protocol):
-    """One connection: frames go out at once, and each that comes is handed on."""
+class LoopConnection(asyncio.Protocol):
+    """A connection: frames are sent at once, and received frames are handed to a callback."""
 
     def __init__(self, codec: Codec, *, ping_s: float) -> None:
         self._codec = codec
@@ -28,20 +28,20 @@ class LoopLine(asyncio.Protocol):
         self._is_full = False
         self._came: list[bytes] = []
         self._news: asyncio.Future[None] = self._loop.create_future()
-        """The first frame has come, or the end."""
+        """Done when the first frame, or the end, has come."""
         self._on_frame: Callable[[bytes], None] | None = None
-        self._on_room: Callable[[], None] | None = None
+        self._on_space: Callable[[], None] | None = None
         self._error: Exception | None = None
         self._silent = 0
-        """How often it was looked since anything came."""
+        """The number of checks since the last bytes."""
         self._look_s = ping_s / LOOKS
         self._timer = self._loop.call_later(self._look_s, self._look)
         self.lost: asyncio.Future[Exception] = self._loop.create_future()
-        """Why it ended, once it has."""
+        """Why the connection ended, once it has."""
 
     @classmethod
-    async def open(cls, address: Address, codec: Codec) -> LoopLine:
-        """Connect, and ask for the upgrade."""
+    async def open(cls, address: Address, codec: Codec) -> LoopConnection:
+        """Connect, and request the upgrade."""
         loop = asyncio.get_running_loop()
         where: dict[str, Any] = {"host": address.host, "port": address.port}
         if (tunnel := find_tunnel(address)) is not None:
@@ -52,38 +52,41 @@ class LoopLine(asyncio.Protocol):
             where = {"sock": sock}
         if address.tls is not None:
             where |= {"ssl": address.tls, "server_hostname": address.host}
-        _, line = await loop.create_connection(lambda: cls(codec, ping_s=address.ping_s), **where)
-        return line
+        _, connection = await loop.create_connection(
+            lambda: cls(codec, ping_s=address.ping_s), **where
+        )
+        return connection
 
     async def first(self) -> bytes:
-        """The server's first frame."""
+        """Return the server's first frame."""
         while not self._came:
             if self._error is not None:
                 raise self._error
             await self._news
         return self._came.pop(0)
 
-    def begin(self, on_frame: Callable[[bytes], None], on_room: Callable[[], None]) -> None:
-        """Hand on each frame from here on, and call when there is room to send again."""
-        self._on_frame, self._on_room = on_frame, on_room
+    def begin(self, on_frame: Callable[[bytes], None], on_space: Callable[[], None]) -> None:
+        """Pass received frames to `on_frame` from now on, and call `on_space` when frames can be
+        sent again."""
+        self._on_frame, self._on_space = on_frame, on_space
         came, self._came = self._came, []
         for frame in came:
             on_frame(frame)
 
     def send(self, frame: bytes) -> bool:
-        """Send a frame, if there is room; False if the line is full or has ended."""
+        """Send a frame; False if the send buffer is full, or the connection has ended."""
         if self._is_full or self._error is not None:
             return False
         self._transport.write(self._codec.frame(frame))
         return True
 
     @property
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """Whether a frame can be sent now."""
         return not self._is_full and self._error is None
 
     async def close(self) -> None:
-        """Say goodbye and hang up."""
+        """Send the last frame, and close the connection."""
         if self._error is None:
             self._transport.write(self._codec.goodbye())
         self._transport.close()
@@ -92,34 +95,34 @@ class LoopLine(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """Hang up without a word."""
-        self._end(LineLost("it was closed here"))
+        """Close the connection at once."""
+        self._end(ConnectionLost("it was closed here"))
         self._transport.abort()
 
-    # What the transport tells.
+    # Callbacks of the transport.
 
     def connection_made(self, transport: Any) -> None:
-        """Ask for the upgrade."""
+        """Request the upgrade."""
         self._transport = transport
         keep_alive(transport.get_extra_info("socket"))
         transport.write(self._codec.request())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
-        self._end(LineLost(str(exc) if exc is not None else "the other side hung up"))
+        """Note the end."""
+        self._end(ConnectionLost(str(exc) if exc is not None else "the other side hung up"))
 
     def pause_writing(self) -> None:
-        """More waits to be sent than the server has taken."""
+        """Note that the send buffer is full."""
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """There is room again."""
+        """Note that the send buffer has space again."""
         self._is_full = False
-        if self._on_room is not None:
-            self._on_room()
+        if self._on_space is not None:
+            self._on_space()
 
     def data_received(self, data: bytes) -> None:
-        """Hand on the frames that are whole."""
+        """Pass on the complete frames."""
         self._silent = 0
         try:
             frames = self._codec.feed(data)
@@ -147,7 +150,7 @@ class LoopLine(asyncio.Protocol):
             self._news.set_result(None)
 
     def _look(self) -> None:
-        """Ask a server that says nothing whether it is there; let it go if it stays silent."""
+        """Ping a silent server; close the connection if it stays silent."""
         if self._codec.is_open:
             self._silent += 1
         if self._silent >= 2 * LOOKS:

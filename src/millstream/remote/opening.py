@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from millstream.remote.thread_session import RemoteSession
 
 CONNECT_TIMEOUT_S = 10.0
-"""For one attempt to connect, up to the server's greeting."""
+"""The timeout of an attempt to connect, including the server's greeting."""
 
 RETRY_FOR_S = 30.0
-"""For a server that went away to come back."""
+"""How long a lost server may take to come back."""
 
 
 def open_remote(url: str, **options: Any) -> RemoteSession:
-    """A session for threads; options that are for files are refused."""
+    """Open a session for threads. Options for files are refused."""
     nodes, patience = _checked(url, **options)
     from millstream.remote.thread_session import RemoteSession
 
@@ -29,16 +29,16 @@ def open_remote(url: str, **options: Any) -> RemoteSession:
 
 
 async def open_async_remote(url: str, **options: Any) -> AsyncRemoteSession:
-    """A session for the coroutines of the running event loop; as `open_remote`."""
+    """Open a session for coroutines of the running event loop; options as for `open_remote`."""
     nodes, patience = _checked(url, **options)
-    from millstream.remote.loop_client import Link
+    from millstream.remote.loop_client import LoopClient
     from millstream.remote.loop_session import AsyncRemoteSession
 
-    return AsyncRemoteSession(await Link.open(nodes, patience))
+    return AsyncRemoteSession(await LoopClient.open(nodes, patience))
 
 
 def check_no_address_options(*, token: str | None, ca: str | None, read_level: str) -> None:
-    """For a file: it knows no tokens, and its reads are always strong."""
+    """Refuse options of addresses for a file: it knows no tokens, and its reads are always strong."""
     if read_level != "strong":
         raise InvalidInput("read_level= is for the addresses of a cluster, not for a file")
     for name, value in (("token", token), ("ca", ca)):
@@ -56,7 +56,7 @@ def _checked(
     read_level: str = "strong",
     **of_files: Any,
 ) -> tuple[Nodes, Patience]:
-    """What the options of an address say."""
+    """Check the options of an address, and return its nodes and timeouts."""
     for name, value in of_files.items():
         if value not in (None, "full") and value is not False:
             raise InvalidInput(f"{name}= is for a file; a server was given its own when it started")

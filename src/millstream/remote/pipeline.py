@@ -6,11 +6,12 @@
        ├─ by another node ─ `NotLeader`
        └── after a pause ── `NoQuorum`
 
-Never more is in flight than the server allows. Requests that wait for something to happen have a
-queue of their own, with half of that: however many wait, there is room for what they wait for.
+The server limits the number of requests in flight. Requests that wait for an event have a separate
+queue with half of that credit: the requests that cause the event are then never blocked by waiting
+ones.
 
-A cluster without a quorum carries nothing out, and says so. All that writes is held back then, for a
-pause that grows from one refusal to the next; reads that need no quorum go on.
+A cluster without a quorum executes nothing, and answers so. The pipeline then holds back all
+writes, for a pause that grows with every refusal; reads that need no quorum go on.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from millstream.remote.repeats import (
 from millstream.wire import commands as wire
 
 FRAME_BYTES = 1 << 20
-"""A frame is sent once it holds so much: the server can begin with it."""
+"""A larger frame is sent at once, so that the server can begin."""
 
 FRAME_OVERHEAD_BYTES = 8
 REQUEST_OVERHEAD_BYTES = 16
@@ -54,23 +55,22 @@ REQUEST_OVERHEAD_BYTES = 16
 
 WAIT_MS = 20_000
 CONTENDED_WAIT_MS = 500
-"""How long a waiting request stays with the server before it is asked anew: a while; or not long,
-if there are more of them than may be in flight."""
+"""How long a waiting request stays with the server before it is sent again: a long time, or a short
+time if more requests wait than may be in flight."""
 
 REPEATS_MAX = 10
-"""Connections that may be lost over one request before it is given up."""
+"""How many connections may be lost with a request in flight before the request fails."""
 
 FOLLOW_S = 30.0
-"""For how long a request looks for the leading node of a cluster, or for its quorum, unless a caller
-says otherwise."""
+"""How long a request looks for the leading node of a cluster, or for its quorum, by default."""
 
 Outcome = Raw | MillstreamError
 
 _seconds = SystemClock().seconds
 
 
-class Asked(ABC):
-    """One command on its way, and the caller that waits for its answer."""
+class PendingRequest(ABC):
+    """A command on its way, and the caller that waits for its answer."""
 
     __slots__ = (
         "body",
@@ -88,46 +88,46 @@ class Asked(ABC):
         self.body = self.encode(command)
         self.waits = waits(command)
         self.sent = False
-        """Whether it may ever have reached a server."""
+        """Whether the request may have reached a server."""
         self.number = 0
-        """Under which it was last sent; later requests have higher ones."""
+        """The number under which it was last sent; later requests have higher numbers."""
         self.first_sent_s = 0.0
-        """When it was first sent, once it was."""
+        """When the request was first sent."""
         self.losses = 0
-        """Connections that were lost while it was in flight."""
+        """Connections that were lost while the request was in flight."""
         self.refused_s: float | None = None
-        """When a node first said that it does not lead, or that there is no quorum."""
+        """When a node first answered that it does not lead, or that there is no quorum."""
 
     def encode(self, command: Command[Any]) -> Raw:
-        """The command's bytes; what a server would not take is refused here."""
+        """Encode the command; raises the errors that the server would raise."""
         return wire.encode_command(command)
 
     @abstractmethod
     def is_wanted(self) -> bool:
-        """Whether the caller still waits for the answer: not once it is settled."""
+        """Whether the caller still waits for the answer: False once settled."""
 
     @abstractmethod
     def settle(self, outcome: Outcome) -> None:
-        """Hand over the answer; a second one, which may follow an interrupt, does not count."""
+        """Hand over the answer; a second answer, which may follow an interrupt, is ignored."""
 
 
 class Pipeline:
-    """Requests that wait, and requests that were sent and not answered."""
+    """Requests that wait to be sent, and requests that wait for their answers."""
 
     def __init__(self, *, waiting_max: int, follow_s: float = FOLLOW_S) -> None:
         self.waiting_max = waiting_max
         self.refusal: NotLeader | None = None
         """Why nothing more is sent over this connection: its node does not lead."""
         self._follow_s = follow_s
-        self._ready: deque[Asked] = deque()
-        self._waits: deque[Asked] = deque()
-        self._held: deque[Asked] = deque()
-        """What is held back until `_resumes_s`, in order."""
+        self._ready: deque[PendingRequest] = deque()
+        self._waits: deque[PendingRequest] = deque()
+        self._held: deque[PendingRequest] = deque()
+        """Requests that are held back until `_resumes_s`, in order."""
         self._resumes_s = 0.0
-        """Until when nothing that writes is sent; 0 if nothing is held back."""
+        """Until when no write is sent; 0 if nothing is held back."""
         self._pauses = 0
-        """How many such pauses there were since a write was last carried out."""
-        self._in_flight: dict[int, Asked] = {}
+        """The number of such pauses since the last executed write."""
+        self._in_flight: dict[int, PendingRequest] = {}
         self._waits_in_flight = 0
         self._next_id = 0
 
@@ -135,8 +135,8 @@ class Pipeline:
         return len(self._ready) + len(self._waits) + len(self._held) + len(self._in_flight)
 
     @property
-    def _lanes(self) -> tuple[deque[Asked], ...]:
-        """What waits to be sent."""
+    def _lanes(self) -> tuple[deque[PendingRequest], ...]:
+        """The queues of requests to send."""
         return self._held, self._ready, self._waits
 
     @property
@@ -146,191 +146,193 @@ class Pipeline:
 
     @property
     def is_landed(self) -> bool:
-        """Whether everything that was sent is answered, but for waits."""
+        """Whether everything in flight is a wait."""
         return len(self._in_flight) == self._waits_in_flight
 
-    def add(self, asked: Asked) -> None:
-        """Take a request in; too many are refused with `Overloaded`."""
-        lane = self._waits if asked.waits else self._ready
+    def add(self, request: PendingRequest) -> None:
+        """Add a request; too many requests are refused with `Overloaded`."""
+        lane = self._waits if request.waits else self._ready
         if len(lane) + len(self._held) >= self.waiting_max:
-            asked.settle(Overloaded(f"{len(lane):,} requests wait to be sent; slow down"))
+            request.settle(Overloaded(f"{len(lane):,} requests wait to be sent; slow down"))
         else:
-            lane.append(asked)
+            lane.append(request)
 
     def next_frame(self, hello: wire.Hello) -> bytes | None:
-        """What can be sent now, as one frame; None if there is nothing, or no credit."""
+        """Return a frame of requests that can be sent now; None without requests or credit."""
         if self.refusal is not None:
             return None
         if self._resumes_s and _seconds() >= self._resumes_s:
             self._release()
         requests: list[tuple[int, Raw]] = []
         size = FRAME_OVERHEAD_BYTES
-        for asked in self._sendable(hello):
-            needed = len(asked.body) + REQUEST_OVERHEAD_BYTES
+        for request in self._sendable(hello):
+            needed = len(request.body) + REQUEST_OVERHEAD_BYTES
             if needed + FRAME_OVERHEAD_BYTES > hello.frame_bytes_max:
-                asked.settle(_too_large(needed, hello.frame_bytes_max))
+                request.settle(_too_large(needed, hello.frame_bytes_max))
                 continue
             if requests and size + needed > min(FRAME_BYTES, hello.frame_bytes_max):
                 break
-            requests.append((self._launch(asked), asked.body))
+            requests.append((self._launch(request), request.body))
             size += needed
         return wire.encode_requests(requests) if requests else None
 
     def wait_ms(self, hello: wire.Hello) -> int:
-        """How long a waiting request may stay with the server, as things are."""
+        """Return how long a waiting request may stay with the server at present."""
         held = len(self._waits) + self._waits_in_flight
         return WAIT_MS if held < _waits_max(hello) < hello.requests_max else CONTENDED_WAIT_MS
 
     def pause_s(self) -> float | None:
-        """In how many seconds what is held back may be sent; None if nothing is."""
+        """Return the seconds until held requests may be sent; None without held requests."""
         return max(0.0, self._resumes_s - _seconds()) if self._held else None
 
     def answered(self, answers: list[tuple[int, Outcome]]) -> None:
-        """Hand over answers; one without a request is ignored."""
+        """Hand over answers; an answer without a request is ignored."""
         for number, outcome in answers:
-            asked = self._in_flight.get(number)
-            if asked is None:
+            request = self._in_flight.get(number)
+            if request is None:
                 continue
-            # It stays in flight until it is settled: what an interrupt leaves is left to `lost`.
+            # A request stays in flight until it is settled: `lost` then handles requests that an
+            # interrupt left.
             if type(outcome) is NotLeader:
-                self._refused(asked, outcome)
+                self._refused(request, outcome)
             elif type(outcome) is NoQuorum:
-                self._put_off(asked, outcome)
+                self._put_off(request, outcome)
             else:
-                asked.settle(outcome)
-                if self._pauses and asked.command.writes:
+                request.settle(outcome)
+                if self._pauses and request.command.writes:
                     self._pauses = 0
-            self._land(number, asked)
+            self._land(number, request)
 
-    def _refused(self, asked: Asked, refusal: NotLeader) -> None:
-        """A node does not lead, and did nothing: another one is asked, for as long as we may."""
+    def _refused(self, request: PendingRequest, refusal: NotLeader) -> None:
+        """Send a request to another node, within the time limit: the node does not lead, and did
+        nothing."""
         now_s = _seconds()
-        if asked.refused_s is None:
-            asked.refused_s = now_s
-        if now_s - asked.refused_s >= self._follow_s:
-            asked.settle(refusal)
+        if request.refused_s is None:
+            request.refused_s = now_s
+        if now_s - request.refused_s >= self._follow_s:
+            request.settle(refusal)
             return
         self.refusal = refusal
-        self._ask_again(asked, refusal)
+        self._ask_again(request, refusal)
 
-    def _put_off(self, asked: Asked, refusal: NoQuorum) -> None:
-        """The cluster has no quorum, and nothing was done: ask again after a pause, while we may."""
+    def _put_off(self, request: PendingRequest, refusal: NoQuorum) -> None:
+        """Send a request again after a pause, within the time limit: the cluster has no quorum."""
         now_s = _seconds()
-        if asked.refused_s is None:
-            asked.refused_s = now_s
-        if now_s - asked.first_sent_s >= self._follow_s:
-            asked.settle(refusal)
+        if request.refused_s is None:
+            request.refused_s = now_s
+        if now_s - request.first_sent_s >= self._follow_s:
+            request.settle(refusal)
             return
-        if now_s >= self._resumes_s:  # requests that were refused together share one pause
+        if now_s >= self._resumes_s:  # requests that were refused together share a pause
             self._pauses += 1
             self._resumes_s = now_s + delay_s(
                 self._pauses, random.random(), most_s=QUORUM_DELAY_S_MAX
             )
-        self._ask_again(asked, refusal)
+        self._ask_again(request, refusal)
 
-    def _ask_again(self, asked: Asked, refusal: MillstreamError) -> None:
-        """Nothing of a request was done: queue it, or hand a wait back to its caller."""
-        asked.sent = asked.losses > 0
-        if asked.waits:
-            asked.settle(Interrupted(refusal.message, refusal=refusal))
+    def _ask_again(self, request: PendingRequest, refusal: MillstreamError) -> None:
+        """Queue a request that was not executed, or hand a wait back to its caller."""
+        request.sent = request.losses > 0
+        if request.waits:
+            request.settle(Interrupted(refusal.message, refusal=refusal))
         else:
-            self._queue_again(asked)
+            self._queue_again(request)
 
     def _release(self) -> None:
-        """The pause is over: what was held back goes out before all that came later."""
+        """Queue the held requests before all later requests: the pause is over."""
         self._resumes_s = 0.0
         while self._held:
-            asked = self._held.pop()
-            (self._waits if asked.waits else self._ready).appendleft(asked)
+            request = self._held.pop()
+            (self._waits if request.waits else self._ready).appendleft(request)
 
-    def _hold(self, lane: deque[Asked]) -> bool:
-        """Hold the first request of a lane back, if it is to wait for a quorum."""
-        asked = lane[0]
-        if not self._resumes_s or not (asked.command.writes or asked.refused_s is not None):
+    def _hold(self, lane: deque[PendingRequest]) -> bool:
+        """Hold the first request of a lane back, if it must wait for a quorum."""
+        request = lane[0]
+        if not self._resumes_s or not (request.command.writes or request.refused_s is not None):
             return False
-        self._held.append(asked)
+        self._held.append(request)
         lane.popleft()
         return True
 
     def lost(self, why: str) -> None:
-        """The connection is lost: queue what can be repeated, in order, and fail the others.
+        """Queue repeatable requests in order, and fail the others: the connection is lost.
 
-        A second call does what an interrupted first left undone.
+        A second call completes the work of an interrupted first call.
         """
         self.refusal = None
-        queued = {id(asked) for lane in self._lanes for asked in lane}
-        for number, asked in reversed([*self._in_flight.items()]):
-            if asked.is_wanted() and id(asked) not in queued:
-                self._lose(asked, why)
-            self._land(number, asked)
+        queued = {id(request) for lane in self._lanes for request in lane}
+        for number, request in reversed([*self._in_flight.items()]):
+            if request.is_wanted() and id(request) not in queued:
+                self._lose(request, why)
+            self._land(number, request)
         self._waits_in_flight = 0
 
-    def _lose(self, asked: Asked, why: str) -> None:
-        fate = fate_of(asked.command)
-        asked.losses += 1
-        if asked.losses > REPEATS_MAX:
-            error = CannotOpen(f"{why}, {asked.losses} times at {type(asked.command).__name__}")
-            asked.settle(unreachable(asked.command, sent=True, why=error))
+    def _lose(self, request: PendingRequest, why: str) -> None:
+        fate = fate_of(request.command)
+        request.losses += 1
+        if request.losses > REPEATS_MAX:
+            error = CannotOpen(f"{why}, {request.losses} times at {type(request.command).__name__}")
+            request.settle(unreachable(request.command, sent=True, why=error))
         elif fate is RepeatFate.ASK_AGAIN:
-            self._queue_again(asked)
+            self._queue_again(request)
         elif fate is RepeatFate.WAIT_AGAIN:
-            asked.settle(Interrupted(why))
+            request.settle(Interrupted(why))
         else:
-            asked.settle(unknown(asked.command, why))
+            request.settle(unknown(request.command, why))
 
-    def _queue_again(self, asked: Asked) -> None:
-        """Queue what was sent before: in its order, and before all that was not."""
-        place = 0
-        for other in self._ready:
-            if not 0 < other.number < asked.number:
+    def _queue_again(self, request: PendingRequest) -> None:
+        """Queue a sent request in its order, before all requests that were never sent."""
+        index = 0
+        for queued in self._ready:
+            if not 0 < queued.number < request.number:
                 break
-            place += 1
-        self._ready.insert(place, asked)
+            index += 1
+        self._ready.insert(index, request)
 
-    def _land(self, number: int, asked: Asked) -> None:
-        """A request is in flight no more."""
+    def _land(self, number: int, request: PendingRequest) -> None:
+        """Note that a request is no longer in flight."""
         self._in_flight.pop(number, None)
-        self._waits_in_flight -= asked.waits
+        self._waits_in_flight -= request.waits
 
     def give_up(self, why: MillstreamError) -> None:
-        """The server stays away, or the session ends: settle everything."""
-        for asked in [*self._in_flight.values(), *chain(*self._lanes)]:
-            asked.settle(unreachable(asked.command, sent=asked.sent, why=why))
+        """Settle all requests: the server stays away, or the session ends."""
+        for request in [*self._in_flight.values(), *chain(*self._lanes)]:
+            request.settle(unreachable(request.command, sent=request.sent, why=why))
         self._in_flight.clear()
         self._waits_in_flight = 0
         for lane in self._lanes:
             lane.clear()
 
     def forget_sent(self, why: str) -> None:
-        """Another store answers now: writes sent to the former one are not repeated."""
+        """Fail writes that were sent to a former store: another store answers now."""
         for lane in self._lanes:
-            for asked in [*lane]:
-                if asked.sent and asked.command.writes:
-                    asked.settle(unknown(asked.command, why))
-                    lane.remove(asked)
+            for request in [*lane]:
+                if request.sent and request.command.writes:
+                    request.settle(unknown(request.command, why))
+                    lane.remove(request)
 
     def drop_waiting(self, why: MillstreamError) -> None:
-        """Settle what was never sent, and every wait; what else is in flight stays."""
-        waits = [number for number, asked in self._in_flight.items() if asked.waits]
+        """Settle requests that were never sent, and all waits; other requests stay in flight."""
+        waits = [number for number, request in self._in_flight.items() if request.waits]
         in_flight = [self._in_flight[number] for number in waits]
-        for asked in [*chain(*self._lanes), *in_flight]:
-            asked.settle(unreachable(asked.command, sent=asked.sent, why=why))
+        for request in [*chain(*self._lanes), *in_flight]:
+            request.settle(unreachable(request.command, sent=request.sent, why=why))
         for number in waits:
             del self._in_flight[number]
         self._waits_in_flight = 0
         for lane in self._lanes:
             lane.clear()
 
-    def _sendable(self, hello: wire.Hello) -> Iterator[Asked]:
-        """Requests in the order in which they go out, for as long as there is credit.
+    def _sendable(self, hello: wire.Hello) -> Iterator[PendingRequest]:
+        """Yield requests in the order of sending, while there is credit.
 
-        Each stays in its lane until it is launched: an interrupt finds it in one place at least.
+        A request stays in its lane until it is launched, so that an interrupt loses no request.
         """
         while len(self._in_flight) < hello.requests_max and self._ready:
             if self._hold(self._ready):
                 continue
-            if (asked := self._ready[0]).is_wanted():
-                yield asked
+            if (request := self._ready[0]).is_wanted():
+                yield request
             self._ready.popleft()
         waits_max = _waits_max(hello)
         while (
@@ -340,18 +342,18 @@ class Pipeline:
         ):
             if self._hold(self._waits):
                 continue
-            if (asked := self._waits[0]).is_wanted():
-                yield asked
+            if (request := self._waits[0]).is_wanted():
+                yield request
             self._waits.popleft()
 
-    def _launch(self, asked: Asked) -> int:
+    def _launch(self, request: PendingRequest) -> int:
         self._next_id += 1
-        self._in_flight[self._next_id] = asked
-        self._waits_in_flight += asked.waits
-        asked.sent = True
-        if not asked.number:
-            asked.first_sent_s = _seconds()
-        asked.number = self._next_id
+        self._in_flight[self._next_id] = request
+        self._waits_in_flight += request.waits
+        request.sent = True
+        if not request.number:
+            request.first_sent_s = _seconds()
+        request.number = self._next_id
         return self._next_id
 
 

@@ -1,12 +1,12 @@
-"""What becomes of a request whose connection was lost, or that is refused for now: rules, without I/O.
+"""The rules for requests whose connection was lost, or that a server refused for now; no I/O.
 
-A request that writes nothing is asked again. So is one whose repeat is harmless, such as an append
-under a producer's sequence: the server knows it, and stores it once. The outcome of everything
-else is unknown, and the caller gets `OutcomeUnknown`, never a failure. Which is which, the command
-itself declares.
+A request that writes nothing is sent again. So is a request with a harmless repeat, such as an
+append under a producer's sequence: the server recognises the repeat, and stores the records once.
+The outcome of all other requests is unknown, and the caller gets `OutcomeUnknown`, never a failure.
+A command's traits declare its kind.
 
-A request that a server answers with `NotLeader` or `NoQuorum` was not carried out. So any request is
-asked again then, after a pause that grows.
+A server that answers `NotLeader` or `NoQuorum` has not executed the request. The client then
+repeats even a write, after a growing pause.
 """
 
 from __future__ import annotations
@@ -21,59 +21,61 @@ from millstream.queue.commands import ClaimMessages
 
 DELAY_S_FIRST = 0.05
 DELAY_S_MAX = 5.0
-"""Between attempts to connect: exponential backoff, with jitter from half of it to all."""
+"""Between attempts to connect: exponential backoff, with jitter between half and full length."""
 
 QUORUM_DELAY_S_MAX = 2.0
-"""Between two tries at a cluster without a quorum, at most: it is back within seconds, mostly."""
+"""The longest pause between two tries at a cluster without a quorum: mostly, it is back within
+seconds."""
 
 
 def delay_s(attempt: int, chance: float, *, most_s: float = DELAY_S_MAX) -> float:
-    """How long to wait before an attempt: not at all before the first."""
+    """Return the pause before an attempt; 0 before the first."""
     if attempt == 0:
         return 0.0
     return float(min(most_s, DELAY_S_FIRST * 2 ** min(attempt, 20)) * (0.5 + chance / 2))
 
 
 class RepeatFate(Enum):
-    """What to do with a request that was sent, and not answered."""
+    """The handling of a request that was sent, and not answered."""
 
     ASK_AGAIN = auto()
-    """It changes nothing, or the server recognises the repeat."""
+    """The request changes nothing, or the server recognises the repeat."""
     WAIT_AGAIN = auto()
-    """It waits: the caller sends it again, for the time that is left."""
+    """The request waits: its caller sends it again, for the remaining time."""
     TELL = auto()
-    """It may have happened."""
+    """The request may have been executed."""
 
 
 class Interrupted(MillstreamError):
-    """A wait whose connection was lost, or that was refused for now; never seen by users.
+    """The connection of a waiting request was lost, or the server refused it for now; users never
+    see it.
 
     Data: `refusal`, the error of the server, if there is one.
     """
 
 
 def fate_of(command: Command[Any]) -> RepeatFate:
-    """What to do with a command whose outcome is unknown."""
+    """Return the handling of a command with an unknown outcome."""
     if not is_repeatable(command):
         return RepeatFate.TELL
     return RepeatFate.WAIT_AGAIN if waits(command) else RepeatFate.ASK_AGAIN
 
 
 def unknown(command: Command[Any], why: str) -> OutcomeUnknown:
-    """The error for a command that may have been carried out."""
+    """Return the error for a command that may have been executed."""
     name = type(command).__name__
     return OutcomeUnknown(f"{why}: {name} may have been carried out, or not. {_advice(command)}")
 
 
 def unreachable(command: Command[Any], *, sent: bool, why: MillstreamError) -> MillstreamError:
-    """The error for a command when the server stays away, or the session ends."""
+    """Return the error for a command when the server stays away, or the session ends."""
     if sent and command.writes and not (isinstance(why, Closed) and _only_leases(command)):
         return unknown(command, why.message)
     return type(why)(why.message, **why.data)
 
 
 def _only_leases(command: Command[Any]) -> bool:
-    """Whether all that it can leave behind ends by itself."""
+    """Whether the command leaves only leases behind, which end by themselves."""
     return isinstance(command, ClaimMessages) and not command.pop and not command.acked
 
 

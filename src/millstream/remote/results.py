@@ -1,4 +1,4 @@
-"""Results: what a server answered, as the values that callers get."""
+"""Results: answers of a server as the values that callers get."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def result_of(command: Command[T], answer: Raw) -> T:
-    """The answer as the value that the command's type names."""
+    """Decode an answer as the result type of its command."""
     try:
         return wire.decode_result(command, answer)
     except msgspec.MsgspecError as error:

@@ -1,4 +1,4 @@
-"""Calls: the requests of threads, and how a thread sleeps until its own is settled."""
+"""The requests of threads, and how a thread sleeps until its request is settled."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from millstream.errors import MillstreamError
 from millstream.queue.commands import ClaimMessages, ReturnClaims
 from millstream.queue.model.message import Lot
 from millstream.queue.runs import lots_claimed
-from millstream.remote.pipeline import Asked, Outcome
+from millstream.remote.pipeline import Outcome, PendingRequest
 from millstream.remote.results import result_of
 
 ORPHANED_S = 1.0
-"""How long a caller sleeps before it looks whether still another one reads."""
+"""How long a caller sleeps before it checks whether another caller still reads."""
 
 
-class Call(Asked):
-    """A request of a thread that waits until it is settled."""
+class ThreadRequest(PendingRequest):
+    """A request whose thread waits until it is settled."""
 
     __slots__ = ("_gone", "_outcome", "_unwanted", "_wake")
 
@@ -35,25 +35,25 @@ class Call(Asked):
 
     @property
     def is_done(self) -> bool:
-        """Whether it is settled."""
+        """Whether the request is settled."""
         return self._outcome is not None
 
     def is_wanted(self) -> bool:
-        """Not if its thread was interrupted, or it is settled."""
+        """Whether the thread still needs the answer: not after an interrupt or the answer itself."""
         return not self._gone and self._outcome is None
 
     def abandon(self) -> None:
-        """Its thread was interrupted: the answer, if there is one, is passed over."""
+        """Ignore the answer: the thread was interrupted."""
         self._gone = True
 
     def refuse(self, unwanted: Callable[[Outcome], None]) -> None:
-        """As `abandon`; but `unwanted` is told the answer, which is there or may yet come."""
+        """As `abandon`, but pass the answer to `unwanted`, now or when it comes."""
         self._gone, self._unwanted = True, unwanted
         if self._outcome is not None:
             unwanted(self._outcome)
 
     def settle(self, outcome: Outcome) -> None:
-        """Note the answer, if there is none yet, and wake the thread."""
+        """Store the answer, unless there is one, and wake the thread."""
         if self._outcome is None:
             self._outcome = outcome
             if self._unwanted is not None:
@@ -61,41 +61,41 @@ class Call(Asked):
         self.wake()
 
     def wake(self) -> None:
-        """Have the thread look again; from any thread."""
+        """Wake the thread; from any thread."""
         try:
             self._wake.release()
         except RuntimeError:
-            pass  # it is awake, or about to be
+            pass  # the thread is awake, or about to be
 
     def sleep(self) -> None:
-        """Until it is woken; or for a while."""
+        """Sleep until `wake`, or for a while."""
         self._wake.acquire(timeout=ORPHANED_S)
 
     def answer(self) -> Raw:
-        """What was answered; an error is raised."""
+        """Return the answer, or raise it if it is an error."""
         if isinstance(self._outcome, MillstreamError):
             raise self._outcome
         assert self._outcome is not None
         return self._outcome
 
 
-class Return(Asked):
-    """Gives back messages that reached no consumer; no thread waits for the answer."""
+class Return(PendingRequest):
+    """Returns messages that reached no consumer; no thread waits for the answer."""
 
     __slots__ = ()
 
     def is_wanted(self) -> bool:
-        """Always: the lease would hold them for long."""
+        """Return True: otherwise the lease would hold the messages for long."""
         return True
 
     def settle(self, outcome: Outcome) -> None:
-        """Whatever it is: what could not be given back comes again when its lease ends."""
+        """Ignore the answer: messages that were not returned come again when their lease ends."""
 
 
 def return_of(claim: ClaimMessages, outcome: Outcome) -> Return | None:
-    """What gives back the messages of a claim, if it got any."""
+    """Return the request that returns the messages of a claim, if it got any."""
     if isinstance(outcome, MillstreamError):
         return None
-    found: list[Lot] = result_of(claim, outcome)
-    runs = lots_claimed(found)
+    lots: list[Lot] = result_of(claim, outcome)
+    runs = lots_claimed(lots)
     return Return(ReturnClaims(claim.queue, runs)) if runs else None

@@ -1,7 +1,7 @@
-"""The plug of threads: one connection on a socket, read and written by the threads that call.
+"""The connection of threads: a socket that the calling threads read and write.
 
-The socket never blocks: a thread that waits does so in `poll`, where an interrupt does no harm. An
-interrupt anywhere else may have lost bytes, so the connection is given up then.
+The socket never blocks: a thread waits in `poll`, where an interrupt does no harm. Elsewhere an
+interrupt may have lost bytes, so the connection is then given up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from millstream.clock import SystemClock
 from millstream.errors import InvalidInput
 from millstream.remote.address import Address
-from millstream.remote.codec import Codec, LineLost
+from millstream.remote.codec import Codec, ConnectionLost
 
 READ_BYTES = 256 * 1024
 
@@ -23,34 +23,34 @@ _seconds = SystemClock().seconds
 
 
 class NoTunnel(Exception):
-    """The proxy that the environment names cannot be used."""
+    """The proxy of the environment cannot be used."""
 
 
-class Plug:
-    """One connection: its socket, and the codec that is spoken over it.
+class ThreadConnection:
+    """A connection: a socket and a codec.
 
-    One thread at a time may receive, and one may send; both may do so at once.
+    One thread at a time may receive, and one may send, even concurrently.
     """
 
     def __init__(self, sock: socket.socket, codec: Codec, *, ping_s: float) -> None:
         self.ping_s = ping_s
-        """After so long without a word the server is to be asked whether it is there."""
-        self.is_asked = False
-        """Whether the server was asked whether it is there, and has said nothing since."""
+        """The silence after which the server must be pinged."""
+        self.is_pinged = False
+        """Whether the server was pinged, and has sent nothing since."""
         self.replies = b""
-        """What the server has to be told by itself, such as a pong."""
+        """Bytes that the codec itself must send, such as a pong."""
         self._socket = sock
         self._codec = codec
         self._came: list[bytes] = []
         self._guard = threading.Lock()
-        """Of the codec, and of a TLS socket, which may not be read and written at once."""
+        """Guards the codec, and a TLS socket, which must not be read and written concurrently."""
         sock.setblocking(False)
         self._readable, self._writable = select.poll(), select.poll()
         self._readable.register(sock, select.POLLIN)
         self._writable.register(sock, select.POLLOUT)
 
     def first(self, until_s: float) -> bytes:
-        """Ask for the upgrade; the server's first frame. `TimeoutError` if it does not come."""
+        """Request the upgrade, and return the server's first frame. Raises `TimeoutError`."""
         self._send(self._codec.request(), until_s)
         while not self._came:
             left_s = until_s - _seconds()
@@ -60,7 +60,7 @@ class Plug:
         return self._came.pop(0)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until something came that was not received yet: frames, or the end.
+        """Wait for bytes or the end; True if there is something to receive.
 
         Only here an interrupt of the thread does no harm.
         """
@@ -69,18 +69,18 @@ class Plug:
         return bool(self._readable.poll(timeout_s * 1000))
 
     def receive(self) -> list[bytes]:
-        """The frames that came and are whole, perhaps none; after `wait`, without waiting.
+        """Return the complete frames, perhaps none; after `wait`, without waiting.
 
-        Raises `LineLost`, or what the codec raises.
+        Raises `ConnectionLost`, or the errors of the codec.
         """
-        self.is_asked = False
+        self.is_pinged = False
         if self._came:
-            found, self._came = self._came, []
-            return found
+            frames, self._came = self._came, []
+            return frames
         return self._read()
 
     def send(self, frame: bytes) -> None:
-        """Send a frame; `LineLost` if the other side takes nothing for too long."""
+        """Send a frame. Raises `ConnectionLost` if the server accepts no bytes for too long."""
         with self._guard:
             data = self._codec.frame(frame)
         self._send(data, None)
@@ -91,29 +91,29 @@ class Plug:
         self._send(data, None)
 
     def ping(self) -> None:
-        """Ask whether the server is there."""
-        self.is_asked = True
+        """Send a ping."""
+        self.is_pinged = True
         with self._guard:
             data = self._codec.ping()
         self._send(data, None)
 
     def say_goodbye(self) -> None:
-        """Send the last frame, if there is room for it."""
+        """Send the last frame, if the send buffer has space."""
         try:
             with self._guard:
                 self._socket.send(self._codec.goodbye())
         except OSError:
-            pass  # it is gone already, or full
+            pass  # gone already, or full
 
     def cut(self) -> None:
-        """End the connection: threads that wait on it are woken; from any thread."""
+        """End the connection, and wake threads that wait on it; from any thread."""
         try:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         except OSError:
-            pass  # it is gone already
+            pass  # gone already
 
     def close(self) -> None:
-        """Give the socket back; no other thread may use it any more."""
+        """Close the socket. From now on no thread may use the connection."""
         self._socket.close()
 
     def _read(self) -> list[bytes]:
@@ -121,14 +121,14 @@ class Plug:
             with self._guard:
                 data = self._socket.recv(READ_BYTES)
                 if data:
-                    found = self._codec.feed(data)
+                    frames = self._codec.feed(data)
                     self.replies += self._codec.replies()
-                    return found
+                    return frames
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return []  # a part of a TLS record
+            return []  # an incomplete TLS record
         except OSError as error:
-            raise LineLost(error.strerror or str(error)) from error
-        raise LineLost("the other side hung up")
+            raise ConnectionLost(error.strerror or str(error)) from error
+        raise ConnectionLost("the other side hung up")
 
     def _send(self, data: bytes, until_s: float | None) -> None:
         view = memoryview(data)
@@ -140,18 +140,18 @@ class Plug:
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 self._wait_writable(until_s)
             except OSError as error:
-                raise LineLost(error.strerror or str(error)) from error
+                raise ConnectionLost(error.strerror or str(error)) from error
 
     def _wait_writable(self, until_s: float | None) -> None:
         left_s = 2 * self.ping_s if until_s is None else max(0.0, until_s - _seconds())
         if not self._writable.poll(left_s * 1000):
             if until_s is not None:
                 raise TimeoutError
-            raise LineLost("the other side takes nothing more")
+            raise ConnectionLost("the other side takes nothing more")
 
 
 def reach(address: Address, until_s: float) -> socket.socket:
-    """A connected socket, through a proxy and TLS if there are such; TimeoutError if it is late."""
+    """Return a connected socket, through a proxy and TLS where needed. Raises `TimeoutError`."""
     tunnel = find_tunnel(address)
     if tunnel is None:
         sock = socket.create_connection((address.host, address.port), _left_s(until_s))
@@ -172,7 +172,7 @@ def reach(address: Address, until_s: float) -> socket.socket:
 
 
 def find_tunnel(address: Address) -> Any:
-    """The proxy that the environment names for an address, if any."""
+    """Return the proxy of the environment for an address, if any."""
     from urllib.request import getproxies
 
     if not getproxies():
@@ -180,12 +180,12 @@ def find_tunnel(address: Address) -> Any:
     from websockets.proxy import get_proxy, parse_proxy
     from websockets.uri import parse_uri
 
-    found = get_proxy(parse_uri(address.socket_url))
-    return None if found is None else parse_proxy(found)
+    proxy = get_proxy(parse_uri(address.socket_url))
+    return None if proxy is None else parse_proxy(proxy)
 
 
 def reach_tunnel(address: Address, proxy: Any, timeout_s: float | None = None) -> socket.socket:
-    """A connected socket, by a proxy that is asked to hand everything on."""
+    """Return a socket that a proxy connects to the address."""
     from websockets.proxy import prepare_connect_request
     from websockets.uri import parse_uri
 
@@ -196,7 +196,7 @@ def reach_tunnel(address: Address, proxy: Any, timeout_s: float | None = None) -
         sock.sendall(prepare_connect_request(proxy, parse_uri(address.socket_url)))
         head = b""
         while b"\r\n\r\n" not in head:
-            data = sock.recv(1)  # no byte more: what follows is not the proxy's
+            data = sock.recv(1)  # not a byte more: the following bytes are not the proxy's
             if not data or len(head) > READ_BYTES:
                 raise NoTunnel("the proxy does not answer")
             head += data
@@ -209,7 +209,7 @@ def reach_tunnel(address: Address, proxy: Any, timeout_s: float | None = None) -
 
 
 def keep_alive(sock: Any) -> None:
-    """Send small frames at once, and have the kernel notice a server that is gone."""
+    """Send small frames at once, and let the kernel notice a dead server."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 

@@ -1,8 +1,9 @@
-"""The remote session for threads: they share one connection, which they write and read themselves.
+"""The remote session for threads: they share a connection, which the calling threads write and
+read.
 
-A caller encodes its command, sends it, and decodes its answer. What many threads ask for at once
-travels together. After a fork the child connects anew with its first request; the parent's connection
-stays the parent's.
+A caller encodes a command, sends the request, and decodes the answer. Requests of many threads
+travel together. After a fork the child connects anew with its first request; the parent keeps its
+connection.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from millstream.remote.loop_client import Patience
 from millstream.remote.nodes import Nodes
 from millstream.remote.repeats import Interrupted
 from millstream.remote.results import result_of
-from millstream.remote.thread_client import Exchange
+from millstream.remote.thread_client import ThreadClient
 from millstream.remote.waiting import pieces_of
 
 T = TypeVar("T")
 
 
-def _wait(exchange: Exchange, command: Command[T]) -> T:
-    """The answer to a command that waits, after as many requests as it takes."""
-    pieces = pieces_of(command, exchange.wait_ms, exchange.retry_for_s)
+def _wait(client: ThreadClient, command: Command[T]) -> T:
+    """Return the answer to a waiting command, after as many requests as needed."""
+    pieces = pieces_of(command, client.wait_ms, client.retry_for_s)
     step = next(pieces)
     try:
         while True:
@@ -37,18 +38,18 @@ def _wait(exchange: Exchange, command: Command[T]) -> T:
                 step = next(pieces)
                 continue
             try:
-                answer = exchange.call(step)
+                answer = client.call(step)
             except Interrupted as error:
                 step = pieces.throw(error)
             else:
                 step = pieces.send(answer)
     except StopIteration as end:
-        found: T = end.value
-        return found
+        result: T = end.value
+        return result
 
 
 class RemoteSession:
-    """Answers any thread's commands, from a server."""
+    """Executes the commands of any thread on a server."""
 
     def __init__(self, nodes: Nodes, patience: Patience) -> None:
         self.clock: Clock = SystemClock()
@@ -56,7 +57,7 @@ class RemoteSession:
         self._patience = patience
         self._closed = False
         self._starting = threading.Lock()
-        self._exchange: Exchange | None = None
+        self._client: ThreadClient | None = None
         self.limits = self._start().hello.limits
         _sessions.add(self)
 
@@ -65,40 +66,40 @@ class RemoteSession:
 
     @property
     def transport(self) -> str:
-        """How frames travel: `frames` on a bare connection, or `websocket`."""
-        return (self._exchange or self._start()).transport
+        """Return the transport of frames: `frames` on a bare connection, or `websocket`."""
+        return (self._client or self._start()).transport
 
     def execute(self, command: Command[T]) -> T:
-        """Answer a command; what it writes is durable on return."""
-        exchange = self._exchange or self._start()
+        """Execute a command; its writes are durable on return."""
+        client = self._client or self._start()
         if waits(command):
-            return _wait(exchange, command)
-        return result_of(command, exchange.call(command))
+            return _wait(client, command)
+        return result_of(command, client.call(command))
 
     def close(self) -> None:
-        """Hang up, once what was sent is answered; a second call does nothing."""
+        """Close the connection after the pending answers; a second call does nothing."""
         with self._starting:
             self._closed = True
-            exchange = self._exchange
-        if exchange is not None:
-            exchange.close()
+            client = self._client
+        if client is not None:
+            client.close()
 
     def after_fork(self) -> None:
-        """In the child: the next request connects anew."""
+        """Let the next request of a child process connect anew."""
         self._starting = threading.Lock()
-        if self._exchange is not None:
+        if self._client is not None:
             self._ending.detach()
-            self._exchange.leave()
-            self._exchange = None
+            self._client.leave()
+            self._client = None
 
-    def _start(self) -> Exchange:
+    def _start(self) -> ThreadClient:
         with self._starting:
             if self._closed:
                 raise Closed(f"the connection to {self._nodes.shown} was closed here")
-            if self._exchange is None:
-                self._exchange = Exchange(self._nodes, self._patience)
-                self._ending = finalize(self, self._exchange.close)
-            return self._exchange
+            if self._client is None:
+                self._client = ThreadClient(self._nodes, self._patience)
+                self._ending = finalize(self, self._client.close)
+            return self._client
 
 
 _sessions: WeakSet[RemoteSession] = WeakSet()

@@ -23,7 +23,7 @@ from millstream.format.packing import Single
 from millstream.log.commands import Append, GetBounds, Truncate, WaitForOffset
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages
 from millstream.remote import pipeline as pipelines
-from millstream.remote.pipeline import CONTENDED_WAIT_MS, WAIT_MS, Asked, Pipeline
+from millstream.remote.pipeline import CONTENDED_WAIT_MS, WAIT_MS, PendingRequest, Pipeline
 from millstream.remote.repeats import Interrupted, RepeatFate, delay_s, fate_of
 from millstream.replica.sync.following import WaitForChange
 from millstream.wire import commands as wire
@@ -32,7 +32,7 @@ RECORD = Single(b"x", None, b"", None)
 CLAIM = ClaimMessages("q", 1, None, "", None, [])
 
 
-class Noted(Asked):
+class Noted(PendingRequest):
     """A request that notes how it was settled."""
 
     def __init__(self, command: Command[Any]) -> None:

@@ -19,7 +19,7 @@ from millstream import Producer, aio
 from millstream.errors import Closed, OutcomeUnknown
 from millstream.remote import nodes
 from millstream.remote import thread_calls as remote_call
-from millstream.remote.thread_connection import Plug
+from millstream.remote.thread_connection import ThreadConnection
 from millstream.server.serving import Serving
 from tests.unit.remote.conftest import Call
 from tests.unit.remote.proxy import Proxy
@@ -121,7 +121,10 @@ def interrupted(server: Serving, *, waits: int) -> Iterator[None]:
 def waits_for_the_server(thread: int) -> bool:
     """Whether a thread is where an interrupt costs no connection: it reads for all, or sleeps."""
     frame = sys._current_frames()[thread]
-    return frame.f_code in (Plug.wait.__code__, remote_call.Call.sleep.__code__)
+    return frame.f_code in (
+        ThreadConnection.wait.__code__,
+        remote_call.ThreadRequest.sleep.__code__,
+    )
 
 
 def test_an_interrupt_ends_one_call_and_no_other(server: Serving, proxy: Proxy) -> None:

@@ -19,7 +19,7 @@ from millstream.errors import CannotOpen, NotLeader, OutcomeUnknown
 from millstream.log.commands import GetBounds
 from millstream.queue.commands import ClaimMessages
 from millstream.remote.address import Address, parse_address
-from millstream.remote.loop_client import Link, LoopRequest, Patience
+from millstream.remote.loop_client import LoopClient, LoopRequest, Patience
 from millstream.remote.nodes import Nodes
 from millstream.remote.repeats import Interrupted
 from millstream.remote.results import result_of
@@ -51,7 +51,7 @@ class Forwarder:
         self._seat = seat
         self._credential = credential
         self._request = NodeRequest if is_node else LoopRequest
-        self._link: Link | None = None
+        self._client: LoopClient | None = None
         self._to = ""
         self._opening = asyncio.Lock()
 
@@ -61,8 +61,8 @@ class Forwarder:
         until_s = loop.time() + FORWARD_S
         while True:
             try:
-                link = await self._connected(until_s)
-                found = await self._answer(link, command)
+                client = await self._connected(until_s)
+                found = await self._answer(client, command)
                 seat.handed_on += 1
                 return found
             except (CannotOpen, NotLeader, Interrupted):
@@ -75,8 +75,8 @@ class Forwarder:
             await seat.changed(AGAIN_S)
             seat.look()
 
-    async def _connected(self, until_s: float) -> Link:
-        """The link to the node that leads now, or will soon.
+    async def _connected(self, until_s: float) -> LoopClient:
+        """The client to the node that leads now, or will soon.
 
         Requests get it in the order in which they came, also if they came while no node led.
         """
@@ -91,26 +91,26 @@ class Forwarder:
                 await seat.changed(AGAIN_S)
                 seat.look()
 
-    async def _open(self) -> Link:
-        """The link to the node that leads now. Raises `NotLeader` if none is known."""
+    async def _open(self) -> LoopClient:
+        """The client to the node that leads now. Raises `NotLeader` if none is known."""
         where = self._seat.leader_address
         if not where:
             raise self._seat.not_leader()
-        if self._link is None or self._to != where or not self._link.is_open:
+        if self._client is None or self._to != where or not self._client.is_open:
             self.close()
-            self._link = await Link.open(
+            self._client = await LoopClient.open(
                 Nodes([self._address(where)]), Patience(connect_timeout_s=CONNECT_S, retry_for_s=0)
             )
             self._to = where
-        return self._link
+        return self._client
 
     def _address(self, where: str) -> Address:
         return parse_address(where, token=self._credential, ca=self._seat.ca, is_handed_on=True)
 
-    async def _answer(self, link: Link, command: Command[Any]) -> Raw:
+    async def _answer(self, client: LoopClient, command: Command[Any]) -> Raw:
         """Ask; but a leader that was replaced meanwhile may never answer."""
         request = self._request(command)
-        link.ask(request)
+        client.ask(request)
         while not request.future.done():
             change = asyncio.ensure_future(self._seat.changed(FORWARD_S))
             parts: list[asyncio.Future[Any]] = [request.future, change]
@@ -119,14 +119,14 @@ class Forwarder:
             finally:
                 change.cancel()
             if not request.future.done() and self._seat.leader_address != self._to:
-                link.leave("another node leads now")
+                client.leave("another node leads now")
         return request.future.result()
 
     def close(self) -> None:
         """Hang up."""
-        if self._link is not None:
-            self._link.leave("the client has left")
-            self._link = None
+        if self._client is not None:
+            self._client.leave("the client has left")
+            self._client = None
 
 
 def _may_be_asked_again(command: Command[Any]) -> bool:
