@@ -28,6 +28,7 @@ from millstream.replica.copies.pattern import takes
 from millstream.rooms.commands import ListRooms, MintTicket, SendToRoom
 from millstream.server.admission import Admission, Call
 from millstream.server.auth.access import Principal, copyable, visible
+from millstream.server.auth.authentication import Authentication
 from millstream.server.auth.need import names_parent, needs_of_parent
 from millstream.server.auth.quota import Quota
 from millstream.server.auth.tickets import mint_ticket
@@ -82,6 +83,9 @@ class Core:
         self.closing = asyncio.Event()
         """Set once the server is told to stop: requests that wait end their wait."""
         self.tokens = Tokens(self.session)
+        self.authentication = Authentication(
+            self.tokens, store.clock, needs_tokens=settings.needs_tokens()
+        )
         self.quota = Quota(settings, store.clock)
         self.shelf = Shelf(store.clock, store.engine.folder())
         """What bulk writers have staged."""

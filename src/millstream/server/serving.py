@@ -10,11 +10,13 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -30,8 +32,17 @@ from millstream.server.auth.register import Registrar
 from millstream.server.cluster.pairing import Pairing
 from millstream.server.cluster.role import KEY_OF_THIS_MACHINE, ServedNode
 from millstream.server.core import Core
-from millstream.server.listen.connection import Config
-from millstream.server.listen.listening import BACKLOG, OpenPort, listen, tls_context
+from millstream.server.gateways.client import GatewayEntrance
+from millstream.server.gateways.connection import Gateway
+from millstream.server.listen.connection import Config, HttpConnection
+from millstream.server.listen.connections import Connections
+from millstream.server.listen.listening import (
+    BACKLOG,
+    Listener,
+    listen,
+    serve_ports,
+    tls_context,
+)
 from millstream.server.rooms.hub import Hub
 from millstream.server.settings import Settings
 from millstream.server.socket.socket import PATH
@@ -65,12 +76,14 @@ class Serving:
         cluster_key: str = "",
         cluster_ca: str = "",
         pairing: Pairing | None = None,
+        gateways: Sequence[Gateway] = (),
     ) -> None:
         """Take the address. `make_engine` opens another engine than the one at the path.
 
         `make_node` makes the server a node of a cluster: it gets the server's address, and the
         node is started and stopped here. `cluster_key` is what nodes show each other; on loopback
         without tokens none is needed. `cluster_ca` signs their certificates. `pairing` makes it a primary or a standby instead.
+        `gateways` are foreign protocols, each on a port of its own.
         """
         self.settings = settings or Settings()
         self.settings.check()
@@ -92,10 +105,30 @@ class Serving:
         self._tls = tls_context(self.settings)
         self._socket = listen(self.settings.host, self.settings.port)
         self.port: int = self._socket.getsockname()[1]
+        self._gateways = gateways
+        self._gateway_sockets = self._listen_for_gateways()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._stop_asked = False
         self._failure: MillstreamError | None = None
+
+    def _listen_for_gateways(self) -> list[socket.socket]:
+        """Take the ports of all gateways, or none of the server's ports."""
+        taken = [self._socket]
+        try:
+            for gateway in self._gateways:
+                taken.append(listen(self.settings.host, gateway.port))
+        except BaseException:
+            for listening in taken:
+                listening.close()
+            raise
+        return taken[1:]
+
+    @property
+    def gateway_ports(self) -> dict[str, int]:
+        """The port of each gateway, by the gateway's name."""
+        ports = [listening.getsockname()[1] for listening in self._gateway_sockets]
+        return {gateway.name: port for gateway, port in zip(self._gateways, ports, strict=True)}
 
     @property
     def url(self) -> str:
@@ -122,7 +155,8 @@ class Serving:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._serve(on_ready, with_signals))
         finally:
-            self._socket.close()
+            for listening in (self._socket, *self._gateway_sockets):
+                listening.close()
             self._loop = self._stopping = self.core = None
         if self._failure is not None:
             raise self._failure
@@ -206,13 +240,25 @@ class Serving:
                 await hub.attendance.take()  # else once a client enters a room
             else:
                 hub.attendance.reclaim()
-            server = OpenPort(self._config(core, hub), core, self._stopping, on_ready, self._tls)
-            await server.serve(sockets=[self._socket])
+            connections = Connections(self.settings.connections_max)
+            listeners = self._listeners(core, hub, connections)
+            await serve_ports(listeners, connections, core, self._stopping, on_ready)
         finally:
             if self.node is not None:
                 self.node.hurry()
             await hub.close()
             await core.close()
+
+    def _listeners(self, core: Core, hub: Hub, connections: Connections) -> list[Listener]:
+        """Return the port of HTTP, and those of the gateways."""
+        config = self._config(core, hub)
+        http = partial(HttpConnection, config, connections)
+        listeners = [Listener(self._socket, http, connections, tls=self._tls)]
+        for gateway, listening in zip(self._gateways, self._gateway_sockets, strict=True):
+            entrance = GatewayEntrance(core, connections, gateway.credentials)
+            connect = partial(gateway.connect, entrance)
+            listeners.append(Listener(listening, connect, connections, tls=self._tls))
+        return listeners
 
     def _node_key(self) -> str:
         """What nodes show each other; where every client may do everything, they need no secret."""

@@ -27,6 +27,7 @@ from millstream.server.core import Core
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.server.cluster.pretending import paired
+from tests.unit.server.lines import GATEWAY, entered, line_client, options
 from tests.unit.server.rooms.joining import joined
 from tests.unit.server.talking import Talk, talking
 
@@ -43,7 +44,7 @@ SETTINGS = Settings(
     stop_s=1.0,
 )
 SOON_S = 60.0
-RIGHTS = ("queue:write:mail", "log:read", "room:write")
+RIGHTS = ("queue:write:mail", "log:write", "room:write")
 READ_ONLY = ("queue:read", "log:read", "room:read")
 
 
@@ -102,10 +103,10 @@ def place(
     path = tmp_path_factory.mktemp("admission") / "a.db"
     tokens = prepared(path)
     if request.param == "alone":
-        with running(path, SETTINGS, durability="relaxed") as server:
+        with running(path, SETTINGS, **options()) as server:
             yield Place(server, tokens)
     else:
-        with paired(path, SETTINGS) as pair:
+        with paired(path, SETTINGS, gateways=[GATEWAY]) as pair:
             yield Place(pair.servers["a"], tokens)
 
 
@@ -222,6 +223,29 @@ def enter_room(place: Place, faults: set[str]) -> str:
         return step_of_problem(refused.response.body or b"")
 
 
+# A gateway: the line protocol of the tests.
+
+
+def ask_line(place: Place, faults: set[str]) -> str:
+    found = place.unused(faults)
+    with entered(place.server, found.text) as client:
+        place.exhaust(found, faults)
+        answer = client.ask("APPEND orders x")
+    return step_of_line(answer)
+
+
+def enter_line(place: Place, faults: set[str]) -> str:
+    token = place.exhaust(place.unused(faults), faults)
+    with line_client(place.server, f"TOKEN {token}") as client:
+        return step_of_line(client.answer())
+
+
+def step_of_line(answer: str) -> str:
+    verb, _, told = answer.partition(" ")
+    name, _, message = told.partition(" ")
+    return "" if verb == "OK" else step_of(name, message)
+
+
 class Way(NamedTuple):
     """A way to the door, and the faults that can be given to it."""
 
@@ -250,6 +274,8 @@ WAYS = {
     ),
     "room, handshake": Way(enter_room, ENTERING),
     "room": Way(ask_room, ("rate", "rights")),
+    "gateway, first line": Way(enter_line, ENTERING),
+    "gateway": Way(ask_line, ("rate", "rights", "requests")),
 }
 
 

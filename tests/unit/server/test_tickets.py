@@ -13,7 +13,7 @@ from millstream.server.auth.tickets import verify
 from millstream.server.docs.endpoints import routes
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
-from tests.unit.server.guarded import WITH_TOKENS, Guarded, guarded, in_loop
+from tests.unit.server.guarded import Guarded, guarded, in_loop
 
 
 async def made(at: Guarded, bearer: str, *permissions: str, seconds: float = 60) -> Any:
@@ -167,7 +167,7 @@ def test_without_tokens_a_ticket_still_narrows_and_opens_nothing_once_they_are_n
             metrics = await at.ask("GET", f"/metrics?ticket={ticket}")
             assert metrics.status_code == 403
             assert (await at.ask("GET", "/metrics")).status_code == 200
-            at.core.settings = WITH_TOKENS
+            at.core.authentication.needs_tokens = True
             assert (await at.ask("GET", f"/echo?ticket={ticket}")).status_code == 401
 
     in_loop(test)

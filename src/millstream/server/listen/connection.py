@@ -15,6 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from millstream.server.listen.connections import REFUSED_MAX, Connections
 from millstream.server.listen.framed import FramedConnection, wants_frames
 from millstream.server.listen.guard import Guard
 from millstream.server.listen.hot import Head, HotCycle, hot_head
@@ -42,9 +43,6 @@ UNREAD_BYTES_MAX = 256 * 1024
 
 REFUSALS = frozenset({400, 401, 403, 405, 411, 413, 414, 415, 422, 429, 431})
 """Answers that say that a request was wrong, or one too many."""
-
-REFUSED_MAX = 64
-"""Connections past the bound that still get a refusal; beyond, they are just cut."""
 
 HEAD_SLICE_BYTES = 4 * 1024
 BODY_SLICE_BYTES = 64 * 1024
@@ -96,8 +94,10 @@ class HttpConnection(HttpToolsProtocol):
         config: Config
         flow: HttpFlow
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, config: Config, connections: Connections) -> None:
+        state: Any = connections  # it has the names that uvicorn's protocol uses
+        super().__init__(config, state, {})
+        self.all_connections = connections
         self._in_head = True
         self._has_begun = False
         """Whether a head has begun, and is not whole."""
@@ -128,12 +128,12 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         """Take a place, or be refused if there is none."""
-        over = len(self.connections) - self.config.settings.connections_max
+        excess = self.all_connections.excess()
         super().connection_made(transport)
         self.flow = HttpFlow(transport)
-        if over >= REFUSED_MAX:
+        if excess >= REFUSED_MAX:
             transport.abort()
-        self._refused = over >= 0
+        self._refused = excess >= 0
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -275,7 +275,7 @@ class HttpConnection(HttpToolsProtocol):
         scope["query_string"] = self.url.partition(b"?")[2]
         FramedConnection.take_over(
             self.app,
-            self.server_state,
+            self.all_connections,
             self.transport,
             scope,
             frame_bytes_max=self.config.settings.frame_bytes_max,
@@ -309,7 +309,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.pipeline or self.flow.read_paused or self._is_let_go or self._pause_s:
             self.on_response_complete()
             return
-        self.server_state.total_requests += 1
+        self.all_connections.total_requests += 1
         if self.transport.is_closing():
             self._see_off()
         else:

@@ -17,8 +17,8 @@ from typing import Any
 
 from starlette.types import Message, Scope
 from uvicorn.protocols.utils import ClientDisconnected, get_local_addr, get_remote_addr, is_ssl
-from uvicorn.server import ServerState
 
+from millstream.server.listen.connections import Connections
 from millstream.server.listen.intake import Intake
 from millstream.wire import commands as wire
 from millstream.wire import framing
@@ -52,12 +52,18 @@ class FramedConnection(asyncio.Protocol):
     """One client that speaks frames; made in the place of its HTTP connection."""
 
     def __init__(
-        self, app: Any, state: ServerState, transport: Any, scope: Scope, *, frame_bytes_max: int
+        self,
+        app: Any,
+        connections: Connections,
+        transport: Any,
+        scope: Scope,
+        *,
+        frame_bytes_max: int,
     ) -> None:
         self.transport = transport
         self._app = app
         self._loop = asyncio.get_running_loop()
-        self._state = state
+        self._connections = connections
         self._scope = scope
         self._unframer = Unframer(frame_bytes_max)
         self._frames: deque[Message] = deque([{"type": "websocket.connect"}])
@@ -84,26 +90,33 @@ class FramedConnection(asyncio.Protocol):
 
     @classmethod
     def take_over(
-        cls, app: Any, state: ServerState, transport: Any, scope: Scope, *, frame_bytes_max: int
+        cls,
+        app: Any,
+        connections: Connections,
+        transport: Any,
+        scope: Scope,
+        *,
+        frame_bytes_max: int,
     ) -> None:
         """Talk over a connection that asked for the upgrade, from here on."""
         inner = _socket_scope(scope, transport)
-        made = cls(app, state, transport, inner, frame_bytes_max=frame_bytes_max)
-        state.connections.add(made)  # type: ignore[arg-type]
+        made = cls(app, connections, transport, inner, frame_bytes_max=frame_bytes_max)
+        connections.connections.add(made)
         _keep_alive(transport.get_extra_info("socket"))
         transport.set_protocol(made)
-        task = made._loop.create_task(made._serve())
-        state.tasks.add(task)
-        task.add_done_callback(state.tasks.discard)
+        connections.watch(made._loop.create_task(made._serve()))
 
     # What the transport tells.
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the application, and leave the place to another connection."""
         self._timer.cancel()
-        self._state.connections.discard(self)
+        self._connections.connections.discard(self)
         self._writable.set()
         self._end(1006)
+
+    def shutdown(self) -> None:
+        """Do nothing: the conversation ends by `Core.closing`."""
 
     def pause_writing(self) -> None:
         """More waits to be sent than the client has taken."""

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from starlette.responses import Response
@@ -28,12 +28,11 @@ from millstream.cluster.read_level import (
     STRONG,
     parse_read_level,
 )
-from millstream.errors import Denied, MillstreamError, Unauthenticated
-from millstream.server.auth import tickets
-from millstream.server.auth.access import ANYONE_HERE, NOBODY, NODE, Principal
-from millstream.server.auth.tokens import TEXT_CHARS_MAX
+from millstream.errors import Denied, MillstreamError
+from millstream.server.auth.access import NOBODY, NODE, Principal
 from millstream.server.cluster.role import ALONE, Asker
 from millstream.server.journal import ACCESS
+from millstream.server.listen.credentials import HttpCredentials, only_header
 from millstream.server.listen.hot import Head, HotPaths
 from millstream.server.observe.tracing import request_span
 from millstream.server.problems import respond
@@ -76,7 +75,7 @@ class Guard:
         self._core = core
         self._origins = {_origin(text) for text in core.settings.origins}
         self._checks_host = core.settings.is_loopback()
-        self._needs_tokens = core.settings.needs_tokens()
+        self._credentials = HttpCredentials()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or refuse it."""
@@ -124,17 +123,15 @@ class Guard:
         try:
             if b"origin" in head or b"sec-fetch-site" in head:
                 self._check_origin(scope)
-            text = _credential(scope) if b"authorization" in head else None
+            text = self._credentials.read_now(scope) if b"authorization" in head else None
         except MillstreamError:
             return None
-        if text is None:
-            return None if self._needs_tokens else ANYONE_HERE
-        if len(text) > TEXT_CHARS_MAX or text.startswith(tickets.PREFIX):
-            return None
         seat = self._core.seat
-        if seat is not None and (READ_LEVEL_HEADER.encode() in head or seat.is_node(text)):
+        if seat is not None and READ_LEVEL_HEADER.encode() in head:
             return None
-        return self._core.tokens.authenticate_now(text)
+        if seat is not None and text is not None and seat.is_node(text):
+            return None
+        return self._core.authentication.principal_now(text)
 
     async def _hand_on(self, scope: Scope, watched: _Watched) -> bool:
         """Whether the leading node of the cluster has answered in the place of this one."""
@@ -146,36 +143,24 @@ class Guard:
     # Who asks.
 
     async def _principal(self, scope: Scope) -> Principal:
-        """The principal of a request; a token that is shown must be valid, also if none is needed."""
-        text = _credential(scope)
-        seat = self._core.seat
+        """Return the principal of a request; pages that need no token have the principal `NOBODY`."""
+        credential = await self._credentials.read(scope)
+        seat, authentication = self._core.seat, self._core.authentication
         if seat is not None:
-            scope["state"]["asker"] = _asker(scope, text)
-            if text is not None and seat.is_node(text):
+            scope["state"]["asker"] = _asker(scope, credential)
+            if credential is not None and seat.is_node(credential):
                 return NODE
-        if text is None:
-            if not self._core.settings.needs_tokens():
-                return ANYONE_HERE
-            if scope["path"] in PUBLIC or scope["path"].startswith(PUBLIC_FOLDER):
-                return NOBODY
-            raise Unauthenticated
-        if len(text) > TEXT_CHARS_MAX:
-            raise Unauthenticated
-        tokens = self._core.tokens
-        if not text.startswith(tickets.PREFIX):
-            return await tokens.authenticate(text)
-        wall_ms = self._core.store.clock.wall_ms()
-        principal = tickets.verify(await tokens.ticket_key(), text, wall_ms=wall_ms)
-        if not principal.token and self._core.settings.needs_tokens():
-            raise Unauthenticated
-        return await tokens.confirm(principal)
+        is_public = scope["path"] in PUBLIC or scope["path"].startswith(PUBLIC_FOLDER)
+        if credential is None and authentication.needs_tokens and is_public:
+            return NOBODY
+        return await authentication.principal_of(credential)
 
     # Where from, and under which name.
 
     def _check_host(self, scope: Scope) -> None:
         """On loopback, a page elsewhere whose name leads here is told apart by that name."""
         if self._checks_host:
-            host = _only(scope, b"host")
+            host = only_header(scope, b"host")
             if host is None or not _is_loopback(host):
                 raise WrongHost("this server is reached as localhost or 127.0.0.1 only")
 
@@ -185,12 +170,12 @@ class Guard:
         found = [value for name, value in scope["headers"] if name == b"origin"]
         if not found:
             # No browser; or one that hides the origin, but says that it is another.
-            if _only(scope, b"sec-fetch-site") in _FROM_ELSEWHERE:
+            if only_header(scope, b"sec-fetch-site") in _FROM_ELSEWHERE:
                 raise WrongOrigin("pages of other origins may not change anything here")
             return
         origin = _origin(found[0].decode("latin-1"))
         scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
-        own = _origin(f"{scheme}://{_only(scope, b'host') or ''}")
+        own = _origin(f"{scheme}://{only_header(scope, b'host') or ''}")
         if len(found) > 1 or origin is None or origin not in {own, *self._origins}:
             raise WrongOrigin(
                 "pages of this origin may not connect; the server's settings name those"
@@ -321,45 +306,17 @@ class _Watched:
         return str(self._scope["path"].encode("utf-8", "backslashreplace").decode())
 
 
-def _credential(scope: Scope) -> str | None:
-    """The token or ticket that a request shows; None if there is none at all."""
-    if any(name == b"authorization" for name, _ in scope["headers"]):
-        scheme, _, text = (_only(scope, b"authorization") or "").partition(" ")
-        if scheme.lower() != "bearer" or not text.strip():
-            raise Unauthenticated
-        return text.strip()
-    query = scope.get("query_string", b"")
-    if b"ticket=" not in query or not (scope["type"] == "websocket" or scope["method"] == "GET"):
-        return None
-    parts = query.split(b"&")
-    found = [part.removeprefix(b"ticket=") for part in parts if part.startswith(b"ticket=")]
-    if not found:
-        return None
-    # Removed: routes have no use for it, and servers log addresses.
-    scope["query_string"] = b"&".join(one for one in parts if not one.startswith(b"ticket="))
-    text = unquote(found[0].decode("latin-1"))
-    if len(found) != 1 or not text.startswith(tickets.PREFIX):
-        raise Unauthenticated  # a token is no ticket: queries are kept in histories
-    return text
-
-
 def _asker(scope: Scope, credential: str | None) -> Asker:
     """What a node must know of a client, to hand on what it asks for."""
-    given = _only(scope, READ_LEVEL_HEADER.encode())
+    given = only_header(scope, READ_LEVEL_HEADER.encode())
     level = STRONG if given is None else parse_read_level(given)
     hop = HOP_HEADER.encode()
     is_handed_on = any(name == hop for name, _ in scope["headers"])
     return Asker(credential or "", level, is_handed_on)
 
 
-def _only(scope: Scope, name: bytes) -> str | None:
-    """The value of a header that is there exactly once."""
-    found: list[bytes] = [value for key, value in scope["headers"] if key == name]
-    return found[0].decode("latin-1").strip() if len(found) == 1 else None
-
-
 def _given_id(scope: Scope) -> str | None:
-    text = _only(scope, REQUEST_ID)
+    text = only_header(scope, REQUEST_ID)
     return text if text is not None and _REQUEST_ID.fullmatch(text) else None
 
 

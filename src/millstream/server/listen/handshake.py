@@ -1,7 +1,7 @@
 """TLS handshakes: each has its place among the connections, and its time, before any request.
 
 A connection counts from the moment when it is accepted, not only once both sides have agreed on
-keys. When they have, an HTTP connection takes it over.
+keys. Then the protocol of the port takes the connection over.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from millstream.server.listen import connection
+from millstream.server.listen.connections import REFUSED_MAX, Connections
 
 HANDSHAKE_S = 10.0
 """How long a client and the server may take to agree on keys."""
@@ -29,20 +29,14 @@ class Handshakes:
         context: ssl.SSLContext,
         *,
         make: Callable[[], asyncio.Protocol],
-        established: Callable[[], int],
-        connections_max: int,
+        connections: Connections,
     ) -> None:
         self._listener = listener
         self._context = context
         self._make = make
-        self._established = established
-        self._connections_max = connections_max
+        self._connections = connections
         self._open: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
-
-    def __len__(self) -> int:
-        """How many connections have not agreed on keys yet."""
-        return len(self._open)
 
     def close(self) -> None:
         """Accept nothing more, and cut what has not agreed on keys: it has asked for nothing."""
@@ -58,13 +52,13 @@ class Handshakes:
                 await asyncio.sleep(RETRY_S)
                 continue
             # Past the bound a few still come to TLS, and get a refusal.
-            most = self._connections_max + connection.REFUSED_MAX
-            if self._established() + len(self._open) >= most:
+            if len(self._connections) >= self._connections.connections_max + REFUSED_MAX:
                 accepted.close()
                 continue
             task = loop.create_task(self._agree(accepted))
-            self._open.add(task)
-            task.add_done_callback(self._open.discard)
+            for handshakes in (self._open, self._connections.handshakes):
+                handshakes.add(task)
+                task.add_done_callback(handshakes.discard)
 
     async def _agree(self, accepted: socket.socket) -> None:
         try:

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from millstream.server.listen.connections import Connections
+
 BODY_BYTES_MAX = 64 * 1024
 """Of the body of a hot request."""
 
@@ -37,7 +39,7 @@ class HotConnection(Protocol):
     """What a cycle needs of its connection."""
 
     transport: Any
-    server_state: Any
+    all_connections: Connections
 
     def count_answer(self, status: int) -> None:
         """Be told what a request was answered."""
@@ -74,9 +76,7 @@ class HotCycle:
 
     def watch(self, task: asyncio.Task[Any]) -> None:
         """Have the server wait for a task when it stops, and cut it off at last."""
-        tasks = self._connection.server_state.tasks
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        self._connection.all_connections.watch(task)
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send the answer, and let the connection go on."""
@@ -86,7 +86,7 @@ class HotCycle:
             return
         connection.count_answer(status)
         parts = [STATUS_LINE[status]]
-        for name, value in (*connection.server_state.default_headers, *headers):
+        for name, value in (*connection.all_connections.default_headers, *headers):
             parts += (name, b": ", value, b"\r\n")
         if not self.keep_alive:
             parts.append(b"connection: close\r\n")

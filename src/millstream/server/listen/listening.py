@@ -1,6 +1,7 @@
-"""Listening: a socket on an address, and the server that takes connections from it until it stops.
+"""Listening: the ports of a server, from the first connection to the end of the last one.
 
-When told to stop, it takes nothing new, ends all waits, lets requests finish, and cuts what is left.
+A server that is told to stop accepts nothing new, ends all waits, lets requests finish, and cuts the
+connections that are left.
 """
 
 from __future__ import annotations
@@ -9,18 +10,13 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any
-
-import uvicorn
+from collections.abc import Callable, Sequence
+from email.utils import formatdate
 
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.server.core import Core
-from millstream.server.listen.connection import Config, HttpConnection
-from millstream.server.listen.framed import FramedConnection
+from millstream.server.listen.connections import Connections
 from millstream.server.listen.handshake import Handshakes
-from millstream.server.listen.websocket import SocketConnection
 from millstream.server.settings import Settings
 
 BACKLOG = 2048
@@ -28,92 +24,82 @@ BACKLOG = 2048
 GRACE = 0.7
 """The part of `stop_s` that requests get to finish; the rest is for closing the store."""
 
-TURN_S = 0.01
-"""How often a stopping server looks whether all connections have gone."""
-
 
 class CannotListen(MillstreamError):
     """An address that cannot be listened on. Data: `host`, `port`."""
 
 
-class OpenPort(uvicorn.Server):
-    """Uvicorn's server, with our way to stop."""
+class Listener:
+    """One port: accepts connections and hands each to the protocol of the port."""
 
     def __init__(
         self,
-        config: Config,
-        core: Core,
-        stopping: asyncio.Event,
-        on_ready: Callable[[], object] | None,
+        listening: socket.socket,
+        connect: Callable[[], asyncio.Protocol],
+        connections: Connections,
+        *,
         tls: ssl.SSLContext | None,
     ) -> None:
-        super().__init__(config)
-        self._core = core
-        self._stopping = stopping
-        self._on_ready = on_ready
+        """`connect` makes the protocol object of one connection, which enters `connections`."""
+        self._listening = listening
+        self._connect = connect
+        self._connections = connections
         self._tls = tls
+        self._server: asyncio.Server | None = None
         self._handshakes: Handshakes | None = None
-        core.meter.connections.set_function(self._connections)
 
-    def _connections(self) -> int:
-        return len(self.server_state.connections) + len(self._handshakes or ())
+    async def open(self) -> None:
+        """Begin to accept; with TLS we accept connections ourselves, so that handshakes count."""
+        if self._tls is None:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(
+                self._connect, sock=self._listening, backlog=BACKLOG
+            )
+        else:
+            self._handshakes = Handshakes(
+                self._listening, self._tls, make=self._connect, connections=self._connections
+            )
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen; with TLS we accept connections ourselves, so that handshakes count."""
-        if self._tls is None or sockets is None:
-            await super().startup(sockets=sockets)
-            return
-        (listener,) = sockets
-        self._handshakes = Handshakes(
-            listener,
-            self._tls,
-            make=lambda: HttpConnection(
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-            ),
-            established=lambda: len(self.server_state.connections),
-            connections_max=self._core.settings.connections_max,
-        )
-        self.servers = []
-        self.started = True
-
-    def capture_signals(self) -> Any:
-        """Signals are ours."""
-        return nullcontext()
-
-    async def main_loop(self) -> None:
-        """Until it is told to stop; once per second the date in answers moves on."""
-        await self.on_tick(0)
-        if self._on_ready is not None:
-            self._on_ready()
-        while not self._stopping.is_set():
-            try:
-                async with asyncio.timeout(1.0):
-                    await self._stopping.wait()
-            except TimeoutError:
-                await self.on_tick(0)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take nothing new, end all waits, let requests finish, then cut what is left."""
-        for server in self.servers:
-            server.close()
+    def close(self) -> None:
+        """Accept nothing more; connections that are open stay."""
+        if self._server is not None:
+            self._server.close()
         if self._handshakes is not None:
             self._handshakes.close()
-        self._core.closing.set()
-        for connection in list(self.server_state.connections):
-            if not isinstance(connection, SocketConnection | FramedConnection):
-                connection.shutdown()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._core.settings.stop_s * GRACE
-        while self.server_state.tasks and loop.time() < deadline:
-            await asyncio.sleep(TURN_S)
-        for task in list(self.server_state.tasks):
-            task.cancel()
-        while self.server_state.connections and loop.time() < deadline:
-            await asyncio.sleep(TURN_S)  # their last answers are on the way
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
-        if self.server_state.tasks:
-            await asyncio.wait(self.server_state.tasks, timeout=TURN_S)
+
+
+async def serve_ports(
+    listeners: Sequence[Listener],
+    connections: Connections,
+    core: Core,
+    stopping: asyncio.Event,
+    on_ready: Callable[[], object] | None,
+) -> None:
+    """Serve all ports of a server until it is told to stop, then end all connections in order."""
+    core.meter.connections.set_function(lambda: len(connections))
+    _set_date(connections, core)
+    try:
+        for listener in listeners:
+            await listener.open()
+        if on_ready is not None:
+            on_ready()
+        while not stopping.is_set():
+            try:
+                async with asyncio.timeout(1.0):
+                    await stopping.wait()
+            except TimeoutError:
+                _set_date(connections, core)
+    finally:
+        for listener in listeners:
+            listener.close()
+        core.closing.set()
+        await connections.end(core.settings.stop_s * GRACE)
+
+
+def _set_date(connections: Connections, core: Core) -> None:
+    """Move the date in HTTP responses on."""
+    date = formatdate(core.store.clock.wall_ms() / 1000, usegmt=True)
+    connections.default_headers = [(b"date", date.encode())]
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -55,6 +55,9 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self._looking.cancel()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        """Do nothing: the conversation, or the room, ends by `Core.closing`."""
+
     def _look(self) -> None:
         """Cut a client that was not admitted in time, or does not read that this is the end."""
         is_closing = self.transport.is_closing()

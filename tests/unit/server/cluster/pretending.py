@@ -142,7 +142,9 @@ class PretendingNode:
 class Pair:
     """Two nodes; the first one leads, until a test says otherwise."""
 
-    def __init__(self, path: Path, held: ExitStack, settings: Settings) -> None:
+    def __init__(
+        self, path: Path, held: ExitStack, settings: Settings, options: dict[str, Any]
+    ) -> None:
         self.leading: str | None = "a"
         self.epoch = 1
         self.nodes: dict[str, PretendingNode] = {}
@@ -151,7 +153,11 @@ class Pair:
         for name in ("a", "b"):
             ending = self._endings[name] = held.enter_context(ExitStack())
             server = running(
-                os.devnull, settings, make_node=self._maker(name, path), cluster_key=KEY
+                os.devnull,
+                settings,
+                make_node=self._maker(name, path),
+                cluster_key=KEY,
+                **options,
             )
             self.servers[name] = ending.enter_context(server)
 
@@ -183,7 +189,7 @@ class Pair:
 
 
 @contextmanager
-def paired(path: Path, settings: Settings = SETTINGS) -> Iterator[Pair]:
+def paired(path: Path, settings: Settings = SETTINGS, **options: Any) -> Iterator[Pair]:
     """Two nodes while the block runs."""
     with ExitStack() as held:
-        yield Pair(path, held, settings)
+        yield Pair(path, held, settings, options)
