@@ -11,8 +11,8 @@ A protocol is a folder here and one registration:
 
 The server owns the port, TLS, the count and the bound of connections, and the graceful stop. A node
 of a cluster that does not lead hands commands on to the leading node, with the client's credential.
-`tests/unit/server/test_gateway.py` has a small protocol of lines that shows all of it, and
-"How to add" in docs/ARCHITECTURE.md has the steps.
+`tests/unit/server/lines.py` has a small protocol of lines that shows all of it, and "Add a protocol" in
+CONTRIBUTING.md has the steps.
 
 A page in a browser can send bytes to any port of its machine. So a connection must end at the first
 bytes that are not of its protocol.
