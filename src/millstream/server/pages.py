@@ -1,11 +1,11 @@
-"""Pages: the files of `millstream/web`, as a browser asks for them.
+"""Pages: the files of `millstream/web`, served to browsers.
 
-They are the same for every client, hold nothing of the store, and so need no token: a page signs in
-by itself. Only files that lie in the package can be asked for, each by its exact address; a policy
-keeps a page to scripts, styles and connections of this server.
+The files are the same for every client and contain no data of the store, so they need no token: a
+page signs in by itself. Only files of the package are served, each at its exact address. A content
+security policy restricts a page to scripts, styles and connections of this server.
 
-A page is asked for anew each time. It names its scripts and styles by addresses that hold the version
-of all files, so that browsers keep these for good, and a new version is never mixed with an old one.
+A browser requests a page every time. The page names its scripts and styles by addresses with the
+version of all files. So browsers cache scripts and styles, and never mix two versions.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ PAGES = {
     "/millstream.js": "millstream.js",
     "/millstream.d.ts": "millstream.d.ts",
 }
-"""Addresses of their own, and the file that each shows."""
+"""Fixed addresses, and the file of each."""
 
 FOLDER = "/web/"
-"""Below it, every file has the address that its place in the package says."""
+"""The folder below which every file has its path in the package as address."""
 
 MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
@@ -45,22 +45,22 @@ MEDIA_TYPES = {
     "txt": "text/plain; charset=utf-8",
     "svg": "image/svg+xml",
 }
-"""What a file is, by the end of its name; a file of another kind is not served."""
+"""The media type by suffix; files with other suffixes are not served."""
 
 METHODS = ("GET", "HEAD")
 
 FOREVER = "public, max-age=31536000, immutable"
-"""How long a browser keeps what has a version in its address."""
+"""The caching of files with a version in their address."""
 
 EACH_TIME = "no-cache"
-"""A browser asks whether what it has is still the file."""
+"""The caching of pages: the browser asks each time whether its copy is current."""
 
 _VERSIONED = re.compile(rf"{FOLDER}v-[0-9a-f]{{16}}/(.+)")
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of the package, as it is sent."""
+    """A file of the package, ready to be sent."""
 
     body: bytes
     media_type: str
@@ -68,28 +68,30 @@ class File:
 
 
 class WebPages(BaseRoute):
-    """Every page and file, found by its address."""
+    """All pages and files, by address."""
 
     def __init__(self, origins: Sequence[str] = ()) -> None:
-        own, lasting = FOLDER, versioned(FOLDER)
-        self.lasting = {lasting + path: path for path in files() if not path.endswith(".html")}
-        """The addresses with the version in them, and the file that each shows."""
-        self.addresses = {**PAGES, **{own + path: path for path in files()}, **self.lasting}
-        """Each address, and the file that it shows."""
+        version_folder = versioned(FOLDER)
+        self.lasting = {
+            version_folder + path: path for path in files() if not path.endswith(".html")
+        }
+        """Addresses with a version, and the file of each."""
+        self.addresses = {**PAGES, **{FOLDER + path: path for path in files()}, **self.lasting}
+        """All addresses, and the file of each."""
         self._origins = tuple(origins)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether a request is for one of the files, whatever its method."""
+        """Whether a request is for one of the files, with any method."""
         if scope["type"] == "http" and self._file(scope["path"]) in files():
             return Match.FULL, {}
         return Match.NONE, {}
 
     def _file(self, address: str) -> str:
-        """The file that an address shows; of another version, the one that there is now."""
-        found = self.addresses.get(address)
-        if found is None and (other := _VERSIONED.fullmatch(address)) is not None:
-            found = other[1]
-        return found or ""
+        """Return the file of an address; for another version, the current file."""
+        path = self.addresses.get(address)
+        if path is None and (match := _VERSIONED.fullmatch(address)) is not None:
+            path = match[1]
+        return path or ""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the file."""
@@ -106,22 +108,23 @@ class WebPages(BaseRoute):
 def show(
     request: Request, path: str, origins: Sequence[str] = (), *, caching: str = EACH_TIME
 ) -> Response:
-    """The answer with a file; without its body, if the browser says that it has the same one."""
+    """Return a response with a file; 304 without a body if the browser has the current file."""
     file = files()[path]
     headers = {**safeguards(tuple(origins)), "etag": file.etag, "cache-control": caching}
-    known = request.headers.get("if-none-match", "")
-    if file.etag in (one.strip().removeprefix("W/") for one in known.split(",")):
+    cached = request.headers.get("if-none-match", "")
+    if file.etag in (etag.strip().removeprefix("W/") for etag in cached.split(",")):
         return Response(status_code=304, headers=headers)
     return Response(file.body, headers={**headers, "content-type": file.media_type})
 
 
 @cache
 def safeguards(origins: tuple[str, ...] = ()) -> dict[str, str]:
-    """The headers that keep a page to itself.
+    """Return the security headers of a page.
 
-    It may connect to this server, and to the servers of `origins`, whose pages may connect here.
+    The page may connect to this server, and to the servers in `origins`.
     """
-    sockets = tuple(f"ws{one.removeprefix('http')}" for one in origins if one.startswith("http"))
+    web_origins = [origin for origin in origins if origin.startswith("http")]
+    sockets = tuple(f"ws{origin.removeprefix('http')}" for origin in web_origins)
     policy = {
         "default-src": "'none'",
         "script-src": "'self'",
@@ -142,25 +145,25 @@ def safeguards(origins: tuple[str, ...] = ()) -> dict[str, str]:
 
 @cache
 def files() -> dict[str, File]:
-    """Every file of the package's pages, by its path, as it is sent; read once."""
-    found = {}
+    """Return all files of the pages by path, ready to be sent; they are read once."""
+    sent_files = {}
     for path, body in _bodies().items():
         kind = path.rpartition(".")[2]
         if kind == "html":
             body = body.replace(b'="' + FOLDER.encode(), b'="' + versioned(FOLDER).encode())
         etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-        found[path] = File(body, MEDIA_TYPES[kind], etag)
-    return found
+        sent_files[path] = File(body, MEDIA_TYPES[kind], etag)
+    return sent_files
 
 
 @cache
 def versioned(folder: str) -> str:
-    """The folder with the version of all files in it."""
+    """Return the folder with the version of all files."""
     return f"{folder}v-{version_of(_bodies())}/"
 
 
 def version_of(bodies: Mapping[str, bytes]) -> str:
-    """The version of files, by path: another one as soon as any file is."""
+    """Return the version of files: it changes with any file."""
     digest = hashlib.sha256()
     for path, body in sorted(bodies.items()):
         digest.update(b"%s\0%d\0%s" % (path.encode(), len(body), body))
@@ -169,15 +172,17 @@ def version_of(bodies: Mapping[str, bytes]) -> str:
 
 @cache
 def _bodies() -> dict[str, bytes]:
-    """The files as they lie in the package."""
-    found = _walk(resources.files("millstream") / "web")
-    return {path: one.read_bytes() for path, one in found if path.rpartition(".")[2] in MEDIA_TYPES}
+    """Return the files of the package by path."""
+    entries = _walk(resources.files("millstream") / "web")
+    return {
+        path: file.read_bytes() for path, file in entries if path.rpartition(".")[2] in MEDIA_TYPES
+    }
 
 
 def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
-    for one in folder.iterdir():
-        path = prefix + one.name
-        if one.is_dir():
-            yield from _walk(one, f"{path}/")
+    for entry in folder.iterdir():
+        path = prefix + entry.name
+        if entry.is_dir():
+            yield from _walk(entry, f"{path}/")
         else:
-            yield path, one
+            yield path, entry

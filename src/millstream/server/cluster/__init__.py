@@ -1,1 +1,1 @@
-"""A server as a node of a cluster: what it answers itself, and what it hands on to the leading node."""
+"""A server as a node of a cluster: the requests it answers itself, and those the leader answers."""

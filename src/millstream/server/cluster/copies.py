@@ -1,7 +1,7 @@
-"""Copies of this node's store that other nodes fetch, in chunks that are asked for one by one.
+"""Copies of the node's store, for download by other nodes in chunks.
 
-A copy lies in an unlinked file beside the store, so that none is left behind however the server ends.
-Nodes that ask at about the same time share one. It is kept for as long as chunks are asked for.
+A copy is an unlinked file beside the store, so that no file remains however the server ends. Nodes
+that ask at about the same time share a copy. A copy is kept while its chunks are downloaded.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from millstream.errors import InvalidInput, NotFound, OutOfRange, Overloaded
 CHUNK_BYTES = 4 * 1024 * 1024
 
 SHARED_S = 10.0
-"""A copy that is younger is given to another node as well."""
+"""A copy younger than this is offered to another node, too."""
 
 IDLE_S = 120.0
-"""How long a copy is kept of which no chunk is asked for."""
+"""How long a copy is kept after the last download of a chunk."""
 
 COPIES_MAX = 2
 
 
 class OfferedCopy(Struct, frozen=True, kw_only=True):
-    """What a node is told of a copy that it may fetch."""
+    """The description of a copy that a node may download."""
 
     copy: str
-    """Its name."""
+    """The name of the copy."""
     size: int
-    """Bytes."""
+    """The size in bytes."""
     chunk_bytes: int
     """Bytes of each chunk but the last; the first chunk is number 0."""
     sequence: int
-    """The last entry of the shared log that is in it."""
+    """The last entry of the shared log in the copy."""
     epoch: int
 
 
 class _Copy:
-    """One copy, on the disk."""
+    """A copy on disk."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         path = folder / f"millstream-copy-{secrets.token_hex(8)}"
@@ -64,7 +64,7 @@ class _Copy:
         )
 
     def read(self, chunk: int) -> bytes:
-        """A chunk; blocks."""
+        """Read a chunk; blocks."""
         first = chunk * CHUNK_BYTES
         if first >= self.offer.size:
             raise OutOfRange(
@@ -78,57 +78,58 @@ class _Copy:
 
 
 class Copies:
-    """The copies of one server; belongs to its event loop."""
+    """The copies of one server. Belongs to the server's event loop."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
-        self._kept: dict[str, _Copy] = {}
+        self._copies: dict[str, _Copy] = {}
         self._making = asyncio.Lock()
 
     async def offer(self) -> OfferedCopy:
-        """A copy of the store as it is now, or was a moment ago."""
+        """Return a copy of the store as of now, or of a few seconds ago."""
         async with self._making:
             self._sweep()
             now_s = self._clock.seconds()
-            for one in self._kept.values():
-                if now_s - one.made_s < SHARED_S:
-                    return one.offer
-            if len(self._kept) >= COPIES_MAX:
-                raise Overloaded("other nodes fetch copies of this store now; try again later")
+            for recent in self._copies.values():
+                if now_s - recent.made_s < SHARED_S:
+                    return recent.offer
+            if len(self._copies) >= COPIES_MAX:
+                raise Overloaded("other nodes download copies of this store now; try again later")
             folder = self._engine.folder()
             if folder is None:
-                raise InvalidInput("this node's rows are in no file, so there is no copy of them")
+                raise InvalidInput("this node's rows are not in a file, so they cannot be copied")
             made = await asyncio.to_thread(_Copy, self._engine, folder)
             made.made_s = made.touched_s = self._clock.seconds()
-            self._kept[made.offer.copy] = made
+            self._copies[made.offer.copy] = made
             asyncio.get_running_loop().call_later(IDLE_S + 1, self._sweep)
             return made.offer
 
     async def chunk(self, name: str, number: int) -> tuple[bytes, str]:
-        """A chunk of a copy, and its digest."""
-        found = self._kept.get(name)
-        if found is None:
-            raise NotFound("there is no such copy, or no longer; ask for another one", name=name)
-        found.touched_s = self._clock.seconds()
-        return await asyncio.to_thread(_digested, found, number)
+        """Return a chunk of a copy, and the digest of the chunk."""
+        store_copy = self._copies.get(name)
+        if store_copy is None:
+            raise NotFound("the copy does not exist, or no longer; ask for a new copy", name=name)
+        store_copy.touched_s = self._clock.seconds()
+        return await asyncio.to_thread(_digested, store_copy, number)
 
     def _sweep(self) -> None:
         late_s = self._clock.seconds() - IDLE_S
-        for name in [name for name, one in self._kept.items() if one.touched_s < late_s]:
-            self._kept.pop(name).close()
+        idle = [name for name, held in self._copies.items() if held.touched_s < late_s]
+        for name in idle:
+            self._copies.pop(name).close()
 
     def close(self) -> None:
-        """Let go of all."""
-        while self._kept:
-            self._kept.popitem()[1].close()
+        """Close all copies."""
+        while self._copies:
+            self._copies.popitem()[1].close()
 
 
-def _digested(found: _Copy, number: int) -> tuple[bytes, str]:
-    data = found.read(number)
+def _digested(store_copy: _Copy, number: int) -> tuple[bytes, str]:
+    data = store_copy.read(number)
     return data, digest_of(data)
 
 
 def digest_of(chunk: bytes) -> str:
-    """What shows that a chunk came as it was sent."""
+    """Return the digest by which the receiver checks a chunk."""
     return blake2b(chunk, digest_size=32).hexdigest()

@@ -1,7 +1,7 @@
-"""Fetching the copy of another node's store, chunk by chunk, each checked as it comes.
+"""Download the copy of another node's store in chunks, each checked by its digest.
 
-A chunk that fails is asked for again, so that a fetch goes on where it was; a file is only whole when
-every chunk of it was. It runs on the node's own thread.
+A failed chunk is requested again, so that a download resumes after a failure. The file is complete
+only if every chunk was. The download runs on the node's own thread.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ PATH = "/cluster/snapshot"
 DIGEST_HEADER = "millstream-digest"
 TIMEOUT_S = 30.0
 TRIES = 5
-"""How often a chunk is asked for."""
+"""How often a chunk is requested."""
 PAUSE_S = 0.2
-"""Between tries; it grows with each."""
+"""The pause before the second try; later pauses grow."""
 
 
 class _Failed(Exception):
-    """A try that another one may mend."""
+    """A failed try; another try may succeed."""
 
 
 class Fetcher:
-    """Fetches copies from other nodes; `Node` is given one."""
+    """Downloads copies from other nodes; `Node` calls it."""
 
     def __init__(
         self,
@@ -47,15 +47,15 @@ class Fetcher:
         ca: str | None = None,
         pause: Callable[[float], object] | None = None,
     ) -> None:
-        """`key` is what nodes show each other."""
+        """`key` is the shared secret of the nodes."""
         self._key, self._ca = key, ca
         self._pause = pause or Event().wait
         self.fetched_bytes = 0
         self.repeats = 0
-        """Chunks that were asked for again."""
+        """Chunks that were requested again."""
 
     def __call__(self, source: NodeReport, path: Path) -> None:
-        """Fetch a copy of a node's store into a file. Raises `Overloaded` if it cannot be had."""
+        """Download a copy of a node's store into a file. Raises `Overloaded` if all tries fail."""
         address = parse_address(source.address, token=self._key, ca=self._ca, is_handed_on=True)
         connection = HttpConnection(address, timeout_s=TIMEOUT_S)
         try:
@@ -77,32 +77,32 @@ class Fetcher:
                 )
         except _Failed as error:
             raise Overloaded(
-                f"no copy of node {source.node} at {source.address} could be fetched: {error}"
+                f"no copy of node {source.node} at {source.address} could be downloaded: {error}"
             ) from error
         finally:
             connection.close()
 
-    def _try(self, ask: Callable[[], T]) -> T:
-        for left in reversed(range(TRIES)):
+    def _try(self, request: Callable[[], T]) -> T:
+        for tries_left in reversed(range(TRIES)):
             try:
-                return ask()
+                return request()
             except _Failed:
-                if not left:
+                if not tries_left:
                     raise
                 self.repeats += 1
-                self._pause(PAUSE_S * (TRIES - left))
-        raise AssertionError("it is tried at least once")
+                self._pause(PAUSE_S * (TRIES - tries_left))
+        raise AssertionError("there is at least one try")
 
 
 def _get(connection: HttpConnection, target: str) -> tuple[bytes, str]:
-    """Return the body of an answer, and the digest that came with it."""
+    """Return the body of an answer, and its digest from the header."""
     try:
         answer = connection.ask("GET", target)
     except BrokenHttp as error:
         raise _Failed(str(error)) from error
     if answer.status != 200:
         connection.close()
-        raise _Failed(f"it answers {answer.status}: {answer.excerpt}")
+        raise _Failed(f"the node answers {answer.status}: {answer.excerpt}")
     return answer.body, answer.headers.get(DIGEST_HEADER, "")
 
 
@@ -111,11 +111,11 @@ def _offer(connection: HttpConnection) -> OfferedCopy:
     try:
         return msgspec.json.decode(body, type=OfferedCopy)
     except msgspec.MsgspecError as error:
-        raise _Failed(f"it offers no copy: {error}") from error
+        raise _Failed(f"the node offers no copy: {error}") from error
 
 
 def _chunk(connection: HttpConnection, offer: OfferedCopy, number: int) -> bytes:
     body, digest = _get(connection, f"{PATH}?copy={offer.copy}&chunk={number}")
     if digest_of(body) != digest:
-        raise _Failed(f"chunk {number} did not come as it was sent")
+        raise _Failed(f"chunk {number} was damaged on the way: its digest differs")
     return body

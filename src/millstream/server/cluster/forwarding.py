@@ -1,8 +1,9 @@
-"""Forwarding: commands that this node may not answer, asked of the leading node over its socket.
+"""Forwarding: commands that this node may not answer are sent to the leader over its socket.
 
-A forwarder serves one client, with the client's own token, so that the leading node checks it as its
-own; or this node itself. It follows the leader. A command that was refused, or never sent, is asked
-again of the next leader; one that may have been carried out is `OutcomeUnknown`, as everywhere.
+A forwarder serves a client, or the node itself. It sends the client's own token, so that
+the leader checks the permissions. It follows changes of the leader. A command that was refused, or
+never sent, is sent again to the next leader. A command that may have been executed is
+`OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ from millstream.wire import commands as wire
 T = TypeVar("T")
 
 CONNECT_S = 2.0
-"""For one attempt to reach the leading node."""
+"""The timeout of one attempt to connect to the leader."""
 
 
 class NodeRequest(LoopRequest):
-    """A command of this node itself: it may be one that no client may ask for."""
+    """A command of the node itself; commands that are forbidden to clients are allowed."""
 
     __slots__ = ()
 
     def encode(self, command: Command[Any]) -> Raw:
-        """Without the check of what clients may ask."""
+        """Encode the command without the check for clients."""
         return wire.encode_internal(command)
 
 
 class Forwarder:
-    """One way to whatever node leads; belongs to the event loop."""
+    """Sends commands to the current leader. Belongs to the event loop."""
 
     def __init__(self, seat: Seat, credential: str, *, is_node: bool = False) -> None:
         self._seat = seat
@@ -56,17 +57,18 @@ class Forwarder:
         self._opening = asyncio.Lock()
 
     async def ask(self, command: Command[Any]) -> Raw:
-        """The leading node's answer. Raises `NotLeader` if there is none, or this node leads now."""
+        """Return the leader's answer. Raises `NotLeader` if no node leads, or this node leads
+        now."""
         seat, loop = self._seat, asyncio.get_running_loop()
         until_s = loop.time() + FORWARD_S
         while True:
             try:
                 client = await self._connected(until_s)
-                found = await self._answer(client, command)
+                answer = await self._answer(client, command)
                 seat.handed_on += 1
-                return found
+                return answer
             except (CannotOpen, NotLeader, Interrupted):
-                pass  # nothing was done
+                pass  # nothing was executed: try the next leader
             except OutcomeUnknown:
                 if not _may_be_asked_again(command):
                     raise
@@ -76,9 +78,9 @@ class Forwarder:
             seat.look()
 
     async def _connected(self, until_s: float) -> LoopClient:
-        """The client to the node that leads now, or will soon.
+        """Return the connection to the leader; wait for an election, but not longer than `until_s`.
 
-        Requests get it in the order in which they came, also if they came while no node led.
+        The lock keeps requests in their order of arrival, also while no node leads.
         """
         seat, loop = self._seat, asyncio.get_running_loop()
         async with self._opening:
@@ -92,30 +94,35 @@ class Forwarder:
                 seat.look()
 
     async def _open(self) -> LoopClient:
-        """The client to the node that leads now. Raises `NotLeader` if none is known."""
-        where = self._seat.leader_address
-        if not where:
+        """Return the connection to the current leader. Raises `NotLeader` if no leader is known."""
+        leader_address = self._seat.leader_address
+        if not leader_address:
             raise self._seat.not_leader()
-        if self._client is None or self._to != where or not self._client.is_open:
+        if self._client is None or self._to != leader_address or not self._client.is_open:
             self.close()
             self._client = await LoopClient.open(
-                Nodes([self._address(where)]), Patience(connect_timeout_s=CONNECT_S, retry_for_s=0)
+                Nodes([self._address(leader_address)]),
+                Patience(connect_timeout_s=CONNECT_S, retry_for_s=0),
             )
-            self._to = where
+            self._to = leader_address
         return self._client
 
-    def _address(self, where: str) -> Address:
-        return parse_address(where, token=self._credential, ca=self._seat.ca, is_handed_on=True)
+    def _address(self, text: str) -> Address:
+        return parse_address(text, token=self._credential, ca=self._seat.ca, is_handed_on=True)
 
     async def _answer(self, client: LoopClient, command: Command[Any]) -> Raw:
-        """Ask; but a leader that was replaced meanwhile may never answer."""
+        """Send a command, and hang up if another node leads before the answer arrives.
+
+        A leader that was replaced may never answer. Hanging up makes the outcome unknown, which is
+        true: the old leader may have committed the command before.
+        """
         request = self._request(command)
         client.ask(request)
         while not request.future.done():
             change = asyncio.ensure_future(self._seat.changed(FORWARD_S))
-            parts: list[asyncio.Future[Any]] = [request.future, change]
+            awaited: list[asyncio.Future[Any]] = [request.future, change]
             try:
-                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 change.cancel()
             if not request.future.done() and self._seat.leader_address != self._to:
@@ -123,59 +130,61 @@ class Forwarder:
         return request.future.result()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._client is not None:
             self._client.leave("the client has left")
             self._client = None
 
 
 def _may_be_asked_again(command: Command[Any]) -> bool:
-    """Whether a repeat does no harm: what a claim took comes again when its lease ends."""
+    """Whether a repeat does no harm.
+
+    Claims may be repeated: messages of a lost claim are claimed again when their leases end.
+    """
     return is_repeatable(command) or (isinstance(command, ClaimMessages) and not command.pop)
 
 
 class NodeSession(AsyncEmbeddedSession):
-    """The session of a node's own parts: what they write goes to the leading node, under its name."""
+    """The session of a node's own parts: the leader executes their writes, for this node."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._seat: Seat | None = None
-        self._own: Forwarder | None = None
+        self._forwarder: Forwarder | None = None
 
     def sit(self, seat: Seat) -> None:
-        """From here on the store is a node's."""
-        self._seat, self._own = seat, Forwarder(seat, seat.key, is_node=True)
+        """Make this the session of a cluster's node."""
+        self._seat, self._forwarder = seat, Forwarder(seat, seat.key, is_node=True)
 
     async def execute(self, command: Command[T], turns: ClientTurns | None = None) -> T:
-        """As of any session; on a node that does not lead, the leading one carries out what writes."""
-        seat, own = self._seat, self._own
-        while seat is not None and own is not None and command.writes and not seat.leads:
+        """Execute a command here; on a follower, the leader executes commands that write."""
+        seat, forwarder = self._seat, self._forwarder
+        while seat is not None and forwarder is not None and command.writes and not seat.leads:
             try:
-                answer, sequence = wire.decode_placed(await own.ask(command))
+                answer, sequence = wire.decode_placed(await forwarder.ask(command))
             except NotLeader:
                 if not seat.leads:
                     raise
                 continue
-            if not isinstance(
-                command, Broadcast
-            ):  # its sender has the offsets, and waits for no row
+            # The sender of a broadcast has its offsets from the answer, and reads no row.
+            if not isinstance(command, Broadcast):
                 await seat.reach(sequence)
             return result_of(command, answer)
         return await self.execute_here(command, turns)
 
     def begin(self, command: Operation[T]) -> asyncio.Future[T]:
-        """As of any session; on a node that does not lead, it is handed on."""
+        """Begin an operation here; on a follower, the leader executes it."""
         if self._seat is None or self._seat.leads:
             return super().begin(command)
         return asyncio.ensure_future(self.execute(command))
 
     async def catch_up(self) -> None:
-        """Have all that the leading node has by now; a node that leads has it."""
-        seat, own = self._seat, self._own
-        if seat is None or own is None or seat.leads:
+        """Wait until this node has applied all that the leader has committed by now."""
+        seat, forwarder = self._seat, self._forwarder
+        if seat is None or forwarder is None or seat.leads:
             return
         try:
-            _, sequence = wire.decode_placed(await own.ask(GetBounds("")))
+            _, sequence = wire.decode_placed(await forwarder.ask(GetBounds("")))
         except NotLeader:
             if not seat.leads:
                 raise
@@ -183,7 +192,10 @@ class NodeSession(AsyncEmbeddedSession):
         await seat.reach(sequence)
 
     async def execute_for_node(self, command: Command[Any]) -> tuple[Any, int]:
-        """Answer another node, and say up to which entry it must have come to see what was done."""
+        """Answer another node, with the entry up to which that node must apply the shared log.
+
+        After this entry the other node's own store shows the effect of the command.
+        """
         assert self._seat is not None
         answer = await self.execute_here(command)
         return answer, self._seat.sequence()
@@ -193,7 +205,7 @@ class NodeSession(AsyncEmbeddedSession):
         return await super().execute(command, turns)
 
     async def close(self) -> None:
-        """Hang up, and close the store."""
-        if self._own is not None:
-            self._own.close()
+        """Close the connection to the leader, and the store."""
+        if self._forwarder is not None:
+            self._forwarder.close()
         await super().close()

@@ -1,7 +1,7 @@
-"""A server of a pair: a primary that gives what it wrote, or a standby that takes it.
+"""A server of a pair: a primary that ships its entries, or a standby that applies them.
 
-A standby that was promoted tells the former primary so for as long as it takes: that one stops when it
-hears of it, and is refused when it is started again.
+A promoted standby notifies the former primary until that one answers. The former primary then
+stops, and is refused when it starts again.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ MSGPACK = "application/msgpack"
 ASK_S = 10.0
 WAIT_S_MAX = 5.0
 TELL_S = 1.0
-"""How often a promoted node tries to tell the former primary."""
+"""The interval in which a promoted node tries to notify the former primary."""
 
 _logger = logging.getLogger("millstream.cluster")
-_given = msgspec.msgpack.Decoder(EntriesGiven)
+_entries_answer = msgspec.msgpack.Decoder(EntriesGiven)
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Pairing:
-    """One server of a pair; made before the server, which makes its node by it."""
+    """One server of a pair. It exists before the server and makes the server's node."""
 
     def __init__(
         self,
@@ -71,9 +71,10 @@ class Pairing:
         clock: Clock | None = None,
         settings: NodeSettings | None = None,
     ) -> None:
-        """`standby_of` is the primary's address; empty for a primary. `key` is what both show.
+        """`standby_of` is the primary's address; empty for a primary. Both servers have the same
+        `key`.
 
-        `address` is where other servers reach this one, if not as it knows itself.
+        `address` is the address for other servers, if it differs from the server's own address.
         """
         self.key = key
         self._file, self._name, self.ca = file, name, ca
@@ -81,7 +82,7 @@ class Pairing:
         self._file_mode, self._clock = file_mode, clock or SystemClock()
         self._settings = settings
         self._log: OwnLog | None = None
-        """The log of a node that leads."""
+        """The log of a node that leads; None for a standby."""
         self._channel = LocalReportChannel(self._clock.seconds)
         self._node: Node | None = None
         self._over = threading.Event()
@@ -89,17 +90,18 @@ class Pairing:
 
     @property
     def primary(self) -> str:
-        """Where a standby's primary is; empty for a node that was never one, or was promoted."""
+        """The address of a standby's primary; empty for a primary, also for a promoted one."""
         return "" if self._log is not None else self._of
 
     @property
     def node(self) -> Node:
-        """The node, once there is one."""
+        """The node; `make_node` creates it."""
         assert self._node is not None, "a pairing has a node once its server runs"
         return self._node
 
     def make_node(self, url: str) -> Node:
-        """The node of a server at an address. Raises `CannotOpen` if it was superseded."""
+        """Create the node of a server. Raises `CannotOpen` if another node was promoted in its
+        place."""
         check_not_superseded(self._file)
         engine = open_engine(self._file, clock=self._clock, file_mode=self._file_mode)
         if self._of and not self._mark.exists():
@@ -133,30 +135,32 @@ class Pairing:
         )
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Stop to notify the former primary."""
         self._over.set()
         if self._telling is not None:
             self._telling.join()
 
-    # A primary gives.
+    # The primary ships entries.
 
-    async def give(self, taken: EntriesAsked) -> EntriesGiven:
-        """Entries that this node has on disk, for its standby; waits for some."""
-        return await asyncio.to_thread(self._give, taken)
+    async def give(self, request: EntriesAsked) -> EntriesGiven:
+        """Return durable entries for the standby; wait if there are none yet."""
+        return await asyncio.to_thread(self._give, request)
 
-    def _give(self, taken: EntriesAsked) -> EntriesGiven:
+    def _give(self, request: EntriesAsked) -> EntriesGiven:
         log, member = self._log, self.node.member
         if log is None:
             raise Conflict(f"node {self._name} is a standby itself: follow its primary")
-        self._channel.post(taken.standby)
-        wait_s = min(taken.wait_s, WAIT_S_MAX)
+        self._channel.post(request.standby)
+        wait_s = min(request.wait_s, WAIT_S_MAX)
         with member.changed:
-            member.changed.wait_for(lambda: member.noted.sequence > taken.after, wait_s)
+            member.changed.wait_for(lambda: member.noted.sequence > request.after, wait_s)
+        # Ship only entries that this node has noted as durable: a standby must never be ahead of
+        # the file of its primary.
         noted = member.noted.sequence
         try:
-            found = log.read(taken.after, bytes_max=taken.bytes_max, timeout_s=0)
+            log_entries = log.read(request.after, bytes_max=request.bytes_max, timeout_s=0)
         except Gone:
-            found = []
+            log_entries = []
         report = NodeReport(
             self._name,
             self.node.address,
@@ -167,17 +171,18 @@ class Pairing:
             version=__version__,
         )
         first = log.held(timeout_s=0).first
-        return EntriesGiven(report, first, [(at, data) for at, data in found if at <= noted])
+        shipped = [(sequence, data) for sequence, data in log_entries if sequence <= noted]
+        return EntriesGiven(report, first, shipped)
 
     def supersede(self, by: Superseded) -> None:
-        """A standby was promoted in the place of this node: stop, and say what it does not have.
+        """Stop this primary, because its standby was promoted; note the entries the standby lacks.
 
-        Raises `Conflict` if this node was promoted later than that: then the other one has to stop.
+        Raises `Conflict` if this node was promoted later: then the other node must stop.
         """
-        if (own := self._promoted()) is not None and own.epoch > by.epoch:
+        if (promotion := self._promoted()) is not None and promotion.epoch > by.epoch:
             raise Conflict(
-                f"node {self._name} was promoted in epoch {own.epoch}, and {by.node} before that, "
-                f"in epoch {by.epoch}: {by.node} is the one that has to stop"
+                f"node {self._name} was promoted in epoch {promotion.epoch}, after {by.node} in "
+                f"epoch {by.epoch}: {by.node} must stop"
             )
         member = self.node.member
         with member.turn:
@@ -185,51 +190,56 @@ class Pairing:
             member.halt(reason)
         _logger.error("superseded", extra={"by": by.address, "reason": reason})
 
-    # A standby takes, and is promoted.
+    # The standby applies entries, and is promoted.
 
-    def _ask(self, taken: EntriesAsked) -> EntriesGiven:
+    def _ask(self, request: EntriesAsked) -> EntriesGiven:
         try:
-            return _given.decode(self._post(ENTRIES, _encode(taken), ASK_S + taken.wait_s))
+            body = self._post(ENTRIES, _encode(request), ASK_S + request.wait_s)
+            return _entries_answer.decode(body)
         except msgspec.MsgspecError as error:
-            raise Unreachable(f"{self._of} gives no entries: {error}") from error
+            raise Unreachable(f"{self._of} sends no entries: {error}") from error
 
     def _fetch(self, source: NodeReport, path: Path) -> None:
-        """A copy of the primary, by the address that this node was told."""
+        """Download a copy of the primary.
+
+        The configured address is used: the primary's own address may not be reachable from here.
+        """
         Fetcher(self.key, ca=self.ca)(msgspec.structs.replace(source, address=self._of), path)
 
     async def promote(self) -> NodeState:
-        """Make this standby the primary. Raises `Conflict` if it is none, or has no rows."""
+        """Promote this standby. Raises `Conflict` if it is no standby, or has no rows."""
         return await asyncio.to_thread(self._promote)
 
     def _promote(self) -> NodeState:
         if self._log is not None or not self._of:
-            raise Conflict(f"node {self._name} is no standby: nothing is to be promoted")
-        made: list[OwnLog] = []
+            raise Conflict(f"node {self._name} is not a standby: there is nothing to promote")
+        logs: list[OwnLog] = []
 
         def make(before: entries.Position, last: int) -> OwnLog:
-            """The log that it leads; what is written there must survive, so the mark comes first."""
-            made.append(OwnLog(last))
+            """Create the new primary's log. The mark is written first: it must survive a crash."""
+            logs.append(OwnLog(last))
             self._note_promoted(before)
-            return made[0]
+            return logs[0]
 
         try:
             self.node.promote(make, self._channel)
         except BaseException:
-            if made:
+            if logs:
                 self._mark.unlink(missing_ok=True)
             raise
-        self._log = made[0]
+        self._log = logs[0]
         self._tell_former()
         return self.node.state()
 
     def _note_promoted(self, before: entries.Position) -> None:
-        """Keep on disk that this node is a primary now, and up to where it had the former one's."""
+        """Note on disk that this node is a primary, and the last entry of the former primary it
+        has."""
         mark = Superseded(self._name, self.node.address, before.epoch + 1, before.sequence)
         write_mark(self._mark, mark)
         _logger.warning("promoted", extra={"epoch": mark.epoch, "sequence": mark.sequence})
 
     def _promoted(self) -> Superseded | None:
-        """When this node was promoted, if it was."""
+        """Return the mark of this node's promotion, or None."""
         if not self._mark.exists():
             return None
         return msgspec.json.decode(self._mark.read_bytes(), type=Superseded)
@@ -239,7 +249,7 @@ class Pairing:
         return self._file.with_name(f"{self._file.name}.promoted")
 
     def _tell_former(self) -> None:
-        """Tell the former primary, once it can be reached, that it is one no more."""
+        """Notify the former primary, as soon as it can be reached, that it must stop."""
         self._telling = threading.Thread(target=self._tell, name="millstream-tell", daemon=True)
         self._telling.start()
 

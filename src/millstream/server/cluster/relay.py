@@ -1,8 +1,8 @@
-"""The relay: requests over HTTP that this node may not answer, handed on to the leading node.
+"""The relay: HTTP requests that this node may not answer are passed to the leader.
 
-Bodies and answers are streamed through, so that staged parts and long answers need no memory here.
-The request carries the client's own token or ticket. It goes one hop and no further: a node that is
-handed a request and does not lead refuses it.
+Bodies and answers are streamed, so that staged parts and long answers take no memory here. The
+request carries the client's own token or ticket. It is passed on once only: a node that gets such a
+request and does not lead refuses it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from millstream.server.problems import respond
 CONNECT_S = 2.0
 
 SAFE = ("GET", "HEAD")
-"""Methods that change nothing: they may be asked again."""
+"""Methods without side effects: a request may be repeated."""
 
 OWN = frozenset({"health", "metrics", "live", "cluster", "openapi.json", "docs", "web", "demo", ""})
-"""The first parts of paths that are about this node; or about nothing that another would know."""
+"""First path segments of requests that every node answers itself."""
 
 _DROPPED = frozenset(
     (
@@ -34,7 +34,7 @@ _DROPPED = frozenset(
         *(b"proxy-connection", b"proxy-authorization", b"x-request-id", HOP_HEADER.encode()),
     )
 )
-"""Headers that are about one connection; and those by which this node has already judged."""
+"""Headers of a single connection, and headers that this node has checked already."""
 
 _DROPPED_OF_ANSWERS = frozenset(
     (b"connection", b"keep-alive", b"transfer-encoding", b"trailer", b"date", b"x-request-id")
@@ -42,39 +42,39 @@ _DROPPED_OF_ANSWERS = frozenset(
 
 
 def is_own(scope: Scope) -> bool:
-    """Whether a request is about this node itself, or listens to a room here."""
-    sent: bytes = scope.get("raw_path") or scope["path"].encode()
-    first = sent[1:].partition(b"/")[0].decode("latin-1")
+    """Whether this node answers a request itself: about the node, or a listener of a room."""
+    path: bytes = scope.get("raw_path") or scope["path"].encode()
+    first = path[1:].partition(b"/")[0].decode("latin-1")
     if first == "rooms":
-        return scope["method"] in SAFE and sent.count(b"/") == 2
+        return scope["method"] in SAFE and path.count(b"/") == 2
     return first in OWN or first.startswith("millstream.")
 
 
 class Relay:
-    """Hands requests on; belongs to one event loop."""
+    """Passes requests to the leader. Belongs to one event loop."""
 
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
         self._connections = LoopConnections()
 
     def takes(self, scope: Scope, asker: Asker) -> bool:
-        """Whether the leading node has to answer a request."""
+        """Whether the leader must answer a request."""
         if scope["type"] != "http" or self._seat.leads or is_own(scope):
             return False
         return not (scope["method"] in SAFE and self._seat.reads(asker.read_level))
 
     async def hand_on(self, scope: Scope, receive: Receive, send: Send, asker: Asker) -> bool:
-        """Have the leading node answer; False if this node leads by now and must answer itself."""
+        """Let the leader answer; False if this node leads by now and must answer itself."""
         seat, loop = self._seat, asyncio.get_running_loop()
         until_s = loop.time() + FORWARD_S
         while not seat.leads:
-            where = seat.leader_address
-            if asker.is_handed_on or (not where and loop.time() >= until_s):
+            leader = seat.leader_address
+            if asker.is_handed_on or (not leader and loop.time() >= until_s):
                 await _refuse(seat.not_leader(), scope, receive, send)
                 return True
-            if where:
+            if leader:
                 address = parse_address(
-                    where, token=asker.credential, ca=seat.ca, is_handed_on=True
+                    leader, token=asker.credential, ca=seat.ca, is_handed_on=True
                 )
                 exchange = await self._open(address)
                 if exchange is not None:
@@ -95,9 +95,11 @@ class Relay:
             return None
 
     async def _carry(self, passage: _Passage) -> bool:
-        """Stream a request and its answer; what broke before its answer is told apart.
+        """Stream a request and its answer.
 
-        False if another node leads by now, and the request may be asked again there.
+        Returns False if another node leads by now and the request may be sent there. If the
+        connection breaks before the answer, a request without side effects is repeated; the outcome
+        of another request is unknown, and the client is told so.
         """
         try:
             try:
@@ -117,13 +119,13 @@ class Relay:
                     raise
         except BrokenHttp as error:
             if passage.is_answered:
-                raise  # the client sees an answer that ends too early
+                raise  # the client sees a truncated answer
             unknown = OutcomeUnknown(
-                f"the leading node {passage.address.shown} was lost while it carried this out "
-                f"({error}): it may have been done, or not. Look before you repeat it"
+                f"the connection to the leader {passage.address.shown} was lost during this request "
+                f"({error}): it may have been executed or not. Check before you repeat it"
             )
-            found = self._seat.not_leader() if passage.method in SAFE else unknown
-            await _refuse(found, passage.scope, passage.receive, passage.send)
+            problem = self._seat.not_leader() if passage.method in SAFE else unknown
+            await _refuse(problem, passage.scope, passage.receive, passage.send)
         finally:
             if passage.has_left:
                 passage.exchange.cut()
@@ -132,7 +134,8 @@ class Relay:
         return True
 
     async def _run(self, passage: _Passage) -> None:
-        """Run a passage; a leader that was replaced before it answered may never answer."""
+        """Stream a passage; stop if the leader is replaced before it answers, since it may never
+        answer."""
         seat = self._seat
         running = asyncio.ensure_future(passage.run())
         try:
@@ -149,16 +152,16 @@ class Relay:
             await asyncio.gather(running, return_exceptions=True)
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._connections.close()
 
 
 class _Replaced(BrokenHttp):
-    """Another node has begun to lead before the asked one has answered."""
+    """Another node leads before the former leader has answered."""
 
 
 class _Passage:
-    """One request on its way through."""
+    """A request on its way to the leader."""
 
     def __init__(
         self, address: Address, exchange: LoopExchange, scope: Scope, receive: Receive, send: Send
@@ -167,25 +170,25 @@ class _Passage:
         self.scope, self.receive, self.send = scope, receive, send
         self.method: str = scope["method"]
         self.is_answered = False
-        """Whether the answer has begun."""
+        """Whether the answer has started."""
         self.has_left = False
-        """Whether the client has gone, or its body was not sent to the end."""
+        """Whether the client disconnected, or its body was not sent completely."""
 
     async def run(self) -> None:
-        """Send the request, and give back the answer as it comes."""
-        self.has_left = True  # until all of it has passed
+        """Send the request, and stream the answer back."""
+        self.has_left = True  # until the complete answer has passed
         await self.exchange.begin(self.method, _target(self.scope), _head(self.scope, self.address))
         sending = asyncio.ensure_future(self._send_body())
         answering = asyncio.ensure_future(self._answer())
         try:
             await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
             if not answering.done() and (error := sending.exception()) is not None:
-                # The leading node may have refused, and said why, before it hung up.
+                # The leader may have refused the body, and explained why, before it hung up.
                 done, _ = await asyncio.wait([answering], timeout=AGAIN_S)
                 if not done:
                     raise error
             if not answering.done():
-                return  # the client has left
+                return  # the client has disconnected
             await answering
             self.has_left = False
         finally:
@@ -194,7 +197,7 @@ class _Passage:
             await asyncio.gather(sending, answering, return_exceptions=True)
 
     async def _send_body(self) -> None:
-        """Until the client leaves: a body may be followed by nothing else."""
+        """Send the body, then wait for the client to disconnect."""
         has_body = _has_body(self.scope)
         while True:
             message = await self.receive()
@@ -208,8 +211,8 @@ class _Passage:
     async def _answer(self) -> None:
         status, headers = await self.exchange.head()
         self.is_answered = True
-        kept = [one for one in headers if one[0] not in _DROPPED_OF_ANSWERS]
-        await self.send({"type": "http.response.start", "status": status, "headers": kept})
+        passed = [header for header in headers if header[0] not in _DROPPED_OF_ANSWERS]
+        await self.send({"type": "http.response.start", "status": status, "headers": passed})
         async for piece in self.exchange.body():
             await self.send({"type": "http.response.body", "body": piece, "more_body": True})
         await self.send({"type": "http.response.body", "body": b""})
@@ -222,22 +225,26 @@ def _target(scope: Scope) -> bytes:
 
 
 def _has_body(scope: Scope) -> bool:
-    given = dict(scope["headers"])
-    return b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
+    headers = dict(scope["headers"])
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
 
 def _head(scope: Scope, address: Address) -> list[Header]:
-    given: list[Header] = scope["headers"]
-    kept = [one for one in given if one[0] not in _DROPPED and not one[0].startswith(b"sec-fetch-")]
-    kept.append((b"host", address.host_header.encode()))
-    kept += [(name.lower().encode(), text.encode()) for name, text in address.headers().items()]
-    kept.append((b"x-request-id", scope["state"]["request_id"].encode()))
-    lengths = [one for one in given if one[0] == b"content-length"]
+    received: list[Header] = scope["headers"]
+    sent = [
+        header
+        for header in received
+        if header[0] not in _DROPPED and not header[0].startswith(b"sec-fetch-")
+    ]
+    sent.append((b"host", address.host_header.encode()))
+    sent += [(name.lower().encode(), text.encode()) for name, text in address.headers().items()]
+    sent.append((b"x-request-id", scope["state"]["request_id"].encode()))
+    lengths = [header for header in received if header[0] == b"content-length"]
     if lengths:
-        kept += lengths[:1]
+        sent += lengths[:1]
     elif _has_body(scope):
-        kept.append((b"transfer-encoding", b"chunked"))
-    return kept
+        sent.append((b"transfer-encoding", b"chunked"))
+    return sent
 
 
 async def _refuse(error: MillstreamError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,7 +1,7 @@
-"""The seat: a server's place in its cluster, as its event loop sees it.
+"""The seat: the role of this server in its cluster, as seen by its event loop.
 
-It knows whether this node leads and where the leading one is, tells coroutines when that changes, and
-proves for strong reads that this node still leads: one proof for all reads that wait for it.
+The seat knows whether this node leads and the leader's address, and wakes coroutines when either
+changes. For strong reads the seat proves that this node still leads; waiting reads share a proof.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from millstream.command import Command, waits
 from millstream.errors import MillstreamError, NotLeader
 
 BARRIER_S = ELECTION_S
-"""How long a strong read waits for the proof that this node leads."""
+"""How long a strong read waits for the proof of leadership."""
 
 FORWARD_S = ELECTION_S
-"""How long a request waits for a leading node, while there is none."""
+"""How long a request waits for a leader during an election."""
 
 REACH_S = ELECTION_S
-"""How long a node may take to apply what the leading one has."""
+"""How long a follower may take to apply the leader's entries."""
 
 AGAIN_S = 0.05
-"""How long it is waited before a leading node that did not answer is asked again."""
+"""The pause before a leader that did not answer is asked again."""
 
 
 KEY_OF_THIS_MACHINE = "nodes-of-this-machine"
-"""What nodes show each other on loopback without tokens: it keeps no client out."""
+"""The key of nodes on loopback without tokens; it keeps no client out."""
 
 
 class SeatNode(Protocol):
-    """What a seat asks of its node; any thread may."""
+    """The node's interface for its seat. Methods are thread-safe."""
 
     name: str
     address: str
     on_change: Callable[[NodeState], None] | None
 
     def state(self) -> NodeState:
-        """How it stands now."""
+        """Return the current status."""
 
     def reports(self) -> dict[str, tuple[NodeReport, float]]:
-        """What it has heard of all nodes, and how many seconds ago."""
+        """Return the last report of every node, with its age in seconds."""
 
     def barrier(self, timeout_s: float) -> None:
-        """Return once it is known to have led after the call began; blocks."""
+        """Return when the node is known to have led after the call began; blocks."""
 
     def wait_applied(self, sequence: int, timeout_s: float) -> None:
-        """Return once it has applied an entry; blocks. `Overloaded` if that takes too long."""
+        """Return when an entry is applied; blocks. Raises `Overloaded` after the timeout."""
 
 
 class ServedNode(SeatNode, Protocol):
-    """What a server asks of the node that it is; `cluster.node.Node` has it."""
+    """The node's interface for its server; implemented by `cluster.node.Node`."""
 
     @property
     def engine(self) -> Any:
@@ -66,49 +66,49 @@ class ServedNode(SeatNode, Protocol):
 
     @property
     def clock(self) -> Any:
-        """The clock that the store is opened with."""
+        """The clock of the store."""
 
     def start(self) -> None:
         """Join the cluster."""
 
     def wait_readable(self, timeout_s: float) -> None:
-        """Return once a store can be opened; `NoQuorum` if that takes too long."""
+        """Return when the store can be opened. Raises `NoQuorum` after the timeout."""
 
     def hurry(self) -> None:
-        """Have commits that wait for a quorum fail at once: the store is about to be closed."""
+        """Fail all commits that wait for a quorum: the store is about to close."""
 
     def stop(self) -> None:
-        """Leave the cluster; the store was closed. A second call does nothing."""
+        """Leave the cluster, after the store was closed. A second call does nothing."""
 
 
 class Asker(Struct, frozen=True):
-    """A client of this node: what it shows, and what it wants of reads."""
+    """The credential and the read level of a client."""
 
     credential: str = ""
-    """Its token or ticket, for the leading node to check as well."""
+    """The token or ticket, which the leader checks, too."""
     read_level: ReadLevel = STRONG
     is_handed_on: bool = False
-    """Whether another node handed this on: then it goes no further."""
+    """Whether a node has passed the request on; a request is passed on once only."""
 
 
 ALONE = Asker()
-"""A client of a server that is no node."""
+"""A client of a server that is not a node."""
 
 
 class Seat:
-    """One node's place; belongs to the event loop in which it was made."""
+    """The role of one node. Belongs to the event loop that created it."""
 
     def __init__(
         self, node: SeatNode, *, leads: Callable[[], bool], key: str, ca: str = ""
     ) -> None:
-        """`leads` is the cheap question; `key` is what nodes show each other."""
+        """`leads` is a cheap test without a proof. `key` is the shared secret of the nodes."""
         self.node = node
         self.key = key
         self.ca = ca or None
         self.handed_on = 0
-        """Requests and commands that the leading node answered for this one."""
+        """Requests and commands that the leader answered for this node."""
         self.primary = ""
-        """Of a standby: where it was told that its primary is."""
+        """For a standby: the configured address of its primary."""
         self._leads = leads
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
@@ -116,42 +116,42 @@ class Seat:
         self._next_proof: asyncio.Task[None] | None = None
         node.on_change = self._on_change
         self.stance = node.state()
-        """How the node stood when its role, the leader or the epoch last changed."""
+        """The status at the last change of role, leader or epoch."""
 
     @property
     def leads(self) -> bool:
-        """Whether this node leads, as far as it knows."""
+        """Whether this node leads, without a proof."""
         return self._leads()
 
     @property
     def leader_address(self) -> str:
-        """Where the leading node is, if it is another one and known; else empty."""
-        found = self.primary or self.stance.leader_address or ""
-        return "" if found == self.node.address else found
+        """The leader's address; empty if this node leads, or no leader is known."""
+        address = self.primary or self.stance.leader_address or ""
+        return "" if address == self.node.address else address
 
     def is_node(self, credential: str) -> bool:
         """Whether a request was sent by a node of this cluster."""
         return bool(self.key) and hmac.compare_digest(credential.encode(), self.key.encode())
 
     def not_leader(self) -> NotLeader:
-        """What a request gets that this node may not hand on, or could not."""
-        where, stance = self.leader_address, self.stance
+        """Return the error for a request that this node may not, or could not, pass on."""
+        leader, stance = self.leader_address, self.stance
         why = f"has halted ({stance.reason})" if stance.role == "halted" else "does not lead"
         return NotLeader(
             f"node {self.node.name} {why}, and nothing was done; "
-            + (f"{where} does: ask there" if where else "no node is known to lead: ask again"),
-            leader=where or None,
+            + (f"the leader is {leader}: ask there" if leader else "no leader is known: ask again"),
+            leader=leader or None,
             epoch=stance.epoch,
         )
 
-    # Who answers.
+    # Which node answers.
 
     def answers(self, command: Command[Any], level: ReadLevel) -> bool:
-        """Whether this node answers a command itself, rather than the leading one."""
+        """Whether this node answers a command itself, and not the leader."""
         return self.leads or (not command.writes and self.reads(level))
 
     def reads(self, level: ReadLevel) -> bool:
-        """Whether reads of a level may be answered from what this node has."""
+        """Whether this node may answer reads of a level from its own store."""
         if level.kind == "strong" or self.stance.role == "joining":
             return False
         if level.kind == "eventual":
@@ -159,9 +159,9 @@ class Seat:
         return self.stance.role != "halted" and self._is_within(level.lag_s_max)
 
     async def freshen(self, command: Command[Any], level: ReadLevel) -> None:
-        """On the leading node, before a read: prove that it still leads, if the level wants that.
+        """Prove the leadership of this node, if the level of a read requires a proof.
 
-        A read that waits needs no proof: what it waits for is true once it is seen.
+        A read that waits needs no proof: it returns committed events only.
         """
         if command.writes or level.kind == "eventual" or waits(command):
             return
@@ -173,14 +173,19 @@ class Seat:
         return stance.lag == 0 and stance.progress_age_s <= lag_s_max
 
     async def prove(self) -> None:
-        """Know that this node leads, as of a moment after the call. Raises `NotLeader`, `NoQuorum`."""
+        """Prove that this node leads, at a time after the call. Raises `NotLeader` or `NoQuorum`.
+
+        A proof that runs already may have started before the call, so this call needs the next one.
+        Later calls share the next proof: the number of proofs does not grow with the number of
+        reads.
+        """
         if self._next_proof is None:
             self._next_proof = self._loop.create_task(self._run_proof(self._proof))
             self._next_proof.add_done_callback(_looked_at)
         await asyncio.shield(self._next_proof)
 
     def sequence(self) -> int:
-        """The last entry that this node has applied."""
+        """Return the last entry that this node has applied."""
         return self.node.state().sequence
 
     async def reach(self, sequence: int) -> None:
@@ -189,7 +194,7 @@ class Seat:
             await asyncio.to_thread(self.node.wait_applied, sequence, REACH_S)
 
     async def _run_proof(self, before: asyncio.Task[None] | None) -> None:
-        """One barrier for all that came while the one before ran."""
+        """Run a barrier for all reads that arrived while the last barrier ran."""
         if before is not None and not before.done():
             await asyncio.wait([before])
         self._proof, self._next_proof = self._next_proof, None
@@ -198,7 +203,7 @@ class Seat:
     # Changes.
 
     async def changed(self, timeout_s: float) -> None:
-        """Wait until the role, the leader or the epoch changes, but not for long."""
+        """Wait until the role, the leader or the epoch changes, or until the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
@@ -206,7 +211,7 @@ class Seat:
             pass
 
     def _on_change(self, stance: NodeState) -> None:
-        """Called by the node's own thread."""
+        """Pass a change from the node's thread to the event loop."""
         try:
             self._loop.call_soon_threadsafe(self._note, stance)
         except RuntimeError:
@@ -218,15 +223,15 @@ class Seat:
         self._changed = asyncio.Event()
 
     def look(self) -> None:
-        """Ask the node anew how it stands: it may know of a leader by now."""
+        """Read the node's status again: it may know a leader by now."""
         self.stance = self.node.state()
 
     def close(self) -> None:
-        """Hear no more of the node."""
+        """Ignore further changes of the node."""
         self.node.on_change = None
 
 
 def _looked_at(task: asyncio.Task[None]) -> None:
-    """A proof that fails after its readers have gone is nobody's concern."""
+    """Read the error of a proof whose readers have gone, so that asyncio does not log it."""
     if not task.cancelled() and isinstance(error := task.exception(), Exception):
         assert isinstance(error, MillstreamError | RuntimeError), error

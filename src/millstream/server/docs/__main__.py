@@ -1,4 +1,4 @@
-"""Prints the OpenAPI document: `python -m millstream.server.docs > openapi.json`."""
+"""Print the OpenAPI document: `python -m millstream.server.docs > openapi.json`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from millstream.server.docs import openapi
 from millstream.server.docs.endpoints import ENDPOINTS
 
-made = msgspec.json.encode(openapi.document(ENDPOINTS))
-sys.stdout.buffer.write(msgspec.json.format(made, indent=1) + b"\n")
+document = msgspec.json.encode(openapi.document(ENDPOINTS))
+sys.stdout.buffer.write(msgspec.json.format(document, indent=1) + b"\n")
 sys.stdout.flush()
-os._exit(0)  # see `endpoints`: the interpreter's last collection may crash
+os._exit(0)  # see `endpoints`: the interpreter's last garbage collection may crash

@@ -1,8 +1,8 @@
-"""Where the document and its page are found, and everything that they describe.
+"""The endpoints of the OpenAPI document and the API page, and the table of all endpoints.
 
-The document is made by a process of its own, once, when it is first asked for: msgspec, having made
-schemas of many types, sometimes crashes the interpreter's last collection, and that process leaves
-without one.
+A child process makes the document, once, at the first request. After making schemas of many types,
+msgspec sometimes crashes the interpreter's last garbage collection; the child process exits without
+that collection.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from millstream.server.rest.endpoint import JSON, Endpoints
 from millstream.server.rest.routing import Paths
 
 PAGE = "api/index.html"
-"""The page that shows the document: the same for every client; it asks for the document itself."""
+"""The API page: the same for every client; it loads the document by itself."""
 
 
 def routes(core: Core) -> list[Paths]:
-    """Everything that REST answers, the document included."""
+    """Return the routes of all REST endpoints, including the document's."""
     return [Paths(core, ENDPOINTS)]
 
 
 @cache
 def document_bytes() -> bytes:
-    """The OpenAPI document of everything that a server answers."""
-    made = subprocess.run([sys.executable, "-m", __package__], capture_output=True, check=True)
-    return made.stdout
+    """Return the OpenAPI document of all endpoints of a server."""
+    child = subprocess.run([sys.executable, "-m", __package__], capture_output=True, check=True)
+    return child.stdout
 
 
 endpoint = Endpoints("about")
@@ -43,18 +43,19 @@ endpoint = Endpoints("about")
 
 @endpoint("GET /openapi.json")
 async def get_open_api(ask: Ask) -> dict[str, Any] | Response:
-    """This description, for machines."""
+    """Download this API description as an OpenAPI document."""
     return Response(await asyncio.to_thread(document_bytes), media_type=JSON)
 
 
 @endpoint("GET /docs", media_types=("text/html",))
 async def get_docs(ask: Ask) -> Response:
-    """This description, for people.
+    """Show this API description as a web page.
 
-    Needs no token: the page asks for one, and sends it when it asks for the description.
+    This endpoint needs no token: the page asks the user for a token and sends it when it loads the
+    description.
     """
     return pages.show(ask.request, PAGE)
 
 
 ENDPOINTS = (*REST, *endpoint)
-"""Everything that a server answers, but for the socket."""
+"""All endpoints of a server, without the socket."""

@@ -1,7 +1,7 @@
-"""Examples of requests, as the document and its page show them; a test asks every one of them.
+"""Examples of requests in the OpenAPI document and on the API page; a test sends every example.
 
-They are about a shop: its log of orders, a cursor of its reports, a queue of invoices. In the order
-of the table of endpoints one could ask them one after the other.
+The examples concern a shop: a log of orders, a cursor for reports, a queue of invoices. They can be
+sent one after the other, in the order of the table of endpoints.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAMES = {
     "token": "billing",
     "room": "canvas",
 }
-"""What stands in the place of a path's parameters."""
+"""Example values of path parameters."""
 
 QUERIES = {
     "listLogs": {"limit": "20"},
@@ -102,4 +102,4 @@ BODIES: dict[str, Any] = {
     "makeToken": {"name": "billing", "permissions": ["queue:write:invoices"], "expires": 86400},
     "makeTicket": {"permissions": ["log:read:orders"], "seconds": 60},
 }
-"""The JSON body of each operation that has one."""
+"""The JSON body of each operation that takes a body."""

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the table of endpoints and the structs that they name."""
+"""The OpenAPI 3.1 document, made from the table of endpoints and their structs."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ _REFERENCE = "#/components/schemas/{name}"
 
 TAGS = {
     "logs": "Records at offsets that never change",
-    "records": "Append to a log, and read it",
-    "cursors": "How far a named reader of a log has come",
-    "queues": "Messages to be worked on, each by one consumer at a time",
-    "messages": "Put messages to a queue, and look at them",
-    "claims": "Messages in the hands of consumers",
+    "records": "Append records to a log, and read them",
+    "cursors": "Positions of named readers of a log",
+    "queues": "Work queues: each message goes to one consumer at a time",
+    "messages": "Put messages into a queue, and look at them",
+    "claims": "Claim messages, and finish them",
     "transactions": "Several operations in one commit",
-    "rooms": "Messages to all who listen now, presence, and values that are kept",
-    "staging": "Bulk writes from many tasks, published at once",
+    "rooms": "Live messages to all listeners, presence, and retained values",
+    "staging": "Bulk writes from many tasks, published in one commit",
     "replica": "Copies of logs, for other stores",
     "store": "The store as a whole",
-    "cluster": "Nodes that have the same store",
-    "access": "Rights for browsers, which cannot keep a token",
-    "about": "About this interface",
+    "cluster": "Nodes that share a store",
+    "access": "Tokens, and tickets for browsers",
+    "about": "About this API",
 }
 
 _STATUS_WORDS = {
     400: "The request cannot be read",
-    401: "A token is missing or not known",
-    403: "The token may not do this",
-    404: "There is no such thing",
-    406: "No form of the answer is acceptable to the client",
+    401: "The token is missing or unknown",
+    403: "The token lacks the permission",
+    404: "It does not exist",
+    406: "The server has no media type that the client accepts",
     408: "The body did not arrive in time",
     409: "The state is not what the request expected",
-    410: "The record was dropped",
-    413: "Something is over its limit",
-    415: "The body is in a form that is not taken here",
-    416: "A position past the end",
-    422: "The request can never succeed as it stands",
+    410: "The record was deleted",
+    413: "A limit is exceeded",
+    415: "The media type of the body is not accepted",
+    416: "The position is beyond the end",
+    422: "The request is invalid and can never succeed",
     423: "The log is held exclusively",
-    429: "Too much at once: slow down",
-    500: "A mistake of the server, damage, or an unknown outcome",
+    429: "Too many requests: slow down",
+    500: "An error of the server, damage, or an unknown outcome",
     503: "The store cannot be used now",
 }
 
 
 def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """The whole document."""
+    """Return the complete document."""
     listed = list(endpoints)
     types = list(dict.fromkeys(_types(listed)))
-    found, schemas = msgspec.json.schema_components(types, ref_template=_REFERENCE)
-    references = dict(zip(types, found, strict=True))
+    schema_list, schemas = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    references = dict(zip(types, schema_list, strict=True))
     schemas = {name: _with_tuples(schema) for name, schema in schemas.items()}
     for kind in _structs(types):
         _describe_fields(kind, schemas)
@@ -102,7 +102,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 
 
 def _error_table() -> list[dict[str, Any]]:
-    """Every error by name: its status, and what it means."""
+    """Return all errors by name, with status and description."""
     kinds = sorted(_errors(MillstreamError), key=lambda kind: kind.__name__)
     return [
         {
@@ -125,27 +125,28 @@ def _errors(root: type[MillstreamError]) -> Iterator[type[MillstreamError]]:
 def _types(endpoints: list[Endpoint]) -> Iterator[Any]:
     yield Problem
     for endpoint in endpoints:
-        yield from (one for one in (endpoint.body, endpoint.query) if one is not None)
+        types = (endpoint.body, endpoint.query)
+        yield from (kind for kind in types if kind is not None)
         yield from (answer.type for answer in endpoint.answers if answer.type is not None)
 
 
 def _operation(
     endpoint: Endpoint, references: dict[Any, Any], schemas: dict[str, Any]
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": endpoint.name,
         "summary": endpoint.summary,
         "tags": [endpoint.tag],
     }
     if endpoint.detail:
-        found["description"] = endpoint.detail
+        operation["description"] = endpoint.detail
     parameters = [*_path_parameters(endpoint), *_other_parameters(endpoint, schemas)]
     if parameters:
-        found["parameters"] = parameters
+        operation["parameters"] = parameters
     if endpoint.takes_body:
-        found["requestBody"] = _body(endpoint, references)
-    found["responses"] = _responses(endpoint, references)
-    return found
+        operation["requestBody"] = _body(endpoint, references)
+    operation["responses"] = _responses(endpoint, references)
+    return operation
 
 
 def _path_parameters(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
@@ -161,20 +162,20 @@ def _other_parameters(endpoint: Endpoint, schemas: dict[str, Any]) -> Iterator[d
     if endpoint.query is not None:
         for name, schema in schemas[endpoint.query.__name__]["properties"].items():
             plain = _without_null(schema)
-            found = {"name": name, "in": "query", "description": plain.pop("description", "")}
+            parameter = {"name": name, "in": "query", "description": plain.pop("description", "")}
             if shown := examples.QUERIES.get(endpoint.name, {}).get(name):
-                found["example"] = shown
-            yield {**found, "schema": plain}
+                parameter["example"] = shown
+            yield {**parameter, "schema": plain}
     for name, text in endpoint.headers.items():
         yield {"name": name, "in": "header", "description": text, "schema": {"type": "string"}}
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter is given or not; null is nothing that one could write."""
+    """Remove null from a parameter's schema: a query cannot contain null."""
     plain = {key: value for key, value in schema.items() if key != "anyOf"}
     if plain.get("default", 0) is None:
         del plain["default"]
-    kinds = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     if len(kinds) == 1:
         plain.update(kinds[0])
     elif kinds:
@@ -195,21 +196,21 @@ def _body(endpoint: Endpoint, references: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _responses(endpoint: Endpoint, references: dict[Any, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    responses: dict[str, Any] = {}
     for answer in endpoint.answers:
-        found[str(answer.status)] = _good(answer, references)
+        responses[str(answer.status)] = _good(answer, references)
     for status in endpoint.statuses():
-        if str(status) in found:
+        if str(status) in responses:
             continue
-        found[str(status)] = {
+        responses[str(status)] = {
             "description": _STATUS_WORDS[status],
             "content": {problems.MEDIA_TYPE: {"schema": references[Problem]}},
         }
         if status in (429, 503):
-            found[str(status)]["headers"] = {
+            responses[str(status)]["headers"] = {
                 "Retry-After": {"description": "Seconds", "schema": {"type": "string"}}
             }
-    return found
+    return responses
 
 
 def _good(answer: Answer, references: dict[Any, Any]) -> dict[str, Any]:
@@ -226,40 +227,40 @@ def _good(answer: Answer, references: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _with_tuples(node: Any) -> Any:
-    """Tuples of one type as arrays of a fixed length, which every tool understands."""
+    """Return tuples of a single type as arrays of fixed length, which every tool understands."""
     if isinstance(node, dict):
-        found = {key: _with_tuples(value) for key, value in node.items()}
-        first, *others = found.get("prefixItems", [None])
-        if first is not None and all(one == first for one in others):
-            del found["prefixItems"]
-            found["items"] = first
-        return found
-    return [_with_tuples(one) for one in node] if isinstance(node, list | tuple) else node
+        fields = {key: _with_tuples(value) for key, value in node.items()}
+        first, *further = fields.get("prefixItems", [None])
+        if first is not None and all(item == first for item in further):
+            del fields["prefixItems"]
+            fields["items"] = first
+        return fields
+    return [_with_tuples(item) for item in node] if isinstance(node, list | tuple) else node
 
 
 def _structs(types: Iterable[Any]) -> list[type[Struct]]:
-    """The structs among types and in their fields, each once."""
-    found: dict[type[Struct], None] = {}
+    """Return the structs among types and their fields, each once."""
+    structs: dict[type[Struct], None] = {}
     waiting = list(types)
     while waiting:
         kind = waiting.pop()
         if isinstance(kind, type) and issubclass(kind, Struct):
-            if kind not in found:
-                found[kind] = None
+            if kind not in structs:
+                structs[kind] = None
                 waiting += [field.type for field in msgspec.structs.fields(kind)]
         else:
             waiting += getattr(kind, "__args__", ())
-    return list(found)
+    return list(structs)
 
 
 def _describe_fields(kind: type[Struct], schemas: dict[str, Any]) -> None:
-    """Put the words beneath a struct's fields into its schema."""
+    """Copy the docstrings of a struct's fields into its schema."""
     properties = schemas.get(kind.__name__, {}).get("properties", {})
-    said = {
+    texts = {
         name: text for parent in reversed(kind.__mro__) for name, text in _words(parent).items()
     }
     for name, schema in properties.items():
-        text = said.get(name) or glossary.WORDS.get(name)
+        text = texts.get(name) or glossary.WORDS.get(name)
         if text and "$ref" in schema:
             properties[name] = {"allOf": [schema], "description": text}
         elif text:
@@ -267,14 +268,14 @@ def _describe_fields(kind: type[Struct], schemas: dict[str, Any]) -> None:
 
 
 def _words(kind: type) -> dict[str, str]:
-    """The docstrings of a class's fields; none where its source is not at hand."""
+    """Return the docstrings of a class's fields; empty without the source."""
     try:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     except (OSError, TypeError, ValueError, SyntaxError):
         return {}
     if not isinstance(tree, ast.ClassDef):
         return {}
-    found = {}
+    texts = {}
     for field, text in zip(tree.body, tree.body[1:], strict=False):
         if (
             isinstance(field, ast.AnnAssign)
@@ -283,5 +284,5 @@ def _words(kind: type) -> dict[str, str]:
             and isinstance(text.value, ast.Constant)
             and isinstance(text.value.value, str)
         ):
-            found[field.target.id] = " ".join(text.value.value.split())
-    return found
+            texts[field.target.id] = " ".join(text.value.value.split())
+    return texts

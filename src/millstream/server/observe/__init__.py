@@ -1,1 +1,1 @@
-"""What a server tells of itself: metrics, health, traces."""
+"""The observation of a server: metrics, health, live view, traces."""

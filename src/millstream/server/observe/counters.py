@@ -1,8 +1,8 @@
-"""Counters: numbers that cost little to count up, in the form that Prometheus reads.
+"""Counters: cheap numbers, which become Prometheus metrics at a scrape.
 
-The library's own take a lock for each number; a histogram has three of them. A server counts several
-times per request. So these are plain numbers, and become metrics when they are asked for. Each is
-counted up by one thread at a time: by the event loop, or by the thread that commits.
+The counters of the Prometheus library take a lock per number, and a histogram has three numbers. A
+server counts several times per request, so these counters are plain numbers. A single thread writes
+each counter at a time: the event loop, or the thread that commits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 
 class PlainCounter(Collector):
-    """A counter; `count` may be added to by its owner."""
+    """A counter; its owner adds to `count`."""
 
     def __init__(self, name: str, text: str) -> None:
         self.count = 0
@@ -30,12 +30,12 @@ class PlainCounter(Collector):
         self._text = text
 
     def collect(self) -> Iterator[Metric]:
-        """Its one family."""
+        """Yield the metric."""
         yield CounterMetricFamily(self._name, self._text, value=self.count)
 
 
 class PlainGauge(Collector):
-    """A number that goes up and down; `count` may be changed by its owner."""
+    """A number that goes up and down; its owner changes `count`."""
 
     def __init__(self, name: str, text: str) -> None:
         self.count = 0
@@ -43,7 +43,7 @@ class PlainGauge(Collector):
         self._text = text
 
     def collect(self) -> Iterator[Metric]:
-        """Its one family."""
+        """Yield the metric."""
         yield GaugeMetricFamily(self._name, self._text, value=self.count)
 
 
@@ -56,11 +56,11 @@ class CounterByStatus(Collector):
         self._text = text
 
     def add(self, status: int) -> None:
-        """One more answer with this status."""
+        """Count an answer with a status."""
         self.counts[status] = self.counts.get(status, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
-        """Its one family, with a sample for each status that was ever answered."""
+        """Yield the metric, with a sample for each status that occurred."""
         family = CounterMetricFamily(self._name, self._text, labels=["status"])
         for status, count in [*self.counts.items()]:
             family.add_metric([str(status)], count)
@@ -68,7 +68,7 @@ class CounterByStatus(Collector):
 
 
 class Observed:
-    """How often values lay between which bounds, and what they sum up to."""
+    """The counts of values between bounds, and the sum of the values."""
 
     __slots__ = ("_bounds", "_counts", "_total")
 
@@ -78,16 +78,16 @@ class Observed:
         self._total = 0.0
 
     def observe(self, value: float) -> None:
-        """One more value."""
+        """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._total += value
 
     def counts(self) -> list[tuple[float, int]]:
-        """How many values were at most so large, for each bound and for no bound at all."""
+        """Return the number of values up to each bound, and the number of all values."""
         return [*zip((*self._bounds, inf), accumulate(self._counts), strict=True)]
 
     def enter(self, family: HistogramMetricFamily, labels: Sequence[str] = ()) -> None:
-        """Put it into a family."""
+        """Add the counts to a metric family."""
         buckets = [
             ("+Inf" if bound == inf else str(float(bound)), count) for bound, count in self.counts()
         ]
@@ -103,7 +103,7 @@ class PlainHistogram(Collector):
         self._text = text
 
     def collect(self) -> Iterator[Metric]:
-        """Its one family."""
+        """Yield the metric."""
         family = HistogramMetricFamily(self._name, self._text)
         self.observed.enter(family)
         yield family
@@ -119,15 +119,15 @@ class HistogramByCommand(Collector):
         self._text = text
 
     def observe(self, kind: type, value: float) -> None:
-        """One more value of a command."""
-        found = self._observed.get(kind)
-        if found is None:
-            found = self._observed[kind] = Observed(self._bounds)
-        found.observe(value)
+        """Count a value of a command."""
+        observed = self._observed.get(kind)
+        if observed is None:
+            observed = self._observed[kind] = Observed(self._bounds)
+        observed.observe(value)
 
     def collect(self) -> Iterator[Metric]:
-        """Its one family, with the samples of each command that was ever answered."""
+        """Yield the metric, with samples for each command that occurred."""
         family = HistogramMetricFamily(self._name, self._text, labels=["command"])
-        for kind, one in [*self._observed.items()]:
-            one.enter(family, [kind.__name__])
+        for kind, observed in [*self._observed.items()]:
+            observed.enter(family, [kind.__name__])
         yield family

@@ -1,7 +1,7 @@
-"""Health: whether a server can do its work, and what will soon keep it from doing so.
+"""Health: whether a server works, and problems that will soon stop it.
 
-`/health` needs no token; without one it says only healthy, warning or critical. Clients that may
-read the store see each check.
+`/health` needs no token. Without a token it answers only healthy, warning or critical. A client
+that may read the store also gets every check.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from millstream.server.settings import Settings
 from millstream.store.store import Store
 
 KEPT_S = 1.0
-"""How long a finding is cached: frequent requests do not make the store work for it."""
+"""How long a result is cached, so that frequent requests do not load the store."""
 
 ANSWER_S_MAX = 5.0
-"""A store that takes longer to answer is as good as gone."""
+"""A store that answers later than this counts as failed."""
 
 DISK_FREE_WARNING = 1024 * MiB
 DISK_FREE_CRITICAL = 100 * MiB
 
 FOLD_CRITICAL = 4
-"""Times the bound at which writers begin to fold by themselves."""
+"""A factor above the limit at which writers begin to fold."""
 
 LAG_SLEEP_S = 0.005
 LAG_S_WARNING = 0.25
@@ -49,11 +49,11 @@ LAG_S_CRITICAL = 5.0
 QUEUES_LOOKED_AT = 1_000
 
 RANK = {"healthy": 0, "warning": 1, "critical": 2}
-"""How bad a status is."""
+"""The order of statuses, the worst last."""
 
 
 async def loop_lag_s() -> float:
-    """How much later than asked for the event loop wakes a coroutine now."""
+    """Measure how late the event loop wakes a coroutine."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     await asyncio.sleep(LAG_SLEEP_S)
@@ -61,44 +61,42 @@ async def loop_lag_s() -> float:
 
 
 ADVICE: dict[str, str] = {
-    "store": "If the disk is full, make room: writes go on by themselves. If a file is gone, put it "
-    "back, or restart the server. If it repairs itself, wait; if that takes long, look at the "
+    "store": "If the disk is full, free disk space: writes then continue. If a file is gone, put it "
+    "back, or restart the server. If the store repairs itself, wait; if that takes long, read the "
     "server's log, and run millstream doctor on a copy of the file.",
-    "upkeep": "The detail says what failed last. It is tried again; if it stays, run millstream "
-    "doctor.",
-    "scrub": "Rows on the disk are damaged. Run millstream doctor on the store: it says what is lost. Put "
-    "back a copy, or copy what can be read to a new store, and look after the disk.",
-    "fold": "More is written than the disk folds. Write in larger batches, or give the store a "
-    "faster disk.",
-    "disk": "Let logs forget more (retention), truncate what is not needed, or give the store a "
-    "larger disk.",
-    "event_loop": "The process has too little processor time: fewer clients per process, or more "
+    "upkeep": "The detail shows the last failure. The upkeep is repeated; if it keeps failing, run "
+    "millstream doctor.",
+    "scrub": "Rows on the disk are damaged. Run millstream doctor on the store: it shows what is lost. "
+    "Restore a copy, or copy all readable rows to a new store, and check the disk.",
+    "fold": "Writes are faster than the disk can fold. Write in larger batches, or use a faster disk.",
+    "disk": "Let logs delete more records (retention), truncate logs, or use a larger disk.",
+    "event_loop": "The process gets too little processor time: use fewer clients per process, or more "
     "processors.",
-    "queues": "Start more workers, or look why those that run fail: the queue's page shows its "
-    "attempts.",
-    "rooms": "This server does not deliver what is stored. Its log says what fails; if it says "
-    "nothing, restart the server: its clients go on where they were.",
-    "instances": "Look whether that process hangs, and end it or let it go on. If it is gone for good: "
-    "millstream room remove-instance NAME.",
-    "cluster": "Look at GET /cluster/status of every node: one must lead, and a majority must run. A node "
-    "that has halted says why; `millstream cluster repair` rebuilds a shared log that was lost.",
+    "queues": "Start more workers, or find out why the running workers fail: the queue's page shows "
+    "the attempts.",
+    "rooms": "This server does not deliver stored messages. Its log shows the failure; if it does not, "
+    "restart the server: its clients resume where they were.",
+    "instances": "Check whether that process hangs, and end it or let it continue. If it is gone for "
+    "good: millstream room remove-instance NAME.",
+    "cluster": "Read GET /cluster/status of every node: one node must lead, and a majority must run. A "
+    "halted node shows the reason; `millstream cluster repair` rebuilds a lost shared log.",
 }
-"""What an operator does about a check that is not healthy."""
+"""What an operator should do about a check that is not healthy."""
 
 
 class Check(Struct, frozen=True):
-    """One thing that was looked at, and what to do about it."""
+    """One check of the server, with its result and advice."""
 
     name: str
     status: Status
     detail: str = ""
-    """What was found."""
+    """The result in words."""
     advice: str = ""
-    """What to do about it; empty if it is healthy."""
+    """The advice; empty for a healthy check."""
 
 
 class Health(Struct, frozen=True, omit_defaults=True):
-    """The worst of all checks, and the checks."""
+    """The worst status of all checks, and the checks."""
 
     status: Status
     checks: list[Check] = []
@@ -106,7 +104,7 @@ class Health(Struct, frozen=True, omit_defaults=True):
 
 
 class Checkup:
-    """Looks after one server; belongs to its event loop."""
+    """Checks one server. Belongs to the server's event loop."""
 
     def __init__(
         self,
@@ -119,43 +117,48 @@ class Checkup:
         self._queue_age_s_max = settings.queue_age_s_max
         self._disk_free = disk_free
         self.own_place: Callable[[], OwnPlace] = lambda: NOWHERE
-        """How far this server has come in its rooms."""
+        """Returns how far this server has delivered in its rooms."""
         self._stuck: dict[str, tuple[int, float]] = {}
-        """Rooms with a backlog: the place that was found, and when it was found there first."""
+        """Rooms with a backlog: the position, and the time when it was first seen there."""
         self.check_cluster: Callable[[], Awaitable[Check]] | None = None
-        """How a node of a cluster finds out whether it can do its part."""
-        self._found: Health | None = None
+        """The additional check of a cluster's node."""
+        self._health: Health | None = None
         self._looked_s = 0.0
         self._lock = asyncio.Lock()
 
     async def health(self) -> Health:
-        """How the server is, as of a second ago at most."""
+        """Return the server's health, at most a second old."""
         clock = self._session.clock
         async with self._lock:
-            if self._found is None or clock.seconds() - self._looked_s >= KEPT_S:
+            if self._health is None or clock.seconds() - self._looked_s >= KEPT_S:
                 checks = [advised(check) for check in await self._look()]
                 worst = max((check.status for check in checks), key=RANK.__getitem__)
-                self._found, self._looked_s = Health(worst, checks), clock.seconds()
-            return self._found
+                self._health, self._looked_s = Health(worst, checks), clock.seconds()
+            return self._health
 
     async def backlogs(self) -> list[RoomBacklog]:
-        """How rooms stand, with what this server has yet to deliver."""
-        own = self.own_place()
-        found = await asyncio.to_thread(find_backlogs, self._session.store, own)
-        return self._with_ages(found, own)
+        """Return the backlogs of all rooms, with the messages that this server must still
+        deliver."""
+        place = self.own_place()
+        backlogs = await asyncio.to_thread(find_backlogs, self._session.store, place)
+        return self._with_ages(backlogs, place)
 
-    def _with_ages(self, found: list[RoomBacklog], own: OwnPlace) -> list[RoomBacklog]:
-        """Let a backlog be at least as old as its place: what is stuck stays so if messages expire."""
+    def _with_ages(self, backlogs: list[RoomBacklog], place: OwnPlace) -> list[RoomBacklog]:
+        """Make a backlog at least as old as its position.
+
+        A room that is stuck must stay visible even if its old messages expire.
+        """
         now_s, stuck = self._session.clock.seconds(), {}
         aged = []
-        for one in found:
-            if one.unpassed:
-                position = own.positions[one.room]
-                known = self._stuck.get(one.room)
-                since_s = known[1] if known is not None and known[0] == position else now_s
-                stuck[one.room] = position, since_s
-                one = replace(one, oldest_s=max(one.oldest_s, now_s - since_s))
-            aged.append(one)
+        for backlog in backlogs:
+            if backlog.unpassed:
+                position = place.positions[backlog.room]
+                previous = self._stuck.get(backlog.room)
+                is_same = previous is not None and previous[0] == position
+                since_s = previous[1] if previous is not None and is_same else now_s
+                stuck[backlog.room] = position, since_s
+                backlog = replace(backlog, oldest_s=max(backlog.oldest_s, now_s - since_s))
+            aged.append(backlog)
         self._stuck = stuck
         return aged
 
@@ -190,14 +193,14 @@ class Checkup:
 
 
 def advised(check: Check) -> Check:
-    """A check with what to do about it, unless it is healthy."""
+    """Add the advice to a check that is not healthy."""
     if check.status == "healthy" or check.advice:
         return check
     return replace(check, advice=ADVICE.get(check.name, ""))
 
 
 def check_store(store: Store, stats: dict[str, Any]) -> Check:
-    """Whether the store takes writes; it answers reads."""
+    """Check whether the store accepts writes; reads were checked before."""
     if stats.get("missing"):
         return Check("store", "critical", f"{stats['missing']} was removed, renamed or replaced")
     shortage, recovering = store.engine.shortage(), store.recovery.reason
@@ -210,7 +213,7 @@ def check_store(store: Store, stats: dict[str, Any]) -> Check:
 
 
 def check_stats(stats: dict[str, Any], limits: Limits) -> Iterator[Check]:
-    """What the store's own facts say."""
+    """Check the store's upkeep, fold and scrub by its statistics."""
     failure = stats["last_upkeep_failure"]
     yield Check("upkeep", "warning" if failure else "healthy", failure or "")
     behind = max(
@@ -226,9 +229,9 @@ def check_stats(stats: dict[str, Any], limits: Limits) -> Iterator[Check]:
 
 
 def check_scrub(stats: dict[str, Any]) -> Check:
-    """What the background found when it read all rows, and how far it is.
+    """Check the findings and the progress of the scrub.
 
-    A damaged row keeps nobody from reading or writing others: it is a warning.
+    Damage is only a warning: the other rows can still be read and written.
     """
     findings, age_s = stats["scrub_findings"], stats["scrub_age_s"]
     if findings:
@@ -244,7 +247,7 @@ def check_scrub(stats: dict[str, Any]) -> Check:
 
 
 def duration_ago(age_s: float) -> str:
-    """How long ago something was, in the largest unit that fits."""
+    """Return an age as text, in the largest unit that fits."""
     for unit, seconds in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if age_s >= seconds:
             number = int(age_s // seconds)
@@ -253,29 +256,29 @@ def duration_ago(age_s: float) -> str:
 
 
 def check_disk(free_bytes: int) -> Check:
-    """How much room the store's disk has."""
+    """Check the free space of the store's disk."""
     status = _graded(-free_bytes, -DISK_FREE_WARNING, -DISK_FREE_CRITICAL)
     return Check("disk", status, f"{free_bytes // MiB:,} MiB free")
 
 
 def check_lag(lag_s: float) -> Check:
-    """How late the event loop is."""
+    """Check the lag of the event loop."""
     status = _graded(lag_s, LAG_S_WARNING, LAG_S_CRITICAL)
     return Check("event_loop", status, f"{lag_s * 1000:.0f} ms late")
 
 
-def _graded(found: float, warning: float, critical: float) -> Status:
-    """How bad it is to be above two bounds."""
-    return "healthy" if found <= warning else "warning" if found <= critical else "critical"
+def _graded(value: float, warning: float, critical: float) -> Status:
+    """Return the status of a value with two bounds."""
+    return "healthy" if value <= warning else "warning" if value <= critical else "critical"
 
 
 def check_rooms(backlogs: list[RoomBacklog], skipped: int = 0) -> Check:
-    """Whether this server is behind in a room: by how many messages, and since when."""
-    late = [one for one in backlogs if one.status != "healthy"]
+    """Check whether this server is late in a room: by how many messages, and for how long."""
+    late = [backlog for backlog in backlogs if backlog.status != "healthy"]
     if not late:
         passed = f"{skipped:,} records could not be read, and were passed over" if skipped else ""
         return Check("rooms", "healthy", passed)
-    worst = max(late, key=lambda one: (RANK[one.status], one.unpassed))
+    worst = max(late, key=lambda backlog: (RANK[backlog.status], backlog.unpassed))
     detail = (
         f"in {worst.room!r} this server has yet to deliver {worst.unpassed:,} messages, the oldest "
         f"for {worst.oldest_s:.0f} s"
@@ -285,14 +288,14 @@ def check_rooms(backlogs: list[RoomBacklog], skipped: int = 0) -> Check:
 
 
 def check_instances(instances: list[InstanceInfo], now_ms: int) -> Check:
-    """Whether a server that shares the store hangs, or vanished without having stopped.
+    """Check whether another server of the store hangs, or vanished without having stopped.
 
-    That is no more than a warning: this one does its work.
+    This is only a warning: this server works.
     """
-    silent = [one for one in instances if one.is_silent]
+    silent = [instance for instance in instances if instance.is_silent]
     if not silent:
         return Check("instances", "healthy")
-    longest = min(silent, key=lambda one: one.seen)
+    longest = min(silent, key=lambda instance: instance.seen)
     detail = (
         f"instance {longest.name!r} has given no sign of life for "
         f"{max(0, now_ms - longest.seen) / 1000:.0f} s, and has not stopped"
@@ -302,11 +305,11 @@ def check_instances(instances: list[InstanceInfo], now_ms: int) -> Check:
 
 
 def check_ages(queues: list[QueueInfo], age_s_max: float) -> Check:
-    """Whether a message has waited for longer than it should."""
+    """Check whether a message has waited for too long."""
     late = [queue for queue in queues if (queue.oldest_s or 0.0) > age_s_max]
     if not late:
         return Check("queues", "healthy")
     worst = max(late, key=lambda queue: queue.oldest_s or 0.0)
-    detail = f"{worst.name!r} has a message that waits for {worst.oldest_s:.0f} s"
+    detail = f"{worst.name!r} has a message that has waited for {worst.oldest_s:.0f} s"
     more = f", and {len(late) - 1} more queues" if len(late) > 1 else ""
     return Check("queues", "warning", detail + more)

@@ -1,8 +1,8 @@
-"""The live view: how a server and its store stand, once per second, for every watcher.
+"""The live view: samples of the server and its store, once per second, for all watchers.
 
-One collector per process makes the figures, however many watch, and only while one does or did so
-within the last minutes. What it has made is kept for those minutes: a chart is not empty
-when it is opened. A watcher that falls behind is not waited for; it gets what is kept.
+One collector per process takes the samples for all watchers. It runs while a client watches and for
+some minutes after. The samples of these minutes are kept, so that a chart is not empty when it is
+opened. The collector does not wait for a slow watcher, which gets the kept samples later.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from millstream.store.store import Store
 
 TICK_S = 1.0
 KEPT = 300
-"""Pulse that are kept, and for how many ticks the collector goes on once nobody watches."""
+"""Samples that are kept; also the ticks for which the collector runs without watchers."""
 
 SILENCE_S = 10.0
-"""After so long without figures a watcher is told that the server is there."""
+"""The interval of silence after which a watcher gets a heartbeat."""
 
 COMMITS_OVER = 10
-"""Ticks over which the times of commits are taken together: in one there may be few."""
+"""Ticks over which commit times are aggregated: a single tick may have few commits."""
 
 HEARTBEAT = b": still here\n\n"
 
@@ -39,18 +39,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Moment(Struct, frozen=True):
-    """Pulse, and the event that tells them: encoded once for all watchers."""
+    """A sample and its event, encoded once for all watchers."""
 
     figures: Pulse
     event: bytes
 
 
 CommitCounts = list[tuple[float, int]]
-"""Bounds in seconds, and how many commits took no longer."""
+"""Bounds in seconds, and how many commits took at most that long."""
 
 
 class Live:
-    """The collector of one server; belongs to its event loop."""
+    """The collector of one server. Belongs to the server's event loop."""
 
     def __init__(
         self, store: Store, meter: Meter, checkup: Checkup, closing: asyncio.Event
@@ -62,22 +62,23 @@ class Live:
         self._kept: deque[Moment] = deque(maxlen=KEPT)
         self._commits: deque[CommitCounts] = deque(maxlen=COMMITS_OVER + 1)
         self._news = asyncio.Event()
-        """Set, and replaced, when there are new figures."""
+        """Set, and replaced by a new event, at every sample."""
         self.watchers = 0
-        """How many watch now."""
+        """How many clients watch now."""
         self.collecting: asyncio.Task[None] | None = None
-        """The collector, once a client has watched."""
+        """The collector's task; None before the first watcher."""
         self.tick_s = TICK_S
 
     def history(self) -> list[Pulse]:
-        """The figures of the last minutes, oldest first; none if nobody has watched."""
+        """Return the samples of the last minutes, oldest first."""
         self._forget_old()
         return [moment.figures for moment in self._kept]
 
     async def watch(self, after_ms: int = 0) -> AsyncGenerator[bytes, None]:
-        """Events of server-sent events: what is kept behind a time, then what comes, with heartbeats.
+        """Yield server-sent events: the kept samples after a time, then new samples, with
+        heartbeats.
 
-        It ends when the server stops.
+        The stream ends when the server stops.
         """
         self._begin()
         self.watchers += 1
@@ -85,16 +86,16 @@ class Live:
             self._forget_old()
             while not self._closing.is_set():
                 news = self._news
-                if unseen := [one for one in self._kept if one.figures.time > after_ms]:
+                if unseen := [moment for moment in self._kept if moment.figures.time > after_ms]:
                     after_ms = unseen[-1].figures.time
-                    yield b"".join(one.event for one in unseen)
+                    yield b"".join(moment.event for moment in unseen)
                 elif not await self._hears(news):
                     yield HEARTBEAT
         finally:
             self.watchers -= 1
 
     async def close(self) -> None:
-        """Collect no more."""
+        """Stop the collector."""
         if self.collecting is not None:
             self.collecting.cancel()
             await asyncio.gather(self.collecting, return_exceptions=True)
@@ -108,7 +109,7 @@ class Live:
         return True
 
     def _forget_old(self) -> None:
-        """Forget what is older than the minutes that are kept, in which nobody may have watched."""
+        """Drop samples that are too old: the collector may have paused."""
         oldest_ms = self._store.clock.wall_ms() - KEPT * TICK_S * 1000
         while self._kept and self._kept[0].figures.time < oldest_ms:
             self._kept.popleft()
@@ -120,7 +121,7 @@ class Live:
             self.collecting = asyncio.create_task(self._collect())
 
     async def _collect(self) -> None:
-        """Make figures at every tick, until nobody has watched for as long as they are kept."""
+        """Take a sample at every tick, until no client has watched for `KEPT` ticks."""
         loop, tally = asyncio.get_running_loop(), Tally(self._store)
         self._commits.clear()
         before, before_s = Totals(), loop.time()
@@ -140,17 +141,18 @@ class Live:
             self._wake()
 
     async def _look(self, tally: Tally, before: Totals) -> tuple[Totals, Status]:
-        """How the store stands; if it does not say, as it stood before, and that it is critical."""
+        """Return the store's totals and status; the last totals and "critical" if the store
+        fails."""
         try:
-            found = await asyncio.to_thread(tally.look)
+            totals = await asyncio.to_thread(tally.look)
         except (MillstreamError, OSError):
             return before, "critical"
-        return found, (await self._checkup.health()).status
+        return totals, (await self._checkup.health()).status
 
     def _tell(self, rates: Flow, totals: Totals, status: Status) -> None:
         clock: Clock = self._store.clock
         now_ms = clock.wall_ms()
-        if self._kept:  # a clock that was set back does not hide what is new
+        if self._kept:  # times must rise, even if the clock was set back: they are event ids
             now_ms = max(now_ms, self._kept[-1].figures.time + 1)
         figures = Pulse(
             time=now_ms,
@@ -173,28 +175,33 @@ class Live:
 
 
 def event_of(figures: Pulse) -> bytes:
-    """An event of server-sent events; its id is its time, from which a client can go on."""
+    """Encode a sample as a server-sent event; the id is the sample's time, from which a client
+    resumes."""
     return b"id: %d\ndata: %s\n\n" % (figures.time, _encode(figures))
 
 
 def commit_times(before: CommitCounts, after: CommitCounts) -> CommitTimes:
-    """The median and the 99th percentile of the commits between two counts, in milliseconds."""
+    """Return the median and the 99th percentile of the commits between two counts, in ms."""
     bounds = [bound for bound, _ in after]
     counts = [late - early for (_, late), (_, early) in zip(after, before, strict=True)]
     if not counts[-1]:
         return CommitTimes()
-    return CommitTimes(*(round(1000 * _quantile(bounds, counts, one), 3) for one in (0.5, 0.99)))
+    shares = (0.5, 0.99)
+    return CommitTimes(*(round(1000 * _quantile(bounds, counts, share), 3) for share in shares))
 
 
-def _quantile(bounds: Sequence[float], counts: Iterable[int], part: float) -> float:
-    """Where a part of all lies below, as even as can be within a bucket; counts are cumulative."""
-    counted = list(counts)
-    wanted = part * counted[-1]
+def _quantile(bounds: Sequence[float], counts: Iterable[int], share: float) -> float:
+    """Return the value below which a share of all values lies; counts are cumulative.
+
+    Values are assumed to be spread evenly within a bucket.
+    """
+    cumulative = list(counts)
+    rank = share * cumulative[-1]
     below, low = 0, 0.0
-    for bound, count in zip(bounds, counted, strict=True):
-        if count >= wanted:
+    for bound, count in zip(bounds, cumulative, strict=True):
+        if count >= rank:
             if bound == float("inf"):
                 return low
-            return low + (bound - low) * (wanted - below) / max(1, count - below)
+            return low + (bound - low) * (rank - below) / max(1, count - below)
         below, low = count, bound
     return low

@@ -1,7 +1,7 @@
-"""The meter: what a server counts while it works.
+"""The meter: the counters of a server.
 
-Each server has a registry of its own, so that several in one process do not count for each other.
-What the store and its queues know by themselves is asked for at a scrape: see `metrics.py`.
+Each server has its own registry: several servers in a process count separately. The
+figures of the store and its queues are read at a scrape: see `metrics.py`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ GROUPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 
 
 class Meter:
-    """Counters of one server; those of the library may be counted up on any thread."""
+    """The counters of one server. Counters of the Prometheus library are thread-safe."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._commands = self._add(
             HistogramByCommand(
                 "millstream_command_seconds",
-                "How long commands took, waiting included where a command waits for something.",
+                "How long commands took, including the time that a command waited.",
                 SECONDS,
             )
         )
         self._failures = self._counter(
             "command_failures",
-            "Commands that were answered with an error, by its name.",
+            "Commands that were answered with an error, by the error's name.",
             ["command", "error"],
         )
         self._group_sizes = self._histogram(
@@ -58,7 +58,7 @@ class Meter:
             CounterByStatus("millstream_http_requests", "Requests answered, by status.")
         )
         self.denied = self._counter(
-            "denied_requests", "Requests refused before they were looked at, by reason.", ["reason"]
+            "denied_requests", "Requests refused before they were read, by reason.", ["reason"]
         )
         self.requests_open = self._add(
             PlainGauge(
@@ -88,24 +88,24 @@ class Meter:
         return Gauge(f"millstream_{name}", text, registry=self.registry)
 
     def answered(self, kind: type, seconds: float) -> None:
-        """A command was carried out; called by the event loop."""
+        """Count an executed command. Called by the event loop."""
         self._commands.observe(kind, seconds)
 
     def committed(self, operations: int, commit_s: float, sync_s: float) -> None:
-        """The store has committed a group; called on the thread that did, in the writer's turn."""
+        """Count a commit group. Called by the committing thread, under the write lock."""
         self._group_sizes.observed.observe(operations)
         self._commit_times.observed.observe(commit_s)
         self._sync_times.observed.observe(sync_s)
 
     def commit_counts(self) -> list[tuple[float, int]]:
-        """How many commits there were by how long they took: bounds in seconds, and counts up to them."""
+        """Return the number of commits that took at most each bound in seconds."""
         return self._commit_times.observed.counts()
 
     def connections_open(self) -> int:
-        """How many connections are open now."""
+        """Return the number of open connections."""
         (family,) = self.connections.collect()
         return int(family.samples[0].value)
 
     def failed(self, kind: type, error: Exception) -> None:
-        """A command was answered with an error."""
+        """Count a command that was answered with an error."""
         self._failures.labels(kind.__name__, type(error).__name__).inc()

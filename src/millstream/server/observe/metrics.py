@@ -1,4 +1,4 @@
-"""Metrics: how a server, its store and its queues stand, for Prometheus."""
+"""Metrics: the figures of a server, its store, logs, queues and rooms, for Prometheus."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ from millstream.store.state.view import View
 from millstream.store.store import Store
 
 NAMES_MAX = 1_000
-"""Logs and queues that have metrics of their own: each is a few time series."""
+"""Most logs, and most queues, with their own metrics: each takes a few time series."""
 
 LISTED_MAX = 10_000
-"""Logs and queues that a scrape looks at, to find the largest."""
+"""Most logs, and most queues, that a scrape reads to find the largest."""
 
 _PAGE = 1_000
-_LOGS = f"Of the {NAMES_MAX:,} largest logs, among the first {LISTED_MAX:,} by name."
-_QUEUES = f"Of the {NAMES_MAX:,} longest queues, among the first {LISTED_MAX:,} by name."
-_ROOMS = f"Of the {NAMES_MAX:,} largest rooms."
+_LOGS = f"For the {NAMES_MAX:,} largest logs, among the first {LISTED_MAX:,} by name."
+_QUEUES = f"For the {NAMES_MAX:,} longest queues, among the first {LISTED_MAX:,} by name."
+_ROOMS = f"For the {NAMES_MAX:,} largest rooms."
 _STATES = ("available", "unrouted", "delayed", "in_flight", "done", "failed")
 _TOTALS = {
-    "done": "Messages that were ever done, also those that are forgotten by now.",
-    "failed": "Messages that ever failed, also those that were driven again.",
-    "placed": "Messages that were routed or put to a queue.",
-    "claimed": "Messages that were handed out, repeats included.",
-    "retried": "Attempts that ended without success, and are to be repeated.",
+    "done": "Messages that were ever done, including forgotten ones.",
+    "failed": "Messages that ever failed, including redriven ones.",
+    "placed": "Messages that were routed or put into a queue.",
+    "claimed": "Messages that were claimed, including repeats.",
+    "retried": "Attempts that ended without success and are repeated.",
     "expired": "Leases that ended before the message was finished.",
     "duplicates": "Repeats that were dropped.",
-    "lost": "Records that a log forgot before a lossy queue had looked at them.",
-    "filter_errors": "Records for which the filter was unknown: a header was missing, of another "
-    "type, or no number came out. Of long blocks it is an estimate.",
+    "lost": "Records that a log deleted before a lossy queue had routed them.",
+    "filter_errors": "Records for which the filter's result was unknown: a header was missing, had "
+    "another type, or was no number. An estimate for long blocks.",
 }
 
 
 async def exposition(core: Core, accept: str) -> tuple[bytes, str]:
-    """Everything, in a form that the client accepts, and the name of that form."""
+    """Return all metrics in a format that the client accepts, and its media type."""
     encode, media_type = choose_encoder(accept)
     families = [*core.meter.registry.collect(), *await _families(core)]
     registry: Any = SimpleNamespace(collect=lambda: families)
@@ -69,15 +69,16 @@ async def exposition(core: Core, accept: str) -> tuple[bytes, str]:
 
 
 async def _families(core: Core) -> list[Metric]:
-    """All names are read for every client: `store:read` is about the whole store."""
+    """Read all metrics. Names are not filtered: the permission `store:read` covers the complete
+    store."""
     stats = await core.session.execute(Stats())
-    found = await _largest(core, ListLogs, attrgetter("bytes"))
+    logs = await _largest(core, ListLogs, attrgetter("bytes"))
     queues: list[QueueInfo] = await _largest(core, ListQueues, _length)
     totals = await asyncio.to_thread(_totals_of, core.store, [queue.name for queue in queues])
     return [
         *_of_server(await loop_lag_s()),
         *_of_store(stats),
-        *_of_logs(found),
+        *_of_logs(logs),
         *_of_queues(queues, totals),
         *_of_rooms(await core.checkup.backlogs()),
         *_of_feeds(core),
@@ -102,28 +103,28 @@ def _length(queue: QueueInfo) -> int:
 
 
 def _totals_of(store: Store, names: list[str]) -> dict[str, dict[str, int]]:
-    """What queues count beyond what their listing says, by name."""
+    """Return the counters of queues that their listing does not have, by name."""
 
     def ask(view: View) -> dict[str, dict[str, int]]:
-        found = {}
+        totals = {}
         for name in names:
             queue = view.entity(keys.queue(name), QueueState)
             if queue.exists():
-                found[name] = {
+                totals[name] = {
                     **msgspec.structs.asdict(queue.counts),
                     "filter_errors": queue.counts.unknown,
                     "done": queue.done_ever,
                     "failed": queue.failed_ever,
                 }
-        return found
+        return totals
 
     return store.view(ask)
 
 
 def _of_server(lag_s: float) -> Iterator[Metric]:
-    version = ".".join(str(part) for part in sys.version_info[:3])
+    version = ".".join(str(number) for number in sys.version_info[:3])
     yield InfoMetricFamily(
-        "millstream_build", "What runs.", {"version": __version__, "python": version}
+        "millstream_build", "The running version.", {"version": __version__, "python": version}
     )
     yield GaugeMetricFamily(
         "millstream_event_loop_lag_seconds", "How late the event loop is.", lag_s
@@ -131,57 +132,57 @@ def _of_server(lag_s: float) -> Iterator[Metric]:
 
 
 REQUESTS = ("get", "put", "list", "delete")
-"""What a store in a bucket counts."""
+"""The kinds of requests that a store in a bucket counts."""
 
 
 def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
     for name, text in (
         ("commits", "Commits of this process."),
-        ("operations", "Operations in them; divided by commits: the mean size of a group."),
+        ("operations", "Operations in these commits; divided by commits: the mean group size."),
         ("fold_slices", "Slices folded by this process."),
     ):
         yield CounterMetricFamily(f"millstream_store_{name}", text, stats[name])
     for name, text in (
         ("sequence", "The newest commit."),
-        ("unfolded_commits", "Commits that are not folded: the fold's lag."),
-        ("unfolded_bytes", "Bytes of commits that are not folded."),
-        ("unfolded_entities", "Entities with changes that are not folded."),
-        ("entities_cached", "Heads, cursors, queues and others in memory."),
+        ("unfolded_commits", "Commits that are not folded yet: the lag of the fold."),
+        ("unfolded_bytes", "Bytes of commits that are not folded yet."),
+        ("unfolded_entities", "Entities with changes that are not folded yet."),
+        ("entities_cached", "Entities in memory, such as heads, cursors and queues."),
         ("file_bytes", "Size of the store's file."),
         ("wal_bytes", "Size of the write-ahead log."),
         ("objects", "Objects of a store in a bucket."),
         ("stored_bytes", "Bytes of these objects."),
-        ("staged_bytes", "Of these, what bulk writers have staged there and no commit has."),
-        ("month_usd", "About what a month of that store costs."),
+        ("staged_bytes", "Bytes of these that bulk writers have staged and not committed."),
+        ("month_usd", "The approximate cost of this store per month."),
     ):
         if name in stats:  # a store in memory has no file
             yield GaugeMetricFamily(f"millstream_store_{name}", text, stats[name])
     yield from _of_scrub(stats)
-    asked = {name: stats[f"{name}_requests"] for name in REQUESTS if f"{name}_requests" in stats}
-    if asked:
+    requests = {name: stats[f"{name}_requests"] for name in REQUESTS if f"{name}_requests" in stats}
+    if requests:
         family = CounterMetricFamily(
             "millstream_store_requests", "Requests to the object store.", labels=["kind"]
         )
-        for name, count in asked.items():
+        for name, count in requests.items():
             family.add_metric([name], count)
         yield family
 
 
 def _of_scrub(stats: dict[str, Any]) -> Iterator[Metric]:
-    """Of a store in a file: how far the background is in reading all rows, and what it found."""
+    """Return the progress and the findings of the scrub, for a store in a file."""
     if "scrub_progress" not in stats:
         return
     findings = len(stats["scrub_findings"]) + stats["scrub_findings_left_off"]
     for name, text, value in (
         (
             "progress_ratio",
-            "How much of the pass over all rows is done; 1 between two passes.",
+            "The progress of the pass over all rows; 1 between two passes.",
             stats["scrub_progress"],
         ),
         ("findings", "Damage that the scrub has found and that is still there.", findings),
         (
             "last_pass_age_seconds",
-            "Since all rows were last read; missing until they were.",
+            "Seconds since all rows were last read; missing before the first pass has ended.",
             stats["scrub_age_s"],
         ),
     ):
@@ -220,17 +221,17 @@ def _of_rooms(backlogs: list[RoomBacklog]) -> Iterator[Metric]:
         (
             GaugeMetricFamily,
             "oldest_seconds",
-            "Age of the oldest of them; 0 if there are none.",
+            "Age of the oldest of these messages; 0 without such messages.",
             attrgetter("oldest_s"),
         ),
-        (GaugeMetricFamily, "users", "Users who are there.", attrgetter("users")),
+        (GaugeMetricFamily, "users", "Users who are present.", attrgetter("users")),
         (
             GaugeMetricFamily,
             "connections",
-            "Connections of these users, of all instances.",
+            "Connections of these users, at all instances.",
             attrgetter("connections"),
         ),
-        (GaugeMetricFamily, "retained_values", "Values that are kept.", attrgetter("retained")),
+        (GaugeMetricFamily, "retained_values", "Retained values.", attrgetter("retained")),
         (
             GaugeMetricFamily,
             "health",
@@ -245,14 +246,14 @@ def _of_rooms(backlogs: list[RoomBacklog]) -> Iterator[Metric]:
 
 
 def _of_feeds(core: Core) -> Iterator[Metric]:
-    feeds, here = core.session.feeds, core.room_counts()
+    feeds, room_counts = core.session.feeds, core.room_counts()
     swept = core.store.caches.of(SweepCounts)
     yield GaugeMetricFamily(
         "millstream_feeds", "Logs that this process follows for listeners and waits.", len(feeds)
     )
     yield SummaryMetricFamily(
         "millstream_feed_look_seconds",
-        "How long it took to look for news of a log.",
+        "How long it took to look for new records of a log.",
         count_value=feeds.counts.looks,
         sum_value=feeds.counts.look_s,
     )
@@ -260,53 +261,61 @@ def _of_feeds(core: Core) -> Iterator[Metric]:
         ("feed_failures", "Looks, fetches and deliveries that failed.", feeds.counts.failures),
         (
             "feed_skipped_records",
-            "Records that could not be read, and were left out of what is pushed.",
+            "Records that could not be read, and were skipped.",
             feeds.counts.skipped,
         ),
-        ("room_pushed_messages", "Messages pushed to listeners here.", here.get("pushed", 0)),
+        (
+            "room_pushed_messages",
+            "Messages pushed to listeners of this server.",
+            room_counts.get("pushed", 0),
+        ),
         (
             "room_gaps",
-            "Times that messages for a listener here were dropped, because it was slow.",
-            here.get("gaps", 0),
+            "How often messages for a listener of this server were dropped, because it was slow.",
+            room_counts.get("gaps", 0),
         ),
         (
             "room_expired_messages",
             "Messages of rooms that this process removed because they had expired.",
             swept.messages,
         ),
-        ("room_sweeps", "Times that this process looked for expired messages.", swept.sweeps),
+        ("room_sweeps", "How often this process looked for expired messages.", swept.sweeps),
     ):
         yield CounterMetricFamily(f"millstream_{name}", text, count)
     yield GaugeMetricFamily(
-        "millstream_room_listeners", "Clients that listen here.", here.get("listeners", 0)
+        "millstream_room_listeners", "Listeners of this server.", room_counts.get("listeners", 0)
     )
 
 
 def _of_cluster(core: Core) -> Iterator[Metric]:
-    """Of a node: where it stands, and what it has done to get there."""
+    """Return the status and the counters of a cluster's node."""
     if core.seat is None:
         return
     stance = core.seat.node.state()
     for name, text, value in (
         ("leads", "1 while this node leads.", int(core.seat.leads)),
-        ("halted", "1 once this node has stopped for a reason.", int(stance.role == "halted")),
-        ("epoch", "The epoch that this node knows of.", stance.epoch),
+        ("halted", "1 while this node is halted.", int(stance.role == "halted")),
+        ("epoch", "The newest epoch that this node knows.", stance.epoch),
         (
             "sequence",
             "The last entry of the shared log that this node has applied.",
             stance.sequence,
         ),
-        ("lag", "Entries that the furthest node has more, by its last report.", stance.lag),
-        ("progress_age_seconds", "Since this node last applied an entry.", stance.progress_age_s),
+        ("lag", "Entries that this node is behind the furthest node.", stance.lag),
+        (
+            "progress_age_seconds",
+            "Seconds since this node last applied an entry.",
+            stance.progress_age_s,
+        ),
         ("barrier_seconds", "How long the last proof for strong reads took.", stance.barrier_s),
     ):
         yield GaugeMetricFamily(f"millstream_cluster_{name}", text, value)
     for name, text, value in (
-        ("elections", "How often the leader changed, as this node has seen it.", stance.elections),
-        ("replays", "Commits of other nodes that this one has applied.", stance.replays),
-        ("snapshots", "Times that it took a copy of another node's store.", stance.snapshots),
-        ("resumes", "Times that it went on by itself after a halt.", stance.resumes),
-        ("handed_on", "What the leading node answered for this one.", core.seat.handed_on),
+        ("elections", "How often this node saw the leader change.", stance.elections),
+        ("replays", "Commits of other nodes that this node has applied.", stance.replays),
+        ("snapshots", "How often this node copied the store of another node.", stance.snapshots),
+        ("resumes", "How often this node resumed by itself after a halt.", stance.resumes),
+        ("handed_on", "Requests that the leader answered for this node.", core.seat.handed_on),
     ):
         yield CounterMetricFamily(f"millstream_cluster_{name}", text, value)
 
@@ -314,16 +323,16 @@ def _of_cluster(core: Core) -> Iterator[Metric]:
 def _of_queues(queues: list[QueueInfo], totals: dict[str, dict[str, int]]) -> Iterator[Metric]:
     depth = GaugeMetricFamily(
         "millstream_queue_messages",
-        f"Messages by state; done ones while they are remembered. {_QUEUES}",
+        f"Messages by state; done messages while they are remembered. {_QUEUES}",
         labels=["queue", "state"],
     )
     oldest = GaugeMetricFamily(
         "millstream_queue_oldest_seconds",
-        f"How long the message that waits longest could have been claimed; 0 if none. {_QUEUES}",
+        f"How long the longest waiting message could have been claimed; 0 if none waits. {_QUEUES}",
         labels=["queue"],
     )
     paused = GaugeMetricFamily(
-        "millstream_queue_paused", f"1 while claims are held back. {_QUEUES}", labels=["queue"]
+        "millstream_queue_paused", f"1 while the queue is paused. {_QUEUES}", labels=["queue"]
     )
     rates = GaugeMetricFamily(
         "millstream_queue_rate",
@@ -342,6 +351,6 @@ def _of_queues(queues: list[QueueInfo], totals: dict[str, dict[str, int]]) -> It
         total = CounterMetricFamily(
             f"millstream_queue_{name}", f"{text} {_QUEUES}", labels=["queue"]
         )
-        for queue_name, found in totals.items():
-            total.add_metric([queue_name], found[name])
+        for queue_name, counts in totals.items():
+            total.add_metric([queue_name], counts[name])
         yield total

@@ -1,9 +1,10 @@
-"""Traces: which request led to which message, and to which work.
+"""Traces: which request published a message, and which work followed.
 
-A request's W3C `traceparent` is carried into the headers of the records that it publishes, so that
-a consumer that claims them can go on with the same trace. A socket's is that of its handshake. If OpenTelemetry is installed and set up, the
-server adds spans of its own: the request, publish, claim and ack, in one trace per message. Without
-it everything here does nothing, and costs next to nothing.
+A request's W3C `traceparent` is stored in the headers of the records that it publishes, so that a
+consumer can continue the trace. Commands on a socket belong to the trace of its handshake. If
+OpenTelemetry is installed and configured, the server adds its own spans: request, publish, claim
+and ack, in one trace per message. Without OpenTelemetry this module does nothing, at almost no
+cost.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _propagation = _installed("opentelemetry.trace.propagation.tracecontext")
 
 HEADER = "traceparent"
 CLAIMS_REMEMBERED = 10_000
-"""Messages in flight whose trace is known until they are acknowledged; the oldest are forgotten."""
+"""Most messages in flight whose trace is remembered until their ack; the oldest are forgotten."""
 SPANS_MAX = 100
-"""Spans for the messages of one claim or ack: a batch of thousands is not traced one by one."""
+"""Most spans for the messages of one claim or ack: large batches are not traced completely."""
 
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
@@ -50,19 +51,19 @@ _NAME = "millstream.server"
 
 
 def traceparent_of(scope: Mapping[str, Any]) -> str | None:
-    """The trace that a request belongs to: the server's own span, or what the client sent."""
-    own = scope.get("state", {}).get(HEADER)
-    if own is not None:
-        return str(own)
-    found = [value for name, value in scope["headers"] if name == HEADER.encode()]
-    if len(found) != 1:
+    """Return the trace of a request: the server's own span, or the client's header."""
+    server_span = scope.get("state", {}).get(HEADER)
+    if server_span is not None:
+        return str(server_span)
+    values = [value for name, value in scope["headers"] if name == HEADER.encode()]
+    if len(values) != 1:
         return None
-    text = found[0].decode("latin-1").strip()
+    text = values[0].decode("latin-1").strip()
     return text if _TRACEPARENT.fullmatch(text) else None
 
 
 def traced(command: Command[Any], traceparent: str, limits: Limits) -> Command[Any]:
-    """A command whose records carry a trace, each unless its publisher set one."""
+    """Return a command whose records carry a trace; a trace set by the publisher stays."""
     if isinstance(command, Append | PutMessages):
         records = add_header(command.records, HEADER, traceparent, limits)
         return replace(command, records=records)
@@ -80,9 +81,10 @@ def is_on() -> bool:
 
 @contextmanager
 def request_span(scope: MutableMapping[str, Any]) -> Iterator[None]:
-    """The span of a request; what is done meanwhile belongs to it.
+    """Run a request within a span.
 
-    A socket lives for long: its commands belong to the trace that it was opened with.
+    A socket is open for long, so it gets no span: its commands belong to the trace of its
+    handshake.
     """
     if not is_on():
         yield
@@ -104,7 +106,7 @@ def request_span(scope: MutableMapping[str, Any]) -> Iterator[None]:
 
 
 class Tracer:
-    """Spans of commands. It knows the traces of messages that it has seen claimed."""
+    """The spans of commands. It remembers the traces of claimed messages."""
 
     def __init__(self) -> None:
         self._claimed: OrderedDict[tuple[str, int], str] = OrderedDict()
@@ -140,7 +142,7 @@ class Tracer:
             span.end()
 
     def answered(self, command: Command[Any], answer: Any) -> None:
-        """Note what a claim handed out: one span per message, in the trace that published it."""
+        """Start a span for each claimed message, in the trace that published the message."""
         if not isinstance(command, ClaimMessages) or not answer or not is_on():
             return
         for message in messages_of(answer)[:SPANS_MAX]:
@@ -166,7 +168,7 @@ class Tracer:
 
 
 def _published_to(command: Command[Any]) -> str | None:
-    """The name of what a command publishes to; the inbox of a queue is the queue."""
+    """Return the log or queue to which a command publishes; an inbox counts as its queue."""
     for step in _steps(command):
         if isinstance(step, Append):
             return step.log.removeprefix(INBOX)
@@ -180,11 +182,11 @@ def _steps(command: Command[Any]) -> list[Any]:
 
 
 def _ids(claims: Iterable[Run]) -> Iterator[int]:
-    left = SPANS_MAX
+    spans_left = SPANS_MAX
     for first, count, _ in claims:
-        some = max(0, min(count, left))
-        yield from range(first, first + some)
-        left -= some
+        traced_count = max(0, min(count, spans_left))
+        yield from range(first, first + traced_count)
+        spans_left -= traced_count
 
 
 def _attributes(operation: str, name: str) -> dict[str, str]:
@@ -196,7 +198,7 @@ def _attributes(operation: str, name: str) -> dict[str, str]:
 
 
 def _message_span(verb: str, operation: str, queue: str, claim_id: int, parent: str) -> Any:
-    """A span for one message, in the trace that published it."""
+    """Start a span for a message, in the trace that published the message."""
     return _tracer().start_span(
         f"{verb} {queue}",
         context=_context(parent),
@@ -215,5 +217,5 @@ def _context(traceparent: str | None) -> Any:
 
 
 def _traceparent(span: Any) -> str:
-    found = span.get_span_context()
-    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{int(found.trace_flags):02x}"
+    context = span.get_span_context()
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"

@@ -1,7 +1,7 @@
 """REST: every noun over plain HTTP, with JSON, base64 or raw bodies.
 
-The table of endpoints, gathered here from the nouns' modules, builds the routes. The document and
-its page are made from it in `millstream.server.docs`.
+This package collects the endpoints of the nouns' modules into one table. The table builds the
+routes here, and the OpenAPI document and the API page in `millstream.server.docs`.
 """
 
 from __future__ import annotations
@@ -30,4 +30,4 @@ _NOUNS = (
     *(logs, forks, records, search, cursors, queues, messages, claims, rooms, transactions),
     *(staging, replica, store, live, cluster, tickets, tokens),
 )
-ENDPOINTS = tuple(one for noun in _NOUNS for one in noun.endpoint)
+ENDPOINTS = tuple(entry for noun in _NOUNS for entry in noun.endpoint)

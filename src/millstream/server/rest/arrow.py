@@ -5,11 +5,12 @@
     appended   timestamp[ms, UTC]
     key        binary, nullable
     value      binary, nullable
-    headers    list<struct<key string, value struct<s string, i int64, d double, b bool, x binary>>>,
+    headers    list<struct<key string, value struct<s string, i int64, d double, b bool, x
+    binary>>>,
                in order; a name may be repeated, which a map would not allow
 
-A block of the log becomes a batch, mostly without a copy: values and keys lie in it as Arrow wants
-them. Batches are sent as they are read, and no faster than they are taken.
+A block of the log becomes one batch, mostly without a copy: a block stores values and keys in
+Arrow's layout. The next block is read when the client has taken the batch before (back-pressure).
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _SCHEMA = pa.schema(
 
 
 def stream(session: AsyncSession, log: str, start: int, stop: int) -> StreamingResponse:
-    """The records of a range, as they are read."""
+    """Stream the records of a range while they are read."""
     return StreamingResponse(_chunks(session, log, start, stop), media_type=ARROW)
 
 
@@ -106,12 +107,13 @@ def _numbers(numbers: Sequence[int]) -> Any:
     return int64_column(array("q", numbers))
 
 
-def _headers(found: Sequence[Headers]) -> Any:
-    """Names with values, each value under the letter of its type; null has none."""
-    pairs = [headers.pairs() for headers in found]
+def _headers(rows: Sequence[Headers]) -> Any:
+    """Return the headers as a column. Each value stands under the letter of its type; null has no
+    letter."""
+    pairs = [headers.pairs() for headers in rows]
     ends = array("i", accumulate(map(len, pairs), initial=0))
-    names = [name for some in pairs for name, _ in some]
-    values = [value for some in pairs for _, value in some]
+    names = [name for row in pairs for name, _ in row]
+    values = [value for row in pairs for _, value in row]
     typed = pa.StructArray.from_arrays(lettered_columns(values), fields=list(_SCALAR))
     items = pa.StructArray.from_arrays([pa.array(names, pa.string()), typed], fields=list(_HEADER))
     return pa.ListArray.from_arrays(list_offsets(ends), items, type=_HEADERS)

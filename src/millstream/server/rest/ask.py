@@ -1,6 +1,6 @@
-"""What a handler gets: who asks, for what, and the session that answers them.
+"""The request that a handler gets: principal, parameters, and a session that answers commands.
 
-Every command goes through `Core.execute`, which checks what the asker may do.
+Every command goes through `Core.execute`, which checks the permissions of the principal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 
 class Ask:
-    """One request, read and decoded; and a session, on which the nouns of `millstream.aio` work."""
+    """One decoded request. It is also a session, so that the nouns of `millstream.aio` work on
+    it."""
 
     def __init__(
         self, core: Core, scope: Scope, principal: Principal, request: Request | None = None
@@ -36,7 +37,7 @@ class Ask:
         self.limits = core.session.limits
         self.clock = core.session.clock
         self.data = b""
-        """The body as it came."""
+        """The body as received."""
         self._scope = scope
         self._request = request
         self._traceparent = traceparent_of(scope)
@@ -45,18 +46,18 @@ class Ask:
 
     @property
     def request(self) -> Request:
-        """The request as the framework has it: made when it is first asked for."""
+        """The framework's request object, created on first use."""
         if self._request is None:
             self._request = Request(self._scope)
         return self._request
 
     @property
     def sent(self) -> dict[str, str]:
-        """The headers that the request came with."""
+        """The headers of the request."""
         return dict(self.request.headers)
 
     async def execute(self, command: Command[T]) -> T:
-        """Answer a command, if the asker may ask it."""
+        """Answer a command, if the principal has permission."""
         return await self.core.execute(
             self.principal,
             command,
@@ -65,29 +66,35 @@ class Ask:
         )
 
     async def close(self) -> None:
-        """The store stays open: it is the server's."""
+        """Do nothing: the store belongs to the server."""
 
     def wait_ms(self, wait_s: float | None) -> int:
-        """How long to wait: what was asked for, within the server's most; no wait while it stops."""
+        """Return the wait in milliseconds: the requested seconds, limited by the server's setting.
+
+        Returns 0 while the server stops.
+        """
         if wait_s is None or self.core.closing.is_set():
             return 0
         return min(to_ms(wait_s), self.core.settings.wait_ms_max)
 
     async def unless_over(self, command: Command[T]) -> T | None:
-        """Answer a command that waits; None if the server stops or the client leaves meanwhile."""
+        """Answer a command that waits; None if the server stops or the client disconnects
+        meanwhile."""
         answer = asyncio.ensure_future(self.execute(command))
         closing = asyncio.ensure_future(self.core.closing.wait())
-        left = asyncio.ensure_future(_left(self.request))
-        is_taken = False
+        disconnected = asyncio.ensure_future(_disconnect(self.request))
+        is_delivered = False
         try:
-            await asyncio.wait([answer, closing, left], return_when=asyncio.FIRST_COMPLETED)
-            is_taken = answer.done() and not (left.done() or self._is_gone())
-            return answer.result() if is_taken else None
+            await asyncio.wait([answer, closing, disconnected], return_when=asyncio.FIRST_COMPLETED)
+            is_delivered = answer.done() and not (disconnected.done() or self._is_gone())
+            return answer.result() if is_delivered else None
         finally:
-            for task in (answer, closing, left):
+            for task in (answer, closing, disconnected):
                 task.cancel()
-            await asyncio.gather(answer, closing, left, return_exceptions=True)
-            if not (is_taken or answer.cancelled() or answer.exception()):
+            await asyncio.gather(answer, closing, disconnected, return_exceptions=True)
+            # No client will finish these claims: give the messages back now, instead of keeping
+            # them in flight until their leases end.
+            if not (is_delivered or answer.cancelled() or answer.exception()):
                 self.core.return_claims(self.principal, command, answer.result())
 
 
@@ -95,14 +102,14 @@ def _never() -> bool:
     return False
 
 
-async def _left(request: Request) -> None:
-    """Comes back once the client is gone."""
+async def _disconnect(request: Request) -> None:
+    """Return when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def checked_segment(parameter: str, raw: bytes, kind: type) -> str | int:
-    """A part of a path as a name, or as a number; `%2F` is a slash within a name."""
+    """Return a path segment as a name or a number. `%2F` is a slash within a name."""
     try:
         text = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError as error:

@@ -1,8 +1,8 @@
-"""Bodies: read within a size and a time, and decoded into typed structs.
+"""Bodies: read within limits of size and time, and decoded into typed structs.
 
-A body is counted while it arrives, so a `Content-Length` that lies or is missing changes nothing.
-JSON is refused if it is too long, too deep, or holds so many parts that decoding would take far
-more memory than the body itself.
+A body is counted while it arrives, so that a false or missing `Content-Length` does no harm. JSON
+is refused if it is too long, too deeply nested, or has so many parts that decoding would take far
+more memory than the body.
 """
 
 from __future__ import annotations
@@ -23,65 +23,65 @@ T = TypeVar("T")
 MiB = 1024 * 1024
 
 JSON_BYTES_MAX = 24 * MiB
-"""Of a JSON body: the largest value fits as base64. More is sent as raw bodies."""
+"""Largest JSON body: the largest value fits as base64. Larger batches are sent as raw bodies."""
 
 JSON_PARTS_MAX = 500_000
-"""Commas in a JSON body: a full batch of records with four fields each. Bounds the objects."""
+"""Most commas in a JSON body: a full batch of records with four fields each. Bounds the objects."""
 
 JSON_INLINE_BYTES_MAX = 64 * 1024
-"""A larger body is decoded in a thread, so that other requests do not wait for it."""
+"""A larger body is decoded on a thread, so that other requests do not wait."""
 
 BODY_S = 60.0
-"""How long a body may take to arrive, whatever its size: a slow sender is cut."""
+"""How long a body of any size may take to arrive; a slower sender is refused."""
 
 
 async def read_body(
     request: Request, *, bytes_max: int, seconds: float, grow: Callable[[int], None] | None = None
 ) -> bytes:
-    """The whole body; one that is too large or too slow is refused while it arrives.
+    """Read the body; refuse a too large or too slow body while it arrives.
 
-    `grow` is told the size of each piece, and may refuse it too.
+    `grow` is called with the size of each chunk and may raise to refuse the body.
     """
     _check_length(request.headers.get("content-length"), bytes_max)
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     size = 0
     has_come = request.scope.get("state", {}).get("has_come")
     try:
-        # A timer costs as much as all the rest; most bodies are there already.
+        # A timer costs as much as the other work here; most bodies have arrived completely.
         async with asyncio.timeout(None if has_come and has_come() else seconds):
-            more = True
-            while more:
+            has_more = True
+            while has_more:
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
                     raise Malformed("the client left before the body ended")
-                part = message.get("body", b"")
-                size += len(part)
+                chunk = message.get("body", b"")
+                size += len(chunk)
                 if size > bytes_max:
                     raise _too_large(size, bytes_max)
                 if grow is not None:
-                    grow(len(part))
-                parts.append(part)
-                more = message.get("more_body", False)
+                    grow(len(chunk))
+                chunks.append(chunk)
+                has_more = message.get("more_body", False)
     except TimeoutError as error:
         raise TooSlow(f"the body did not arrive within {seconds:g} s; send less at once") from error
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def decode_json(data: bytes, kind: type[T]) -> T:
-    """A JSON body as a struct; what is unknown or of a wrong type is refused."""
+    """Decode a JSON body into a struct; refuse unknown fields and wrong types."""
     if len(data) > JSON_BYTES_MAX:
         raise _too_large(len(data), JSON_BYTES_MAX, "a JSON body")
     if data.count(b",") > JSON_PARTS_MAX:
         raise TooLarge(
-            f"a JSON body has up to {JSON_PARTS_MAX:,} commas; send less at once, or a raw body",
+            f"a JSON body may have at most {JSON_PARTS_MAX:,} commas; send less at once, or a raw body",
             size=data.count(b","),
             limit=JSON_PARTS_MAX,
         )
     try:
-        data.decode()  # what is kept as it came is not looked at by the decoder
+        data.decode()  # the decoder does not check the UTF-8 of `Raw` fields
         return decode_at_once(lambda: msgspec.json.decode(data, type=kind))
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"the body is not as it should be: {error}") from error
+        raise InvalidInput(f"the body has a wrong field: {error}") from error
     except RecursionError as error:
         raise InvalidInput("the body's JSON is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -89,29 +89,29 @@ def decode_json(data: bytes, kind: type[T]) -> T:
 
 
 def decode_query(pairs: list[tuple[str, str]], kind: Any) -> Any:
-    """What follows the question mark, as a struct; repeats and strangers are refused."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
+    """Decode the query into a struct; refuse repeated and unknown parameters."""
+    parameters = dict(pairs)
+    if len(parameters) != len(pairs):
+        twice = next(name for index, (name, _) in enumerate(pairs) if name in dict(pairs[:index]))
         raise InvalidInput(f"the parameter {twice[:40]!r} is given twice; expected once")
     if kind is None:
-        if found:
-            raise InvalidInput(f"there is no parameter {next(iter(found))!r} here")
+        if parameters:
+            raise InvalidInput(f"this endpoint has no parameter {next(iter(parameters))!r}")
         return None
     try:
-        return msgspec.convert(found, kind, strict=False)
+        return msgspec.convert(parameters, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"a parameter is not as it should be: {error}") from error
+        raise InvalidInput(f"a parameter has a wrong value: {error}") from error
 
 
-def _check_length(told: str | None, bytes_max: int) -> None:
-    if told is None:
+def _check_length(length: str | None, bytes_max: int) -> None:
+    if length is None:
         return
-    if not (told.isascii() and told.isdigit()) or len(told) > 18:
-        raise Malformed(f"Content-Length {told[:40]!r} is not a number of bytes")
-    if int(told) > bytes_max:
-        raise _too_large(int(told), bytes_max)
+    if not (length.isascii() and length.isdigit()) or len(length) > 18:
+        raise Malformed(f"Content-Length {length[:40]!r} is not a number of bytes")
+    if int(length) > bytes_max:
+        raise _too_large(int(length), bytes_max)
 
 
-def _too_large(size: int, limit: int, what: str = "a body") -> TooLarge:
-    return TooLarge(f"{what} has up to {limit:,} bytes", size=size, limit=limit)
+def _too_large(size: int, limit: int, noun: str = "a body") -> TooLarge:
+    return TooLarge(f"{noun} may have at most {limit:,} bytes", size=size, limit=limit)

@@ -1,6 +1,6 @@
-"""Claims: messages in the hands of consumers; claim, pop, and how attempts end.
+"""Claims over REST: claim and pop messages, and end attempts (ack, nack, fail, renew).
 
-A claim is told as "CLAIM_ID:ATTEMPT", text because its first number has 64 bits.
+A claim is shown as the text "CLAIM_ID:ATTEMPT", because JSON numbers cannot hold its 64 bits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millstream.server.rest.messages import MessagePage
 from millstream.server.rest.payload import Delay, Wait, show_message
 
 CLAIMS_MAX = 10_000
-"""Claims that one request names."""
+"""Most claims in one request."""
 
 _TOKEN = re.compile(r"([0-9]{1,20}):([0-9]{1,10})")
 
@@ -35,59 +35,59 @@ Lease = Annotated[float, Meta(gt=0, le=1e12)]
 
 
 class PopBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How many messages."""
+    """How many messages to pop, and how long to wait."""
 
     n: Count = 1
     wait: Wait | None = None
-    """Seconds to wait for the first message, if there is none yet."""
+    """Seconds to wait for the first message, if the queue is empty."""
 
 
 class ClaimBody(PopBody, forbid_unknown_fields=True, kw_only=True):
-    """How many messages, for how long, for whom; `ack` ends claims before in the same commit."""
+    """How many messages to claim; `ack` acknowledges earlier claims in the same commit."""
 
     lease: Lease | None = None
-    """Seconds; without one, as the queue's spec says."""
+    """Seconds; default: the queue's spec."""
     consumer: str | None = None
     ack: list[Token] = []
 
 
 class AckBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """One claim, or several: all of them, or none; with `each`, those whose lease still holds."""
+    """Claims to acknowledge, atomically; with `each`, every claim whose lease still holds."""
 
     claims: Tokens
     each: bool = False
 
 
 class NackBody(AckBody, forbid_unknown_fields=True, kw_only=True):
-    """Claims to be tried again."""
+    """Claims to give back, so that the messages are tried again."""
 
     delay: Delay | None = None
-    """Seconds; without one, the queue's backoff."""
+    """Seconds until the next attempt; default: the queue's backoff."""
     reason: str = ""
 
 
 class FailBody(AckBody, forbid_unknown_fields=True, kw_only=True):
-    """Claims to give up on."""
+    """Claims whose messages are given up."""
 
     reason: str = ""
 
 
 class RenewBody(AckBody, forbid_unknown_fields=True, kw_only=True):
-    """Claims to be prolonged."""
+    """Claims whose leases are renewed."""
 
     lease: Lease | None = None
-    """Seconds from now; without one, as the queue's spec says."""
+    """Seconds from now; default: the queue's spec."""
 
 
 class Finished(Struct, kw_only=True):
-    """How many attempts ended so, and with `each` the claims whose lease was lost."""
+    """How many attempts were ended; with `each`, also the claims whose leases were lost."""
 
     count: int
     lost: list[str]
 
 
 class RenewedClaims(Struct, kw_only=True):
-    """Until when the leases last, and with `each` the claims that were lost."""
+    """When the leases end; with `each`, also the claims whose leases were lost."""
 
     until: datetime | None
     lost: list[str]
@@ -98,7 +98,7 @@ endpoint = Endpoints("claims")
 
 @endpoint("POST /queues/{queue}/claims", body_optional=True, errors=(404, 409, 410))
 async def claim_messages(ask: Ask, queue: str, body: ClaimBody) -> MessagePage:
-    """Claim messages for a while, waiting for the first if asked."""
+    """Claim messages for the length of a lease; `wait` waits for the first message."""
     command = c.ClaimMessages(
         queue,
         body.n,
@@ -112,7 +112,7 @@ async def claim_messages(ask: Ask, queue: str, body: ClaimBody) -> MessagePage:
 
 @endpoint("POST /queues/{queue}/pop", body_optional=True, errors=(404, 410))
 async def pop_messages(ask: Ask, queue: str, body: PopBody) -> MessagePage:
-    """Claim and acknowledge in one commit: each message at most once."""
+    """Claim and acknowledge messages in one commit: each message is delivered at most once."""
     wait_ms = ask.wait_ms(body.wait) or None
     command = c.ClaimMessages(queue, body.n, None, ask.principal.name, wait_ms, [], pop=True)
     return await _messages(ask, command)
@@ -120,17 +120,17 @@ async def pop_messages(ask: Ask, queue: str, body: PopBody) -> MessagePage:
 
 async def _messages(ask: Ask, command: c.ClaimMessages) -> MessagePage:
     if command.wait_ms:
-        found = await ask.unless_over(command) or []
+        lots = await ask.unless_over(command) or []
     else:
-        found = await ask.execute(command)
-    return MessagePage(messages=[show_message(message) for message in messages_of(found)])
+        lots = await ask.execute(command)
+    return MessagePage(messages=[show_message(message) for message in messages_of(lots)])
 
 
 @endpoint("POST /queues/{queue}/ack", errors=(404, 409))
 async def ack_claims(ask: Ask, queue: str, body: AckBody) -> Finished:
-    """The work is done.
+    """Acknowledge messages as done.
 
-    Repeating it is a success; coming late is `LeaseLost`.
+    Repeating the request succeeds. After the lease has ended the answer is `LeaseLost`.
     """
     runs = runs_of(body.claims)
     return await _finish(ask, c.FinishClaims(queue, runs, "ack", each=body.each))
@@ -138,7 +138,9 @@ async def ack_claims(ask: Ask, queue: str, body: AckBody) -> Finished:
 
 @endpoint("POST /queues/{queue}/nack", errors=(404, 409))
 async def nack_claims(ask: Ask, queue: str, body: NackBody) -> Finished:
-    """Try again, after the queue's backoff or a delay; or fail, at last."""
+    """Give messages back, to be tried again after the queue's backoff or a delay.
+
+    A message without attempts left fails."""
     runs = runs_of(body.claims)
     return await _finish(
         ask, c.FinishClaims(queue, runs, "nack", optional_ms(body.delay), body.reason, body.each)
@@ -147,7 +149,7 @@ async def nack_claims(ask: Ask, queue: str, body: NackBody) -> Finished:
 
 @endpoint("POST /queues/{queue}/fail", errors=(404, 409))
 async def fail_claims(ask: Ask, queue: str, body: FailBody) -> Finished:
-    """Give up on messages, whatever attempts are left."""
+    """Fail messages now, even if they have attempts left."""
     runs = runs_of(body.claims)
     return await _finish(ask, c.FinishClaims(queue, runs, "fail", None, body.reason, body.each))
 
@@ -159,7 +161,7 @@ async def _finish(ask: Ask, command: c.FinishClaims) -> Finished:
 
 @endpoint("POST /queues/{queue}/renew", errors=(404, 409))
 async def renew_claims(ask: Ask, queue: str, body: RenewBody) -> RenewedClaims:
-    """Prolong leases."""
+    """Renew the leases of claims."""
     runs, lease_ms = runs_of(body.claims), optional_ms(body.lease)
     if not body.each:
         end = await ask.execute(c.RenewClaims(queue, runs, lease_ms))
@@ -184,7 +186,7 @@ async def renew_claims(ask: Ask, queue: str, body: RenewBody) -> RenewedClaims:
 
 
 def claims_of(tokens: str | list[str]) -> list[tuple[int, int]]:
-    """Claim ids and attempts from their tokens, each once, in order."""
+    """Return claim ids and attempts from their tokens, each once, in order."""
     chosen = [tokens] if isinstance(tokens, str) else tokens
     if len(chosen) > CLAIMS_MAX:
         raise InvalidInput(f"a request names up to {CLAIMS_MAX:,} claims, not {len(chosen):,}")
@@ -192,17 +194,19 @@ def claims_of(tokens: str | list[str]) -> list[tuple[int, int]]:
 
 
 def _claim_of(token: str) -> tuple[int, int]:
-    found = _TOKEN.fullmatch(token)
-    if found is None or int(found[1]) >= 2**63:
-        raise InvalidInput(f"a claim is 'CLAIM_ID:ATTEMPT' as a claim answered it, not {token!r}")
-    return int(found[1]), int(found[2])
+    match = _TOKEN.fullmatch(token)
+    if match is None or int(match[1]) >= 2**63:
+        raise InvalidInput(
+            f"a claim must be 'CLAIM_ID:ATTEMPT', as a claim returned it, not {token!r}"
+        )
+    return int(match[1]), int(match[2])
 
 
 def runs_of(tokens: str | list[str]) -> list[c.Run]:
-    """Claims as the fewest runs: adjacent claim ids of the same attempt."""
+    """Join claims into the fewest runs of adjacent claim ids with the same attempt."""
     return joined_claims(claims_of(tokens))
 
 
 def tokens_of(runs: list[c.Run]) -> list[str]:
-    """Claims as the tokens that clients know."""
+    """Return claims as the tokens that clients know."""
     return [f"{first + i}:{attempt}" for first, count, attempt in runs for i in range(count)]

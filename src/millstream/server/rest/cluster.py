@@ -1,4 +1,4 @@
-"""The cluster over HTTP: how its nodes stand, and copies of a node's store for other nodes."""
+"""The cluster over HTTP: the status of its nodes, and copies of a node's store for other nodes."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from millstream.server.rest.logs import Existed
 
 BYTES = "application/octet-stream"
 MSGPACK = "application/msgpack"
-_taken = msgspec.msgpack.Decoder(EntriesAsked)
+_entries_request = msgspec.msgpack.Decoder(EntriesAsked)
 
 endpoint = Endpoints("cluster")
 
 
 class NodeStatus(Struct, kw_only=True):
-    """A node, as its last report says."""
+    """A node, as of its last report."""
 
     node: str
     address: str
     role: Role
     epoch: int
-    """The newest epoch that it has applied."""
+    """The newest epoch that the node has applied."""
     sequence: int
-    """The last entry of the shared log that it has applied."""
+    """The last entry of the shared log that the node has applied."""
     lag: int
-    """Entries that the furthest node has more."""
+    """How many entries the node is behind the furthest node."""
     heard_s: float
-    """Seconds since its last report."""
+    """Seconds since the node's last report."""
     reason: str
-    """Why it has halted, cannot lead, or leads and cannot write."""
+    """Why the node has halted, cannot lead, or leads and cannot write."""
     resumed: str
-    """Why it had halted last, before it went on by itself."""
+    """Why the node had halted, before it resumed by itself."""
     version: str
 
 
@@ -53,12 +53,12 @@ class ClusterStatus(NodeState, frozen=True, kw_only=True):
     """How a node stands, and what it has heard of the others."""
 
     handed_on: int
-    """Requests and commands that the leading node answered for this one."""
+    """Requests and commands that the leader answered for this node."""
     nodes: list[NodeStatus]
 
 
 class SnapshotQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which chunk of which copy; without a copy, one is made and described."""
+    """The copy and the chunk to download; without `copy`, a new copy is made and described."""
 
     copy: str = ""
     chunk: int = 0
@@ -66,17 +66,17 @@ class SnapshotQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 @endpoint("GET /cluster/status", errors=(404,))
 async def get_cluster_status(ask: Ask) -> ClusterStatus:
-    """How the node that is asked stands in its cluster, and what it has heard of the others."""
+    """Show the status of the node that answers, and the last reports of all nodes."""
     ask.principal.require(Need("store", "read", ""))
     return status_of(_seat(ask))
 
 
 @endpoint("GET /cluster/snapshot", media_types=(BYTES,), errors=(404, 416))
 async def get_snapshot(ask: Ask, query: SnapshotQuery) -> Response:
-    """A copy of a node's store, for another node, in chunks with a digest each.
+    """Download a copy of a node's store in chunks, each with a digest.
 
-    Without `copy` one is made, and its name and size are answered. Only nodes of the cluster may
-    ask for it.
+    Without `copy`, the node makes a copy and answers with its name and size. Only nodes of the
+    cluster may use this endpoint.
     """
     _check_node(ask)
     _seat(ask)
@@ -91,33 +91,35 @@ async def get_snapshot(ask: Ask, query: SnapshotQuery) -> Response:
 
 @endpoint("POST /cluster/entries", raw=(MSGPACK,), errors=(404, 409))
 async def give_entries(ask: Ask) -> Response:
-    """Entries of a primary's log, for its standby. Only nodes may ask for them."""
+    """Send entries of a primary's log to its standby. Only nodes may use this endpoint."""
     pairing = _pairing(ask)
     try:
-        taken = _taken.decode(ask.data)
+        request = _entries_request.decode(ask.data)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise InvalidInput(f"this is no question of a standby: {error}") from error
-    return Response(msgspec.msgpack.encode(await pairing.give(taken)), media_type=MSGPACK)
+        raise InvalidInput(f"the body is not a standby's request for entries: {error}") from error
+    return Response(msgspec.msgpack.encode(await pairing.give(request)), media_type=MSGPACK)
 
 
 @endpoint("POST /cluster/supersede", errors=(404, 409))
 async def supersede(ask: Ask, body: Superseded) -> Existed:
-    """Tell a primary that its standby was promoted: it stops. Only nodes may tell it."""
+    """Stop a primary whose standby was promoted. Only nodes may use this endpoint."""
     await asyncio.to_thread(_pairing(ask).supersede, body)
     return Existed(deleted=True)
 
 
 @endpoint("POST /cluster/promote", errors=(404, 409))
 async def promote_standby(ask: Ask) -> ClusterStatus:
-    """Make the standby that is asked the primary, in a new epoch.
+    """Promote the standby that answers to primary, in a new epoch.
 
-    What the former primary had not yet shipped is in its own file alone; it is refused when it comes
-    back, and says so.
+    Records that the former primary had not yet shipped are in its own file only. The former primary
+    is refused when it comes back, and says so.
     """
     ask.principal.require(Need("store", "admin", ""))
     seat = _seat(ask)
     if ask.core.pairing is None:
-        raise Conflict("this node is no standby: nodes of a cluster elect their leader themselves")
+        raise Conflict(
+            "this node is not a standby: nodes of a cluster elect their leader themselves"
+        )
     await ask.core.pairing.promote()
     seat.look()
     return status_of(seat)
@@ -126,7 +128,7 @@ async def promote_standby(ask: Ask) -> ClusterStatus:
 def _pairing(ask: Ask) -> Pairing:
     _check_node(ask)
     if ask.core.pairing is None:
-        raise NotFound("this server has no standby, and is none", name="cluster")
+        raise NotFound("this server neither has a standby nor is one", name="cluster")
     return ask.core.pairing
 
 
@@ -140,18 +142,18 @@ def status_of(seat: Seat) -> ClusterStatus:
         handed_on=seat.handed_on,
         nodes=[
             NodeStatus(
-                node=one.node,
-                address=one.address,
-                role=one.role,
-                epoch=one.epoch,
-                sequence=one.sequence,
-                lag=max(0, furthest - one.sequence),
+                node=report.node,
+                address=report.address,
+                role=report.role,
+                epoch=report.epoch,
+                sequence=report.sequence,
+                lag=max(0, furthest - report.sequence),
                 heard_s=age_s,
-                reason=one.reason,
-                resumed=one.resumed,
-                version=one.version,
+                reason=report.reason,
+                resumed=report.resumed,
+                version=report.version,
             )
-            for one, age_s in reports
+            for report, age_s in reports
         ],
     )
 
@@ -159,7 +161,7 @@ def status_of(seat: Seat) -> ClusterStatus:
 def _check_node(ask: Ask) -> None:
     if ask.principal is not NODE:
         raise Denied(
-            "only a node of the cluster may ask for this: it is about the whole store",
+            "only a node of the cluster may use this endpoint: it concerns the complete store",
             noun="store",
             action="admin",
             name="",
@@ -169,7 +171,7 @@ def _check_node(ask: Ask) -> None:
 def _seat(ask: Ask) -> Seat:
     if ask.core.seat is None:
         raise NotFound(
-            "this server is no node of a cluster; `millstream serve --node` makes one",
+            "this server is not a node of a cluster; `millstream serve --node` starts a node",
             name="cluster",
         )
     return ask.core.seat

@@ -1,7 +1,7 @@
-"""Cursors: how far a named reader of a log has come; take what is next, acknowledge, seek.
+"""Cursors over REST: take the next records of a named reader, acknowledge, seek.
 
-The server keeps no position between requests. A take begins at the cursor's floor, or at the
-`position` that the take before answered; what was acknowledged is left out.
+The server keeps no position between requests. A take starts at the cursor's floor, or at the
+`position` of the last answer, and leaves out acknowledged records.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ class CursorList(Struct, kw_only=True):
 
 
 class CursorBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Where a new cursor starts; one that exists stays where it is."""
+    """Where a new cursor starts; an existing cursor keeps its position."""
 
     start: Position | str = "earliest"
     """'earliest', 'latest' or an offset."""
     section: Annotated[int, Meta(ge=1, le=2**31)] = SECTION
-    """Records by which a cursor that is not durable moves its floor."""
+    """How many records a non-durable cursor acknowledges before it moves its floor."""
 
 
 class TakeBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How many records, and from where on."""
+    """How many records to take, and from which position."""
 
     n: Annotated[int, Meta(ge=1, le=READ_MAX)] = 1
     position: Position | None = None
-    """The position that the take before answered; without one, the floor."""
+    """The `position` of the last answer; default: the cursor's floor."""
     wait: Wait = 0.0
     """Seconds to wait for the first record, if there is none yet."""
     on_lost: Literal["skip", "raise"] = "skip"
-    """If the log forgot records before the cursor acknowledged them: go on, or fail with 410."""
+    """If the log deleted records that the cursor had not acknowledged: continue, or fail with
+    410."""
 
 
 class Taken(Struct, kw_only=True):
@@ -54,14 +55,14 @@ class Taken(Struct, kw_only=True):
 
     records: list[ReadRecord]
     position: int
-    """Take with this to go on after them."""
+    """Pass this position to the next take."""
     lost: list[tuple[int, int]] | UnsetType = UNSET
-    """Half-open ranges that the log forgot before the cursor had acknowledged them. They are told
-    until they are acknowledged as `ranges`."""
+    """Half-open ranges that the log deleted before the cursor acknowledged them. Every answer lists
+    them until they are acknowledged as `ranges`."""
 
 
 class CursorAckBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What has been worked on: offsets, half-open ranges, everything before an offset."""
+    """Records to acknowledge: offsets, half-open ranges, or everything before an offset."""
 
     offsets: list[Position] = []
     ranges: list[tuple[Position, Position]] = []
@@ -69,13 +70,13 @@ class CursorAckBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class SeekBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The new floor; what was acknowledged above it is forgotten."""
+    """The new floor. Acknowledgements above the floor are forgotten."""
 
     offset: Position
 
 
 class Floor(Struct, kw_only=True):
-    """Everything below is acknowledged."""
+    """The offset below which everything is acknowledged."""
 
     floor: int
 
@@ -85,13 +86,13 @@ endpoint = Endpoints("cursors")
 
 @endpoint("GET /logs/{log}/cursors")
 async def list_cursors(ask: Ask, log: str) -> CursorList:
-    """How each cursor of a log stands."""
+    """List the cursors of a log with their positions."""
     return CursorList(cursors=await ask.execute(c.ListCursors(log)))
 
 
 @endpoint("GET /logs/{log}/cursors/{cursor}", errors=(404,))
 async def get_cursor(ask: Ask, log: str, cursor: str) -> CursorInfo:
-    """How a cursor stands."""
+    """Show a cursor's position and counts."""
     info = await ask.execute(c.DescribeCursor(log, cursor))
     if info is None:
         raise NotFound(f"log {log!r} has no cursor {cursor!r}", name=cursor)
@@ -100,13 +101,13 @@ async def get_cursor(ask: Ask, log: str, cursor: str) -> CursorInfo:
 
 @endpoint(
     "PUT /logs/{log}/cursors/{cursor}",
-    description="It existed",
-    also={201: "It was made"},
+    description="The cursor existed",
+    also={201: "The cursor was created"},
     body_optional=True,
     errors=(416,),
 )
 async def open_cursor(ask: Ask, log: str, cursor: str, body: CursorBody) -> Reply[CursorInfo]:
-    """Make a durable cursor, unless there is one."""
+    """Create a durable cursor, if it does not exist."""
     before = await ask.execute(c.DescribeCursor(log, cursor))
     info = await ask.execute(c.OpenCursor(log, cursor, body.start, body.section, True))
     return Reply(info, 201 if before is None else 200)
@@ -114,16 +115,16 @@ async def open_cursor(ask: Ask, log: str, cursor: str, body: CursorBody) -> Repl
 
 @endpoint("DELETE /logs/{log}/cursors/{cursor}")
 async def delete_cursor(ask: Ask, log: str, cursor: str) -> Existed:
-    """Forget a cursor."""
+    """Delete a cursor."""
     return Existed(deleted=await ask.execute(c.DeleteCursor(log, cursor)))
 
 
 @endpoint("POST /logs/{log}/cursors/{cursor}/take", body_optional=True, errors=(404, 410))
 async def take_records(ask: Ask, log: str, cursor: str, body: TakeBody) -> Taken:
-    """The next unacknowledged records, waiting for the first if asked.
+    """Take the next unacknowledged records; `wait` waits for the first.
 
-    Nothing is reserved: two takes at the same position answer the same records. Hand in the
-    `position` of the answer before to go on.
+    A take reserves nothing: two takes at the same position return the same records. Pass the
+    `position` of the last answer to continue.
     """
     info = await get_cursor(ask, log, cursor)
     progress = CursorProgress(info)
@@ -131,63 +132,68 @@ async def take_records(ask: Ask, log: str, cursor: str, body: TakeBody) -> Taken
     if body.position is not None:
         progress.position = max(progress.position, body.position)
         lost = [(max(first, body.position), stop) for first, stop in lost if stop > body.position]
-    start, end = await ask.execute(c.GetBounds(log))  # before: what comes meanwhile ends the wait
+    # Read the bounds before the take: an append in between then ends the wait at once.
+    start, end = await ask.execute(c.GetBounds(log))
     if lost and body.on_lost == "raise":
         raise forgotten(log, cursor, lost, start)
-    found = await _take(ask, log, progress, body.n)
-    if not found and (wait_ms := ask.wait_ms(body.wait)):
+    records = await _take(ask, log, progress, body.n)
+    if not records and (wait_ms := ask.wait_ms(body.wait)):
         awaited = max(progress.position, end)
         if await ask.unless_over(c.WaitForOffset(log, awaited, wait_ms)):
-            found = await _take(ask, log, progress, body.n)
+            records = await _take(ask, log, progress, body.n)
     return Taken(
-        records=[show_record(one) for one in found], position=progress.position, lost=lost or UNSET
+        records=[show_record(record) for record in records],
+        position=progress.position,
+        lost=lost or UNSET,
     )
 
 
 async def _take(ask: Ask, log: str, progress: CursorProgress, n: int) -> list[Record]:
-    """As a cursor takes; ends early when an answer's worth of bytes is together."""
-    found: list[Record] = []
-    left = ask.limits.read_bytes_max
-    while len(found) < n and left > 0:
+    """Take as a cursor does; stop early when the answer's bytes are full."""
+    records: list[Record] = []
+    bytes_left = ask.limits.read_bytes_max
+    while len(records) < n and bytes_left > 0:
         start, end = await ask.execute(c.GetBounds(log))
         first, stop = progress.next_gap(start, end)
         if first >= stop:
             progress.position = max(progress.position, min(first, end))
             break
         try:
-            blocks = await read_blocks(ask, log, first, min(stop, first + n - len(found)), left)
+            blocks = await read_blocks(
+                ask, log, first, min(stop, first + n - len(records)), bytes_left
+            )
         except Truncated:
-            continue  # retention went past us meanwhile: go on at the new start
+            continue  # retention deleted records meanwhile: continue at the new start
         except CorruptionError:
-            if not found:
+            if not records:
                 raise
-            break  # what is sound first; the next take says what is damaged
+            break  # return the sound records first; the next take reports the damage
         if not blocks:
             break  # the log was deleted meanwhile
         for block in blocks:
-            found += block.records()
-            left -= len(block.payload)
+            records += block.records()
+            bytes_left -= len(block.payload)
             progress.position = block.offsets.stop
-    return found
+    return records
 
 
 @endpoint("POST /logs/{log}/cursors/{cursor}/ack", errors=(404, 416))
 async def acknowledge_records(ask: Ask, log: str, cursor: str, body: CursorAckBody) -> Floor:
-    """Mark records as worked on, in any order."""
+    """Acknowledge records, in any order."""
     ranges = ranges_of(body)
     if not ranges:
         if body.up_to is None and not body.offsets:
-            raise InvalidInput("an acknowledgement names 'offsets', 'ranges' or 'up_to'")
+            raise InvalidInput("an acknowledgement needs 'offsets', 'ranges' or 'up_to'")
         return Floor(floor=(await get_cursor(ask, log, cursor)).floor)
     return Floor(floor=await ask.execute(c.Acknowledge(log, cursor, ranges)))
 
 
 def ranges_of(body: CursorAckBody) -> list[Range]:
-    """What is acknowledged."""
+    """Return the acknowledged ranges of a body."""
     return [*joined(body.offsets), *body.ranges, *([(0, body.up_to)] if body.up_to else [])]
 
 
 @endpoint("POST /logs/{log}/cursors/{cursor}/seek", errors=(404, 416))
 async def seek_cursor(ask: Ask, log: str, cursor: str, body: SeekBody) -> Floor:
-    """Set a cursor's floor, forwards or back."""
+    """Set a cursor's floor, forwards or backwards."""
     return Floor(floor=await ask.execute(c.MoveCursor(log, cursor, body.offset)))

@@ -1,8 +1,7 @@
-"""Endpoints: what each address takes and answers, as values.
+"""Endpoints: the parameters and answers of each address, as values.
 
-The table of endpoints builds the routes and the OpenAPI document, so that they cannot differ. An
-endpoint is the coroutine that answers it: its name, docstring, parameters and return type say what
-the table needs to know.
+The table of endpoints builds the routes and also the OpenAPI document, so that the two agree.
+An endpoint is a coroutine. Its name, docstring, parameters and return type fill the table.
 
     endpoint = Endpoints("logs")
 
@@ -10,8 +9,8 @@ the table needs to know.
     async def truncate_log(ask: Ask, log: str, body: TruncateBody) -> RemovedCount:
         '''Forget the records before an offset.'''
 
-Parameters that the path names are handed over checked: text as a name, `int` as a number. `query`
-and `body` are structs; a `body` that may be None is one of another type, to be read from `ask`.
+Path parameters arrive checked: text as a name, `int` as a number. `query` and `body` are structs. A
+`body` that may be None has another media type, and the handler reads it from `ask`.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One way in which an endpoint answers well."""
+    """A successful answer of an endpoint."""
 
     type: Any
-    """What its JSON holds; None: it has no body."""
+    """The type of the JSON body; None: the answer has no body."""
     description: str = ""
     status: int = 200
     media_types: tuple[str, ...] = ()
-    """Other forms, not described by a schema."""
+    """Further media types, which have no schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[T]):
-    """An answer with a status of its own."""
+    """An answer with its own status."""
 
     value: T
     status: int
@@ -56,49 +55,49 @@ class Reply(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One method of one address."""
+    """A method of a path."""
 
     method: str
     path: str
     name: str
-    """Unique among all: the operation's id for code generators."""
+    """A unique name: the operation id for code generators."""
     summary: str
     detail: str
     tag: str
     run: Callable[..., Awaitable[Any]]
-    """Answers a value of the first answer's type, a `Reply`, or a response."""
+    """The coroutine; it returns a value of the first answer's type, a `Reply`, or a response."""
     path_types: dict[str, Any]
-    """The names in the path: text, or numbers."""
+    """The type of each path parameter: text or number."""
     query: Any = None
-    """A struct of what may follow the question mark."""
+    """A struct with the query parameters."""
     body: Any = None
-    """A struct of what a JSON body holds."""
+    """A struct with the fields of a JSON body."""
     body_optional: bool = False
     raw: tuple[str, ...] = ()
-    """Other media types of the body, which is then taken as it is."""
+    """Further media types of the body, which the handler gets as bytes."""
     headers: dict[str, str] = field(default_factory=dict)
-    """Headers of a request, beside a raw body, and what each is."""
+    """Request headers beside a raw body, and their descriptions."""
     answers: tuple[Answer, ...] = ()
     errors: tuple[int, ...] = ()
-    """Statuses beyond those that every endpoint may answer."""
+    """Error statuses, besides those of every endpoint."""
 
     @property
     def takes_body(self) -> bool:
-        """Whether a body is read at all."""
+        """Whether the endpoint reads a body."""
         return self.body is not None or bool(self.raw)
 
     def statuses(self) -> list[int]:
-        """Every status by which it may refuse."""
-        found = {401, 403, 429, 500, 503, *self.errors}
+        """Return all error statuses of the endpoint."""
+        statuses = {401, 403, 429, 500, 503, *self.errors}
         if "{" in self.path or self.query is not None or self.takes_body:
-            found.add(422)
+            statuses.add(422)
         if self.takes_body:
-            found |= {400, 408, 413, 415}
-        return sorted(found)
+            statuses |= {400, 408, 413, 415}
+        return sorted(statuses)
 
 
 class Endpoints(list[Endpoint]):
-    """The endpoints of one noun; calling it enters the coroutine that follows."""
+    """The endpoints of one noun; a call registers the coroutine that follows."""
 
     def __init__(self, tag: str) -> None:
         super().__init__()
@@ -106,7 +105,7 @@ class Endpoints(list[Endpoint]):
 
     def __call__(
         self,
-        asked: str,
+        route: str,
         *,
         status: int = 200,
         description: str = "",
@@ -114,14 +113,14 @@ class Endpoints(list[Endpoint]):
         media_types: tuple[str, ...] = (),
         **about: Any,
     ) -> Callable[[Handler], Handler]:
-        """Enter an endpoint; `also` are other statuses with which it answers the same."""
-        method, path = asked.split()
+        """Register an endpoint; `also` lists further statuses with the same answer."""
+        method, path = route.split()
 
         def enter(run: Handler) -> Handler:
             hints = get_type_hints(run, include_extras=True)
             kind = _shown(hints["return"])
             answers = [Answer(kind, description, status, media_types)]
-            answers += [Answer(kind, text, other) for other, text in (also or {}).items()]
+            answers += [Answer(kind, text, code) for code, text in (also or {}).items()]
             summary, _, detail = (inspect.getdoc(run) or "").partition("\n\n")
             self.append(
                 Endpoint(
@@ -145,15 +144,15 @@ class Endpoints(list[Endpoint]):
 
 
 def _shown(hint: Any) -> Any:
-    """The struct of a hint: of several types, the one that is neither None nor a response."""
+    """Return the struct of a type hint: the member that is neither None nor a response."""
     if get_origin(hint) is Reply:
         return get_args(hint)[0]
     if get_origin(hint) in (Union, UnionType):
-        (hint,) = (one for one in get_args(hint) if one not in (NoneType, Response))
+        (hint,) = (member for member in get_args(hint) if member not in (NoneType, Response))
     return None if hint is Response else hint
 
 
 def _camel(name: str) -> str:
-    """`append_records` as `appendRecords`."""
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
+    """Return `append_records` as `appendRecords`."""
+    first, *words = name.split("_")
+    return first + "".join(word.capitalize() for word in words)

@@ -1,4 +1,4 @@
-"""Forks and owners: logs that begin as another one is, and which store may append."""
+"""Forks and owners over REST: fork and merge logs, and hand a log over to another store."""
 
 from __future__ import annotations
 
@@ -19,52 +19,53 @@ Name = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class ForkBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How to make a fork."""
+    """The name of a new fork."""
 
     name: Name | None = None
-    """What it is called; null: a name is chosen."""
+    """The fork's name; null: the server chooses a name."""
 
 
 class MergeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """How to merge a fork."""
 
     on_fork: Literal["refuse", "longest", "rebase"] = "refuse"
-    """If both logs have gone on: refuse; append the fork's records again; or let the longer count."""
+    """If both logs have new records: refuse; let the longer log count; or append the fork's records
+    again (rebase)."""
 
 
 class OwnerBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Who is to append."""
+    """The new owner of a log."""
 
     store: Name | None = None
     """The id of the store; null: the store of this server."""
 
 
 class Forked(Struct, kw_only=True):
-    """A fork that was made."""
+    """A fork that was created."""
 
     fork: str
-    """Its name."""
+    """The fork's name."""
 
 
 class ForkShown(Struct, kw_only=True):
-    """A fork, and where it comes from."""
+    """A fork and its parent."""
 
     name: str
     parent: str | None
-    """The log that it was forked from; null if the asker may not read that one."""
+    """The log it was forked from; null if you may not read that log."""
     start_offset: int
     end_offset: int
     created: datetime
-    """When it was made, in UTC."""
+    """The time of creation, in UTC."""
 
 
 class ForkPage(Struct, kw_only=True):
     """Forks in the order of their names."""
 
     forks: list[ForkShown]
-    """Those among the logs that were looked at."""
+    """The forks among the logs of this page."""
     after: str | None
-    """Ask with this for the next page; null: there is none."""
+    """Pass this as `after` for the next page; null: this is the last page."""
 
 
 endpoint = Endpoints("logs")
@@ -72,7 +73,7 @@ endpoint = Endpoints("logs")
 
 @endpoint("GET /forks")
 async def list_forks(ask: Ask, query: Page) -> ForkPage:
-    """List forks in the order of their names; `limit` is how many logs are looked at."""
+    """List forks in the order of their names; `limit` counts the logs examined, not the forks."""
     page = c.ListLogs(checked_after(query.after), query.limit, partitions=True)
     logs = await ask.execute(page)
     forks = [fork for log in logs if (fork := await _fork(ask, log)) is not None]
@@ -80,41 +81,43 @@ async def list_forks(ask: Ask, query: Page) -> ForkPage:
 
 
 async def _fork(ask: Ask, log: LogInfo) -> ForkShown | None:
-    """How a log stands as a fork; None if it is none, or is gone."""
+    """Return a log as a fork; None if the log is not a fork, or was deleted."""
     try:
         parent = await ask.execute(c.GetParent(log.name))
     except NotFound:
         return None
     if parent is None:
         return None
-    is_seen = ask.principal.allows(need_of_log("read", parent))
+    may_read = ask.principal.allows(need_of_log("read", parent))
     return ForkShown(
         name=log.name,
-        parent=parent if is_seen else None,
+        parent=parent if may_read else None,
         start_offset=log.start_offset,
         end_offset=log.end_offset,
         created=log.created,
     )
 
 
-@endpoint("POST /logs/{log}/fork", status=201, description="It was made", errors=(404, 409))
+@endpoint(
+    "POST /logs/{log}/fork", status=201, description="The fork was created", errors=(404, 409)
+)
 async def fork_log(ask: Ask, log: str, body: ForkBody) -> Forked:
-    """Make a log that begins as this one is now; nothing is copied."""
+    """Create a fork of a log: it shares all present records, and copies nothing."""
     return Forked(fork=await ask.execute(c.ForkLog(log, body.name)))
 
 
 @endpoint("POST /logs/{log}/merge", errors=(404, 409, 423))
 async def merge_fork(ask: Ask, log: str, body: MergeBody) -> Merged:
-    """Bring a fork's records into the log that it was forked from.
+    """Merge a fork's records into its parent.
 
-    If both have gone on meanwhile it is refused, unless the body says what to do.
+    If both logs have new records, the merge is refused unless `on_fork` says how to resolve it.
     """
     return await ask.execute(c.MergeFork(log, body.on_fork))
 
 
 @endpoint("GET /logs/{log}/owner", errors=(404,))
 async def get_owner(ask: Ask, log: str) -> Owner:
-    """Which store may append to a log."""
+    """Show which store may append to a log."""
     return await ask.execute(c.GetOwner(log))
 
 

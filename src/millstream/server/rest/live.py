@@ -1,4 +1,4 @@
-"""The live view over HTTP: server-sent events, and what was told in the last minutes."""
+"""The live view over HTTP: server-sent events, and the samples of the last minutes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ endpoint = Endpoints("store")
 
 
 class Events(StreamingResponse):
-    """Events as they come; what makes them ends at once when the client leaves."""
+    """A stream of events; its generator is closed as soon as the client disconnects."""
 
     async def stream_response(self, send: Send) -> None:
-        """Send them, each when the client has taken the ones before."""
+        """Send the events, each when the client has taken the events before."""
         body = self.body_iterator
         assert isinstance(body, AsyncGenerator)
         async with aclosing(body):
@@ -37,20 +37,21 @@ class Events(StreamingResponse):
 
 
 class LiveQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """What may follow the question mark of `GET /live`."""
+    """The query of `GET /live`."""
 
     seconds: float | None = None
-    """End after so long; left out, it goes on."""
+    """End the stream after this many seconds; default: never."""
     history: bool = True
-    """Whether the last minutes are sent first."""
+    """Whether the samples of the last minutes are sent first."""
 
 
 @endpoint("GET /live", media_types=(EVENTS,))
 async def watch_store(ask: Ask, query: LiveQuery) -> Response:
-    """How the server and its store stand, once per second, as server-sent events.
+    """Watch the server and its store: one sample per second, as server-sent events.
 
-    The last minutes are sent first, if a client watched then. Each event is a JSON document as in
-    `GET /live/history`. A client that comes again with `Last-Event-ID` gets what it has not seen.
+    The samples of the last minutes are sent first, as far as a client was watching then. Each event
+    is a JSON document as in `GET /live/history`. A client that reconnects with `Last-Event-ID` gets
+    the events it has missed.
     """
     ask.principal.require(_NEED)
     if ask.request.method == "HEAD":
@@ -60,24 +61,25 @@ async def watch_store(ask: Ask, query: LiveQuery) -> Response:
 
 @endpoint("GET /live/history")
 async def get_history(ask: Ask) -> list[Pulse]:
-    """How the server and its store stood in the last five minutes, oldest first.
+    """List the samples of the last five minutes, oldest first.
 
-    They are made while a client watches, and for five minutes more.
+    Samples are taken while a client watches, and for five minutes after.
     """
     ask.principal.require(_NEED)
     return ask.core.live.history()
 
 
 async def _events(ask: Ask, query: LiveQuery) -> AsyncGenerator[bytes, None]:
-    """The events, for as long as the client may see them."""
-    given = ask.request.headers.get(_LAST_EVENT, "")
-    after_ms = int(given) if given.isascii() and given.isdigit() and len(given) < 16 else 0
+    """Yield events as long as the client's token allows it."""
+    last_event = ask.request.headers.get(_LAST_EVENT, "")
+    is_id = last_event.isascii() and last_event.isdigit() and len(last_event) < 16
+    after_ms = int(last_event) if is_id else 0
     if not query.history and not after_ms:
         after_ms = ask.core.store.clock.wall_ms()
     loop = asyncio.get_running_loop()
     ends_s = math.inf if query.seconds is None else loop.time() + query.seconds
-    async with aclosing(ask.core.live.watch(after_ms)) as told:
-        async for event in told:
+    async with aclosing(ask.core.live.watch(after_ms)) as events:
+        async for event in events:
             if not await _may_see(ask):
                 return
             yield event
@@ -86,12 +88,12 @@ async def _events(ask: Ask, query: LiveQuery) -> AsyncGenerator[bytes, None]:
 
 
 async def _may_see(ask: Ask) -> bool:
-    """Whether the token, which may have been revoked meanwhile, still allows it."""
+    """Whether the token still allows it; the token may have been revoked meanwhile."""
     try:
         await ask.core.tokens.freshen_for(ask.principal)
         ask.core.admission.require(ask.principal, _NEED)
     except (Unauthenticated, Denied):
         return False
     except MillstreamError:
-        pass  # the store does not answer now: what the token allows is looked at again later
+        pass  # the store does not answer now: check the token again with the next event
     return True

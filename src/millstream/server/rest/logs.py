@@ -1,4 +1,4 @@
-"""Logs: what there is, how each stands, its metadata, and what it may forget."""
+"""Logs over REST: list, create, truncate and delete them; their metadata and retention."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE_MAX = 1_000
 
 
 class Page(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which names of a listing."""
+    """Which part of a listing."""
 
     after: Annotated[str, Meta(max_length=255)] = ""
     """The last name of the page before."""
@@ -30,31 +30,32 @@ class Page(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class LogsQuery(Page, forbid_unknown_fields=True, kw_only=True):
-    """Which logs."""
+    """Which part of the list of logs."""
 
     partitions: bool = False
     """Whether partitions are listed instead of the logs that have them."""
 
 
 class CreateQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whether the log has partitions."""
+    """The partitions of a new log."""
 
     partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)] | None = None
-    """How many; without it the log has none."""
+    """How many partitions; default: the log has none."""
     grows: bool = False
-    """Whether their number is raised, if the log has fewer."""
+    """Whether to add partitions, if the log has fewer."""
 
 
 class TruncateBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Forget the records before an offset."""
+    """Which records to delete."""
 
     before: Position
     past_end: bool = False
-    """Whether the offset may lie past the end: then both ends move there."""
+    """Whether the offset may lie beyond the end; if so, start and end move to the offset."""
 
 
 class Rules(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What a log may forget: a record goes as soon as one rule lets it go. Empty keeps all."""
+    """Retention: a record is deleted as soon as one rule allows it. Without rules all records
+    stay."""
 
     age: Delay | None = None
     """Seconds."""
@@ -64,7 +65,7 @@ class Rules(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 
 
 class LogShown(LogInfo, frozen=True, kw_only=True):
-    """How a log stands."""
+    """A log with its offsets, size and settings."""
 
     retention: Rules  # type: ignore[assignment]
 
@@ -74,23 +75,24 @@ class LogPage(Struct, kw_only=True):
 
     logs: list[LogShown]
     after: str | None
-    """Ask with this for the next page; null: there is none."""
+    """Pass this as `after` for the next page; null: this is the last page."""
 
 
 class MetadataBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """An entry's new value; with `expect`, only if it is that now (null: absent)."""
+    """An entry's new value; with `expect`, only if the entry has that value now (null: no
+    entry)."""
 
     value: Any
     expect: Raw | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        """Refuse to expect what no entry can be."""
+        """Refuse an expected value that no entry can have."""
         if isinstance(self.expect, Raw):
             check_json_text(bytes(self.expect), "'expect'")
 
 
 class RemovedCount(Struct, kw_only=True):
-    """How many went."""
+    """How many were removed or changed."""
 
     count: int
 
@@ -108,17 +110,17 @@ endpoint = Endpoints("logs")
 async def list_logs(ask: Ask, query: LogsQuery) -> LogPage:
     """List logs in the order of their names.
 
-    One with partitions is one log, of which all figures are sums; it stands where the first of its
-    partitions does. `partitions` lists these instead.
+    A log with partitions is one log in this list. Its figures are sums, and it is sorted by the
+    name of its first partition. `partitions=true` lists the partitions instead.
     """
     page = c.ListLogs(checked_after(query.after), query.limit, query.partitions)
-    found = await ask.execute(page)
-    after = found[-1].name if len(found) == query.limit else None
-    return LogPage(logs=[_shown(info) for info in found], after=after)
+    infos = await ask.execute(page)
+    after = infos[-1].name if len(infos) == query.limit else None
+    return LogPage(logs=[_shown(info) for info in infos], after=after)
 
 
 def checked_after(name: str) -> str:
-    """A name to go on after; any text that can be written."""
+    """Check the name to continue after: any text of valid Unicode."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -128,7 +130,7 @@ def checked_after(name: str) -> str:
 
 @endpoint("GET /logs/{log}", errors=(404,))
 async def get_log(ask: Ask, log: str) -> LogShown:
-    """How a log stands."""
+    """Show a log: its offsets, size and settings."""
     info = await ask.execute(c.DescribeLog(log))
     if info is None:
         raise _missing(log)
@@ -136,11 +138,11 @@ async def get_log(ask: Ask, log: str) -> LogShown:
 
 
 def _missing(log: str) -> NotFound:
-    if (found := partition_of(log)) is not None:
-        whole, number = found
-        text = f"log {whole!r} has no partition {number}; GET /logs/{whole}/partitions lists them"
+    if (partition := partition_of(log)) is not None:
+        name, number = partition
+        text = f"log {name!r} has no partition {number}; GET /logs/{name}/partitions lists them"
     else:
-        text = f"there is no log {log!r}; it comes to exist with its first append, or by PUT"
+        text = f"there is no log {log!r}; its first append creates it, and so does PUT"
     return NotFound(text, name=log)
 
 
@@ -148,18 +150,24 @@ def _shown(info: LogInfo) -> LogShown:
     return LogShown(**{**msgspec.structs.asdict(info), "retention": _rules(info.retention)})
 
 
-def _rules(found: Retention) -> Rules:
-    """Rules as REST tells them: durations are seconds."""
-    age = None if found.age_ms is None else found.age_ms / 1000
-    return Rules(age=age, bytes=found.bytes, count=found.count, consumed=found.consumed)
+def _rules(retention: Retention) -> Rules:
+    """Return retention rules as REST shows them: durations in seconds."""
+    age = None if retention.age_ms is None else retention.age_ms / 1000
+    return Rules(age=age, bytes=retention.bytes, count=retention.count, consumed=retention.consumed)
 
 
-@endpoint("PUT /logs/{log}", description="It existed", also={201: "It was made"}, errors=(404, 409))
+@endpoint(
+    "PUT /logs/{log}",
+    description="The log existed",
+    also={201: "The log was created"},
+    errors=(404, 409),
+)
 async def create_log(ask: Ask, log: str, query: CreateQuery) -> Reply[LogShown]:
-    """Make an empty log, unless there is one; with `partitions`, one that has so many.
+    """Create an empty log, if it does not exist; with `partitions`, a log with that many
+    partitions.
 
-    A log without partitions also comes to exist with its first append. The number of partitions is
-    refused if the log has another one, unless it `grows`.
+    The first append creates a log without partitions, too. If the log has another number of
+    partitions, the request is refused, unless `grows` allows to add some.
     """
     if query.partitions is None:
         made = await ask.execute(c.CreateLog(log))
@@ -171,41 +179,41 @@ async def create_log(ask: Ask, log: str, query: CreateQuery) -> Reply[LogShown]:
 
 @endpoint("GET /logs/{log}/partitions", errors=(404,))
 async def list_partitions(ask: Ask, log: str) -> list[LogShown]:
-    """How each partition of a log stands, in their order; none, if it has no partitions."""
-    found = await ask.execute(c.DescribePartitions(log))
-    if not found:
-        await get_log(ask, log)  # not found, if there is none
-    return [_shown(info) for info in found]
+    """List the partitions of a log in order; empty if the log has no partitions."""
+    partitions = await ask.execute(c.DescribePartitions(log))
+    if not partitions:
+        await get_log(ask, log)  # raises if the log does not exist
+    return [_shown(info) for info in partitions]
 
 
 @endpoint("DELETE /logs/{log}", errors=(409, 423))
 async def delete_log(ask: Ask, log: str) -> Existed:
-    """Forget a log, its cursors and its metadata."""
+    """Delete a log with its cursors and metadata."""
     return Existed(deleted=await ask.execute(c.DeleteLog(log)))
 
 
 @endpoint("POST /logs/{log}/truncate", errors=(409, 416, 423))
 async def truncate_log(ask: Ask, log: str, body: TruncateBody) -> RemovedCount:
-    """Forget the records before an offset."""
+    """Delete the records before an offset."""
     return RemovedCount(count=await ask.execute(c.Truncate(log, body.before, body.past_end)))
 
 
 @endpoint("GET /logs/{log}/metadata")
 async def get_metadata(ask: Ask, log: str) -> dict[str, Any]:
-    """A log's metadata: a small map of JSON values."""
+    """Show a log's metadata: a small map of JSON values."""
     return await ask.execute(c.GetMetadata(log))
 
 
 @endpoint("PUT /logs/{log}/metadata/{key}", description="All entries", errors=(409,))
 async def set_metadata(ask: Ask, log: str, key: str, body: MetadataBody) -> dict[str, Any]:
-    """Set one metadata entry, if it is as expected."""
-    most = ask.limits.metadata_bytes_max
+    """Set a metadata entry, if `expect` allows it."""
+    bytes_max = ask.limits.metadata_bytes_max
     expect = UNSET if body.expect is UNSET else msgspec.json.decode(body.expect)
     command = c.SetMetadata(
         log,
         key,
-        check_json(body.value, bytes_max=most),
-        expect=None if expect is UNSET else check_json(expect, bytes_max=most),
+        check_json(body.value, bytes_max=bytes_max),
+        expect=None if expect is UNSET else check_json(expect, bytes_max=bytes_max),
         compare=expect is not UNSET,
     )
     await ask.execute(command)
@@ -214,25 +222,25 @@ async def set_metadata(ask: Ask, log: str, key: str, body: MetadataBody) -> dict
 
 @endpoint("DELETE /logs/{log}/metadata/{key}", description="The other entries")
 async def delete_metadata(ask: Ask, log: str, key: str) -> dict[str, Any]:
-    """Delete one metadata entry."""
+    """Delete a metadata entry."""
     await ask.execute(c.SetMetadata(log, key, delete=True))
     return await get_metadata(ask, log)
 
 
 @endpoint("GET /logs/{log}/retention")
 async def get_retention(ask: Ask, log: str) -> Rules:
-    """What a log may forget."""
+    """Show the retention rules of a log."""
     return _rules(await Log(ask, log).retention())
 
 
 @endpoint("PUT /logs/{log}/retention")
 async def set_retention(ask: Ask, log: str, body: Rules) -> Rules:
-    """Say what a log may forget."""
+    """Set the retention rules of a log."""
     await Log(ask, log).retain(**msgspec.structs.asdict(body))
     return body
 
 
 @endpoint("POST /logs/{log}/retention/enforce")
 async def enforce_retention(ask: Ask, log: str) -> RemovedCount:
-    """Forget now what may be forgotten, rather than in the background."""
+    """Apply the retention now, instead of in the background."""
     return RemovedCount(count=await ask.execute(c.EnforceRetention(log)))

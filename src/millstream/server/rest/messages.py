@@ -1,4 +1,4 @@
-"""Messages of a queue: put them, look at them, and see how their attempts went."""
+"""Messages of a queue over REST: put, peek, replace, and the history of their attempts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Priority = Annotated[int, Meta(ge=0, le=9)]
 
 
 class NewMessage(NewRecord, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A message to be put; its priority, group and dedup go where the queue's spec looks."""
+    """A message to put. The queue's spec says where priority, group and dedup id are stored."""
 
     priority: Priority | None = None
     group: str | None = None
@@ -45,22 +45,22 @@ class NewMessage(NewRecord, forbid_unknown_fields=True, kw_only=True, omit_defau
 
 
 Addressed = tuple[Item, Wishes]
-"""A message, and what the queue is to know of it."""
+"""A message, and its priority, group and dedup id."""
 
 
 class PutBody(NewMessage, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One message, or several under `messages`: all of them, or none."""
+    """One message, or several under `messages`, which are put atomically."""
 
     messages: list[NewMessage] | None = None
     delay: Delay | None = None
-    """Seconds until they can be claimed."""
+    """Seconds until the messages can be claimed."""
     at: Timestamp | datetime | None = None
-    """Instead of a delay: when, in ms since the epoch or as ISO 8601 with a time zone."""
+    """Instead of a delay: the time, in ms since the epoch or as ISO 8601 with a time zone."""
     producer: ProducerBody | None = None
 
 
 class PutQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Beside a raw body; in a JSON body the same stands in the body."""
+    """Parameters beside a raw body; a JSON body has them as fields."""
 
     priority: Priority | None = None
     group: str | None = None
@@ -70,14 +70,14 @@ class PutQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PeekQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which messages."""
+    """Which messages to show."""
 
     state: Literal["available", "in_flight", "done", "failed"] = "available"
     limit: Annotated[int, Meta(ge=1, le=PEEK_MAX)] = 100
     after: Position | None = None
     """The claim id of the last message of the page before."""
     attempts: bool = False
-    """Whether each comes with its attempts."""
+    """Whether to include each message's attempts."""
 
 
 class MessagePage(Struct, kw_only=True):
@@ -87,29 +87,29 @@ class MessagePage(Struct, kw_only=True):
 
 
 class Put(Struct, kw_only=True):
-    """What was put: the id of the first message, those of the others follow, and how many."""
+    """The id of the first message, and how many messages were put; ids count up by one."""
 
     id: int
-    """`GET /queues/{queue}/messages/{id}` says what became of it."""
+    """`GET /queues/{queue}/messages/{id}` shows the state of the message."""
     count: int
 
 
 class ReplaceBody(NewRecord, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """The message that takes the place of the failed one."""
+    """The message that replaces the failed message."""
 
     dry_run: bool = False
-    """Only check whether it could be replaced so."""
+    """Only check whether the message could be replaced."""
 
 
 class Replaced(Struct, kw_only=True):
-    """What took the place of a failed message."""
+    """The message that replaced a failed message."""
 
     id: int | None
-    """`GET /queues/{queue}/messages/{id}` says what became of it; null in a dry run."""
+    """`GET /queues/{queue}/messages/{id}` shows its state; null in a dry run."""
 
 
 class Attempts(Struct, kw_only=True):
-    """How the attempts at a message went, in order."""
+    """The attempts at a message, in order."""
 
     attempts: list[Try]
 
@@ -120,23 +120,23 @@ endpoint = Endpoints("messages")
 @endpoint(
     "POST /queues/{queue}/messages",
     status=201,
-    description="The id of the first, and how many",
+    description="The id of the first message, and how many were put",
     raw=(ANY,),
     headers=RAW_HEADERS,
     errors=(404, 409, 423),
 )
 async def put_messages(ask: Ask, queue: str, query: PutQuery, body: PutBody | None) -> Put:
-    """Put one message or a batch straight to a queue, past its filter.
+    """Put one message or a batch directly into a queue, past its filter.
 
-    A JSON body holds one message (`value` or `base64`) or several (`messages`). A body of any other
-    type is one message as it is, with its content type.
+    A JSON body holds one message (`value` or `base64`) or several (`messages`). A body of another
+    media type is one message as is, with its content type.
     """
     if body is None:
         item = item_of_raw(ask.data, ask.sent)
         command, count = put_command(ask, queue, query, [(item, _wishes(query))])
     else:
         if query != PutQuery():
-            raise InvalidInput("beside a JSON body, everything stands in the body")
+            raise InvalidInput("beside a JSON body, all parameters are fields of the body")
         command, count = put_command(ask, queue, body, new_messages_of(body))
     if command is None:
         await get_queue(ask, queue)
@@ -145,41 +145,44 @@ async def put_messages(ask: Ask, queue: str, query: PutQuery, body: PutBody | No
 
 
 def new_messages_of(body: PutBody) -> list[Addressed]:
-    """The messages of a body: the one that it is, or those that it lists."""
+    """Return the messages of a body: the body itself, or the listed messages."""
     if body.messages is None:
         return [(item_of(body), _wishes(body))]
     check_only_listed(body, NewMessage, "message")
-    return [(item_of(one, f"messages[{i}]: "), _wishes(one)) for i, one in enumerate(body.messages)]
+    return [
+        (item_of(message, f"messages[{i}]: "), _wishes(message))
+        for i, message in enumerate(body.messages)
+    ]
 
 
-def _wishes(given: NewMessage | PutQuery) -> Wishes:
-    return Wishes(given.priority, given.group, given.dedup)
+def _wishes(source: NewMessage | PutQuery) -> Wishes:
+    return Wishes(source.priority, source.group, source.dedup)
 
 
 def put_command(
-    ask: Ask, queue: str, given: PutBody | PutQuery, messages: list[Addressed]
+    ask: Ask, queue: str, source: PutBody | PutQuery, messages: list[Addressed]
 ) -> tuple[Operation[int] | None, int]:
-    """The command that puts messages, and how many they are; None if there are none."""
-    wishes = [one for _, one in messages]
+    """Return the command that puts messages, and their number; None for an empty list."""
+    wishes = [wish for _, wish in messages]
     return put_batch(
         queue,
         [item for item, _ in messages],
         keys=None,
         headers=None,
-        delay=given.delay,
-        at=given.at,
+        delay=source.delay,
+        at=source.at,
         limits=ask.limits,
-        wishes=wishes if any(one != Wishes() for one in wishes) else [],
-        producer=given.producer if isinstance(given, PutBody) else None,
+        wishes=wishes if any(wish != Wishes() for wish in wishes) else [],
+        producer=source.producer if isinstance(source, PutBody) else None,
     )
 
 
 @endpoint("GET /queues/{queue}/messages", errors=(404, 410))
 async def peek_messages(ask: Ask, queue: str, query: PeekQuery) -> MessagePage:
-    """Look at messages in a state, without claiming them."""
+    """Show messages in a state, without claiming them."""
     after = -1 if query.after is None else query.after
-    found = await ask.execute(c.PeekMessages(queue, query.state, query.limit, after))
-    shown = [show_message(message) for message in messages_of(found)]
+    lots = await ask.execute(c.PeekMessages(queue, query.state, query.limit, after))
+    shown = [show_message(message) for message in messages_of(lots)]
     if query.attempts:
         for message in shown:
             message.attempts = await _tries(ask, queue, int(message.claim_id))
@@ -187,7 +190,7 @@ async def peek_messages(ask: Ask, queue: str, query: PeekQuery) -> MessagePage:
 
 
 async def _tries(ask: Ask, queue: str, claim_id: int) -> list[Try]:
-    """How the attempts at a message went that was there just now."""
+    """Return the attempts at a message; empty if the message was removed meanwhile."""
     try:
         return await ask.execute(c.GetAttempts(queue, claim_id))
     except NotFound:
@@ -196,10 +199,10 @@ async def _tries(ask: Ask, queue: str, claim_id: int) -> list[Try]:
 
 @endpoint("POST /queues/{queue}/messages/{claim_id}/replace", errors=(404, 409))
 async def replace_message(ask: Ask, queue: str, claim_id: int, body: ReplaceBody) -> Replaced:
-    """Put another message in the place of a failed one, in one commit.
+    """Replace a failed message by another message, in one commit.
 
-    It can be claimed at once, and keeps the attempts that were made. If the message is not failed
-    any more, it is a conflict.
+    The new message can be claimed at once and keeps the earlier attempts. The answer is 409 if the
+    message is no longer failed.
     """
     item = item_of(body)
     record = pack_single(
@@ -221,11 +224,11 @@ async def replace_message(ask: Ask, queue: str, claim_id: int, body: ReplaceBody
 
 @endpoint("GET /queues/{queue}/messages/{id}", errors=(404,))
 async def get_message(ask: Ask, queue: str, id: int) -> Fate:
-    """What became of a message, by the id that putting it answered."""
+    """Show the state of a message, by the id that its put returned."""
     return await ask.execute(c.FindMessage(queue, id))
 
 
 @endpoint("GET /queues/{queue}/messages/{claim_id}/attempts", errors=(404,))
 async def get_attempts(ask: Ask, queue: str, claim_id: int) -> Attempts:
-    """How the attempts at a message went."""
+    """List the attempts at a message."""
     return Attempts(attempts=await ask.execute(c.GetAttempts(queue, claim_id)))

@@ -1,9 +1,9 @@
-"""Payloads: records and messages as JSON takes and shows them.
+"""Payloads: records and messages in JSON requests and answers.
 
-A value is JSON under `value`, or bytes under `base64`. Text is a JSON string: it is stored as
-UTF-8 under `text/plain`, everything else as it was sent under `application/json`; so it comes back
-the same way. What has another content type comes back as base64. A value that is null (a tombstone,
-not JSON's null) is `"base64": null`.
+A value is JSON under `value`, or bytes under `base64`. A JSON string is stored as UTF-8 with the
+content type `text/plain`; other JSON is stored unchanged with `application/json`. Both come back
+under `value`. A value with another content type comes back under `base64`. A null value (a
+tombstone, not JSON's null) is `"base64": null`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Position = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Timestamp = Annotated[int, Meta(ge=0, le=TIMESTAMP_MS_MAX)]
 Wait = Annotated[float, Meta(ge=0, le=1e6)]
 Delay = Annotated[float, Meta(ge=0, le=1e12)]
-"""Durations are seconds; these are beyond all bounds that the store has."""
+"""Durations in seconds. These limits lie beyond the limits of the store."""
 
 _TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,250}")
 _json_type = re.compile(r"application/(?:[\w.-]+\+)?json(?:\s*;.*)?", re.I)
 
 
 _UNSAID = "application/x-www-form-urlencoded"
-"""What curl sends without a `-H`; here it never means a form."""
+"""The content type that curl sends without `-H`; it never means a form here."""
 
 
 class HeaderBytes(Struct, forbid_unknown_fields=True):
-    """The value of a header that is bytes."""
+    """A header value of bytes."""
 
     base64: bytes
 
@@ -47,24 +47,25 @@ class HeaderBytes(Struct, forbid_unknown_fields=True):
 _Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 JsonHeader = str | _Integer | float | bool | HeaderBytes | None
 JsonHeaders = dict[str, JsonHeader] | list[tuple[str, JsonHeader]]
-"""Headers in JSON: an object, or pairs of a name and a value if a name is repeated."""
+"""Headers in JSON: an object, or pairs of name and value if a name is repeated."""
 
 
 class NewRecord(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A record to be appended: a value as JSON or as base64, and what belongs to it."""
+    """A record to append: a value as JSON or as base64, with key, headers and timestamp."""
 
     value: Raw | UnsetType = UNSET
     base64: bytes | UnsetType | None = UNSET
-    """Bytes; null for a value that is null, a tombstone of its key."""
+    """Bytes; null for a null value, the tombstone of its key."""
     key: str | None = None
     key_base64: bytes | None = None
     headers: JsonHeaders | None = None
-    """An object, or pairs if a name is repeated; a value that is bytes is {"base64": …}."""
+    """An object, or pairs if a name is repeated; bytes are written as {"base64": …}."""
     timestamp: Timestamp | None = None
-    """Milliseconds since the epoch; without one, the time at which it is appended."""
+    """Milliseconds since the epoch; default: the time of the append."""
 
     def __post_init__(self) -> None:
-        """Refuse a value that could be stored and not be decoded again; large ones in a thread."""
+        """Refuse JSON that could be stored but not decoded; large bodies are checked on a
+        thread."""
         if isinstance(self.value, Raw):
             check_json_text(bytes(self.value), "'value'")
 
@@ -80,48 +81,48 @@ class _Read(Struct, kw_only=True, omit_defaults=True):
 
 
 class ReadRecord(_Read, kw_only=True, omit_defaults=True):
-    """A record as it was read; `value` if its content type is JSON or text, else `base64`."""
+    """A record; it has `value` if its content type is JSON or text, else `base64`."""
 
     appended: int
 
 
 class ReadMessage(_Read, kw_only=True, omit_defaults=True):
-    """A message of a queue; `claim` names this attempt at it, for ack, nack, fail and renew."""
+    """A message of a queue; pass `claim` to ack, nack, fail and renew."""
 
     claim: str
     claim_id: str
     attempt: int
     log: str
     until: datetime | None = None
-    """When the lease ends; in a peek, when the message is due, or ended."""
+    """When the lease ends. In a peek: when the message is due, or when it ended."""
     reason: str = ""
     damage: Damage = ""
-    """In a peek: what cannot be read, the "value", or the whole "record" with key and headers."""
+    """In a peek: the unreadable part, the "value" or the complete "record" with key and headers."""
     attempts: list[Try] = []
-    """In a peek that asks for them: how its attempts went, in order."""
+    """In a peek with `attempts`: the attempts at the message, in order."""
 
 
 _decode_headers = msgspec.json.Decoder(JsonHeaders).decode
 
 
 def item_of(record: NewRecord, where: str = "") -> Item:
-    """A record as the packing takes it."""
+    """Return a record in the form that packing takes."""
     value, headers = value_of(record, where)
     return Item(value, key_of(record), headers, record.timestamp)
 
 
 def check_only_listed(body: NewRecord, kind: type[NewRecord], noun: str) -> None:
-    """Refuse a body that lists several, and is one of them as well."""
-    none = kind()
-    if any(getattr(body, name) != getattr(none, name) for name in kind.__struct_fields__):
-        raise InvalidInput(f"a body is one {noun}, or has '{noun}s'; not both")
+    """Refuse a body that is a record itself and also lists records."""
+    empty = kind()
+    if any(getattr(body, name) != getattr(empty, name) for name in kind.__struct_fields__):
+        raise InvalidInput(f"a body is a single {noun}, or lists '{noun}s'; not both")
 
 
-def headers_of(told: JsonHeaders) -> HeadersLike:
-    """Headers from their JSON."""
-    if isinstance(told, dict):
-        return {name: _header_of(value) for name, value in told.items()}
-    return [(name, _header_of(value)) for name, value in told]
+def headers_of(headers: JsonHeaders) -> HeadersLike:
+    """Return headers from their JSON form."""
+    if isinstance(headers, dict):
+        return {name: _header_of(value) for name, value in headers.items()}
+    return [(name, _header_of(value)) for name, value in headers]
 
 
 def _header_of(value: JsonHeader) -> HeaderValue:
@@ -129,10 +130,12 @@ def _header_of(value: JsonHeader) -> HeaderValue:
 
 
 def value_of(record: NewRecord, where: str = "") -> tuple[bytes | str | None, HeadersLike | None]:
-    """The value as it is stored, and the headers with its content type."""
+    """Return the stored value, and the headers with the content type of the value."""
     headers = None if record.headers is None else headers_of(record.headers)
     if (record.value is UNSET) == (record.base64 is UNSET):
-        raise InvalidInput(f"{where}a record has a 'value' (JSON) or 'base64' (bytes), one of them")
+        raise InvalidInput(
+            f"{where}a record needs either a 'value' (JSON) or 'base64' (bytes), and not both"
+        )
     if not isinstance(record.value, Raw):
         assert not isinstance(record.base64, UnsetType)
         return record.base64, headers
@@ -141,34 +144,34 @@ def value_of(record: NewRecord, where: str = "") -> tuple[bytes | str | None, He
         try:
             return msgspec.json.decode(data, type=str), headers
         except msgspec.MsgspecError as error:
-            raise InvalidInput(f"{where}a text that is not valid Unicode: {error}") from error
+            raise InvalidInput(f"{where}the text is not valid Unicode: {error}") from error
     return data, _with_type(JSON, headers)
 
 
 def _with_type(kind: str, headers: HeadersLike | None) -> HeadersLike:
-    """Headers with a content type before them, unless they name one."""
-    found = as_plain(headers or {})
-    if isinstance(found, dict):
-        return {CONTENT_TYPE: kind, **found}
-    return found if CONTENT_TYPE in dict(found) else ((CONTENT_TYPE, kind), *found)
+    """Put a content type before the headers, unless they have one."""
+    plain = as_plain(headers or {})
+    if isinstance(plain, dict):
+        return {CONTENT_TYPE: kind, **plain}
+    return plain if CONTENT_TYPE in dict(plain) else ((CONTENT_TYPE, kind), *plain)
 
 
 def key_of(record: NewRecord) -> bytes | str | None:
-    """The key, from either form."""
+    """Return the key from `key` or `key_base64`."""
     if record.key is not None and record.key_base64 is not None:
         raise InvalidInput("a key is text under 'key' or bytes under 'key_base64', not both")
     return record.key if record.key_base64 is None else record.key_base64
 
 
 def item_of_raw(data: bytes, sent: dict[str, str]) -> Item:
-    """A raw body as a record; its key, headers and timestamp are HTTP headers."""
+    """Return a raw body as a record; HTTP headers carry its key, headers and timestamp."""
     headers: HeadersLike = {}
-    if told := sent.get("millstream-headers"):
+    if text := sent.get("millstream-headers"):
         try:
-            headers = headers_of(_decode_headers(told.encode()))
+            headers = headers_of(_decode_headers(text.encode()))
         except (msgspec.MsgspecError, RecursionError, ValueError) as error:
             raise InvalidInput(
-                f"Millstream-Headers is a JSON object, or an array of pairs: {error}"
+                f"Millstream-Headers must be a JSON object or an array of pairs: {error}"
             ) from error
     is_null = _is_null(data, sent)
     kind = "" if is_null else sent.get("content-type", "")
@@ -195,10 +198,10 @@ def item_of_raw(data: bytes, sent: dict[str, str]) -> Item:
 
 
 def _is_null(data: bytes, sent: dict[str, str]) -> bool:
-    told = sent.get("millstream-null", "false").lower()
-    if told not in ("true", "false") or (told == "true" and data):
-        raise InvalidInput("Millstream-Null is true, beside an empty body, or false")
-    return told == "true"
+    is_null = sent.get("millstream-null", "false").lower()
+    if is_null not in ("true", "false") or (is_null == "true" and data):
+        raise InvalidInput("Millstream-Null must be true, beside an empty body, or false")
+    return is_null == "true"
 
 
 def _is_text(data: bytes) -> bool:
@@ -210,12 +213,12 @@ def _is_text(data: bytes) -> bool:
 
 
 def show_record(record: Record) -> ReadRecord:
-    """A record as JSON shows it."""
+    """Return a record as JSON shows it."""
     return ReadRecord(appended=record.appended, **_shown(record))
 
 
 def show_message(message: Message) -> ReadMessage:
-    """A message as JSON shows it."""
+    """Return a message as JSON shows it."""
     return ReadMessage(
         claim=f"{message.claim_id}:{message.attempt}",
         claim_id=str(message.claim_id),
@@ -229,42 +232,42 @@ def show_message(message: Message) -> ReadMessage:
 
 
 def media_type_of(headers: Headers) -> str:
-    """The content type of a value, if it can stand in a header."""
+    """Return the content type of a value, if an HTTP header can carry it."""
     kind = headers.get(CONTENT_TYPE)
     if isinstance(kind, str) and _TYPE.fullmatch(kind) and "/" in kind:
         return kind
     return "application/octet-stream"
 
 
-def _shown(found: Record | Message) -> dict[str, Any]:
-    """What both have, by the name of its field."""
+def _shown(record: Record | Message) -> dict[str, Any]:
+    """Return the fields that records and messages share."""
     shown: dict[str, Any] = {
-        "offset": found.offset,
-        "timestamp": found.timestamp,
-        "headers": found.headers.shown(),
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "headers": record.headers.shown(),
     }
-    kind = found.headers.get(CONTENT_TYPE)
-    value = found.value
+    kind = record.headers.get(CONTENT_TYPE)
+    value = record.value
     as_json = _as_json(value, kind) if isinstance(kind, str) and value is not None else None
     if as_json is not None:
         shown["value"] = as_json
     else:
         shown["base64"] = value
-    if found.key is not None:
+    if record.key is not None:
         try:
-            shown["key"] = found.key.decode()
+            shown["key"] = record.key.decode()
         except UnicodeDecodeError:
-            shown["key_base64"] = found.key
+            shown["key_base64"] = record.key
     return shown
 
 
 def _as_json(value: bytes, kind: str) -> Raw | None:
-    """The value as JSON, if its content type says so and it is true."""
+    """Return the value as JSON, if its content type says so and the value matches."""
     try:
         if kind == TEXT or kind.lower() == "text/plain":
             return Raw(msgspec.json.encode(value.decode()))
         if _json_type.fullmatch(kind):
             return Raw(value) if is_json_text(value) else None
     except UnicodeDecodeError:
-        pass  # bytes that are not what they are called come back as bytes
+        pass  # not UTF-8, against its content type: show the bytes as base64
     return None

@@ -1,4 +1,4 @@
-"""Queues: what there is, how each stands, its spec, and what is done to it as a whole."""
+"""Queues over REST: list, create, alter, pause, purge, redrive and delete them."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ ClaimId = Annotated[str, Meta(pattern="^[0-9]{1,19}$")]
 class BackoffBody(
     Backoff, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=False
 ):
-    """The wait after the n-th attempt: fixed, growing by a factor up to a most, or from a list."""
+    """The delay after the n-th attempt: fixed, growing by a factor up to a maximum, or from a
+    list."""
 
 
 class SpecBody(
     QueueSpec, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=False
 ):
-    """What a queue is; what is left out has its default."""
+    """The spec of a queue; a field that is left out has its default."""
 
     backoff: BackoffBody | float | list[float] = BackoffBody()  # type: ignore[assignment]
-    """Or seconds: the same wait each time, or one after the other."""
+    """Or seconds: the same delay after each attempt, or a list of delays."""
 
 
 class ChangesBody(SpecBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields of a queue's spec that are to change; the others stay."""
+    """The fields of a queue's spec to change; the rest of the spec stays."""
 
 
 class QueueShown(QueueInfo, frozen=True, kw_only=True):
-    """How a queue stands, with its whole spec."""
+    """A queue with its counts and its complete spec."""
 
     spec: SpecBody
 
@@ -51,25 +52,25 @@ class QueuePage(Struct, kw_only=True):
 
     queues: list[QueueShown]
     after: str | None
-    """Ask with this for the next page; null: there is none."""
+    """Pass this as `after` for the next page; null: this is the last page."""
 
 
 class PurgeBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which messages to forget."""
+    """Which messages to delete."""
 
     state: Literal["available", "failed"] = "available"
 
 
 class RedriveBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which failed messages to try again."""
+    """Which failed messages to redrive."""
 
     where: str | None = None
     """A filter over headers."""
     claims: Annotated[list[ClaimId], Meta(max_length=c.REDRIVE_PER_COMMIT)] | None = None
-    """Instead of a filter: the claim ids of the messages, as a peek tells them."""
+    """Instead of a filter: the claim ids of the messages, as a peek shows them."""
     limit: Annotated[int, Meta(ge=0, le=2**31)] | None = None
     rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None
-    """Messages per second that become due; without one, all at once."""
+    """Messages per second that become available; default: all at once."""
     dry_run: bool = False
 
 
@@ -79,14 +80,14 @@ endpoint = Endpoints("queues")
 @endpoint("GET /queues")
 async def list_queues(ask: Ask, query: Page) -> QueuePage:
     """List queues in the order of their names."""
-    found = await ask.execute(c.ListQueues(checked_after(query.after), query.limit))
-    after = found[-1].name if len(found) == query.limit else None
-    return QueuePage(queues=[_shown(info) for info in found], after=after)
+    infos = await ask.execute(c.ListQueues(checked_after(query.after), query.limit))
+    after = infos[-1].name if len(infos) == query.limit else None
+    return QueuePage(queues=[_shown(info) for info in infos], after=after)
 
 
 @endpoint("GET /queues/{queue}", errors=(404,))
 async def get_queue(ask: Ask, queue: str) -> QueueShown:
-    """How a queue stands: its spec and its counts."""
+    """Show the spec and the counts of a queue."""
     info = await ask.execute(c.DescribeQueue(queue))
     if info is None:
         raise no_queue(queue)
@@ -99,68 +100,67 @@ def _shown(info: QueueInfo) -> QueueShown:
 
 @endpoint(
     "PUT /queues/{queue}",
-    description="It existed, and is now what the body says",
-    also={201: "It was made"},
+    description="The queue existed and now has the given spec",
+    also={201: "The queue was created"},
     body_optional=True,
     errors=(404, 409),
 )
 async def specify_queue(ask: Ask, queue: str, body: SpecBody) -> Reply[QueueShown]:
-    """Make a queue, or make it what the body says.
+    """Create a queue, or give an existing queue the spec in the body.
 
-    The body is the whole spec: what it does not name has its default. A queue that exists with
-    another spec is altered; if a field differs that cannot be altered now, it is a conflict, and
-    `fields` has both values of each. PATCH changes single fields. A filter that does not parse is
-    told by line and column.
+    The body is the complete spec: a field that is left out has its default. PATCH changes single
+    fields instead. The answer is 409 if a field differs that cannot be altered now; `fields`
+    in the answer has both values. An invalid filter is reported by line and column.
     """
-    made = await Queue(ask, queue).specify(spec_of(**_given(ask, body)))
+    made = await Queue(ask, queue).specify(spec_of(**_named_fields(ask, body)))
     return Reply(await get_queue(ask, queue), 201 if made else 200)
 
 
 @endpoint("PATCH /queues/{queue}", errors=(404, 409))
 async def alter_queue(ask: Ask, queue: str, body: ChangesBody) -> QueueShown:
     """Change some fields of a queue's spec."""
-    await Queue(ask, queue).alter(**_given(ask, body))
+    await Queue(ask, queue).alter(**_named_fields(ask, body))
     return await get_queue(ask, queue)
 
 
-def _given(ask: Ask, body: SpecBody) -> dict[str, Any]:
-    """The fields that the body names, of the types that a spec has."""
+def _named_fields(ask: Ask, body: SpecBody) -> dict[str, Any]:
+    """Return the fields that the body names, with the types of a spec."""
     named = msgspec.json.decode(ask.data, type=dict[str, Raw]) if ask.data else {}
-    given = {name: getattr(body, name) for name in named}
-    if isinstance(given.get("backoff"), BackoffBody):
-        given["backoff"] = Backoff(**msgspec.structs.asdict(given["backoff"]))
-    return given
+    fields = {name: getattr(body, name) for name in named}
+    if isinstance(fields.get("backoff"), BackoffBody):
+        fields["backoff"] = Backoff(**msgspec.structs.asdict(fields["backoff"]))
+    return fields
 
 
 @endpoint("DELETE /queues/{queue}")
 async def delete_queue(ask: Ask, queue: str) -> Existed:
-    """Forget a queue, its messages and its inbox; its sources stay."""
+    """Delete a queue with its messages and its inbox; its sources stay."""
     return Existed(deleted=await ask.execute(c.DeleteQueue(queue)))
 
 
 @endpoint("POST /queues/{queue}/pause", errors=(404,))
 async def pause_queue(ask: Ask, queue: str) -> QueueShown:
-    """Hold claims back; messages keep arriving."""
+    """Pause a queue: no message can be claimed, new messages still arrive."""
     await ask.execute(c.PauseQueue(queue, True))
     return await get_queue(ask, queue)
 
 
 @endpoint("POST /queues/{queue}/resume", errors=(404,))
 async def resume_queue(ask: Ask, queue: str) -> QueueShown:
-    """Let messages be claimed again."""
+    """Resume a paused queue: messages can be claimed again."""
     await ask.execute(c.PauseQueue(queue, False))
     return await get_queue(ask, queue)
 
 
 @endpoint("POST /queues/{queue}/purge", body_optional=True, errors=(404,))
 async def purge_queue(ask: Ask, queue: str, body: PurgeBody) -> RemovedCount:
-    """Forget all messages that are available, or failed."""
+    """Delete all messages in a state, available or failed."""
     return RemovedCount(count=await ask.execute(c.PurgeQueue(queue, body.state)))
 
 
 @endpoint("POST /queues/{queue}/redrive", body_optional=True, errors=(404,))
 async def redrive_queue(ask: Ask, queue: str, body: RedriveBody) -> RemovedCount:
-    """Make failed messages available again, under new claim ids."""
+    """Redrive failed messages: they become available again, under new claim ids."""
     await get_queue(ask, queue)
     if body.claims is not None:
         return RemovedCount(count=await _redrive_claims(ask, queue, body))
@@ -171,10 +171,10 @@ async def redrive_queue(ask: Ask, queue: str, body: RedriveBody) -> RemovedCount
 
 
 async def _redrive_claims(ask: Ask, queue: str, body: RedriveBody) -> int:
-    """Redrive messages that were named, in one commit; how many were failed."""
+    """Redrive the named messages in one commit; return how many were failed."""
     if body.where is not None or body.limit is not None:
-        raise InvalidInput("a redrive names 'claims', or has a filter and a limit; not both")
-    chosen = list(dict.fromkeys(int(one) for one in body.claims or ()))
+        raise InvalidInput("a redrive takes either 'claims', or a filter and a limit; not both")
+    chosen = list(dict.fromkeys(int(claim) for claim in body.claims or ()))
     command = c.RedriveClaims(queue, chosen, body.rate)
     if not body.dry_run:
         return await ask.execute(command)
@@ -185,5 +185,5 @@ async def _redrive_claims(ask: Ask, queue: str, body: RedriveBody) -> int:
 async def is_failed(ask: Ask, queue: str, claim_id: int) -> bool:
     """Whether a message is failed now."""
     after = claim_id - 1 if split_id(claim_id)[1] else -1
-    found = await ask.execute(c.PeekMessages(queue, "failed", 1, after))
-    return any(message.claim_id == claim_id for message in messages_of(found))
+    lots = await ask.execute(c.PeekMessages(queue, "failed", 1, after))
+    return any(message.claim_id == claim_id for message in messages_of(lots))

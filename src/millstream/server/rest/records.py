@@ -1,4 +1,4 @@
-"""Records of a log: append one or many, read a range or one, wait for the next."""
+"""Records of a log over REST: append records, read a range or a single record, wait for more."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from millstream.server.rest.payload import (
 READ_DEFAULT = 1_000
 READ_MAX = 10_000
 HEADER_CHARS_MAX = 8_000
-"""Characters of a record's headers in a header of the answer; longer ones come as JSON only."""
+"""Longest record headers in an HTTP header of the answer; longer ones are shown in JSON only."""
 
 RAW_HEADERS = {
     "Millstream-Key": "The record's key, percent-encoded, beside a raw body",
@@ -49,20 +49,20 @@ RAW_HEADERS = {
 
 
 class ProducerBody(Producer, frozen=True, forbid_unknown_fields=True):
-    """Who appends, and which append this is: makes a repeat harmless."""
+    """The producer and the sequence of this append: a repeat is stored once."""
 
 
 class AppendBody(NewRecord, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One record, or several under `records`: all of them, or none."""
+    """One record, or several under `records`, which are appended atomically."""
 
     records: list[NewRecord] | None = None
     expect_end: Position | None = None
-    """Append only if the log ends there."""
+    """Append only if the log's end is at this offset."""
     producer: ProducerBody | None = None
 
 
 class AppendQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Beside a raw body; in a JSON body the same stands in the body."""
+    """Parameters beside a raw body; a JSON body has them as fields."""
 
     expect_end: Position | None = None
     producer: str | None = None
@@ -71,27 +71,28 @@ class AppendQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Appended(Struct, kw_only=True, omit_defaults=True):
-    """Where records went: `count` offsets from `offset` on; with partitions, `places` says where."""
+    """The offsets of appended records: `count` offsets from `offset` on, or `places`."""
 
     offset: int
     count: int
     places: list[PartitionOffset] | UnsetType = UNSET
-    """Of a log with partitions: the partition and offset of each record, the first one's before."""
+    """For a log with partitions: partition and offset of each record; `offset` is the first
+    one's."""
 
 
 class ReadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which records."""
+    """Which records to read."""
 
     start: Position | None = None
-    """The first offset; without one, the first record that is there."""
+    """The first offset; default: the log's start."""
     stop: Position | None = None
-    """Before this offset."""
+    """Read up to this offset, exclusive."""
     limit: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] | None = None
-    """How many at most. JSON has 1,000 by default and up to 10,000; Arrow has no bound."""
+    """Most records. JSON: 1,000 by default and up to 10,000; Arrow: unlimited."""
     wait: Wait = 0.0
     """Seconds to wait for the first record, if there is none yet."""
     partition: Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)] | None = None
-    """Of a log with partitions: which one is read."""
+    """For a log with partitions: which partition to read."""
 
 
 class RecordPage(Struct, kw_only=True):
@@ -99,7 +100,7 @@ class RecordPage(Struct, kw_only=True):
 
     records: list[ReadRecord]
     next: int
-    """Ask with this as `start` for what follows."""
+    """Pass this as `start` to continue."""
     start_offset: int
     end_offset: int
 
@@ -113,18 +114,18 @@ endpoint = Endpoints("records")
 async def append_records(
     ask: Ask, log: str, query: AppendQuery, body: AppendBody | None
 ) -> Appended:
-    """Append one record or a batch; answered once it is durable.
+    """Append a record or a batch; the answer comes when the records are durable.
 
-    A JSON body holds one record (`value` or `base64`) or several (`records`). A body of any other
-    type is one record as it is, with its content type. Records of a log with partitions are spread by
-    their keys, and `places` says where each went.
+    A JSON body holds one record (`value` or `base64`) or several (`records`). A body of another
+    media type is one record as is, with its content type. A log with partitions spreads records by
+    their keys; `places` shows the partition and offset of each record.
     """
     if body is None:
         items = [item_of_raw(ask.data, ask.sent)]
         expect_end, producer = query.expect_end, _raw_producer(query)
     else:
         if query != AppendQuery():
-            raise InvalidInput("beside a JSON body, expect_end and producer stand in the body")
+            raise InvalidInput("beside a JSON body, expect_end and producer are fields of the body")
         items, expect_end, producer = items_of(body), body.expect_end, body.producer
     try:
         return await _append(Log(ask, log), items, expect_end, producer)
@@ -153,13 +154,16 @@ async def _append(
 
 
 async def _append_spread(ask: Ask, log: str, items: list[Item], partitions: int) -> Appended:
-    """Append to a log with partitions, by key; what expects an end names a partition itself."""
+    """Append to a log with partitions, by key.
+
+    `expect_end` and producers are refused before: they need the name of a single partition.
+    """
     places = await PartitionedLog(ask, log, partitions, follows=True).append_many(items)
     return Appended(offset=places[0].offset if places else 0, count=len(places), places=places)
 
 
 def items_of(body: AppendBody) -> list[Item]:
-    """The records of a body: the one that it is, or those that it lists."""
+    """Return the records of a body: the body itself, or the listed records."""
     if body.records is None:
         return [item_of(body)]
     check_only_listed(body, NewRecord, "record")
@@ -168,7 +172,7 @@ def items_of(body: AppendBody) -> list[Item]:
 
 def _raw_producer(query: AppendQuery) -> Producer | None:
     if (query.producer is None) != (query.sequence is None):
-        raise InvalidInput("a producer has a sequence: ?producer=NAME&sequence=NUMBER")
+        raise InvalidInput("a producer needs a sequence: ?producer=NAME&sequence=NUMBER")
     if query.producer is None or query.sequence is None:
         return None
     return Producer(query.producer, query.sequence, query.epoch)
@@ -176,18 +180,18 @@ def _raw_producer(query: AppendQuery) -> Producer | None:
 
 @endpoint("GET /logs/{log}/records", media_types=(ARROW,), errors=(404, 406, 410))
 async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Response:
-    """Read a range of records, waiting for the first if asked.
+    """Read a range of records; `wait` waits for the first.
 
-    Of a log with partitions one is read, which `partition` says.
+    For a log with partitions, `partition` selects the partition.
 
-    An answer holds up to `limit` records and about 4 MiB; go on at `next`. With
+    An answer holds up to `limit` records and about 4 MiB; continue at `next`. With
     `Accept: application/vnd.apache.arrow.stream` the answer is a stream of Arrow record batches.
     """
-    wanted = accepted(ask.request.headers.get("accept", ""), (JSON, ARROW))
-    if wanted == ARROW and find_spec("pyarrow") is None:
+    form = accepted(ask.request.headers.get("accept", ""), (JSON, ARROW))
+    if form == ARROW and find_spec("pyarrow") is None:
         raise NotAcceptable(
-            "this server has no pyarrow, so it cannot answer in Arrow's form; install "
-            f"'millstream[spark]' beside it, or ask for {JSON}",
+            "this server has no pyarrow and cannot answer in Arrow's format; install "
+            f"'millstream[spark]' on the server, or ask for {JSON}",
             offered=[JSON],
         )
     if query.partition is not None:
@@ -198,12 +202,13 @@ async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Res
         await ask.unless_over(c.WaitForOffset(log, first, wait_ms))
         start, end = await ask.execute(c.GetBounds(log))
     if not end:
-        await get_log(ask, log)  # not found, if there is none
+        await get_log(ask, log)  # raises if the log does not exist
     stop = end if query.stop is None else min(end, query.stop)
-    if wanted == ARROW:
+    if form == ARROW:
         stop = stop if query.limit is None else min(stop, first + query.limit)
-        await read_blocks(ask, log, first, min(stop, first + 1), 0)  # refused now, or not at all
-        from millstream.server.rest import arrow  # only here pyarrow is needed
+        # An error must be raised before the stream starts: the status cannot change later.
+        await read_blocks(ask, log, first, min(stop, first + 1), 0)
+        from millstream.server.rest import arrow  # pyarrow is optional
 
         return arrow.stream(ask, log, first, stop)
     stop = min(stop, first + min(query.limit or READ_DEFAULT, READ_MAX))
@@ -216,19 +221,19 @@ async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Res
 async def read_blocks(
     ask: Ask, log: str, start: int, stop: int, bytes_max: int = NUMBER_MAX
 ) -> list[RecordBlock]:
-    """Some of the records in a range, from the first on; the core bounds their bytes as well."""
+    """Read the first blocks of a range; the core limits their bytes, too."""
     return await ask.execute(c.ReadBlocks(log, start, stop, bytes_max)) if start < stop else []
 
 
 @endpoint("GET /logs/{log}/records/{offset}", media_types=(ANY,), errors=(404, 406, 410))
 async def get_record(ask: Ask, log: str, offset: int) -> ReadRecord | Response:
-    """One record: its value as the body, or all of it as JSON.
+    """Read a record: its value as the body, or the complete record as JSON.
 
-    With `Accept: application/json` the answer is JSON; else it is the value itself, with its content
-    type, and `Millstream-Offset`, `-Timestamp`, `-Key` (percent-encoded) and `-Headers` (JSON) beside
-    it.
+    With `Accept: application/json` the answer is JSON. Otherwise it is the value with its content
+    type; `Millstream-Offset`, `-Timestamp`, `-Key` (percent-encoded) and `-Headers` (JSON) are HTTP
+    headers.
     """
-    wanted = accepted(ask.request.headers.get("accept", ""), (ANY, JSON))
+    form = accepted(ask.request.headers.get("accept", ""), (ANY, JSON))
     try:
         blocks = await read_blocks(ask, log, offset, min(offset + 1, 2**63 - 1))
     except Truncated:
@@ -240,11 +245,11 @@ async def get_record(ask: Ask, log: str, offset: int) -> ReadRecord | Response:
         await get_log(ask, log)
         raise NotFound(f"log {log!r} has no record at {offset}", name=log, offset=offset)
     record = blocks[0].records()[0]
-    return show_record(record) if wanted == JSON else raw_response(record)
+    return show_record(record) if form == JSON else raw_response(record)
 
 
 def raw_response(record: Record) -> Response:
-    """A value as a body; nothing in it may run in a page of this server's own origin."""
+    """Return a value as a body; a browser must not run it as a page of this server's origin."""
     headers = {
         "millstream-offset": str(record.offset),
         "millstream-timestamp": str(record.timestamp),
@@ -254,10 +259,10 @@ def raw_response(record: Record) -> Response:
     if record.key is not None and 3 * len(record.key) <= HEADER_CHARS_MAX:
         headers["millstream-key"] = quote(record.key, safe="")
     if record.headers:
-        shown = msgspec.json.encode(record.headers.shown())  # JSON has null for NaN
-        told = json.dumps(msgspec.json.decode(shown), separators=(",", ":"))
-        if len(told) <= HEADER_CHARS_MAX:
-            headers["millstream-headers"] = told
+        shown = msgspec.json.encode(record.headers.shown())  # NaN becomes JSON's null
+        text = json.dumps(msgspec.json.decode(shown), separators=(",", ":"))
+        if len(text) <= HEADER_CHARS_MAX:
+            headers["millstream-headers"] = text
     headers["content-type"] = media_type_of(record.headers)
     if record.value is None:
         headers["millstream-null"] = "true"
@@ -265,10 +270,10 @@ def raw_response(record: Record) -> Response:
 
 
 def accepted(accept: str, offered: tuple[str, ...]) -> str:
-    """The first form that a client accepts, in the order of its wishes; the first if it has none."""
+    """Choose the offered media type that the client prefers; the first if it has no preference."""
     wishes = []
-    for position, one in enumerate(accept.split(",")):
-        kind, *settings = (part.strip().lower() for part in one.split(";"))
+    for position, choice in enumerate(accept.split(",")):
+        kind, *settings = (field.strip().lower() for field in choice.split(";"))
         weight = next((s[2:] for s in settings if s.startswith("q=")), "1")
         try:
             wishes.append((-float(weight), position, kind))
@@ -285,5 +290,5 @@ def accepted(accept: str, offered: tuple[str, ...]) -> str:
             if kind.endswith("/*") and form.startswith(kind[:-1]):
                 return form
     raise NotAcceptable(
-        f"the answer is {' or '.join(offered)}; ask for one of them", offered=list(offered)
+        f"the answer can only be {' or '.join(offered)}; accept one of these", offered=list(offered)
     )

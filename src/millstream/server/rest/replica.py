@@ -1,7 +1,7 @@
-"""Copies of logs over plain HTTP: how they stand, their blocks as stored, and taking blocks over.
+"""Copies of logs over plain HTTP: their state, their stored blocks, and the adoption of blocks.
 
-What `millstream sync` asks over the streaming socket, for peers that speak HTTP alone. A parcel is the
-same bytes on both: MessagePack, as `docs/REPLICAS.md` describes it.
+`millstream sync` does the same over the streaming socket; these endpoints serve peers that speak
+HTTP only. A parcel has the same bytes on both: MessagePack, as `docs/REPLICAS.md` describes it.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class CopyQuery(Page, forbid_unknown_fields=True, kw_only=True):
-    """Which copies of a listing."""
+    """Which part of the list of copies."""
 
     pattern: Annotated[str, Meta(min_length=1, max_length=255)] = "*"
     """A name, or a pattern with `*` and `?`."""
 
 
 class Copy(Struct, kw_only=True):
-    """How a copy of a log stands."""
+    """A copy of a log."""
 
     name: str
     start_offset: int
     end_offset: int
     base_offset: int
-    """From here on the log can be compared and copied."""
+    """The first offset from which the log can be compared and copied."""
     base_hash: Hash
-    """The running hash there."""
+    """The running hash at `base_offset`."""
     end_hash: Hash
     """The running hash at the end."""
     owner: str
@@ -59,25 +59,25 @@ class Copy(Struct, kw_only=True):
     epoch: int
     """How often the owner has changed."""
     metadata: str
-    """A digest of the metadata's entries; empty if there are none."""
+    """A digest of the metadata; empty without metadata."""
 
 
 class CopyPage(Struct, kw_only=True):
     """Copies in the order of their names."""
 
     copies: list[Copy]
-    """Those that one may copy."""
+    """The copies that you may read."""
     after: str | None
-    """Ask with this for the next page; null: there is none."""
+    """Pass this as `after` for the next page; null: this is the last page."""
 
 
 class StartBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Where a copy begins, and whose it is."""
+    """The start and the owner of a new copy."""
 
     base_offset: Position
-    """Where the original can be read from."""
+    """The first offset at which the original can be read."""
     base_hash: Hash
-    """The original's running hash there."""
+    """The original's running hash at `base_offset`."""
     owner: Name
     """The id of the store that may append."""
     epoch: Position = 0
@@ -85,57 +85,57 @@ class StartBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class HashQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """At which offset."""
+    """The offset of a running hash."""
 
     offset: Position
-    """From the base to the end of the log."""
+    """An offset between the base and the end of the log."""
 
 
 class HashAt(Struct, kw_only=True):
-    """A running hash: the same in two copies if everything before it is."""
+    """A running hash. Two copies with the same hash have the same records before the offset."""
 
     offset: int
     hash: Hash
-    """Of all records below the offset."""
+    """The hash of all records below the offset."""
 
 
 class BlocksQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which records."""
+    """The range of records to send."""
 
     start: Position
     """The first offset, not below the base."""
     stop: Position
-    """Before this offset."""
+    """Send up to this offset, exclusive."""
     compress: bool = False
-    """Pack them by zstd."""
+    """Whether to compress the blocks with zstd."""
 
 
 class AdoptQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Where the blocks belong."""
+    """The expected state of the copy."""
 
     expect_end: Position
-    """The end of this copy, where the parcel begins."""
+    """The end of this copy, where the parcel starts."""
     epoch: Position = 0
-    """That of the copy which the parcel comes from."""
+    """The owner epoch of the copy that sent the parcel."""
 
 
 class AdoptedRecords(Struct, kw_only=True):
-    """How far a copy has come."""
+    """The new end of the copy."""
 
     end_offset: int
 
 
-def _shown(found: c.Summary) -> Copy:
+def _shown(summary: c.Summary) -> Copy:
     return Copy(
-        name=found.name,
-        start_offset=found.start,
-        end_offset=found.end,
-        base_offset=found.base.offset,
-        base_hash=found.base.digest.hex(),
-        end_hash=found.digest.hex(),
-        owner=found.owner,
-        epoch=found.epoch,
-        metadata=found.metadata.hex(),
+        name=summary.name,
+        start_offset=summary.start,
+        end_offset=summary.end,
+        base_offset=summary.base.offset,
+        base_hash=summary.base.digest.hex(),
+        end_hash=summary.digest.hex(),
+        owner=summary.owner,
+        epoch=summary.epoch,
+        metadata=summary.metadata.hex(),
     )
 
 
@@ -144,33 +144,34 @@ endpoint = Endpoints("replica")
 
 @endpoint("GET /replica/logs")
 async def list_copies(ask: Ask, query: CopyQuery) -> CopyPage:
-    """How copies of logs stand, in the order of their names."""
-    found = await ask.execute(
+    """List copies of logs in the order of their names."""
+    summaries = await ask.execute(
         c.SummarizeLogs(checked_after(query.after), query.limit, checked_after(query.pattern))
     )
-    after = found[-1].name if len(found) == query.limit else None
-    return CopyPage(copies=[_shown(one) for one in found], after=after)
+    after = summaries[-1].name if len(summaries) == query.limit else None
+    return CopyPage(copies=[_shown(summary) for summary in summaries], after=after)
 
 
 @endpoint("GET /replica/logs/{log}", errors=(404,))
 async def get_copy(ask: Ask, log: str) -> Copy:
-    """How a copy of a log stands."""
-    found = await ask.execute(c.SummarizeLog(log))
-    if found is None:
+    """Show a copy of a log."""
+    summary = await ask.execute(c.SummarizeLog(log))
+    if summary is None:
         raise NotFound(f"there is no log {log!r}", name=log)
-    return _shown(found)
+    return _shown(summary)
 
 
 @endpoint(
     "PUT /replica/logs/{log}",
-    description="There is one that goes on from there",
-    also={201: "It was made, or begins anew"},
+    description="The copy existed and can continue from there",
+    also={201: "The copy was created, or starts again"},
     errors=(404, 409, 423),
 )
 async def start_copy(ask: Ask, log: str, body: StartBody) -> Reply[Copy]:
-    """Make an empty copy of a log of another store.
+    """Create an empty copy of a log of another store.
 
-    It begins where the other one can be read from. A copy that ends before begins anew there.
+    The copy starts at the first readable offset of the original. An existing copy that ends before
+    this offset starts again at the offset.
     """
     base = Mark(body.base_offset, bytes.fromhex(body.base_hash))
     made = await ask.execute(c.StartReplica(log, base, checked_after(body.owner), body.epoch))
@@ -179,34 +180,34 @@ async def start_copy(ask: Ask, log: str, body: StartBody) -> Reply[Copy]:
 
 @endpoint("GET /replica/logs/{log}/hash", errors=(404, 410, 416))
 async def get_hash(ask: Ask, log: str, query: HashQuery) -> HashAt:
-    """The running hash at an offset."""
-    found = await ask.execute(c.GetChain(log, query.offset))
-    return HashAt(offset=query.offset, hash=found.hex())
+    """Show the running hash at an offset."""
+    digest = await ask.execute(c.GetChain(log, query.offset))
+    return HashAt(offset=query.offset, hash=digest.hex())
 
 
 @endpoint("GET /replica/logs/{log}/blocks", media_types=(MSGPACK,), errors=(404, 410, 416))
 async def get_blocks(ask: Ask, log: str, query: BlocksQuery) -> Response:
-    """Some records as they are stored, with the running hash behind them.
+    """Send stored blocks, with the running hash at their end.
 
-    The answer is a parcel of about 4 MiB; go on where it ends.
+    The answer is a parcel of about 4 MiB; continue at its end.
     """
-    most = ask.limits.read_bytes_max
-    parcel = await ask.execute(SendBlocks(log, query.start, query.stop, most, query.compress))
+    bytes_max = ask.limits.read_bytes_max
+    parcel = await ask.execute(SendBlocks(log, query.start, query.stop, bytes_max, query.compress))
     return Response(_encode(parcel), media_type=MSGPACK)
 
 
 @endpoint("POST /replica/logs/{log}/blocks", raw=(MSGPACK,), errors=(404, 409, 423))
 async def adopt_blocks(ask: Ask, log: str, query: AdoptQuery) -> AdoptedRecords:
-    """Take a parcel over, in one commit.
+    """Adopt a parcel in one commit.
 
     Checksums, limits and the running hash are checked before anything is stored.
     """
     try:
         parcel = _parcel.decode(ask.data)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise InvalidInput(f"this is no parcel: {error}") from error
+        raise InvalidInput(f"the body is not a parcel: {error}") from error
     try:
         end = await ask.execute(AdoptParcel(log, parcel, query.expect_end, query.epoch))
-    except CorruptionError as error:  # of what was sent, not of what is stored
+    except CorruptionError as error:  # the parcel is damaged, not the store
         raise InvalidInput(error.message, **error.data) from error
     return AdoptedRecords(end_offset=end)

@@ -1,4 +1,4 @@
-"""Rooms over HTTP: what there is, how each stands, sending, and listening by server-sent events."""
+"""Rooms over HTTP: list and configure rooms, send messages, listen by server-sent events."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class RoomSettingsBody(RoomSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a room is; what is left out has its default. Durations are seconds."""
+    """The settings of a room; a field that is left out has its default. Durations are seconds."""
 
 
 class RoomShown(RoomInfo, frozen=True, kw_only=True):
-    """How a room stands."""
+    """A room with its settings and counts."""
 
     settings: RoomSettingsBody
 
@@ -41,7 +41,7 @@ class RoomPage(Struct, kw_only=True):
 
     rooms: list[RoomShown]
     after: str | None
-    """Ask with this for the next page; null: there is none."""
+    """Pass this as `after` for the next page; null: this is the last page."""
 
 
 class MessageBody(Struct, forbid_unknown_fields=True, frozen=True):
@@ -52,7 +52,7 @@ class MessageBody(Struct, forbid_unknown_fields=True, frozen=True):
     """Any JSON value."""
     key: str | None = None
     deleted: bool = False
-    """Whether the retained value of the type and key is to be forgotten."""
+    """Whether to delete the retained value of the type and key."""
 
 
 class _MessageRaw(Struct, frozen=True):
@@ -67,40 +67,41 @@ class _MessagesRaw(Struct, frozen=True):
 
 
 class MessagesBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Messages for all listeners of a room; they are stored in one commit."""
+    """Messages for all listeners of a room, stored in one commit."""
 
     messages: Annotated[list[MessageBody], Meta(min_length=1, max_length=MESSAGES_MAX)]
     user: Annotated[str, Meta(max_length=255)] = ""
-    """The user that listeners are shown."""
+    """The user that listeners see as the sender."""
     client: Annotated[str, Meta(max_length=CLIENT_CHARS_MAX)] = ""
-    """The client that sends: it does not hear the messages itself."""
+    """The id of the sending client, which does not receive the messages."""
     n: Annotated[int, Meta(ge=0, le=2**53)] | None = None
-    """The client's number of this call, by which it finds out whether it was carried out."""
+    """The client's number of this call; the next `welcome` says whether the call was stored."""
     generation: Annotated[int, Meta(ge=0, le=2**53)] | None = None
-    """Of the client's `welcome`: the call is refused with 409 if the client came back since."""
+    """The generation in the client's `welcome`; the answer is 409 if the client reconnected
+    since."""
 
 
 class SentOffset(Struct, frozen=True):
-    """Where messages were stored."""
+    """The offset of stored messages."""
 
     offset: int
-    """Of the first."""
+    """The offset of the first message."""
 
 
 class RoomTicketBody(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """Whom a ticket is for."""
+    """The user and rights of a ticket."""
 
     user: Annotated[str, Meta(min_length=1, max_length=255)]
     can: Literal["read", "write"] = "write"
-    """Whether it may only listen, or also send."""
+    """Whether the user may only listen, or also send."""
     seconds: float = 60.0
 
 
 class RetainedQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """What may follow the question mark of a question for retained values."""
+    """Which retained values."""
 
     types: str | None = None
-    """Types, separated by commas; left out: all."""
+    """Types, separated by commas; default: all types."""
 
 
 class RetainedShown(Struct, frozen=True):
@@ -110,21 +111,21 @@ class RetainedShown(Struct, frozen=True):
     key: str | None
     offset: int
     sender: str = field(name="from")
-    """The user who sent it; empty if none is known."""
+    """The user who sent the message; empty if unknown."""
     time: int
-    """When it was sent: milliseconds since the epoch."""
+    """When the message was sent, in milliseconds since the epoch."""
     data: Any
 
 
 class RetainedPage(Struct, frozen=True):
-    """What a room has kept, as of an offset: messages from there on come after it."""
+    """The retained values of a room as of an offset; messages from this offset on are newer."""
 
     offset: int
     retained: list[RetainedShown]
 
 
 class PresentUser(Struct, frozen=True):
-    """A user who is in a room."""
+    """A user who is present in a room."""
 
     user: str
     since: int
@@ -133,7 +134,7 @@ class PresentUser(Struct, frozen=True):
 
 
 class PresencePage(Struct, frozen=True):
-    """The users in a room, as of an offset: what messages from there on tell comes after it."""
+    """The users in a room as of an offset; messages from this offset on are newer."""
 
     offset: int
     presence: list[PresentUser]
@@ -141,22 +142,22 @@ class PresencePage(Struct, frozen=True):
 
 
 class ListenQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """What may follow the question mark of a room's address."""
+    """The query of a room's address."""
 
     live: Literal["sse"]
-    """Server-sent events; a WebSocket needs none of it."""
+    """Server-sent events; a WebSocket does not need this parameter."""
     offset: Annotated[int, Meta(ge=0, le=2**53)] | None = None
-    """The first offset that the client has not processed; left out: it comes anew."""
+    """The first offset that the client has not processed; default: the room's end."""
     client: Annotated[str, Meta(max_length=CLIENT_CHARS_MAX)] = ""
-    """An id that the client keeps: it does not hear what it sends."""
+    """An id that the client keeps; the client does not receive its own messages."""
     user: Annotated[str, Meta(max_length=255)] = ""
-    """Shown to others; without one, it listens unseen."""
+    """The user name shown to other users; without a name the client is not shown."""
     types: str = ""
-    """Types, separated by commas; left out: all."""
+    """Types, separated by commas; default: all types."""
     sent: Annotated[int, Meta(ge=0, le=2**53)] | None = None
-    """The client knows of all numbers up to this one whether they are stored."""
+    """The client knows the outcome of every frame up to this number."""
     seconds: float | None = None
-    """End after so long; left out, it goes on."""
+    """End the stream after this many seconds; default: never."""
 
 
 endpoint = Endpoints("rooms")
@@ -165,17 +166,17 @@ endpoint = Endpoints("rooms")
 @endpoint("GET /rooms")
 async def list_rooms(ask: Ask, query: Page) -> RoomPage:
     """List rooms in the order of their names."""
-    found = await ask.execute(c.ListRooms(checked_after(query.after), query.limit))
-    after = found[-1].name if len(found) == query.limit else None
-    return RoomPage(rooms=[_shown(info) for info in found], after=after)
+    infos = await ask.execute(c.ListRooms(checked_after(query.after), query.limit))
+    after = infos[-1].name if len(infos) == query.limit else None
+    return RoomPage(rooms=[_shown(info) for info in infos], after=after)
 
 
 @endpoint("PUT /rooms/{room}/settings", body_optional=True, errors=(409,))
 async def specify_room(ask: Ask, room: str, body: RoomSettingsBody) -> RoomShown:
-    """Make a room, or make it what the body says.
+    """Create a room, or give an existing room the settings in the body.
 
-    The body is all of its settings: what it does not name has its default. What is retained of types
-    that are retained no longer is forgotten.
+    The body holds all settings: a field that is left out has its default. Retained values of types
+    that are no longer retained are deleted.
     """
     settings = RoomSettings(**msgspec.structs.asdict(body))
     settings.check()
@@ -185,10 +186,10 @@ async def specify_room(ask: Ask, room: str, body: RoomSettingsBody) -> RoomShown
 
 @endpoint("GET /rooms/{room}/info", errors=(404,))
 async def get_room(ask: Ask, room: str) -> RoomShown:
-    """How a room stands: its settings and its counts."""
+    """Show the settings and the counts of a room."""
     info = await ask.execute(c.DescribeRoom(room))
     if info is None:
-        raise NotFound(f"there is no room {room!r}; the first message makes it", name=room)
+        raise NotFound(f"there is no room {room!r}; its first message creates it", name=room)
     return _shown(info)
 
 
@@ -200,18 +201,18 @@ def _shown(info: RoomInfo) -> RoomShown:
 async def send_to_room(ask: Ask, room: str, body: MessagesBody) -> SentOffset:
     """Send messages to all listeners of a room, in one commit.
 
-    The room is made if there is none. A type that the room retains keeps the latest message of each
-    key, until one with `deleted` comes.
+    The room is created if it does not exist. A retained type keeps the latest message of each key,
+    until a message with `deleted` removes it.
     """
     raw = msgspec.json.decode(ask.data, type=_MessagesRaw)
     messages = [
         RoomMessage(
-            one.type,
-            b"null" if isinstance(one.data, UnsetType) else bytes(one.data),
-            one.key,
-            one.deleted,
+            message.type,
+            b"null" if isinstance(message.data, UnsetType) else bytes(message.data),
+            message.key,
+            message.deleted,
         )
-        for one in raw.messages
+        for message in raw.messages
     ]
     command = c.SendToRoom(room, messages, body.user, body.client, body.n, body.generation)
     offset = await ask.execute(command)
@@ -220,46 +221,48 @@ async def send_to_room(ask: Ask, room: str, body: MessagesBody) -> SentOffset:
 
 @endpoint("GET /rooms/{room}/retained")
 async def get_retained(ask: Ask, room: str, query: RetainedQuery) -> RetainedPage:
-    """What a room has kept: the latest message of each retained type and key."""
-    types = None if query.types is None else [one for one in query.types.split(",") if one]
-    found = await ask.execute(c.GetRetained(room, types))
+    """Show the retained values of a room: the latest message of each retained type and key."""
+    types = None if query.types is None else [name for name in query.types.split(",") if name]
+    retained = await ask.execute(c.GetRetained(room, types))
     return RetainedPage(
-        found.offset,
+        retained.offset,
         [
-            RetainedShown(one.type, one.key, one.offset, one.sender, one.timestamp, one.json())
-            for one in found.values
+            RetainedShown(
+                value.type, value.key, value.offset, value.sender, value.timestamp, value.json()
+            )
+            for value in retained.values
         ],
     )
 
 
 @endpoint("GET /rooms/{room}/presence")
 async def get_presence(ask: Ask, room: str) -> PresencePage:
-    """The users in a room."""
-    found = await ask.execute(c.GetPresence(room))
+    """List the users in a room."""
+    present = await ask.execute(c.GetPresence(room))
     return PresencePage(
-        found.offset,
-        [PresentUser(one.user, one.since_ms, one.connections) for one in found.users],
+        present.offset,
+        [PresentUser(user.user, user.since_ms, user.connections) for user in present.users],
     )
 
 
 @endpoint("POST /rooms/{room}/tickets")
 async def make_room_ticket(ask: Ask, room: str, body: RoomTicketBody) -> RoomTicket:
-    """Make a short-lived ticket by which a browser enters the room as one user.
+    """Create a short-lived ticket with which a browser enters the room as a user.
 
-    It is shown once, when the browser enters, as `ticket` in the address.
+    The browser passes the ticket once, when it enters, as `ticket` in the address.
     """
     return await ask.execute(c.MintTicket(room, body.user, body.can, body.seconds))
 
 
 class RoomEvents(StreamingResponse):
-    """Events as they come; the room is left when the client is."""
+    """A stream of events; the room is left when the client disconnects."""
 
     def __init__(self, stream: RoomStream) -> None:
         super().__init__(stream, headers=_HEADERS, media_type=EVENTS)
         self._stream = stream
 
     async def stream_response(self, send: Send) -> None:
-        """Send them, each when the client has taken the ones before."""
+        """Send the events, each when the client has taken the events before."""
         try:
             await super().stream_response(send)
         finally:
@@ -268,11 +271,11 @@ class RoomEvents(StreamingResponse):
 
 @endpoint("GET /rooms/{room}", media_types=(EVENTS,), errors=(416, 423))
 async def listen_to_room(ask: Ask, room: str, query: ListenQuery) -> Response:
-    """Enter a room, and hear what is sent to it, as server-sent events.
+    """Enter a room and receive its messages as server-sent events.
 
-    With a WebSocket, the same address takes messages as well. The frames are the same, and are
-    described in PROTOCOL.md. A client that comes again with `Last-Event-ID` or `offset` hears what it
-    has missed.
+    A WebSocket at the same address can send messages, too. PROTOCOL.md
+    describes the frames of both. A client that reconnects with `Last-Event-ID` or `offset` receives
+    the messages it has missed.
     """
     ask.principal.require(Need("room", "read", room))
     if ask.request.method == "HEAD":
@@ -292,5 +295,5 @@ async def listen_to_room(ask: Ask, room: str, query: ListenQuery) -> Response:
 
 @endpoint("DELETE /rooms/{room}")
 async def delete_room(ask: Ask, room: str) -> Existed:
-    """Forget a room, its messages, and what it retained; listeners are sent away."""
+    """Delete a room with its messages and retained values; listeners are disconnected."""
     return Existed(deleted=await ask.execute(c.DeleteRoom(room)))

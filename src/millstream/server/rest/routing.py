@@ -1,7 +1,7 @@
-"""Routing: all endpoints as one Starlette route.
+"""Routing: a single Starlette route for all endpoints.
 
-Paths are matched as they were sent, before percent-decoding: so a name may contain a slash, sent
-as `%2F`.
+Paths are matched as sent, before percent-decoding, so that a name may contain a slash, sent as
+`%2F`.
 """
 
 from __future__ import annotations
@@ -39,26 +39,27 @@ Methods = dict[str, Endpoint]
 
 
 class Paths(BaseRoute):
-    """Every path, found by its first part and its length, with the endpoint of each method."""
+    """All paths, indexed by first segment and number of segments, with the endpoint of each
+    method."""
 
     def __init__(self, core: Core, endpoints: Sequence[Endpoint]) -> None:
         self.endpoints = endpoints
         self._core = core
         self._by_shape: dict[tuple[bytes, int], dict[re.Pattern[bytes], Methods]] = {}
-        for endpoint in sorted(endpoints, key=lambda one: _rank(one.path)):
-            alike = self._by_shape.setdefault(_shape(endpoint.path.encode()), {})
-            methods = alike.setdefault(_pattern(endpoint.path), {})
+        for endpoint in sorted(endpoints, key=lambda each: _rank(each.path)):
+            by_pattern = self._by_shape.setdefault(_shape(endpoint.path.encode()), {})
+            methods = by_pattern.setdefault(_pattern(endpoint.path), {})
             methods[endpoint.method] = endpoint
             if endpoint.method == "GET":
                 methods["HEAD"] = endpoint
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether a request is for one of the paths, whatever its method."""
+        """Whether a request is for one of the paths, with any method."""
         if scope["type"] == "http":
-            sent: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-            for pattern, methods in self._by_shape.get(_shape(sent), {}).items():
-                if found := pattern.fullmatch(sent):
-                    return Match.FULL, {"methods": methods, "path_params": found.groupdict()}
+            path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+            for pattern, methods in self._by_shape.get(_shape(path), {}).items():
+                if match := pattern.fullmatch(path):
+                    return Match.FULL, {"methods": methods, "path_params": match.groupdict()}
         return Match.NONE, {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,13 +69,13 @@ class Paths(BaseRoute):
             response = await self._answer(request)
         except MillstreamError as error:
             response = problems.respond(error)
-        except Exception as error:  # answered without details, and logged
+        except Exception as error:  # answer without details, and log them
             response = problems.respond_unexpected(error)
-        if request.method != "GET":  # an answer that changed something is sent in any case
+        if request.method != "GET":  # send the answer of a change even above the quota
             await response(scope, receive, send)
             return
         with ExitStack() as sending:
-            size = len(getattr(response, "body", b""))  # one that streams has none yet
+            size = len(getattr(response, "body", b""))  # a stream has no body yet
             quota = self._core.quota
             try:
                 sending.enter_context(quota.sending(request.state.principal, size))
@@ -88,7 +89,7 @@ class Paths(BaseRoute):
         if endpoint is None:
             allow = sorted(methods)
             raise problems.NotAllowed(
-                f"{request.method} is not possible here; {', '.join(allow)} are", allow=allow
+                f"{request.method} is not allowed here; allowed: {', '.join(allow)}", allow=allow
             )
         with ExitStack() as held:
             return await self._run(
@@ -96,31 +97,32 @@ class Paths(BaseRoute):
             )
 
     async def _run(self, ask: Ask, endpoint: Endpoint, held: ExitStack) -> Response:
-        request, given = ask.request, {}
+        request, arguments = ask.request, {}
         pairs = request.query_params.multi_items() if request.scope["query_string"] else []
         query = decode_query(pairs, endpoint.query)
         if endpoint.query is not None:
-            given["query"] = query
+            arguments["query"] = query
         if endpoint.takes_body:
             grow = None
             if not _is_small(request):
                 grow = held.enter_context(self._core.quota.receiving(request.state.principal))
             body = await _read(ask, endpoint, grow)
             if endpoint.body is not None:
-                given["body"] = body
+                arguments["body"] = body
         for name, segment in request.path_params.items():
-            given[name] = checked_segment(name, segment, endpoint.path_types[name])
-        return written(await endpoint.run(ask, **given), endpoint)
+            arguments[name] = checked_segment(name, segment, endpoint.path_types[name])
+        return written(await endpoint.run(ask, **arguments), endpoint)
 
 
 def _shape(path: bytes) -> tuple[bytes, int]:
-    """The first part of a path, and how many there are."""
+    """Return the first segment of a path, and the number of segments."""
     return path[1:].partition(b"/")[0], path.count(b"/")
 
 
 def _rank(path: str) -> tuple[str, ...]:
-    """Sorts `/a/b` before `/a/{name}`."""
-    return tuple("~" + part if part.startswith("{") else part for part in path.split("/"))
+    """Return a sort key that puts `/a/b` before `/a/{name}`."""
+    segments = path.split("/")
+    return tuple("~" + name if name.startswith("{") else name for name in segments)
 
 
 def _pattern(path: str) -> re.Pattern[bytes]:
@@ -129,13 +131,13 @@ def _pattern(path: str) -> re.Pattern[bytes]:
 
 
 def _is_small(request: Request) -> bool:
-    """Whether a body says that it is too small to be counted."""
-    told = request.headers.get("content-length", "")
-    return told.isascii() and told.isdigit() and len(told) <= 6 and int(told) <= SMALL_BYTES
+    """Whether the declared length of a body is too small to be counted."""
+    length = request.headers.get("content-length", "")
+    return length.isascii() and length.isdigit() and len(length) <= 6 and int(length) <= SMALL_BYTES
 
 
 async def _read(ask: Ask, endpoint: Endpoint, grow: Callable[[int], None] | None) -> Any:
-    """Read the body: the struct that its JSON holds; None if it is to be taken as it is."""
+    """Read the body; return its JSON as a struct, or None for a raw body, which is `ask.data`."""
     request = ask.request
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_json = kind == JSON or (not kind and not endpoint.raw)
@@ -145,7 +147,7 @@ async def _read(ask: Ask, endpoint: Endpoint, grow: Callable[[int], None] | None
             offered = [*((JSON,) if endpoint.body is not None else ()), *endpoint.raw]
             if kind or not endpoint.body_optional:
                 raise problems.UnsupportedMedia(
-                    f"a body of type {kind or 'none'} is not taken here; send "
+                    f"the media type {kind or 'none'} is not accepted here; send "
                     f"{' or '.join(offered)}",
                     offered=offered,
                 )
@@ -163,7 +165,7 @@ async def _read(ask: Ask, endpoint: Endpoint, grow: Callable[[int], None] | None
 
 
 def written(answer: Any, endpoint: Endpoint) -> Response:
-    """A handler's answer as a response."""
+    """Return a handler's answer as a response."""
     if isinstance(answer, Response):
         return answer
     status = endpoint.answers[0].status

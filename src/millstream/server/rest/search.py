@@ -1,7 +1,7 @@
-"""Searching a log: records by key, by a filter over headers, and by when they were appended.
+"""Search in a log: records by key, by a filter over headers, and by time of append.
 
-A log has no index of these: a search reads keys and headers, and the values of what it found. One
-request looks at a bounded number of records, and says where to go on.
+A log has no index for these. A search reads keys and headers, and the values of matching records.
+One request scans a bounded number of records and returns where to continue.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ from millstream.server.rest.records import read_blocks
 
 FOUND_MAX = 1_000
 SCANNED_MAX = 50_000
-"""Records that one request looks at."""
+"""Most records scanned by a request."""
 
 STEP = 2_000
-"""Records that are looked at in one read."""
+"""Records per read of keys and headers."""
 
 PIECE = 16
-"""Neighbours whose values are read together: the answer may be full after the first of them."""
+"""Most neighbouring records whose values are read together: the answer may fill up earlier."""
 
-Wanted = Callable[[Record], bool]
+Matcher = Callable[[Record], bool]
 
 
 class SearchQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which records."""
+    """The range, the conditions and the order of a search."""
 
     start: Position | None = None
-    """The first offset; without one, the first record that is there."""
+    """The first offset; default: the log's start."""
     stop: Position | None = None
-    """Before this offset."""
+    """Search up to this offset, exclusive."""
     since: Timestamp | None = None
-    """Appended at this time or later: milliseconds since the epoch."""
+    """Appended at this time or later, in milliseconds since the epoch."""
     until: Timestamp | None = None
-    """Appended before this time: milliseconds since the epoch."""
+    """Appended before this time, in milliseconds since the epoch."""
     key: Annotated[str, Meta(max_length=10_000)] | None = None
-    """Records of this key, as text."""
+    """The key of the records, as text."""
     where: Annotated[str, Meta(max_length=10_000)] | None = None
     """A filter over headers, such as `amount > 100`."""
     order: Literal["oldest", "newest"] = "oldest"
-    """Which come first."""
+    """Whether the oldest or the newest records come first."""
     limit: Annotated[int, Meta(ge=1, le=FOUND_MAX)] = 100
 
 
 class FoundPage(Struct, kw_only=True):
-    """What a search has found so far."""
+    """The records that a search has found so far."""
 
     records: list[ReadRecord]
     next: int | None
-    """Ask with this as `start`, or as `stop` if the newest come first; null: that is all."""
+    """Pass this as `start`, or as `stop` with `order=newest`; null: the search is complete."""
     scanned: int
-    """How many records were looked at."""
+    """How many records were scanned."""
     start_offset: int
     end_offset: int
 
@@ -74,24 +74,24 @@ endpoint = Endpoints("records")
 
 @endpoint("GET /logs/{log}/search", errors=(404, 410))
 async def search_records(ask: Ask, log: str, query: SearchQuery) -> FoundPage:
-    """Find records by key, by a filter over headers, and by when they were appended.
+    """Find records by key, by a filter over headers, and by time of append.
 
-    One answer looks at up to 50,000 records and holds about 4 MiB; go on at `next`.
+    One request scans up to 50,000 records and answers about 4 MiB; continue at `next`.
     """
-    wanted = _wanted(query)
+    matches = _matcher(query)
     start, end = await ask.execute(c.GetBounds(log))
     if not end:
-        await get_log(ask, log)  # not found, if there is none
+        await get_log(ask, log)  # raises if the log does not exist
     low = start if query.start is None else min(max(start, query.start), end)
     high = end if query.stop is None else max(low, min(query.stop, end))
     if query.since is not None:
         low = await _first_at(ask, log, query.since, low, high)
     if query.until is not None:
         high = await _first_at(ask, log, query.until, low, high)
-    search = _Search(ask, log, query, wanted)
+    search = _Search(ask, log, query, matches)
     following = await search.run(low, high)
     return FoundPage(
-        records=search.found,
+        records=search.records,
         next=following,
         scanned=search.scanned,
         start_offset=start,
@@ -99,8 +99,8 @@ async def search_records(ask: Ask, log: str, query: SearchQuery) -> FoundPage:
     )
 
 
-def _wanted(query: SearchQuery) -> Wanted | None:
-    """Whether a record is looked for, by what is known without its value; None if all are."""
+def _matcher(query: SearchQuery) -> Matcher | None:
+    """Return a test of key and headers; None without conditions."""
     if query.key is None and not query.where:
         return None
     try:
@@ -109,30 +109,34 @@ def _wanted(query: SearchQuery) -> Wanted | None:
         raise InvalidInput("'key' is not valid Unicode") from error
     condition = parse(query.where) if query.where else None
 
-    def wanted(one: Record) -> bool:
-        if key is not None and one.key != key:
+    def matches(record: Record) -> bool:
+        if key is not None and record.key != key:
             return False
         return condition is None or condition.matches(
-            one.headers, one.key, one.timestamp, one.log, has_value=one.value is not None
+            record.headers,
+            record.key,
+            record.timestamp,
+            record.log,
+            has_value=record.value is not None,
         )
 
-    return wanted
+    return matches
 
 
 class _Search:
-    """One request's search, a stretch at a time."""
+    """The search of one request, a range at a time."""
 
-    def __init__(self, ask: Ask, log: str, query: SearchQuery, wanted: Wanted | None) -> None:
-        self.found: list[ReadRecord] = []
+    def __init__(self, ask: Ask, log: str, query: SearchQuery, matches: Matcher | None) -> None:
+        self.records: list[ReadRecord] = []
         self.scanned = 0
         self._ask = ask
         self._log = log
         self._query = query
-        self._wanted = wanted
+        self._matches = matches
         self._bytes_left = ask.limits.read_bytes_max
 
     async def run(self, low: int, high: int) -> int | None:
-        """Look through [low, high); the offset to go on from, None if nothing is left."""
+        """Search [low, high); return the offset to continue from, None at the end."""
         is_back = self._query.order == "newest"
         while low < high and self.scanned < SCANNED_MAX and not self._is_full():
             start, stop = (max(low, high - STEP), high) if is_back else (low, min(high, low + STEP))
@@ -149,45 +153,48 @@ class _Search:
         return high if is_back else low
 
     def _is_full(self) -> bool:
-        return len(self.found) == self._query.limit or self._bytes_left <= 0
+        return len(self.records) == self._query.limit or self._bytes_left <= 0
 
     async def _offsets(self, start: int, stop: int) -> list[int]:
-        """Of a stretch, the offsets of the records that are looked for."""
-        if self._wanted is None:
+        """Return the offsets of the matching records in a range."""
+        if self._matches is None:
             return list(range(start, stop))
-        found: list[int] = []
+        offsets: list[int] = []
         while start < stop:
             command = c.ReadBlocks(self._log, start, stop, NUMBER_MAX, values=False)
             blocks = await self._ask.execute(command)
             if not blocks:
                 break  # truncated or deleted meanwhile
-            found += await asyncio.to_thread(_matching, blocks, self._wanted)
+            offsets += await asyncio.to_thread(_matching, blocks, self._matches)
             start = blocks[-1].offsets.stop
-        return found
+        return offsets
 
     async def _read(self, first: int, behind: int, *, is_back: bool) -> int | None:
-        """Read neighbours that were found; where to go on, if the answer is full before their end."""
+        """Read the values of matching neighbours.
+
+        Returns the offset to continue from if the answer is full before their end.
+        """
         records: list[Record] = []
         while first < behind:
             blocks = await read_blocks(self._ask, self._log, first, behind)
             if not blocks:
                 break  # truncated or deleted meanwhile
-            records += [one for block in blocks for one in block.records()]
+            records += [record for block in blocks for record in block.records()]
             first = records[-1].offset + 1
-        for one in reversed(records) if is_back else records:
+        for record in reversed(records) if is_back else records:
             if self._is_full():
-                return one.offset + 1 if is_back else one.offset
-            self.found.append(show_record(one))
-            self._bytes_left -= len(one.value or b"")
+                return record.offset + 1 if is_back else record.offset
+            self.records.append(show_record(record))
+            self._bytes_left -= len(record.value or b"")
         return None
 
 
-def _matching(blocks: list[RecordBlock], wanted: Wanted) -> list[int]:
-    return [one.offset for block in blocks for one in block.bare_records() if wanted(one)]
+def _matching(blocks: list[RecordBlock], matches: Matcher) -> list[int]:
+    return [record.offset for block in blocks for record in block.bare_records() if matches(record)]
 
 
 def _pieces(offsets: list[int], *, is_back: bool) -> list[tuple[int, int]]:
-    """Neighbouring offsets as short ranges, in the order in which they are shown."""
+    """Join neighbouring offsets into short ranges, in the order of the answer."""
     pieces: list[tuple[int, int]] = []
     for offset in offsets:
         if pieces and pieces[-1][1] == offset and offset - pieces[-1][0] < PIECE:
@@ -198,7 +205,7 @@ def _pieces(offsets: list[int], *, is_back: bool) -> list[tuple[int, int]]:
 
 
 async def _first_at(ask: Ask, log: str, time_ms: int, low: int, high: int) -> int:
-    """The first record of a range that was appended at a time or later, or its end; by halving."""
+    """Find the first record that was appended at a time or later, by bisection; else the end."""
     while low < high:
         middle = (low + high) // 2
         command = c.ReadBlocks(log, middle, middle + 1, 0, values=False)

@@ -1,9 +1,9 @@
-"""Staging for bulk writers: parts arrive from many tasks, one commit publishes them all.
+"""Staging for bulk writers: many tasks upload parts, and one commit publishes the parts.
 
-A transaction is known by its name for a week, to the token that committed it: a repeat of the commit
-gets the answer of the first time, and other content under the same name is a conflict. What was
-committed is noted in a log of our own, in the same commit (`log/rules/publishing.py`). Staged parts
-themselves live only as long as the server; see `staged`.
+The server remembers a transaction by its name for a week, for the token that committed it. A
+repeated commit returns the first answer; another content under the same name is a conflict. The
+commit also appends a note to a log of the server (`log/rules/publishing.py`). Staged parts exist
+only until the server stops; see `staged`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from millstream.server.rest.payload import NewRecord, item_of
 from millstream.server.staged_parts import PARTS_MAX, Part, Shelf, ShelvedParts
 
 BOOK = "millstream:staging"
-"""The log that notes what was committed."""
+"""The log with a note of every committed transaction."""
 
 REMEMBERED_MS = 7 * 24 * 3600 * 1000
 TXN_CHARS_MAX = 200
@@ -51,41 +51,42 @@ class PartBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PartQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which attempt at the part this is, and the CRC32C of the body, to be checked."""
+    """The attempt at the part, and the CRC32C of the body, which the server checks."""
 
     attempt: Attempt = 0
     crc: Crc | None = None
 
 
 class StagedPart(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A part that was staged; name it so in the commit."""
+    """A staged part, in the form that the commit lists."""
 
     part: str
     attempt: Attempt = 0
     count: Annotated[int, Meta(ge=1)]
     crc: Crc
-    """CRC32C of the body as it came."""
+    """CRC32C of the body as received."""
     log: str = ""
-    """In the commit: the log that this part goes to, if not the one of all."""
+    """In the commit: the log of this part; default: the commit's log."""
 
 
 class CommitBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which parts go to which log, in order; each part may name a log of its own."""
+    """The parts to commit, in order; a part may name its own log."""
 
     log: str = ""
     parts: Annotated[list[StagedPart], Meta(min_length=1, max_length=PARTS_MAX)]
     any_content: bool = False
-    """Whether a repeat may list other parts: for writers that pack the same rows anew, as Spark."""
+    """Whether a repeat may list other parts, for writers such as Spark that pack the same rows
+    again."""
 
 
 class Committed(Struct, kw_only=True):
-    """Where a transaction went: `count` offsets from `offset` on."""
+    """The offsets of a committed transaction: `count` offsets from `offset` on."""
 
     log: str
     offset: int
     count: int
     repeated: bool
-    """Whether it had been committed before; then this is the answer of that time."""
+    """Whether the transaction was committed before, so that the first answer is repeated."""
 
 
 endpoint = Endpoints("staging")
@@ -95,7 +96,7 @@ endpoint = Endpoints("staging")
 async def stage_part(
     ask: Ask, txn: str, part: str, query: PartQuery, body: PartBody | None
 ) -> StagedPart:
-    """Stage one part of a bulk write.
+    """Stage a part of a bulk write.
 
     The body is a packed block (MessagePack, with its checksums), or JSON records. Parts are kept
     until the commit, for 15 idle minutes, or until the server stops.
@@ -108,7 +109,7 @@ async def stage_part(
         packed = _unpacked(data)
         await asyncio.to_thread(check_packed, packed, limits)
     else:
-        items = [item_of(one, f"records[{i}]: ") for i, one in enumerate(body.records)]
+        items = [item_of(record, f"records[{i}]: ") for i, record in enumerate(body.records)]
         packed = pack_many(items, keys=None, headers=None, timestamps=None, limits=limits)
         assert packed is not None
         data = _pack(packed)
@@ -130,9 +131,12 @@ def _unpacked(data: bytes) -> Single | Batch:
 
 
 def _check_writes_logs(principal: Principal) -> None:
-    """Staging needs disk: only for principals that can publish to some log or queue."""
+    """Refuse principals that can write to no log or queue: staging takes disk space."""
     nouns = ("*", "log", "queue")
-    if not any(one.noun in nouns and one.action != "read" for one in principal.permissions):
+    if not any(
+        permission.noun in nouns and permission.action != "read"
+        for permission in principal.permissions
+    ):
         raise Denied(f"{principal.name} may not write any log", noun="log", action="write", name="")
 
 
@@ -145,15 +149,15 @@ def _check_txn(name: str) -> None:
 
 @endpoint("POST /staging/{txn}/commit", errors=(409, 423))
 async def commit_staged(ask: Ask, txn: str, body: CommitBody) -> Committed:
-    """Publish staged parts atomically, and once.
+    """Publish staged parts atomically and exactly once.
 
-    All parts are appended in one commit, in the order in which they are listed, each to the log that
-    it names, else to the one of all. A repeat by the same
-    token, within a week, answers what the first commit answered; other content under the same name is
-    a conflict (409), and so is a part that is not there any more: stage it again.
+    All parts are appended in one commit, in the listed order. Each part goes to its own log, or to
+    the commit's log. A repeat with the same token within a week returns the first answer. The
+    answer is 409 if the name was used for another content, or if a part is no longer staged; then
+    stage the part again.
     """
     _check_txn(txn)
-    logs = [one.log or body.log for one in body.parts]
+    logs = [part.log or body.log for part in body.parts]
     for log in dict.fromkeys(logs):
         ask.principal.check(c.Append(check_name(log), _NOTHING))
     is_one = all(log == body.log for log in logs)
@@ -176,13 +180,16 @@ async def commit_staged(ask: Ask, txn: str, body: CommitBody) -> Committed:
 
 
 def _name_of(key: tuple[str, str]) -> str:
-    """The name in the book: a transaction belongs to the token that stages it."""
+    """Return the transaction's name in the log of notes: names belong to the token that stages."""
     return blake2b(msgspec.json.encode(key), digest_size=16).hexdigest()
 
 
 def _digest_of(parts: list[StagedPart]) -> str:
-    """What tells a repeat from another commit: the parts' sizes and checksums, in order."""
-    content = [(one.count, one.crc, one.log) if one.log else (one.count, one.crc) for one in parts]
+    """Return a digest of the parts' sizes and checksums in order; it tells a repeat from a new
+    commit."""
+    content = [
+        (part.count, part.crc, part.log) if part.log else (part.count, part.crc) for part in parts
+    ]
     return blake2b(msgspec.json.encode(content), digest_size=16).hexdigest()
 
 
@@ -194,35 +201,37 @@ def _check_same(txn: str, body: CommitBody, before: Published, digest: str) -> N
         )
     if before.digest != digest and not body.any_content:
         raise Conflict(
-            f"transaction {txn!r} was committed before, with {before.count:,} records of other "
-            "content; nothing was published now: use another name, or say any_content if it is "
-            "the same data, packed anew",
+            f"transaction {txn!r} was committed before, with {before.count:,} records of another "
+            "content; nothing was published now: use another name, or set any_content if the data "
+            "is the same and was packed again",
             log=before.log,
             offset=before.offset,
             count=before.count,
         )
 
 
-def _committed(found: Published, *, repeated: bool) -> Committed:
-    return Committed(log=found.log, offset=found.offset, count=found.count, repeated=repeated)
+def _committed(published: Published, *, repeated: bool) -> Committed:
+    return Committed(
+        log=published.log, offset=published.offset, count=published.count, repeated=repeated
+    )
 
 
 def _find_parts(
     shelf: Shelf, key: tuple[str, str], names: list[StagedPart], limits: Limits
 ) -> LoadedParts:
-    """The parts that are to be published; one that is gone, or another, is a conflict."""
-    if len({one.part for one in names}) != len(names):
+    """Return the parts to publish; a missing or different part is a conflict."""
+    if len({name.part for name in names}) != len(names):
         raise InvalidInput("a part is named twice")
     staged = shelf.find(key)
-    known = staged.parts if staged else {}
-    missing = [one.part for one in names if (one.part, one.attempt) not in known]
+    staged_parts = staged.parts if staged else {}
+    missing = [name.part for name in names if (name.part, name.attempt) not in staged_parts]
     if staged is None or missing:
         raise Conflict(
-            f"{len(missing)} parts are not staged here, or no longer: the server may have been "
-            "started anew, or they lay idle too long; stage them again",
+            f"{len(missing)} parts are not staged here: the server was restarted, or the parts were "
+            "idle too long; stage them again",
             missing=missing,
         )
-    parts = [known[one.part, one.attempt] for one in names]
+    parts = [staged_parts[name.part, name.attempt] for name in names]
     for name, part in zip(names, parts, strict=True):
         if (name.count, name.crc) != (part.count, part.crc):
             raise Conflict(
@@ -235,7 +244,7 @@ def _find_parts(
 
 
 class LoadedParts:
-    """Staged parts, read when their commit comes to them: memory holds one at a time."""
+    """Staged parts, loaded when the commit reaches them: memory holds one part at a time."""
 
     def __init__(self, staged: ShelvedParts, parts: list[Part], limits: Limits) -> None:
         self._staged = staged
@@ -245,12 +254,12 @@ class LoadedParts:
     def __iter__(self) -> Iterator[Single | Batch]:
         for part in self._parts:
             packed = _packed.decode(self._staged.read(part))
-            check_packed(packed, self._limits)  # a disk may have damaged what it kept
+            check_packed(packed, self._limits)  # the disk may have damaged the part
             yield packed
 
 
 @endpoint("DELETE /staging/{txn}")
 async def abandon_staged(ask: Ask, txn: str) -> Existed:
-    """Forget what was staged."""
+    """Discard all staged parts of a transaction."""
     _check_txn(txn)
     return Existed(deleted=ask.core.shelf.drop((ask.principal.name, txn)))

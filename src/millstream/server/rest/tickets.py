@@ -1,4 +1,4 @@
-"""Tickets over REST: what a browser asks its own server for, and then brings here."""
+"""Tickets over REST: short-lived rights that a web server gets here for its browsers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ endpoint = Endpoints("access")
 
 @endpoint("POST /tickets", status=201)
 async def make_ticket(ask: Ask, body: TicketWanted) -> BrowserTicket:
-    """Make a ticket: some of a token's rights, for up to an hour.
+    """Create a ticket: some rights of a token, for up to an hour.
 
-    For browsers, which send it as `?ticket=` when they open a socket or `GET`.
+    A browser sends the ticket as `?ticket=` when it opens a socket or sends a `GET`.
     """
     wall_ms = ask.core.store.clock.wall_ms()
     return await tickets.make_ticket(ask.core.tokens, ask.principal, body, wall_ms=wall_ms)

@@ -1,7 +1,8 @@
-"""Tokens over REST: who asks, and which tokens there are; made and revoked as the command line does.
+"""Tokens over REST: the caller's access, and listing, creating and revoking tokens.
 
-A holder of the register has every right, so these need the permission `store:admin`, named
-literally, and a token: a ticket, which lasts for an hour, makes nothing that lasts longer.
+Access to the register amounts to all rights. Therefore these endpoints need the permission
+`store:admin`, named literally, and a token: a ticket lasts an hour and must not create anything
+that lasts longer.
 """
 
 from __future__ import annotations
@@ -31,65 +32,65 @@ _NEEDED = Need("store", "admin", "", is_explicit=True)
 
 
 class Access(Struct, kw_only=True):
-    """Who asks, and what it may do."""
+    """The name and permissions of the caller."""
 
     name: str
     """The name of the token."""
     permissions: list[str]
     expires: datetime | None
-    """When the token or ticket ends, in UTC; null: it does not."""
+    """When the token or ticket ends, in UTC; null: never."""
     tokens: bool
-    """Whether this server lets in tokens only."""
+    """Whether this server requires tokens."""
     may_manage_tokens: bool
-    """Whether it may list, create and revoke tokens."""
+    """Whether the caller may list, create and revoke tokens."""
 
 
 class TokenShown(Struct, kw_only=True):
-    """A token; its text is not kept."""
+    """A token without its secret, which is not stored."""
 
     name: str
     id: str
-    """It stands in the token's text, before the secret."""
+    """The id in the token's text, before the secret."""
     permissions: list[str]
     created: datetime
-    """When it was made, in UTC."""
+    """The time of creation, in UTC."""
     expires: datetime | None
-    """When it ends, in UTC; null: it does not."""
+    """When the token ends, in UTC; null: never."""
     expired: bool
-    """Whether its time is over."""
+    """Whether the token has expired."""
 
 
 class TokenPage(Struct, kw_only=True):
     """Tokens in the order of their names."""
 
     tokens: list[TokenShown]
-    """Expired ones too, until they are revoked."""
+    """All tokens; expired tokens are listed until they are revoked."""
     after: str | None
-    """Ask with this for the next page; null: there is none."""
+    """Pass this as `after` for the next page; null: this is the last page."""
 
 
 class TokenBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A token that is wanted."""
+    """The token to create."""
 
     name: Name
     permissions: list[str]
     expires: Annotated[float, Meta(gt=0, le=1e12)] | None = None
-    """Seconds from now; null: without end."""
+    """Seconds from now; null: the token never expires."""
 
 
 class TokenMade(TokenShown, kw_only=True):
-    """A token that was made."""
+    """A token that was created."""
 
     token: str
-    """Its text, which is told only this once."""
+    """The token's text, which is shown only now."""
 
 
 class TokenRevoked(Struct, kw_only=True):
-    """A token that counts no more."""
+    """A token that was revoked."""
 
     name: str
     id: str
-    """It stood in the token's text, before the secret."""
+    """The id in the token's text, before the secret."""
 
 
 endpoint = Endpoints("access")
@@ -97,30 +98,30 @@ endpoint = Endpoints("access")
 
 @endpoint("GET /access")
 async def get_access(ask: Ask) -> Access:
-    """Who asks, and what it may do."""
-    found, expires_ms = ask.principal, ask.principal.expires_ms
+    """Show the caller's name and permissions."""
+    principal, expires_ms = ask.principal, ask.principal.expires_ms
     return Access(
-        name=found.name,
-        permissions=[str(one) for one in found.permissions],
+        name=principal.name,
+        permissions=[str(permission) for permission in principal.permissions],
         expires=None if expires_ms is None else moment(expires_ms),
         tokens=ask.core.settings.needs_tokens(),
-        may_manage_tokens=found.allows(_NEEDED) and not found.is_ticket,
+        may_manage_tokens=principal.allows(_NEEDED) and not principal.is_ticket,
     )
 
 
 @endpoint("GET /tokens")
 async def list_tokens(ask: Ask, query: Page) -> TokenPage:
-    """List the tokens in the order of their names; never their secrets."""
+    """List tokens in the order of their names, without their secrets."""
     after = checked_after(query.after)
-    found = await _register(ask, lambda ms: Registrar(ms).tokens())
-    page = [one for one in found if one.name > after][: query.limit]
+    tokens = await _register(ask, lambda ms: Registrar(ms).tokens())
+    page = [token for token in tokens if token.name > after][: query.limit]
     following = page[-1].name if len(page) == query.limit else None
-    return TokenPage(tokens=[_shown(ask, one) for one in page], after=following)
+    return TokenPage(tokens=[_shown(ask, token) for token in page], after=following)
 
 
-@endpoint("POST /tokens", status=201, description="It was made", errors=(409,))
+@endpoint("POST /tokens", status=201, description="The token was created", errors=(409,))
 async def make_token(ask: Ask, body: TokenBody) -> TokenMade:
-    """Make a token; its text is told only this once, and counts at once."""
+    """Create a token. Its text is shown only in this answer; the token is valid at once."""
     expires_ms, clock = optional_ms(body.expires, "expires"), ask.clock
     made, text = await _register(
         ask,
@@ -137,26 +138,27 @@ async def make_token(ask: Ask, body: TokenBody) -> TokenMade:
 
 @endpoint("DELETE /tokens/{token}", errors=(404,))
 async def revoke_token(ask: Ask, token: str) -> TokenRevoked:
-    """Revoke a token, by its name or id; it is refused at once, by other servers within a second."""
-    gone = await _register(ask, lambda ms: Registrar(ms).revoke(token))
+    """Revoke a token by name or id: this server refuses it at once, other servers within a
+    second."""
+    revoked = await _register(ask, lambda ms: Registrar(ms).revoke(token))
     await ask.core.tokens.refresh()
-    return TokenRevoked(name=gone.name, id=gone.id)
+    return TokenRevoked(name=revoked.name, id=revoked.id)
 
 
 async def _register(ask: Ask, use: Callable[[Millstream], T]) -> T:
-    """Read or write the register on a thread, for a principal that may."""
+    """Use the register of tokens on a thread, if the caller may."""
     if ask.principal.is_ticket:
-        raise Denied("a ticket neither sees nor makes tokens: ask with a token", action="token")
+        raise Denied("a ticket can neither list nor create tokens: use a token", action="token")
     ask.principal.require(_NEEDED)
     return await asyncio.to_thread(use, Millstream(EmbeddedSession(ask.core.store)))
 
 
-def _shown(ask: Ask, one: Token) -> TokenShown:
+def _shown(ask: Ask, token: Token) -> TokenShown:
     return TokenShown(
-        name=one.name,
-        id=one.id,
-        permissions=one.permissions,
-        created=moment(one.created),
-        expires=None if one.expires is None else moment(one.expires),
-        expired=one.has_expired(ask.clock.wall_ms()),
+        name=token.name,
+        id=token.id,
+        permissions=token.permissions,
+        created=moment(token.created),
+        expires=None if token.expires is None else moment(token.expires),
+        expired=token.has_expired(ask.clock.wall_ms()),
     )

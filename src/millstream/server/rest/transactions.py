@@ -1,4 +1,4 @@
-"""Transactions: a list of operations in one commit, all of them or none."""
+"""Transactions over REST: a list of operations in one atomic commit."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from millstream.server.rest.payload import Delay
 from millstream.server.rest.records import AppendBody, items_of
 
 OPERATIONS_MAX = 1_000
-"""Operations in one transaction: they run under the write lock."""
+"""Most operations in one transaction: they run under the write lock."""
 
 
 def _tag(name: str) -> str:
-    """`CreateLogOperation` is `create_log`."""
+    """Return `create_log` for `CreateLogOperation`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.removesuffix("Operation")).lower()
 
 
@@ -47,7 +47,7 @@ class AppendOperation(AppendBody, _Operation, kw_only=True):
 
 
 class PutOperation(PutBody, _Operation, kw_only=True):
-    """Put one message, or several under `messages`; answers the id of the first."""
+    """Put one message, or several under `messages`; answers the first id."""
 
     queue: str
 
@@ -60,25 +60,25 @@ class SendOperation(_Operation):
     data: Any = None
     key: str | None = None
     deleted: bool = False
-    """Whether the retained value of the type and key is forgotten."""
+    """Whether to delete the retained value of the type and key."""
     user: str = ""
-    """Shown as the sender."""
+    """The user that listeners see as the sender."""
 
 
 class CreateLogOperation(_Operation):
-    """Make a log; answers whether there was none."""
+    """Create a log; answers whether it is new."""
 
     log: str
 
 
 class DeleteLogOperation(_Operation):
-    """Forget a log; answers whether there was one."""
+    """Delete a log; answers whether the log existed."""
 
     log: str
 
 
 class TruncateOperation(TruncateBody, _Operation, kw_only=True):
-    """Forget the records before an offset; answers how many went."""
+    """Delete the records before an offset; answers how many were deleted."""
 
     log: str
 
@@ -92,44 +92,44 @@ class SetMetadataOperation(_Operation):
 
 
 class CursorAckOperation(CursorAckBody, _Operation, kw_only=True):
-    """Acknowledge on a cursor; answers its floor."""
+    """Acknowledge records on a cursor; answers the cursor's floor."""
 
     log: str
     cursor: str
 
 
 class CursorSeekOperation(SeekBody, _Operation, kw_only=True):
-    """Set a cursor's floor; answers it."""
+    """Set a cursor's floor; answers the floor."""
 
     log: str
     cursor: str
 
 
 class AckOperation(_Operation):
-    """Acknowledge claims; a lost lease undoes the whole transaction. Answers null."""
+    """Acknowledge claims; answers null. A lost lease undoes the complete transaction."""
 
     queue: str
     claims: Tokens
 
 
 class NackOperation(AckOperation):
-    """Give claims back, to be tried again. Answers null."""
+    """Give claims back, to be tried again; answers null."""
 
     delay: Delay | None = None
     reason: str = ""
 
 
 class FailOperation(AckOperation):
-    """Give up on claims. Answers null."""
+    """Fail the messages of claims; answers null."""
 
     reason: str = ""
 
 
 class RenewOperation(AckOperation):
-    """Prolong the leases of claims; answers until when."""
+    """Renew the leases of claims; answers when the leases end."""
 
     lease: Lease | None = None
-    """Seconds from now; without one, as the queue's spec says."""
+    """Seconds from now; default: the queue's spec."""
 
 
 Operation = Union[  # noqa: UP007  # msgspec reads it as one type
@@ -150,7 +150,7 @@ Operation = Union[  # noqa: UP007  # msgspec reads it as one type
 
 
 class TransactionBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Operations in order."""
+    """The operations, in order."""
 
     operations: Annotated[list[Operation], Meta(min_length=1, max_length=OPERATIONS_MAX)]
 
@@ -166,10 +166,10 @@ endpoint = Endpoints("transactions")
 
 @endpoint("POST /transactions", errors=(404, 409, 416, 423))
 async def transact(ask: Ask, body: TransactionBody) -> Results:
-    """Several operations in one commit: all of them, or none."""
+    """Execute several operations in one atomic commit."""
     steps = [_step(ask, operation) for operation in body.operations]
     results = await ask.execute(Transact(steps))
-    return Results(results=[_shown(one) for one in results])
+    return Results(results=[_shown(result) for result in results])
 
 
 def _shown(result: Any) -> Any:
@@ -179,7 +179,7 @@ def _shown(result: Any) -> Any:
 
 
 def _step(ask: Ask, operation: Operation) -> Any:
-    """The command of an operation."""
+    """Return the command of an operation."""
     match operation:
         case AppendOperation():
             return _append(ask, operation)
@@ -214,7 +214,7 @@ def _append(ask: Ask, operation: AppendOperation) -> logs.Append:
         items_of(operation), keys=None, headers=None, timestamps=None, limits=ask.limits
     )
     if packed is None:
-        raise InvalidInput("an append of a transaction has at least one record")
+        raise InvalidInput("an append in a transaction needs at least one record")
     return logs.Append(operation.log, packed, operation.expect_end, operation.producer)
 
 
@@ -222,5 +222,5 @@ def _put(ask: Ask, operation: PutOperation) -> Any:
     queue = check_name(operation.queue, "queue")
     command, _ = put_command(ask, queue, operation, new_messages_of(operation))
     if command is None:
-        raise InvalidInput("a put of a transaction has at least one message")
+        raise InvalidInput("a put in a transaction needs at least one message")
     return command
