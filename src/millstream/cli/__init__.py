@@ -1,6 +1,6 @@
-"""The command line: each command parses, calls, and prints; nothing is decided here.
+"""The command line: each command parses arguments, calls the library, and prints the answer.
 
-Start-up is quick: what only some commands need is imported when they run.
+Modules that only some commands need are imported when these commands run: the start is fast.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ EXIT_INTERRUPTED = 130
 
 
 class Commands(TyperGroup):
-    """The root of all commands: whatever goes wrong below becomes one clear line."""
+    """The root of all commands: every error below becomes one clear line."""
 
     def get_params(self, ctx: Any) -> Any:
-        """The options, those for completion included, which are added last."""
+        """Return the options, including the options for completion, which are added last."""
         _hide_variables(self)
         return super().get_params(ctx)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; an error of ours never shows as a traceback, unless asked for."""
+        """Run a command; show an error as one line, and as a traceback only with --debug."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -63,7 +63,7 @@ class Commands(TyperGroup):
             self._report(ctx, explain(error, _flags(self)))
             raise typer.Exit(exit_code(error)) from error
         except BrokenPipeError:
-            silence()  # the reader of our output has seen enough: what was to be done is done
+            silence()  # the reader has closed the pipe: the command's work is done
             raise typer.Exit(0) from None
         except OSError as error:
             self._report(ctx, f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
@@ -84,7 +84,7 @@ class Commands(TyperGroup):
 
 
 def _hide_variables(command: Any) -> None:
-    """Name only MILLSTREAM_STORE in the help: the variables of all other options follow a rule."""
+    """Show only MILLSTREAM_STORE in the help: the variables of all other options follow a rule."""
     for parameter in command.params:
         parameter.show_envvar = parameter.name == "store"
     for child in getattr(command, "commands", {}).values():
@@ -92,15 +92,15 @@ def _hide_variables(command: Any) -> None:
 
 
 def _flags(command: Any) -> dict[str, str]:
-    """The options of all commands by the names of their parameters, as they are typed."""
-    found = {
-        one.name: option
-        for one in command.params
-        for option in [option for option in one.opts if option.startswith("--")][:1]
+    """Return the options of all commands as they are typed, by the names of their parameters."""
+    flags = {
+        parameter.name: option
+        for parameter in command.params
+        for option in [name for name in parameter.opts if name.startswith("--")][:1]
     }
     for child in getattr(command, "commands", {}).values():
-        found |= _flags(child)
-    return found
+        flags |= _flags(child)
+    return flags
 
 
 app = typer.Typer(
@@ -112,8 +112,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_set: bool) -> None:
+    if is_set:
         from millstream import __version__
 
         typer.echo(f"millstream {__version__}")
@@ -129,13 +129,13 @@ def settings(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="A file of settings.",
+            help="The configuration file.",
             show_default="millstream.toml, if there is one",
             callback=use_file,
             is_eager=True,
         ),
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where errors come from.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool,
         typer.Option(
@@ -149,8 +149,8 @@ def settings(
 ) -> None:
     """Durable logs, work queues and live rooms, in a file or behind a server.
 
-    Settings come from flags, then from variables (MILLSTREAM_STORE, MILLSTREAM_APPEND_BATCH, …),
-    then from millstream.toml.
+    Settings come from flags, then from environment variables (MILLSTREAM_STORE,
+    MILLSTREAM_APPEND_BATCH, …), then from millstream.toml.
     """
 
 
@@ -199,8 +199,8 @@ command(app, "demo", "demo --serve")(demo)
 
 
 def main() -> None:
-    """The program `millstream`."""
+    """Run the program `millstream`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal may not know all of Unicode
+            stream.reconfigure(errors="backslashreplace")  # a terminal may lack some characters
     app(prog_name="millstream")

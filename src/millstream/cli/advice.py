@@ -1,4 +1,4 @@
-"""Advice: one line for every error, with what to do about it."""
+"""Advice: errors as single lines, with the next step for the user."""
 
 from __future__ import annotations
 
@@ -24,39 +24,40 @@ from millstream.errors import (
 )
 
 _ADVICE: dict[type[MillstreamError], str] = {
-    EndMoved: "look at what was added, then repeat it with --expect-end {end}",
-    OutOfSequence: "go on with --sequence {expected}, or begin anew under a higher --epoch",
-    Fenced: "go on with --epoch {epoch} or a higher one",
-    Truncated: "begin at {start}, or say --from earliest",
-    NotFound: "`millstream log list` shows what there is",
+    EndMoved: "check the new records, then repeat with --expect-end {end}",
+    OutOfSequence: "continue with --sequence {expected}, or start again under a higher --epoch",
+    Fenced: "continue with --epoch {epoch} or higher",
+    Truncated: "start at {start}, or use --from earliest",
+    NotFound: "`millstream log list` lists the logs",
     AlreadyExists: "choose another name",
-    Locked: "try again once it is free",
+    Locked: "try again later",
     Overloaded: "try again",
-    CorruptionError: "`millstream doctor` says what is lost",
-    OutcomeUnknown: "look at the end of the log before you repeat it; under --producer and "
+    CorruptionError: "`millstream doctor` shows what is lost",
+    OutcomeUnknown: "check the end of the log before you repeat it; with --producer and "
     "--sequence a repeat is harmless",
     WriteFailed: "nothing was stored; is the disk full or read-only?",
 }
 
 EXIT_FAILED = 1
 EXIT_UNUSABLE = 2
-"""The command line is wrong, or the store cannot be opened."""
+"""The command line is invalid, or the store cannot be opened."""
 
 
 _ARGUMENT = re.compile(
     r"""(?<![\w'"`./\\?&-])([a-z]+(?:_[a-z]+)+(?![\w'"`/(=\\-]|\.\w)|[a-z_]+(?==\w))(=?)"""
 )
-"""An argument as the library writes it: `past_end`, `partitions=4`. What is quoted is none."""
+"""An argument as the library writes it: `past_end`, `partitions=4`; quoted words are excluded."""
 
 
 def explain(error: MillstreamError, flags: Mapping[str, str] | None = None) -> str:
-    """What happened and what to do, in one line; a message with a semicolon says it already.
+    """Return one line that says what happened and what to do; a message with a semicolon is
+    complete.
 
-    `flags` are the options by their names: what the library calls `past_end` is `--past-end` here.
+    `flags` maps parameter names to options: the library's `past_end` is shown as `--past-end`.
     """
     message = " ".join(str(error).split())
-    if flags and not isinstance(error, InvalidFilter):  # a filter has words of its own
-        message = _ARGUMENT.sub(lambda found: _typed(found, flags), message)
+    if flags and not isinstance(error, InvalidFilter):  # a filter may contain such words
+        message = _ARGUMENT.sub(lambda match: _typed(match, flags), message)
     if "; " in message:
         return message
     for kind in type(error).__mro__:
@@ -71,13 +72,13 @@ def explain(error: MillstreamError, flags: Mapping[str, str] | None = None) -> s
         return message
 
 
-def _typed(found: re.Match[str], flags: Mapping[str, str]) -> str:
-    """An argument as it is typed here; what is no option stays as it is."""
-    name, equals = found.groups()
+def _typed(match: re.Match[str], flags: Mapping[str, str]) -> str:
+    """Return an argument as the option that is typed; other words stay."""
+    name, equals = match.groups()
     flag = flags.get(name) or flags.get(DeclaredField(name, str).option)
-    return found[0] if flag is None else flag + (" " if equals else "")
+    return match[0] if flag is None else flag + (" " if equals else "")
 
 
 def exit_code(error: MillstreamError) -> int:
-    """2 if there is nothing to work on, else 1."""
+    """Return 2 if the store cannot be opened, else 1."""
     return EXIT_UNUSABLE if isinstance(error, CannotOpen) else EXIT_FAILED

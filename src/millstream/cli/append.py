@@ -1,4 +1,4 @@
-"""`millstream append`: records from arguments or from standard input."""
+"""`millstream append`: append records from arguments or standard input."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from millstream.errors import Partitioned
 def append(
     log: LogName,
     ms: Millstream,
-    given: Input,
+    source: Input,
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="VALUE...", help="Records; without any, lines of stdin."),
+        typer.Argument(metavar="VALUE...", help="Records; default: the lines of stdin."),
     ] = None,
     timestamp: Annotated[
         int | None,
@@ -32,23 +32,25 @@ def append(
         ),
     ] = None,
     expect_end: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Only if the log ends there.")
+        int | None, typer.Option(metavar="N", min=0, help="Only if the log's end is this offset.")
     ] = None,
     producer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --sequence: a repeat stores nothing.")
+        str | None, typer.Option(metavar="NAME", help="With --sequence: a repeat is stored once.")
     ] = None,
     sequence: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Counts this producer's appends, by one.")
+        int | None, typer.Option(metavar="N", min=0, help="The number of this producer's append.")
     ] = None,
     epoch: Annotated[
-        int, typer.Option(metavar="N", min=0, help="A higher one fences lower ones.")
+        int, typer.Option(metavar="N", min=0, help="A higher epoch fences lower ones.")
     ] = 0,
     json: AsJson = False,
 ) -> None:
     """Append records, and print their offsets once they are durable.
 
-    Creates the log. Records of a log with partitions are spread by their keys; each line then begins with the partition. Values are arguments, or lines of standard input: one record per line, a batch per commit. If the
-    reader of the output goes away, the rest of the input is stored all the same.
+    The log is created if needed. A log with partitions spreads records by key; each printed line
+    then begins with the partition. Values are arguments, or lines of standard input: one record per
+    line, a batch per commit. If the reader of the output goes away, the remaining input is still
+    stored.
     """
     if (producer is None) != (sequence is None):
         raise typer.BadParameter("--producer and --sequence go together")
@@ -58,19 +60,19 @@ def append(
     appending = _Appending(
         ms,
         log,
-        key=given.key,
-        headers=given.headers(),
+        key=source.key,
+        headers=source.headers(),
         timestamp=timestamp,
         expect_end=expect_end,
         producer=counting,
     )
     try:
-        batches = given.batches(values, noun="record", steady=counting is not None, quiet=json)
-        for some in batches:
-            for where, offsets in appending.append(some):
+        batches = source.batches(values, noun="record", steady=counting is not None, quiet=json)
+        for batch in batches:
+            for prefix, offsets in appending.append(batch):
                 if not json:
                     last = f"-{offsets.stop - 1}" if len(offsets) > 1 else ""
-                    report(f"{where}{offsets.start}{last}")
+                    report(f"{prefix}{offsets.start}{last}")
     finally:
         if json:
             report(json_text({"log": log, "count": appending.count, "ranges": appending.ranges}))
@@ -78,7 +80,7 @@ def append(
 
 @dataclass
 class _Appending:
-    """Appends batch after batch, and remembers where they went."""
+    """Appends batches, and remembers their offsets."""
 
     ms: Millstream
     log: str
@@ -90,10 +92,11 @@ class _Appending:
     count: int = 0
     ranges: list[list[int]] = field(default_factory=list)
     spread: PartitionedLog | None = None
-    """The log, once it is known to have partitions."""
+    """The partitioned log, once the log is known to have partitions."""
 
     def append(self, values: list[Any]) -> list[tuple[str, range]]:
-        """Append one batch in one commit; the offsets, with what says of which partition."""
+        """Append a batch in one commit; return the offsets with a prefix that names the
+        partition."""
         if self.spread is None:
             try:
                 return [("", self._append_plainly(values))]
@@ -101,8 +104,8 @@ class _Appending:
                 self.spread = self.ms.partitioned_log(self.log)
         if self.expect_end is not None or self.producer is not None:
             raise typer.BadParameter(
-                f"log {self.log!r} has partitions: --expect-end and --producer are for one of "
-                f"them, such as {self.spread.partition(0).name}"
+                f"log {self.log!r} has partitions: --expect-end and --producer are for a single "
+                f"partition, such as {self.spread.partition(0).name}"
             )
         return self._append_spread(self.spread, values)
 
@@ -114,12 +117,12 @@ class _Appending:
             timestamps=self.timestamp,
         )
         self.count += len(places)
-        found: dict[int, range] = {}
+        by_partition: dict[int, range] = {}
         for place in places:
-            first = found.get(place.partition, range(place.offset, 0)).start
-            found[place.partition] = range(first, place.offset + 1)
-        self.ranges += [[number, one.start, one.stop] for number, one in found.items()]
-        return [(f"{number}:", one) for number, one in found.items()]
+            first = by_partition.get(place.partition, range(place.offset, 0)).start
+            by_partition[place.partition] = range(first, place.offset + 1)
+        self.ranges += [[number, run.start, run.stop] for number, run in by_partition.items()]
+        return [(f"{number}:", run) for number, run in by_partition.items()]
 
     def _append_plainly(self, values: list[Any]) -> range:
         offsets = self.ms.log(self.log).append_many(

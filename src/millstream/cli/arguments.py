@@ -1,4 +1,4 @@
-"""What is typed on a command line, as values: headers, times, durations, sizes, offsets."""
+"""Arguments of the command line as values: headers, times, durations, sizes, offsets."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def parse_headers(given: Iterable[str]) -> Headers:
-    """`name=value` pairs: numbers, true, false, null and "quoted text" are typed, the rest is text.
+def parse_headers(pairs: Iterable[str]) -> Headers:
+    """Parse `name=value` pairs: numbers, true, false, null and "quoted text" are typed, others are
+    text.
 
-    `name:=value` takes JSON only, in which {"base64": "…"} is bytes. A repeated name keeps all its
+    `name:=value` accepts JSON only, in which {"base64": "…"} is bytes. A repeated name keeps all
     values.
     """
     headers: list[Pair] = []
-    for pair in given:
+    for pair in pairs:
         name, equals, text = pair.partition("=")
         strict = name.endswith(":")
         name = name.removesuffix(":") if strict else name
         if not equals or not name:
-            raise typer.BadParameter(f"a header is name=value, not {pair!r}")
+            raise typer.BadParameter(f"a header must be name=value, not {pair!r}")
         headers.append((name, _header(text, strict=strict, pair=pair)))
     return Headers(headers)
 
@@ -45,23 +46,23 @@ def _header(text: str, *, strict: bool, pair: str) -> HeaderValue:
         value = msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
     except (msgspec.DecodeError, UnicodeDecodeError):
         if strict:
-            raise typer.BadParameter(f"the header {pair!r} is not JSON behind :=") from None
+            raise typer.BadParameter(f"the header {pair!r} has no JSON after :=") from None
         return text
     if isinstance(value, str | int | float | bool | None):
         return value
     if not strict:
         return text
     try:
-        found: bytes = b64decode(value["base64"], validate=True)
+        data: bytes = b64decode(value["base64"], validate=True)
     except (TypeError, KeyError, ValueError):
         raise typer.BadParameter(
-            f'a header is text, a number, true, false, null or {{"base64": "…"}}: {pair!r}'
+            f'a header must be text, a number, true, false, null or {{"base64": "…"}}: {pair!r}'
         ) from None
-    return found
+    return data
 
 
 def parse_json(text: str) -> Any:
-    """JSON, or else the text itself."""
+    """Return the value of a JSON text; other text is returned as is."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -69,53 +70,53 @@ def parse_json(text: str) -> Any:
 
 
 def parse_timestamp(text: str) -> int:
-    """Milliseconds since the epoch, or a time such as 2026-05-04T12:00:00+02:00."""
+    """Parse milliseconds since the epoch, or a time such as 2026-05-04T12:00:00+02:00."""
     return int(text) if text.isdecimal() else wall_ms_of(parse_time(text))
 
 
 def parse_time(text: str) -> datetime:
-    """A time such as 2026-05-04T12:00:00+02:00; without a zone it is local time."""
+    """Parse a time such as 2026-05-04T12:00:00+02:00; without a zone it is local time."""
     try:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         raise typer.BadParameter(
-            f"a time is like 2026-12-24T18:30 or 2026-12-24T18:30+01:00, not {text!r}"
+            f"a time must look like 2026-12-24T18:30 or 2026-12-24T18:30+01:00, not {text!r}"
         ) from None
 
 
 def parse_past(text: str) -> int:
-    """A moment, as milliseconds since the epoch: a time, or how long ago, such as 15m."""
+    """Parse a time, or an age such as 15m, into milliseconds since the epoch."""
     if _DURATION.fullmatch(text.strip()):
         return SystemClock().wall_ms() - to_ms(parse_duration(text))
     return wall_ms_of(parse_time(text))
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from 90, 90s, 15m, 12h, 7d, 2w or 250ms."""
-    found = _DURATION.fullmatch(text.strip())
-    seconds = float(found[1]) * _SECONDS[found[2] or ""] if found else inf
+    """Parse 90, 90s, 15m, 12h, 7d, 2w or 250ms into seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    seconds = float(match[1]) * _SECONDS[match[2] or ""] if match else inf
     if seconds == inf:
-        raise typer.BadParameter(f"a duration is like 90s, 15m, 12h, 7d or 2w, not {text!r}")
+        raise typer.BadParameter(f"a duration must look like 90s, 15m, 12h, 7d or 2w, not {text!r}")
     return seconds
 
 
 def duration(help: str, *, default: str | bool = True) -> Any:
-    """An option that is typed as a duration; the command gets seconds."""
+    """Return an option that is typed as a duration; the command gets seconds."""
     return typer.Option(parser=parse_duration, metavar="DURATION", help=help, show_default=default)
 
 
 def parse_size(text: str) -> int:
-    """Bytes from 500, 10kB, 64MiB or 1GiB."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise typer.BadParameter(f"a size is like 500, 10kB, 64MiB or 1GiB, not {text!r}")
-    unit = (found[2] or "").lower()
+    """Parse 500, 10kB, 64MiB or 1GiB into bytes."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(f"a size must look like 500, 10kB, 64MiB or 1GiB, not {text!r}")
+    unit = (match[2] or "").lower()
     base = 1024 if unit.endswith("i") else 1000
-    return int(float(found[1]) * base ** _POWERS[unit.removesuffix("i")])
+    return int(float(match[1]) * base ** _POWERS[unit.removesuffix("i")])
 
 
 def parse_position(text: str, *, start: int, end: int) -> int:
-    """An offset: a number, `earliest`, `latest`, or -10 for the last ten records."""
+    """Parse an offset: a number, `earliest`, `latest`, or -10 for the last ten records."""
     if text == "earliest":
         return start
     if text == "latest":
@@ -124,20 +125,22 @@ def parse_position(text: str, *, start: int, end: int) -> int:
         number = int(text)
     except ValueError:
         raise typer.BadParameter(
-            f"an offset is a number, earliest, latest, or -10 for the last ten; not {text!r}"
+            f"an offset must be a number, earliest, latest, or -10 for the last ten; not {text!r}"
         ) from None
     return number if number >= 0 else max(start, end + number)
 
 
 def parse_backoff(text: str) -> Backoff:
-    """A backoff from `5s`, `1s,10s,1m` or `1s*2`."""
+    """Parse `5s`, `1s,10s,1m` or `1s*2` into a backoff."""
     first, times, factor = text.partition("*")
-    waits = tuple(parse_duration(part) for part in first.split(","))
+    waits = tuple(parse_duration(wait) for wait in first.split(","))
     if times:
         try:
             return Backoff(first=waits[0], factor=float(factor))
         except ValueError:
-            raise typer.BadParameter(f"a growing backoff is like 1s*2, not {text!r}") from None
+            raise typer.BadParameter(
+                f"a growing backoff must look like 1s*2, not {text!r}"
+            ) from None
     if len(waits) == 1:
         return Backoff(kind="fixed", first=waits[0], jitter=0.0)
     return Backoff(kind="list", waits=waits, jitter=0.0)

@@ -1,4 +1,4 @@
-"""`millstream bench`: speed, measured here and now against a limit."""
+"""`millstream bench`: measure speed on this machine, and compare it with a limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SuiteName(StrEnum):
-    """What can be measured; each is a module of `millstream.bench`."""
+    """The suites; each is a module of `millstream.bench`."""
 
     CORE = "core"
     QUEUE = "queue"
@@ -41,7 +41,7 @@ _DEFAULTS: dict[SuiteName, dict[str, float]] = {
     SuiteName.CLUSTER: {"seconds": 8.0, "records": 1_000_000},
     SuiteName.S3: {"seconds": 5.0, "records": 1_000_000},
 }
-"""What can be set of each suite."""
+"""The settings of each suite, with their defaults."""
 
 
 def bench(
@@ -67,7 +67,7 @@ def bench(
         typer.Option(
             metavar="N",
             min=0,
-            help="Of core, queue and server: pause after every sync, as on slow disks.",
+            help="For core, queue and server: a pause after every sync, as on slow disks.",
         ),
     ] = None,
     records: Annotated[
@@ -75,7 +75,7 @@ def bench(
         typer.Option(
             metavar="N",
             min=1,
-            help="How many, of spark, replica, s3 and cluster.",
+            help="How many records, for spark, replica, s3 and cluster.",
             show_default="1000000",
         ),
     ] = None,
@@ -85,13 +85,13 @@ def bench(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per workload.")] = False,
 ) -> None:
-    """Measure speed here and now, beside a limit.
+    """Measure speed on this machine, and compare it with a limit.
 
-    Each workload takes turns with a limit or a peer; the ratio is what counts.
+    Each workload alternates with its limit or peer. The ratio is the result.
     """
     settings = dict(_DEFAULTS[suite])
-    given = {"seconds": seconds, "sync_delay_ms": sync_delay_ms, "records": records}
-    for name, value in given.items():
+    typed = {"seconds": seconds, "sync_delay_ms": sync_delay_ms, "records": records}
+    for name, value in typed.items():
         if value is not None and name not in settings:
             raise typer.BadParameter(f"--{name.replace('_', '-')} is not for {suite}")
         if value is not None:
@@ -111,8 +111,8 @@ def bench(
         report(msgspec.json.encode(row).decode())
 
 
-def _chosen(only: list[str] | None, known: Iterable[str]) -> list[str]:
-    names = list(known)
+def _chosen(only: list[str] | None, workloads: Iterable[str]) -> list[str]:
+    names = list(workloads)
     unknown = [name for name in only or [] if name not in names]
     if unknown:
         raise typer.BadParameter(f"no workload {unknown[0]!r}; there are {', '.join(names)}")
@@ -147,8 +147,8 @@ def _reached(row: ReportRow) -> str:
     return f"{verdict} {details}".strip()
 
 
-def _details(found: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, value in found.items():
+def _details(details: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in details.items():
         if isinstance(value, dict):
             yield from _details(value, f"{prefix}{name} ")
         else:

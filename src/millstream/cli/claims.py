@@ -1,4 +1,4 @@
-"""`millstream queue claim` and what follows it: single messages, by hand or from a script.
+"""`millstream queue claim`, `ack` and others: single messages, by hand or from a script.
 
 A claim is written CLAIM_ID:ATTEMPT, as `claim` prints it.
 """
@@ -35,17 +35,17 @@ from millstream.record import wall_ms_of
 def _claim_id(text: str) -> int:
     claim_id = text.partition(":")[0]
     if not claim_id.isdecimal():
-        raise typer.BadParameter(f"a claim id is a number, not {text!r}")
+        raise typer.BadParameter(f"a claim id must be a number, not {text!r}")
     return int(claim_id)
 
 
 Claims = Annotated[
     list[str], typer.Argument(metavar="CLAIM...", help="CLAIM_ID:ATTEMPT, as `claim` prints them.")
 ]
-Count = Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="At most so many.")]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the attempt.")]
-Instead = Annotated[float | None, duration("Instead of what the queue says.")]
-Wait = Annotated[float | None, duration("Wait so long for the first message.")]
+Count = Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="Most messages.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="The reason; kept with the attempt.")]
+Instead = Annotated[float | None, duration("Instead of the queue's setting.")]
+Wait = Annotated[float | None, duration("How long to wait for the first message.")]
 
 
 def claim(
@@ -55,14 +55,14 @@ def claim(
     lease: Instead = None,
     wait: Wait = None,
     consumer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who claims; kept with the attempt.")
+        str | None, typer.Option(metavar="NAME", help="The consumer; kept with the attempt.")
     ] = None,
     acked: Annotated[
         list[str] | None,
-        typer.Option("--ack", metavar="CLAIM", help="Acknowledge this in the same commit."),
+        typer.Option("--ack", metavar="CLAIM", help="Acknowledge this claim in the same commit."),
     ] = None,
 ) -> None:
-    """Claim messages for a while: prints claim, key and value."""
+    """Claim messages for the length of a lease: prints claim, key and value."""
     messages = queue.claim(
         count,
         lease=lease,
@@ -70,17 +70,17 @@ def claim(
         consumer=consumer,
         ack=[_parse_claim(queue, text) for text in acked or []],
     )
-    _hand_out(messages, output, "they are claimed until their lease ends")
+    _hand_out(messages, output, "they stay claimed until their leases end")
 
 
 def pop(queue: Queue, output: Output, count: Count = 1, wait: Wait = None) -> None:
-    """Take messages, each at most once: they are done as they are printed."""
+    """Take messages, each at most once: a printed message is done."""
     messages = queue.pop(count, wait=wait)
-    _hand_out(messages, output, "they are done, and will not come again")
+    _hand_out(messages, output, "they are done and will not be delivered again")
 
 
-def _hand_out(messages: list[Message], output: Output, otherwise: str) -> None:
-    """Print messages; if their reader goes away meanwhile, that is an error: they are taken."""
+def _hand_out(messages: list[Message], output: Output, consequence: str) -> None:
+    """Print messages; raise if the output is closed, because the messages are taken."""
     for number, message in enumerate(messages):
         try:
             output.print(message)
@@ -89,33 +89,33 @@ def _hand_out(messages: list[Message], output: Output, otherwise: str) -> None:
             silence()
             unseen = plural(len(messages) - number, "message")
             raise MillstreamError(
-                f"the output was closed before {unseen} could be printed; {otherwise}"
+                f"the output was closed before {unseen} could be printed; {consequence}"
             ) from None
 
 
 def ack(queue: Queue, claims: Claims) -> Printed:
-    """The work is done: acknowledge claims, all or none."""
+    """Acknowledge claims atomically: the work is done."""
     chosen = [_parse_claim(queue, text) for text in claims]
     queue.ack(chosen)
     return _ended(queue, len(chosen), "acknowledged")
 
 
 def nack(queue: Queue, claims: Claims, delay: Instead = None, reason: Reason = "") -> Printed:
-    """Try claims again later; without attempts left they fail."""
+    """Give claims back, to be tried again later; messages without attempts left fail."""
     chosen = [_parse_claim(queue, text) for text in claims]
     queue.nack(chosen, delay=delay, reason=reason)
     return _ended(queue, len(chosen), "given back")
 
 
 def fail(queue: Queue, claims: Claims, reason: Reason = "") -> Printed:
-    """Give up on claims, whatever attempts are left."""
+    """Fail messages now, even if they have attempts left."""
     chosen = [_parse_claim(queue, text) for text in claims]
     queue.fail(chosen, reason=reason)
     return _ended(queue, len(chosen), "failed")
 
 
 def renew(queue: Queue, claims: Claims, lease: Instead = None) -> Printed:
-    """Go on with claims: their lease begins again, all or none."""
+    """Renew the leases of claims atomically."""
     chosen = [_parse_claim(queue, text) for text in claims]
     until = queue.renew(chosen, lease=lease)
     return Printed(
@@ -133,7 +133,7 @@ def peek(
     ] = "available",
     after: Annotated[
         int | None,
-        typer.Option(parser=_claim_id, metavar="CLAIM_ID", help="Go on behind this one."),
+        typer.Option(parser=_claim_id, metavar="CLAIM_ID", help="Continue after this message."),
     ] = None,
 ) -> None:
     """Print messages in a state, without claiming them."""
@@ -146,10 +146,10 @@ def peek(
 def message(
     queue: Queue,
     id: Annotated[
-        int, typer.Argument(metavar="ID", min=0, help="The number that `put --json` has told.")
+        int, typer.Argument(metavar="ID", min=0, help="The id that `put --json` printed.")
     ],
 ) -> Printed:
-    """Show what became of a message that was put."""
+    """Show the state of a message that was put."""
     fate = queue.message(id)
     named = {"until": fate.until, "reason": fate.reason, "claim id": fate.claim_id}
     pairs = [("state", fate.state), ("attempts", fate.attempts), *named.items()]
@@ -162,21 +162,21 @@ def attempts(
         int, typer.Argument(parser=_claim_id, metavar="CLAIM_ID", help="The message.")
     ],
 ) -> Printed:
-    """Show how the attempts at a message went."""
+    """List the attempts at a message."""
     tries = queue.attempts(claim)
     rows = [
         (
             number,
-            one.claimed,
-            one.consumer,
-            one.ended and span(wall_ms_of(one.ended) - wall_ms_of(one.claimed)),
-            one.outcome,
-            one.reason.partition("\n")[0],
+            attempt.claimed,
+            attempt.consumer,
+            attempt.ended and span(wall_ms_of(attempt.ended) - wall_ms_of(attempt.claimed)),
+            attempt.outcome,
+            attempt.reason.partition("\n")[0],
         )
-        for number, one in enumerate(tries, start=1)
+        for number, attempt in enumerate(tries, start=1)
     ]
     return Printed(
-        [{"attempt": number, **asdict(one)} for number, one in enumerate(tries, start=1)],
+        [{"attempt": number, **asdict(attempt)} for number, attempt in enumerate(tries, start=1)],
         Table(
             ("attempt", "claimed", "consumer", "took", "outcome", "reason"),
             rows,
@@ -192,45 +192,46 @@ def replace(
     ],
     value: Annotated[
         str | None,
-        typer.Argument(metavar="VALUE", help="What takes its place; without it, all of stdin."),
+        typer.Argument(metavar="VALUE", help="The new value; default: all of stdin."),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", metavar="TEXT", help="Its key.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", metavar="TEXT", help="The new key.")
+    ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header, as `put` takes it."),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header, as for `put`."),
     ] = None,
 ) -> Printed:
-    """Put another message in the place of one that has failed; it can be claimed at once.
+    """Replace a failed message by a new message, which can be claimed at once.
 
-    It keeps the attempts that were made, and nothing else of the failed one: key and headers are
-    given anew.
+    The new message keeps the attempts of the failed one, but neither its key nor its headers.
     """
-    given = sys.stdin.buffer.read() if value is None else value
-    new = queue.replace(claim, given, key=key, headers=parse_headers(header or []))
+    data = sys.stdin.buffer.read() if value is None else value
+    new = queue.replace(claim, data, key=key, headers=parse_headers(header or []))
     return Printed(
         {"queue": queue.name, "replaced": claim, "id": new},
-        f"message {claim} replaced; it is {new} now",
+        f"message {claim} replaced; its id is {new} now",
     )
 
 
 def records(queue: Queue, json: AsJson = False) -> None:
     """Print a queue as the records of OpenData-Queue's RFC.
 
-    Key and value in hex, and what they say; as JSON one object per record.
+    Prints key and value in hex, and a description; as JSON, one object per record.
     """
     for record in queue.records():
-        key, value, said = record.key.hex(), record.value.hex(), record.describe()
+        key, value, description = record.key.hex(), record.value.hex(), record.describe()
         if json:
-            say(json_text({"key": key, "value": value, "description": said}))
+            say(json_text({"key": key, "value": value, "description": description}))
         else:
-            say(f"{key}\t{value}\t{safe(said)}")
+            say(f"{key}\t{value}\t{safe(description)}")
 
 
 def _parse_claim(queue: Queue, text: str) -> Message:
-    """A claim from CLAIM_ID:ATTEMPT; enough of a message to end its attempt."""
+    """Parse CLAIM_ID:ATTEMPT into a message with enough fields to end the attempt."""
     claim_id, colon, attempt = text.partition(":")
     if not (colon and claim_id.isdecimal() and attempt.isdecimal()):
-        raise typer.BadParameter(f"a claim is CLAIM_ID:ATTEMPT, not {text!r}")
+        raise typer.BadParameter(f"a claim must be CLAIM_ID:ATTEMPT, not {text!r}")
     return named_message(queue.name, int(claim_id), int(attempt))
 
 

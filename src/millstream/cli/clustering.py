@@ -1,4 +1,4 @@
-"""Which cluster a command means, and which of its nodes a server is."""
+"""The options of clusters: which cluster a command means, and which node a server is."""
 
 from __future__ import annotations
 
@@ -25,53 +25,56 @@ SECRET = "MILLSTREAM_CLUSTER_SECRET"
 
 @dataclass(frozen=True)
 class ClusterPlace:
-    """Options that name a cluster."""
+    """The options that name a cluster."""
 
     peers: Annotated[
         str | None,
         typer.Option(
             metavar="NAME=HOST[:PORT],…",
-            help="All nodes. Each runs a NATS server, on the two ports after its own.",
+            help="All nodes. Each node runs a NATS server on the two ports after its own.",
         ),
     ] = None
     cluster: Annotated[
         str | None,
         typer.Option(
             metavar="nats://HOST:PORT,…",
-            help="NATS servers that others run; USER:PASSWORD@ or TOKEN@ before HOST.",
+            help="Existing NATS servers; USER:PASSWORD@ or TOKEN@ before HOST.",
         ),
     ] = None
     cluster_name: Annotated[
-        str, typer.Option(metavar="NAME", help="Of the cluster, if one NATS has several.")
+        str, typer.Option(metavar="NAME", help="The cluster's name, if NATS serves several.")
     ] = "main"
     cluster_secret_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The secret that all nodes have.", show_default=f"${SECRET}"
+            metavar="FILE", help="The secret that all nodes share.", show_default=f"${SECRET}"
         ),
     ] = None
     cluster_certificate: Annotated[
         str, typer.Option(metavar="FILE", help="PEM file of this machine, for TLS with NATS.")
     ] = ""
-    cluster_key: Annotated[str, typer.Option(metavar="FILE", help="Its key, PEM.")] = ""
+    cluster_key: Annotated[
+        str, typer.Option(metavar="FILE", help="The key of the certificate, PEM.")
+    ] = ""
     cluster_ca: Annotated[
-        str, typer.Option(metavar="FILE", help="Who signs the certificates of the others, PEM.")
+        str,
+        typer.Option(metavar="FILE", help="The CA that signed the certificates of the nodes, PEM."),
     ] = ""
     members: Annotated[
         int, typer.Option(metavar="N", min=1, help="With --cluster: how many nodes there are.")
     ] = 3
     replicas: Annotated[
         int,
-        typer.Option(metavar="N", help="With --cluster: NATS servers that keep the log: 1, 3, 5."),
+        typer.Option(metavar="N", help="With --cluster: NATS servers that store the log: 1, 3, 5."),
     ] = 3
 
     @property
     def is_named(self) -> bool:
-        """Whether a cluster is meant at all."""
+        """Whether the options name a cluster."""
         return bool(self.peers or self.cluster)
 
     def secret(self) -> str:
-        """What all nodes know; empty if there is none."""
+        """Return the shared secret of the nodes; empty without a secret."""
         if self.cluster_secret_file is None:
             return os.environ.get(SECRET, "")
         secret = self.cluster_secret_file.read_text(encoding="utf-8").strip()
@@ -84,7 +87,8 @@ class ClusterPlace:
         return secret
 
     def plan(self, node: str = "", address: str = "") -> Plan:
-        """The cluster as one of its nodes sees it, or, without a name, a visitor."""
+        """Return the plan of the cluster for one of its nodes, or, without a name, for a
+        visitor."""
         from millstream.cluster.membership import Plan, replicas_of
         from millstream.cluster.nats.access import ClusterTls, parse_nats
         from millstream.cluster.peers import own, parse_peers
@@ -103,10 +107,10 @@ class ClusterPlace:
                 replicas=self.replicas,
             )
         peers = parse_peers(self.peers)
-        me = own(peers, node) if node else peers[0]
+        this_node = own(peers, node) if node else peers[0]
         return Plan(
-            me.name,
-            address or me.address,
+            this_node.name,
+            address or this_node.address,
             peers=peers,
             tls=tls,
             cluster=self.cluster_name,
@@ -118,7 +122,7 @@ class ClusterPlace:
 
 @dataclass(frozen=True)
 class NodePlace(ClusterPlace):
-    """Options that make a server a node of a cluster."""
+    """The options that make a server a node of a cluster."""
 
     node: Annotated[str | None, typer.Option(metavar="NAME", help="Be this node of a cluster.")] = (
         None
@@ -127,61 +131,69 @@ class NodePlace(ClusterPlace):
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where others reach this node.",
+            help="The address of this node for others.",
             show_default="from --peers, or --host",
         ),
     ] = None
 
-    primary: Annotated[
-        bool, typer.Option("--primary", help="Let a standby take all that is written here.")
-    ] = False
+    primary: Annotated[bool, typer.Option("--primary", help="Let a standby copy all commits.")] = (
+        False
+    )
     standby_of: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Take all that the primary there writes; serve reads."),
+        typer.Option(metavar="URL", help="Follow the primary at this address, and serve reads."),
     ] = None
 
-    def settings(self, port: int | None, given: Fields) -> Settings:
-        """Of the server: a node that is named in --peers listens where it is named."""
+    def settings(self, port: int | None, fields: Fields) -> Settings:
+        """Return the server's settings; a node in --peers listens at its address there."""
         from millstream.cluster.peers import PORT, own, parse_peers
 
         if self.node is None or self.peers is None:
-            return Settings(port=PORT if port is None else port, **given)
+            return Settings(port=PORT if port is None else port, **fields)
         peers = parse_peers(self.peers)
-        me = own(peers, self.node)
-        if port not in (None, me.port):
+        this_node = own(peers, self.node)
+        if port not in (None, this_node.port):
             raise typer.BadParameter(
-                f"--peers says that node {me.name} has the port {me.port}, and --port says {port}"
+                f"--peers gives node {this_node.name} the port {this_node.port}, but --port is {port}"
             )
-        scheme = "https" if given.get("certificate") else "http"
-        others = [one.address.replace("http", scheme, 1) for one in peers if one is not me]
-        origins = (*given.get("origins", ()), *others)  # a page goes on when its own node is lost
-        settings = {"host": me.host.strip("[]"), **given, "port": me.port, "origins": origins}
+        scheme = "https" if fields.get("certificate") else "http"
+        peer_origins = [
+            peer.address.replace("http", scheme, 1) for peer in peers if peer is not this_node
+        ]
+        # A page that loses its node continues with another node, and needs the permission.
+        origins = (*fields.get("origins", ()), *peer_origins)
+        settings = {
+            "host": this_node.host.strip("[]"),
+            **fields,
+            "port": this_node.port,
+            "origins": origins,
+        }
         return Settings(**settings)
 
     def node_plan(self, settings: Settings) -> Plan | None:
-        """What a node is told; None for a server by itself."""
+        """Return the plan of a node; None for a server without a cluster."""
         if not self.is_named and (self.node is None or self.primary or self.standby_of):
             return None
         if self.node is None or not self.is_named:
             raise typer.BadParameter(
-                "a node has a name and a cluster: --node NAME, and --peers or --cluster"
+                "a node needs a name and a cluster: --node NAME, and --peers or --cluster"
             )
         scheme = "https" if settings.certificate else "http"
-        plain = "" if self.peers or self.address else _reached(settings, scheme)
+        plain = "" if self.peers or self.address else _advertised_address(settings, scheme)
         plan = self.plan(self.node, self.address or plain)
         if self.peers and not self.address and scheme == "https":
             plan = self.plan(self.node, plan.address.replace("http:", "https:", 1))
-        if not plan.secret and not _stays_here(plan, settings):
+        if not plan.secret and not _is_on_this_machine(plan, settings):
             raise typer.BadParameter(
-                "nodes on several machines must know each other: write a secret to a file, the same on "
-                f"all of them, and name it with --cluster-secret-file, or set {SECRET}"
+                "nodes on several machines need a shared secret: write it to a file, the same on all of "
+                f"them, and name the file with --cluster-secret-file, or set {SECRET}"
             )
         return plan
 
 
 @contextmanager
 def member_of(plan: Plan | None, file: str | Path, *, file_mode: int) -> Iterator[dict[str, Any]]:
-    """What a server is given because it is a node; nothing if it is none."""
+    """Yield the arguments that make a server a node; empty without a plan."""
     if plan is None:
         yield {}
         return
@@ -191,7 +203,7 @@ def member_of(plan: Plan | None, file: str | Path, *, file_mode: int) -> Iterato
     from millstream.server.cluster.role import KEY_OF_THIS_MACHINE
 
     if is_bucket(file):
-        raise typer.BadParameter("a node keeps its rows in a file of its own, not in a bucket")
+        raise typer.BadParameter("a node stores its rows in its own file, not in a bucket")
     try:
         membership = Membership(
             Path(file),
@@ -218,16 +230,16 @@ def member_of(plan: Plan | None, file: str | Path, *, file_mode: int) -> Iterato
 def pair_of(
     cluster: NodePlace, settings: Settings, file: str | Path, *, file_mode: int
 ) -> dict[str, Any]:
-    """What a server is given because it is a primary or a standby; nothing if it is none."""
+    """Return the arguments that make a server a primary or a standby; empty for another server."""
     if not cluster.primary and cluster.standby_of is None:
         return {}
     if cluster.is_named or is_bucket(file):
         raise typer.BadParameter(
-            "a pair has no quorum and keeps its rows in files: --primary and --standby-of go with "
-            "neither --peers nor --cluster, nor with a bucket"
+            "a pair has no quorum and stores its rows in files: --primary and --standby-of cannot be "
+            "combined with --peers, --cluster or a bucket"
         )
     if cluster.standby_of is not None and not is_address(cluster.standby_of):
-        raise typer.BadParameter("--standby-of is the primary's address: http://HOST:PORT")
+        raise typer.BadParameter("--standby-of must be the primary's address: http://HOST:PORT")
     from millstream.cluster.peers import derive
     from millstream.server.cluster.pairing import Pairing
     from millstream.server.cluster.role import KEY_OF_THIS_MACHINE
@@ -235,8 +247,8 @@ def pair_of(
     secret = cluster.secret()
     if not secret and not settings.is_loopback():
         raise typer.BadParameter(
-            "servers on two machines must know each other: write a secret to a file, the same on "
-            f"both, and name it with --cluster-secret-file, or set {SECRET}"
+            "servers on two machines need a shared secret: write it to a file, the same on both, "
+            f"and name the file with --cluster-secret-file, or set {SECRET}"
         )
     return {
         "pairing": Pairing(
@@ -251,16 +263,16 @@ def pair_of(
     }
 
 
-def _reached(settings: Settings, scheme: str) -> str:
-    """Where others reach a node that says no more than where it listens."""
+def _advertised_address(settings: Settings, scheme: str) -> str:
+    """Derive the advertised address from the listening address."""
     host = settings.host
     if not settings.port or host in ("0.0.0.0", "::", ""):
         raise typer.BadParameter(
-            f"a node tells the others where it is, and --host {host or chr(39) * 2} --port "
-            f"{settings.port} does not say it: name --address {scheme}://HOST:PORT"
+            f"other nodes cannot reach --host {host or chr(39) * 2} --port {settings.port}: name "
+            f"the address for them with --address {scheme}://HOST:PORT"
         )
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
-def _stays_here(plan: Plan, settings: Settings) -> bool:
-    return settings.is_loopback() and all(one.is_here_only for one in plan.peers)
+def _is_on_this_machine(plan: Plan, settings: Settings) -> bool:
+    return settings.is_loopback() and all(peer.is_here_only for peer in plan.peers)

@@ -1,12 +1,12 @@
-"""How a function becomes a command: options are gathered, the store is opened, the answer is shown.
+"""Commands: turn a function into a command with options, an open store and printed output.
 
     @command(queue, "queue pause mail")
     def pause(queue: Queue) -> Printed: ...
 
-A parameter that is a `Millstream` stands for the options that name a store, and gets it open. One
-that is a `Log`, `Queue` or `Room` stands for its name too, and gets it; there must be one. One that is a
-dataclass stands for an option per field, and one with `Declared` fields for options that are made
-from a struct. A command that returns `Printed` has `--json`.
+A parameter of type `Millstream` adds the options that name a store, and gets the open store. A
+parameter of type `Log`, `Queue` or `Room` also adds an argument for its name, and gets the existing
+object. A dataclass adds an option per field. `Declared` fields add options made from a struct. A
+command that returns `Printed` has `--json`.
 """
 
 from __future__ import annotations
@@ -36,24 +36,25 @@ _NOUNS: dict[Any, tuple[Any, Callable[[Millstream, str], Any]]] = {
     Room: (RoomName, existing_room),
 }
 _OPENED = (StorePlace, Millstream, *_NOUNS)
-"""What the options that name a store stand for."""
+"""The parameter types that need the options of a store."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @dataclass(frozen=True)
 class Consent:
-    """Whether the user agrees to lose something."""
+    """Whether the user agrees to a loss of data."""
 
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
 
     def ask(self, question: str) -> None:
-        """Go on, or end the command; without a terminal there is no one to ask."""
+        """Return if the user agrees, else end the command; without a terminal, --yes is
+        required."""
         if self.yes:
             return
         if not sys.stdin.isatty():
-            asked = f"error: there is no terminal to ask on: {question} Say --yes"
-            PrintedLine(asked, "red", note=True).show()
+            message = f"error: there is no terminal to ask on: {question} Use --yes"
+            PrintedLine(message, "red", note=True).show()
             raise typer.Exit(EXIT_UNUSABLE)
         if not typer.confirm(question, err=True):
             typer.echo("nothing was changed", err=True)
@@ -67,9 +68,9 @@ def command(
     create: bool = False,
     file_only: bool = False,
 ) -> Callable[[Function], Function]:
-    """Add a function to the commands, with examples for its help.
+    """Register a function as a command, with examples for its help.
 
-    `create` may make the store. `file_only` refuses one behind a server.
+    With `create` the command may create the store. With `file_only` it refuses a server.
     """
 
     def decorate(function: Function) -> Function:
@@ -83,7 +84,7 @@ def command(
 
 
 def _expanded(function: Callable[..., Any], *, create: bool, file_only: str) -> Callable[..., None]:
-    """The function as the command line sees it: every parameter is an argument or an option."""
+    """Return the function as typer sees it: every parameter is an argument or an option."""
     hints = get_type_hints(function, include_extras=True)
     answers = hints.get("return") is Printed
     shown: list[inspect.Parameter] = []
@@ -100,21 +101,21 @@ def _expanded(function: Callable[..., Any], *, create: bool, file_only: str) -> 
             (last if hint in _OPENED else shown).extend(options)
     if answers:
         last.append(_keyword("json", AsJson, False))
-    # What is typed wrongly is told before a store is opened, or made.
+    # Parse the remaining options first: a typing error must not open, or create, a store.
     in_order = sorted(groups.items(), key=lambda group: group[1][0] in _OPENED)
 
     @functools.wraps(function)
-    def run(**given: Any) -> None:
-        as_json = given.pop("json") if answers else False
+    def run(**typed: Any) -> None:
+        as_json = typed.pop("json") if answers else False
         with ExitStack() as stack:
             for name, (hint, names) in in_order:
-                value = _value_of(hint, {one: given.pop(one) for one in names})
+                value = _value_of(hint, {option: typed.pop(option) for option in names})
                 if hint is not StorePlace and hint in _OPENED:
                     if file_only:
                         value.home(file_only)
                     value = stack.enter_context(value.opened(create=create))
-                given[name] = _NOUNS[hint][1](value, given[name]) if hint in _NOUNS else value
-            answer = function(**given)
+                typed[name] = _NOUNS[hint][1](value, typed[name]) if hint in _NOUNS else value
+            answer = function(**typed)
         if answers:
             answer.show(as_json=as_json)
 
@@ -123,7 +124,7 @@ def _expanded(function: Callable[..., Any], *, create: bool, file_only: str) -> 
 
 
 def _options_of(hint: Any) -> list[inspect.Parameter] | None:
-    """The options that a parameter of this type stands for; None if it is one itself."""
+    """Return the options of a parameter type; None if the parameter is itself an option."""
     if declared := _declared(hint):
         return [_keyword(name, option, default) for name, option, default in declared.options()]
     kind = StorePlace if hint in _OPENED else hint
@@ -137,7 +138,7 @@ def _value_of(hint: Any, typed: dict[str, Any]) -> Any:
 
 
 def _declared(hint: Any) -> Declared | None:
-    return next((one for one in get_args(hint)[1:] if isinstance(one, Declared)), None)
+    return next((extra for extra in get_args(hint)[1:] if isinstance(extra, Declared)), None)
 
 
 def _of_dataclass(kind: Any) -> Iterator[inspect.Parameter]:

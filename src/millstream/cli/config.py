@@ -1,9 +1,9 @@
-"""Where commands get their settings from: flags, then MILLSTREAM_* variables, then millstream.toml.
+"""The settings of commands: flags, then MILLSTREAM_* variables, then the file millstream.toml.
 
-A key of the file is the long name of an option, without its dashes: `store`, `token` and `ca` at the
-top count for every command, a section such as `[append]` or `[log.tail]` for one. The sections
-`[logs]` and `[rooms]` have the options of `serve` that begin with `--logs-` and `--rooms-`, without
-that.
+A key of the file is the long name of an option without its dashes. The keys `store`, `token` and
+`ca` at the top are valid for every command; a section such as `[append]` or `[log.tail]` is for one
+command. The sections `[logs]` and `[rooms]` hold the options of `serve` that begin with `--logs-`
+and `--rooms-`, without this prefix.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from millstream.engine.place import is_address, is_bucket
 
 FILE = "millstream.toml"
 SHARED = {"store": "store", "token": "secret", "ca": "ca"}
-"""What may stand at the top, and the parameters of these options."""
+"""The keys at the top of the file, and the parameters of their options."""
 OF_SERVE = ("logs", "rooms")
-"""Sections with what a server does about logs and rooms."""
+"""Sections with the options of `serve` for logs and rooms."""
 
 
 def use_file(context: typer.Context, path: Path | None) -> Path | None:
-    """Let the file of settings give the defaults of all commands; it need not be there."""
+    """Use the file of settings as defaults of all commands, if the file exists."""
     place = path or Path(FILE)
     if path is not None or place.exists():
         context.default_map = read_file(context.command, place)
@@ -49,48 +49,48 @@ def read_file(command: Any, place: Path) -> dict[str, Any]:
     if store and not is_address(store) and not is_bucket(store):
         shared["store"] = os.path.join(place.parent, store)
     sections = {name: content.pop(name, {}) for name in OF_SERVE}
-    found = _defaults(command, content, shared, place, "")
+    defaults = _defaults(command, content, shared, place, "")
     serve = command.commands["serve"]
     for name, section in sections.items():
         if not isinstance(section, dict):
-            raise typer.BadParameter(f"{place}: {name} is a section, not {section!r}")
+            raise typer.BadParameter(f"{place}: {name} must be a section, not {section!r}")
         options = _options(serve, section, place, name, prefix=f"{name}-")
-        found["serve"] = {**options, **found["serve"]}
-    return found
+        defaults["serve"] = {**options, **defaults["serve"]}
+    return defaults
 
 
 def _defaults(
     command: Any, content: dict[str, Any], shared: dict[str, str], place: Path, prefix: str
 ) -> dict[str, Any]:
     """Translate option names into parameter names, down the tree of commands."""
-    known: dict[str, Any] = command.commands
+    commands: dict[str, Any] = command.commands
     for name, section in content.items():
-        if name not in known or not isinstance(section, dict):
+        if name not in commands or not isinstance(section, dict):
             if name in SHARED and not prefix:
-                raise typer.BadParameter(f"{place}: {name} is a text, not {section!r}")
+                raise typer.BadParameter(f"{place}: {name} must be text, not {section!r}")
             kinds = ", ".join(SHARED) if not prefix else "commands"
             raise typer.BadParameter(
-                f"{place}: unknown key {prefix + name!r}; there are {kinds} and sections for "
-                f"{', '.join(sorted([*known, *([] if prefix else OF_SERVE)]))}"
+                f"{place}: unknown key {prefix + name!r}; known are {kinds} and sections for "
+                f"{', '.join(sorted([*commands, *([] if prefix else OF_SERVE)]))}"
             )
-    found: dict[str, Any] = {}
-    for name, child in known.items():
+    defaults: dict[str, Any] = {}
+    for name, child in commands.items():
         section = content.get(name, {})
         if hasattr(child, "commands"):
-            found[name] = _defaults(child, section, shared, place, f"{prefix}{name}.")
+            defaults[name] = _defaults(child, section, shared, place, f"{prefix}{name}.")
         else:
-            found[name] = {**shared, **_options(child, section, place, f"{prefix}{name}")}
-    return found
+            defaults[name] = {**shared, **_options(child, section, place, f"{prefix}{name}")}
+    return defaults
 
 
 def _options(
     command: Any, section: dict[str, Any], place: Path, name: str, *, prefix: str = ""
 ) -> dict[str, Any]:
     names = {option: p.name for p in command.params for option in p.opts if option[:2] == "--"}
-    found = {}
+    options = {}
     for key, value in section.items():
         option = f"--{prefix}{key.replace('_', '-')}"
         if option not in names:
             raise typer.BadParameter(f"{place}: [{name}] has no option {key!r}")
-        found[names[option]] = value
-    return found
+        options[names[option]] = value
+    return options

@@ -1,4 +1,4 @@
-"""`millstream copy`: a store from one place to another: a backup, or the way into a bucket."""
+"""`millstream copy`: copy a store from one place to another, as a backup or into a bucket."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from millstream.errors import InvalidInput
 
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="A file or a bucket.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="Where there is no store yet.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="A place without a store.")],
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace the store's file at TO, if nobody uses it.")
+        bool, typer.Option("--replace", help="Replace the store's file at TO, if it is not in use.")
     ] = False,
     without_tables: Annotated[
         bool,
@@ -24,13 +24,13 @@ def copy(
         ),
     ] = False,
 ) -> Printed:
-    """Copy a store while it is used, and compare both: the backup of a store.
+    """Copy a store while it is in use, and compare both: the backup of a store.
 
-    A file is copied into a file as a whole: logs, queues, cursors, rooms, tokens, and the
-    application's own tables (`tx.sql`), as of one commit. The name TO is there once all of it is;
-    if the copy is broken off, start it again. From or to a bucket it goes row by row, and the same
-    command goes on; a bucket has no room for the application's tables. What is committed while it
-    runs stays behind.
+    A file is copied to a file completely: logs, queues, cursors, rooms, tokens, and the
+    application's own tables (`tx.sql`), as of one commit. TO appears when the copy is complete;
+    start an interrupted copy again. A copy from or to a bucket goes row by row, and the same
+    command resumes it; a bucket cannot hold the application's tables. Commits during the copy are
+    not included.
     """
     from millstream.engine.copy import copy_store
 
@@ -40,9 +40,9 @@ def copy(
                 f"{safe(place)} is a server: `millstream copy` works on files and buckets; run it "
                 "on the machine of the server"
             )
-    with progress("copying") as tell:
+    with progress("copying") as show:
         report = copy_store(
-            source, target, replace=replace, without_tables=without_tables, heard=tell
+            source, target, replace=replace, without_tables=without_tables, heard=show
         )
     shown = [
         f"{plural(report.rows, 'row')} ({size(report.bytes)}) are the same in {safe(source)} and "
@@ -51,6 +51,6 @@ def copy(
     if report.tables:
         shown.append(f"with the application's tables: {safe(', '.join(report.tables))}")
     if report.left_behind:
-        left = safe(", ".join(report.left_behind))
-        shown.append(f"WITHOUT the application's tables, which are not in the copy: {left}")
+        missing = safe(", ".join(report.left_behind))
+        shown.append(f"WITHOUT the application's tables, which are not in the copy: {missing}")
     return Printed({"from": source, "to": target, **report._asdict()}, *shown)

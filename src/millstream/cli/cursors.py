@@ -1,4 +1,4 @@
-"""`millstream log cursors`: how far each reader of a log has come."""
+"""`millstream log cursors`: list, move and delete the cursors of a log."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from millstream.cli.display import Printed, Table, safe
 from millstream.errors import NotFound
 
 RANGES_MAX = 5
-"""Acknowledged ranges that a table shows."""
+"""Most acknowledged ranges in a table."""
 
 
 def cursors(
     log: Log,
     consent: Consent,
-    name: Annotated[str | None, typer.Argument(metavar="CURSOR", help="Only this one.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="CURSOR", help="Only this cursor.")] = None,
     seek: Annotated[
         str | None,
         typer.Option(metavar="OFFSET", help="Set its floor: an offset, earliest, latest, or -10."),
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete it.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the cursor.")] = False,
 ) -> Printed:
-    """List the cursors of a log, or move or delete one."""
+    """List the cursors of a log, or move or delete a cursor."""
     if name is None and (seek is not None or delete):
-        raise typer.BadParameter("name the cursor that is to be moved or deleted")
+        raise typer.BadParameter("name the cursor to move or delete")
     if seek is not None and delete:
         raise typer.BadParameter("--seek or --delete, not both")
     if name is not None:
@@ -74,14 +74,14 @@ def _seek(log: Log, info: CursorInfo, seek: str, consent: Consent) -> None:
     target = parse_position(seek, start=log.start_offset(), end=log.end_offset())
     if target != info.floor or info.ranges:
         consent.ask(
-            f"Move cursor {info.name!r} from {info.floor} to {target}, and forget what it has "
-            "acknowledged above?"
+            f"Move cursor {info.name!r} from {info.floor} to {target}, and forget its "
+            "acknowledgements above?"
         )
     log.cursor(info.name).seek(target)
 
 
 def _ranges(ranges: list[tuple[int, int]]) -> str:
-    parts = [f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in ranges[:RANGES_MAX]]
+    texts = [f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in ranges[:RANGES_MAX]]
     if len(ranges) > RANGES_MAX:
-        parts.append(f"and {len(ranges) - RANGES_MAX} more ranges")
-    return ", ".join(parts)
+        texts.append(f"and {len(ranges) - RANGES_MAX} more ranges")
+    return ", ".join(texts)

@@ -1,8 +1,8 @@
-"""Options that are made from the fields of a struct: their names, types, units and defaults.
+"""Declared options: made from the fields of a struct, with names, types, units and defaults.
 
-A field such as `wait_ms` or `body_bytes_max` is an option `--wait` or `--body-max` that is typed
-with its unit: `30s`, `64MiB`. So is a number of seconds whose help begins with `DURATION:`. A field
-that holds several texts is an option that may be repeated.
+A field such as `wait_ms` or `body_bytes_max` becomes an option `--wait` or `--body-max` that is
+typed with its unit: `30s`, `64MiB`. A number of seconds whose help starts with `DURATION:` is typed
+in the same way. A field with several texts becomes an option that may be repeated.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _UNIT = re.compile(r"_(ms|s|bytes)(?=_max$|$)")
 _METAVARS = {"ms": "DURATION", "s": "DURATION", "bytes": "SIZE"}
 
 Fields = dict[str, Any]
-"""The fields of a struct that were named on the command line."""
+"""The fields of a struct that were set on the command line."""
 
 
 @dataclass(frozen=True, eq=False)
 class Declared:
-    """The fields of a struct as options: those that `helps` names, with what each is for.
+    """The fields of a struct as options: the fields in `helps`, with their help texts.
 
-    A help may begin with the name of what is typed: `LOG: a log`.
+    A help may start with the metavar: `LOG: a log`.
     """
 
     struct: type[msgspec.Struct]
@@ -40,7 +40,8 @@ class Declared:
     show_defaults: bool = True
 
     def options(self) -> Iterator[tuple[str, Any, Any]]:
-        """Name, annotation and default of each option; None is what was not named."""
+        """Yield name, annotation and default of each option; None stands for an option not
+        typed."""
         defaults = self.struct()
         for name, field in self._fields.items():
             metavar, colon, help = self.helps[name].partition(": ")
@@ -57,9 +58,9 @@ class Declared:
             yield field.option, Annotated[field.typed | None, info], None
 
     def fields(self, typed: Mapping[str, Any]) -> Fields:
-        """What was typed, as values of the fields."""
-        found = ((field, typed[field.option]) for field in self._fields.values())
-        return {field.name: field.parsed(value) for field, value in found if value is not None}
+        """Return the typed options as values of the fields."""
+        options = ((field, typed[field.option]) for field in self._fields.values())
+        return {field.name: field.parsed(value) for field, value in options if value is not None}
 
     @cached_property
     def _fields(self) -> dict[str, DeclaredField]:
@@ -71,7 +72,7 @@ class Declared:
 
 
 class DeclaredField:
-    """One field of a struct, and how its option is typed."""
+    """A field of a struct, and the form in which its option is typed."""
 
     def __init__(self, name: str, hint: Any, *, is_duration: bool = False) -> None:
         unit = _UNIT.search(name)
@@ -83,11 +84,11 @@ class DeclaredField:
         self.kind = hint if self.is_many else (*get_args(hint), hint)[0]
         plain = _UNIT.sub("", name)
         self.option = plain.removesuffix("s") if self.is_many else plain
-        """As a parameter is named: without its unit, and of several things one."""
+        """The parameter's name: without its unit, and in the singular."""
 
     @property
     def flag(self) -> str:
-        """As it is typed."""
+        """The option as it is typed."""
         return f"--{self.option.replace('_', '-')}"
 
     @property
@@ -99,23 +100,23 @@ class DeclaredField:
 
     @property
     def metavar(self) -> str | None:
-        """What is typed behind it, in the help."""
+        """The placeholder after the option in the help."""
         return _METAVARS.get(self.unit) or ("N" if self.typed in (int, float) else None)
 
     def parsed(self, value: Any) -> Any:
-        """What was typed, as a value of the field."""
+        """Return the typed text as a value of the field."""
         if self.unit == "bytes":
             return parse_size(value)
         if self.unit:
             seconds = parse_duration(value)
-            whole = to_ms(seconds) if self.unit == "ms" else -int(-seconds // 1)
-            return whole if self.kind is int else seconds
+            units = to_ms(seconds) if self.unit == "ms" else -int(-seconds // 1)
+            return units if self.kind is int else seconds
         if self.kind is Backoff:
             return parse_backoff(value)
         return tuple(filter(None, value)) if self.is_many else value
 
     def written(self, value: Any) -> str:
-        """A value as it would be typed; nothing for one that says nothing."""
+        """Return a value as it would be typed; empty for an empty value."""
         if not value:
             return ""
         if self.kind is Backoff:

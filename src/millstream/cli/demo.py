@@ -1,7 +1,7 @@
-"""`millstream demo`: every part at work in a temporary directory, each step checked as it goes.
+"""`millstream demo`: run every part in a temporary directory, and check each step.
 
-A step is a function; its lines up to `return` are what the user is shown, so what is shown is what
-was run.
+A step is a function. The user sees its lines up to `return`, so that the shown code is the code
+that ran.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ WRITER = "from millstream.cli.demo import write_until_killed as w; w()"
 def demo(
     serve: Annotated[
         bool,
-        typer.Option("--serve", help="Two servers with something going on, until Ctrl-C."),
+        typer.Option("--serve", help="Run two servers with activity, until Ctrl-C."),
     ] = False,
     port: Annotated[
         int,
         typer.Option(
-            "--port", "-p", metavar="N", min=0, max=65_534, help="Of the first server; 0: any."
+            "--port", "-p", metavar="N", min=0, max=65_534, help="The first server's port; 0: any."
         ),
     ] = 8080,
     json: AsJson = False,
 ) -> None:
-    """Show everything at work, in a few seconds; with --serve in a browser.
+    """Demonstrate all parts, in a few seconds; with --serve in a browser.
 
-    Works in a temporary directory. Without --serve it shows the code that it runs.
+    Works in a temporary directory. Without --serve the executed code is shown.
     """
     if serve:
         if find_spec("uvicorn") is None:
-            raise typer.BadParameter("the servers need more: pip install 'millstream[server]'")
+            raise typer.BadParameter("the servers need packages: pip install 'millstream[server]'")
         from millstream.cli.showcase import show
 
         show(port=port, json=json)
         return
-    told = []
+    steps = []
     with tempfile.TemporaryDirectory(prefix="millstream-demo-") as directory, chdir(directory):
         for step in STEPS:
             started = time.perf_counter()
@@ -64,7 +64,7 @@ def demo(
             took_ms = round((time.perf_counter() - started) * 1000)
             title = f"{step.__name__}: {step.__doc__}"
             code = _code(step)
-            told.append({"step": step.__name__, "code": code, "outcome": outcome, "ms": took_ms})
+            steps.append({"step": step.__name__, "code": code, "outcome": outcome, "ms": took_ms})
             if json:
                 continue
             for text, style in (
@@ -76,18 +76,18 @@ def demo(
                 PrintedLine(text, style).show()
             sys.stdout.flush()
     if json:
-        report(json_text(told))
+        report(json_text(steps))
 
 
 def _code(step: Callable[[], str]) -> str:
-    """The lines of a step, without its first two and what it returns."""
+    """Return the code of a step, without its signature, docstring and return statement."""
     body = inspect.getsource(step).partition('"""\n')[2]
     return dedent(body.partition("    return ")[0]).rstrip()
 
 
-def _checked(true: bool, outcome: str) -> str:
-    if not true:
-        raise MillstreamError(f"the demonstration went wrong where it should say: {outcome}")
+def _checked(is_right: bool, outcome: str) -> str:
+    if not is_right:
+        raise MillstreamError(f"the demonstration failed where it should show: {outcome}")
     return outcome
 
 
@@ -97,16 +97,18 @@ def log() -> str:
         orders = ms.log("orders")
         offset = orders.append({"id": 1, "total": 42}, key="ada")
         orders.append_many([{"id": n} for n in range(2, 10_001)])
-        found = orders.get(offset)
+        first_order = orders.get(offset)
         count = sum(1 for _ in orders.read())
     return _checked(
-        found is not None and found.json() == {"id": 1, "total": 42} and count == 10_000,
-        f"{count:,} records in two commits; offset {offset} is {found and found.json()}",
+        first_order is not None
+        and first_order.json() == {"id": 1, "total": 42}
+        and count == 10_000,
+        f"{count:,} records in two commits; offset {offset} is {first_order and first_order.json()}",
     )
 
 
 def repeat() -> str:
-    """What a producer sends twice is stored once."""
+    """A record that a producer sends twice is stored once."""
     with millstream.open("demo.db") as ms:
         first = ms.log("orders").append({"id": 10_001}, producer=Producer("shop", 1))
         again = ms.log("orders").append({"id": 10_001}, producer=Producer("shop", 1))
@@ -114,7 +116,7 @@ def repeat() -> str:
 
 
 def cursor() -> str:
-    """A reader goes on where it was, and may acknowledge in any order."""
+    """A reader resumes where it was, and may acknowledge in any order."""
     with millstream.open("demo.db") as ms:
         billing = ms.log("orders").cursor("billing")
         records = billing.take(6)
@@ -132,31 +134,31 @@ def queue() -> str:
         mail.put("a password reset", priority=9)
         (urgent,) = mail.claim(lease=30)
         mail.ack(urgent)
-        (other,) = mail.claim()
-        mail.nack(other, reason="the mail server is busy")
+        (newsletter,) = mail.claim()
+        mail.nack(newsletter, reason="the mail server is busy")
         info = mail.info()
     return _checked(
         urgent.text == "a password reset" and info is not None and info.done == 1,
-        f"first {urgent.text!r}, which is done; {other.text!r} is tried again",
+        f"first {urgent.text!r}, which is done; {newsletter.text!r} is tried again",
     )
 
 
 def worker() -> str:
-    """Runs a function for every message; one that fails is tried again."""
-    seen = []
+    """Runs a function for every message; a failed message is tried again."""
+    attempts = []
 
     def send(message: Message) -> None:
-        seen.append(message.text)
-        if len(seen) == 1:
+        attempts.append(message.text)
+        if len(attempts) == 1:
             raise Retry("still busy")
 
     with millstream.open("demo.db") as ms:
         stats = ms.queue("mail").worker(send).run(drain=True)
-    return _checked(stats.done == 1, f"{stats.done} done, {stats.retried} retried: {seen}")
+    return _checked(stats.done == 1, f"{stats.done} done, {stats.retried} retried: {attempts}")
 
 
 def transaction() -> str:
-    """Acknowledge, append and SQL in one commit: all of it, or nothing."""
+    """Acknowledge, append and SQL in one atomic commit."""
     with millstream.open("demo.db") as ms:
         invoices = ms.log("orders").cursor("invoices")
         (order,) = invoices.take(1)
@@ -170,7 +172,7 @@ def transaction() -> str:
 
 
 def server() -> str:
-    """The same store for other machines: the same nouns over a URL."""
+    """A server makes the store available to other machines, with the same API."""
     from millstream.server.serving import running
     from millstream.server.settings import Settings
 
@@ -183,7 +185,7 @@ def server() -> str:
 
 
 def fork() -> str:
-    """A log that begins as another one is now; nothing is copied."""
+    """A log that shares the records of another log; nothing is copied."""
     with millstream.open("demo.db") as ms:
         orders = ms.log("orders")
         trial = orders.fork("trial")
@@ -196,7 +198,7 @@ def fork() -> str:
 
 
 def sync() -> str:
-    """Two stores exchange what one has and the other lacks."""
+    """Two stores exchange missing records."""
     with millstream.open("demo.db") as ms:
         first = ms.sync("copy.db", create=True)  # $ millstream sync copy.db --create
         again = ms.sync("copy.db")
@@ -207,29 +209,29 @@ def sync() -> str:
 
 
 def kill() -> str:
-    """A process dies in the middle; what it was told is durable is there."""
+    """A process is killed in the middle; no acknowledged record is lost."""
     heard = killed_writer()
     with millstream.open("demo.db") as ms:
-        found = [record.json()["number"] for record in ms.log("survivor").read()]
+        numbers = [record.json()["number"] for record in ms.log("survivor").read()]
     return _checked(
-        0 < len(heard) <= len(found) and found == list(range(len(found))),
-        f"kill -9 after {len(heard):,} acknowledged appends; {len(found):,} found, 0 lost",
+        0 < len(heard) <= len(numbers) and numbers == list(range(len(numbers))),
+        f"kill -9 after {len(heard):,} acknowledged appends; {len(numbers):,} numbers, 0 lost",
     )
 
 
 def truncate() -> str:
-    """Old records go, by hand or by rules; offsets stay as they were."""
+    """Old records are deleted, by hand or by rules; offsets stay the same."""
     with millstream.open("demo.db") as ms:
         orders = ms.log("orders")
         orders.truncate(before=100)
         orders.retain(count=5_000)
         orders.enforce_retention()
-        start, left = orders.start_offset(), len(orders)
-    return _checked(left == 5_000, f"{left:,} records are left, from offset {start:,} on")
+        start, count = orders.start_offset(), len(orders)
+    return _checked(count == 5_000, f"{count:,} records are count, from offset {start:,} on")
 
 
 def doctor() -> str:
-    """Every checksum and every promise of the file, verified."""
+    """Verify all checksums and invariants of the file."""
     from millstream.doctor import examine
 
     report = examine("demo.db")
@@ -240,7 +242,7 @@ STEPS = log, repeat, cursor, queue, worker, transaction, server, fork, sync, kil
 
 
 def killed_writer() -> list[bytes]:
-    """Start a process that appends, kill it after a moment, and tell what it had acknowledged."""
+    """Start a process that appends, kill it after a moment, and return the acknowledged offsets."""
     command = [sys.executable, "-c", WRITER]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
@@ -252,7 +254,7 @@ def killed_writer() -> list[bytes]:
 
 
 def write_until_killed() -> None:
-    """Append one record after the other, and say each offset once it is durable."""
+    """Append records one by one, and print each offset when the record is durable."""
     with millstream.open("demo.db") as ms:
         for number in range(sys.maxsize):
             os.write(1, b"%d\n" % ms.log("survivor").append({"number": number}))

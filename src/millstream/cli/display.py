@@ -1,6 +1,6 @@
-"""How things look: tables on a terminal, tab-separated lines in a pipe, JSON where asked for.
+"""Display: tables on a terminal, tab-separated lines in a pipe, JSON on request.
 
-Stored text is never sent to a terminal as it is: control characters are escaped. Colours are for
+Control characters of stored text are escaped before they reach a terminal. Colours are for
 terminals, and NO_COLOR turns them off.
 """
 
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 _EMPTY = ("", "-", "0", "0.0", "no")
-"""Cells that say nothing."""
+"""Cells without information."""
 
 Tell = Callable[[str, int, int], None]
-"""Hears of progress: at which stage, how much is done, and of how much."""
+"""Receives progress: the stage, the amount done, and the total amount."""
 
 
 class Amount(str):
-    """Text that stands on the right of its column, as numbers do."""
+    """Text that is aligned to the right, as numbers are."""
 
 
 @dataclass(frozen=True)
 class PrintedLine:
-    """One line of text; on standard error if it is a `note`."""
+    """A line of text; on standard error if it is a `note`."""
 
     text: str
     style: str = ""
     note: bool = False
 
     def show(self) -> None:
-        """Print it."""
+        """Print the line."""
         stream = sys.stderr if self.note else sys.stdout
         if self.style and stream.isatty():
             from rich.text import Text
@@ -57,14 +57,14 @@ class PrintedLine:
 
 @dataclass(frozen=True)
 class FactSheet:
-    """Names and values, one pair per line."""
+    """Names and values, a pair per line."""
 
     pairs: Sequence[tuple[str, Any]]
     styles: Mapping[str, str] = field(default_factory=dict)
-    """The colours of values that say something, by their names."""
+    """The colours of values that are not empty, by name."""
 
     def show(self) -> None:
-        """Print them."""
+        """Print the pairs."""
         width = max(len(name) for name, _ in self.pairs)
         if not sys.stdout.isatty():
             for name, value in self.pairs:
@@ -76,28 +76,28 @@ class FactSheet:
         for name, value in self.pairs:
             text = cell(value)
             style = "" if text in _EMPTY else self.styles.get(name, "")
-            parts = (f"{name:<{width}}  ", "cyan"), (text, style)
-            screen.print(Text.assemble(*parts), soft_wrap=True)
+            label_and_value = (f"{name:<{width}}  ", "cyan"), (text, style)
+            screen.print(Text.assemble(*label_and_value), soft_wrap=True)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under their titles; a column of numbers stands on the right.
+    """Rows under titles; columns of numbers are aligned to the right.
 
-    Where a terminal is too narrow for a table with `spare` columns, those that say nothing are left
-    out, then the spare ones; if that is not enough, each row is a block of lines instead.
+    If the terminal is too narrow for a table with `spare` columns, the table first drops empty
+    columns, then the spare ones. If that is not enough, each row becomes a block of lines.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     none: str = ""
-    """What is said, on standard error, if there are no rows."""
+    """The text on standard error if there are no rows."""
     spare: Sequence[str] = ()
     styles: Mapping[str, str] = field(default_factory=dict)
-    """The colours of cells that say something, by their columns."""
+    """The colours of cells that are not empty, by column."""
 
     def show(self) -> None:
-        """Print it."""
+        """Print the table."""
         cells = [[cell(value) for value in row] for row in self.rows]
         if not cells:
             if self.none:
@@ -119,14 +119,14 @@ class Table:
             for index, title in enumerate(self.columns)
             if any(_is_amount(row[index]) for row in self.rows)
         }
-        kept = self._fitting(cells, right, screen.width)
-        if _narrowest(self.columns, cells, kept, right) > screen.width:
+        columns_shown = self._fitting(cells, right, screen.width)
+        if _narrowest(self.columns, cells, columns_shown, right) > screen.width:
             for row in self.rows:
                 FactSheet(list(zip(self.columns, row, strict=True)), self.styles).show()
                 say("")
             return
         drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
-        for index in kept:
+        for index in columns_shown:
             title = self.columns[index]
             drawn.add_column(
                 title,
@@ -136,75 +136,79 @@ class Table:
                 header_style="bold",
             )
         for row in cells:
-            drawn.add_row(*(Text(row[index], self._style(index, row[index])) for index in kept))
+            drawn.add_row(
+                *(Text(row[index], self._style(index, row[index])) for index in columns_shown)
+            )
         screen.print(drawn)
         missed = [
             title
             for index, title in enumerate(self.columns)
-            if index not in kept and any(row[index] not in _EMPTY for row in cells)
+            if index not in columns_shown and any(row[index] not in _EMPTY for row in cells)
         ]
         if missed:
-            note(f"no room for {', '.join(missed)}; a wider terminal or --json shows all")
+            note(
+                f"not enough columns for {', '.join(missed)}; a wider terminal or --json shows all"
+            )
 
     def _style(self, index: int, text: str) -> str:
         return "" if text in _EMPTY else self.styles.get(self.columns[index], "")
 
     def _fitting(self, cells: list[list[str]], right: set[str], width: int) -> list[int]:
-        """As many of the columns as fit, the empty ones left out first."""
-        kept = list(range(len(self.columns)))
+        """Return the indexes of the columns that fit; drop empty columns first."""
+        columns_shown = list(range(len(self.columns)))
         if not self.spare:
-            return kept
-        empty = [i for i in kept[:0:-1] if all(row[i] in _EMPTY for row in cells)]
+            return columns_shown
+        empty = [i for i in columns_shown[:0:-1] if all(row[i] in _EMPTY for row in cells)]
         for index in dict.fromkeys([*empty, *map(self.columns.index, self.spare)]):
-            if _narrowest(self.columns, cells, kept, right) <= width:
+            if _narrowest(self.columns, cells, columns_shown, right) <= width:
                 break
-            kept.remove(index)
-        return kept
+            columns_shown.remove(index)
+        return columns_shown
 
 
 def _narrowest(
-    columns: Sequence[str], cells: list[list[str]], kept: Sequence[int], right: set[str]
+    columns: Sequence[str], cells: list[list[str]], columns_shown: Sequence[int], right: set[str]
 ) -> int:
-    """The least width at which no number and no word is broken."""
+    """Return the least width that breaks no number and no word."""
     total = 0
-    for index in kept:
+    for index in columns_shown:
         column = [columns[index], *(row[index] for row in cells)]
-        is_whole = columns[index] in right
-        parts = column if is_whole else [word for text in column for word in text.split()]
-        total += max(map(len, parts), default=0) + 3
+        is_number = columns[index] in right
+        words = column if is_number else [word for text in column for word in text.split()]
+        total += max(map(len, words), default=0) + 3
     return total
 
 
 class Printed:
-    """What a command found or did: a value for `--json`, and what people are shown instead."""
+    """The output of a command: a value for `--json`, and the form for people."""
 
     def __init__(
         self, data: Any, *shown: str | PrintedLine | FactSheet | Table, code: int = 0
     ) -> None:
         self.data = data
-        self._shown = [PrintedLine(one) if isinstance(one, str) else one for one in shown]
+        self._shown = [PrintedLine(item) if isinstance(item, str) else item for item in shown]
         self._code = code
 
     def show(self, *, as_json: bool) -> None:
-        """Print it, and end with its exit code."""
+        """Print the output, and exit with its code."""
         if as_json:
             say(json_text(self.data))
         else:
-            for part in self._shown:
-                part.show()
+            for item in self._shown:
+                item.show()
         if self._code:
             raise typer.Exit(self._code)
 
 
 def say(text: str) -> None:
-    """One line on standard output."""
+    """Print a line on standard output."""
     sys.stdout.write(text + "\n")
 
 
 def report(text: str) -> None:
-    """One line on standard output, at once; if its reader has gone, nothing more is said there.
+    """Print a line on standard output at once; print nothing more if the reader has gone.
 
-    For commands that store what they are given: they go on to the end of their input.
+    For commands that store their input and must read it to the end.
     """
     try:
         say(text)
@@ -214,7 +218,7 @@ def report(text: str) -> None:
 
 
 def silence() -> None:
-    """Send standard output, whose reader has gone, nowhere: also what the interpreter still holds."""
+    """Redirect standard output, whose reader has gone, to the null device, with buffered text."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):
@@ -225,27 +229,27 @@ def silence() -> None:
 
 
 def note(text: str) -> None:
-    """One line on standard error."""
+    """Print a line on standard error."""
     sys.stderr.write(text + "\n")
 
 
 def json_text(value: Any) -> str:
-    """A value as one line of JSON; indented on a terminal."""
+    """Return a value as one line of JSON; indented on a terminal."""
     data = msgspec.json.encode(value)
     return (msgspec.json.format(data, indent=2) if sys.stdout.isatty() else data).decode()
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console; colour, width and NO_COLOR are its business."""
+    """Return a rich console, which handles colour, width and NO_COLOR."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
 
 
 @contextmanager
-def progress(first: str, *, wanted: bool = True) -> Iterator[Tell | None]:
-    """A bar on standard error, if that is a terminal; `first` is what it begins with."""
-    if not wanted or not sys.stderr.isatty():
+def progress(first: str, *, enabled: bool = True) -> Iterator[Tell | None]:
+    """Show a progress bar on standard error, if it is a terminal; `first` is the first stage."""
+    if not enabled or not sys.stderr.isatty():
         yield None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -264,7 +268,7 @@ def progress(first: str, *, wanted: bool = True) -> Iterator[Tell | None]:
 
 
 def cell(value: Any) -> str:
-    """A value as it stands in a table: digits are grouped on a terminal, and plain in a pipe."""
+    """Return a value as text of a table; digits are grouped on a terminal, and plain in a pipe."""
     match value:
         case None | "" | () | []:
             return "-"
@@ -287,7 +291,7 @@ def _is_amount(value: Any) -> bool:
 
 
 def size(count: int) -> Amount:
-    """Bytes, in the unit that suits."""
+    """Return bytes in a suitable unit."""
     amount = float(count)
     for unit in _UNITS:
         if amount < 1024 or unit == _UNITS[-1]:
@@ -297,13 +301,13 @@ def size(count: int) -> Amount:
 
 
 def time_of(time: int | datetime) -> str:
-    """A time, in UTC, to the millisecond; an integer is milliseconds since the epoch."""
+    """Return a time in UTC, to the millisecond; an integer is milliseconds since the epoch."""
     moment = datetime.fromtimestamp(time / 1000, UTC) if isinstance(time, int) else time
     return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def when(ms: int) -> Amount:
-    """How long ago, on a terminal; the time itself in a pipe."""
+    """Return an age on a terminal, and a time in a pipe."""
     if not sys.stdout.isatty():
         return Amount(time_of(ms))
     passed_ms = max(0, SystemClock().wall_ms() - ms)
@@ -311,7 +315,7 @@ def when(ms: int) -> Amount:
 
 
 def rough(ms: float) -> Amount:
-    """A duration in its largest unit, whole ones only."""
+    """Return a duration in its largest unit, rounded down."""
     for unit_ms, unit in _SPANS:
         if ms >= unit_ms:
             return Amount(f"{ms // unit_ms:.0f}{unit}")
@@ -319,7 +323,7 @@ def rough(ms: float) -> Amount:
 
 
 def span(ms: float) -> Amount:
-    """A duration in its largest whole unit."""
+    """Return a duration exactly, in the largest unit that fits."""
     for unit_ms, unit in _SPANS:
         if ms and ms % unit_ms == 0:
             return Amount(f"{ms // unit_ms:.0f}{unit}")
@@ -327,17 +331,17 @@ def span(ms: float) -> Amount:
 
 
 def plural(count: int, word: str) -> str:
-    """A count and its noun."""
+    """Return a count with its noun."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def offsets(start: int, stop: int) -> str:
-    """A half-open range as people say it."""
+    """Return a half-open range in words."""
     return f"offset {start}" if stop == start + 1 else f"offsets {start} to {stop - 1}"
 
 
 def safe(data: bytes | str) -> str:
-    """Text for a terminal; what is not printable text is escaped."""
+    """Return text for a terminal; unprintable characters are escaped."""
     text = data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else data
     if text.isprintable():
         return text
@@ -349,7 +353,7 @@ def _escape(character: str) -> str:
 
 
 def backoff(waits: Backoff) -> str:
-    """A backoff as it is typed, and how far it grows."""
+    """Return a backoff as it is typed, and its maximum."""
     first = span(round(waits.first * 1000))
     if waits.kind == "list":
         return ",".join(span(round(wait * 1000)) for wait in waits.waits)
@@ -359,5 +363,5 @@ def backoff(waits: Backoff) -> str:
 
 
 def per_second(rate: float) -> str:
-    """A rate as it was typed: 5, not 5.0; never 1e+06."""
+    """Return a rate as it was typed: 5, not 5.0; never 1e+06."""
     return f"{rate:,.6f}".rstrip("0").rstrip(".") + " per second"

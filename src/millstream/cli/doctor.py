@@ -1,4 +1,4 @@
-"""`millstream doctor`: is everything there, and if not, what is lost?"""
+"""`millstream doctor`: verify a store, and show what is lost."""
 
 from __future__ import annotations
 
@@ -24,28 +24,31 @@ if TYPE_CHECKING:
     from millstream.doctor.environment import Environment
 
 EXIT_DAMAGED = 1
-_ADVICE = "put back a copy of the store, or copy what can be read to a new one (`millstream sync`)"
+_ADVICE = (
+    "restore a copy of the store, or copy all readable records to a new one (`millstream sync`)"
+)
 SHOWN_MAX = 50
-"""Problems that are printed; `--json` has more."""
+"""Most problems that are printed; `--json` has more."""
 
 
 def doctor(
     place: StorePlace,
     path: Annotated[
-        str | None, typer.Argument(metavar="PATH", help="The store's file; or --store.")
+        str | None, typer.Argument(metavar="PATH", help="The store's file; default: --store.")
     ] = None,
     environment: Annotated[
         bool,
         typer.Option(
             "--environment",
-            help="Look at the machine instead: interpreter, Spark, Java, host name, disk.",
+            help="Check the machine instead: interpreter, Spark, Java, host name, disk.",
         ),
     ] = False,
 ) -> Printed:
-    """Verify every checksum, and that nothing is missing.
+    """Verify all checksums and the completeness of a store.
 
-    SQLite's own structure too. Only reads, also while others write. Ends with 0 if the store is healthy, 1 if something is
-    damaged, 2 if it cannot be opened. With --environment: 1 if something installed cannot work.
+    SQLite's own structure is verified, too. The command only reads, and others may write meanwhile.
+    Exit code 0: healthy; 1: damaged; 2: the store cannot be opened. With --environment, 1: an
+    installed package cannot work.
     """
     file = place.home("doctor", path)
     if environment:
@@ -58,26 +61,30 @@ def doctor(
         return _findings(examine(file, progress=tell))
 
 
-def _surroundings(found: Environment) -> Printed:
-    java = found.java
+def _surroundings(environment: Environment) -> Printed:
+    java = environment.java
     pairs = [
-        ("Python", f"{found.python}, {found.interpreter}"),
-        ("SQLite", found.sqlite),
-        ("machine", f"{found.platform}, {plural(found.cores, 'core')}"),
-        ("host name", f"{found.hostname}, {found.address or 'which leads to no address'}"),
-        *((name, version or "not installed") for name, version in found.packages.items()),
-        ("Java", f"{java.major} at {java.home}, by {java.source}" if java else "none of use"),
-        *found.variables.items(),
+        ("Python", f"{environment.python}, {environment.interpreter}"),
+        ("SQLite", environment.sqlite),
+        ("machine", f"{environment.platform}, {plural(environment.cores, 'core')}"),
+        ("host name", f"{environment.hostname}, {environment.address or 'without an address'}"),
+        *((name, version or "not installed") for name, version in environment.packages.items()),
+        ("Java", f"{java.major} at {java.home}, by {java.source}" if java else "not usable"),
+        *environment.variables.items(),
         *(
             (name, f"{size(disk.free_bytes)} free of {size(disk.total_bytes)}")
-            for name, disk in found.disks.items()
+            for name, disk in environment.disks.items()
         ),
     ]
-    shown = [PrintedLine(f"problem: {safe(problem)}", "yellow") for problem in found.problems]
+    shown = [PrintedLine(f"problem: {safe(problem)}", "yellow") for problem in environment.problems]
     if not shown:
-        ready = "Spark can run here" if found.packages["pyspark"] else "Spark is not installed"
+        ready = (
+            "Spark can run here" if environment.packages["pyspark"] else "Spark is not installed"
+        )
         shown = [PrintedLine(f"no problems; {ready}", "bold green")]
-    return Printed(found, FactSheet(pairs), *shown, code=EXIT_DAMAGED if found.problems else 0)
+    return Printed(
+        environment, FactSheet(pairs), *shown, code=EXIT_DAMAGED if environment.problems else 0
+    )
 
 
 def _findings(report: Report) -> Printed:
@@ -114,7 +121,7 @@ def _findings(report: Report) -> Printed:
 
 def _line(problem: Finding) -> PrintedLine:
     where = ""
-    if problem.log is not None and problem.kind != "queue":  # whose messages say where
+    if problem.log is not None and problem.kind != "queue":  # its messages name the place
         where = f"log {problem.log!r}"
         if problem.lost is not None:
             where += f", {offsets(*problem.lost)} lost"

@@ -1,4 +1,4 @@
-"""`millstream log fork`, `merge` and `owner`: copies of a log, and who may append to it."""
+"""`millstream log fork`, `merge` and `owner`: forks of a log, and its owner."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def fork(
     log: Log,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="What the fork is called.", show_default="LOG~fork-…"),
+        typer.Argument(metavar="NAME", help="The fork's name.", show_default="LOG~fork-…"),
     ] = None,
 ) -> Printed:
-    """Create a log that begins as another one is now, without copying."""
-    made = log.fork(name)
-    end = made.end_offset()
+    """Create a fork of a log, which shares all present records without copying."""
+    forked = log.fork(name)
+    end = forked.end_offset()
     return Printed(
-        {"log": log.name, "fork": made.name, "end_offset": end},
-        f"{safe(made.name)} is a fork of {safe(log.name)}, from {end} on",
+        {"log": log.name, "fork": forked.name, "end_offset": end},
+        f"{safe(forked.name)} is a fork of {safe(log.name)}, from {end} on",
     )
 
 
@@ -34,30 +34,28 @@ def merge(
         str,
         typer.Option(
             metavar="RULE",
-            help="If both have gone on: refuse, rebase (append the fork's records again), or "
-            "longest (the longer one counts).",
+            help="If both logs have new records: refuse, rebase (append the fork's records again), "
+            "or longest (the longer log counts).",
         ),
     ] = "refuse",
 ) -> Printed:
-    """Bring a fork's records into the log that it was forked from."""
+    """Merge a fork's records into its parent."""
     if on_fork == "longest":
-        consent.ask("Let the longer one count, and set the other one's records aside?")
-    found = log.merge(on_fork=on_fork)
+        consent.ask("Let the longer log count, and set the records of the other log aside?")
+    merged = log.merge(on_fork=on_fork)
     shown: list[str | PrintedLine] = [
-        f"{plural(found.adopted, 'record')} merged into {safe(found.parent)}, "
-        f"which ends at {found.end}"
+        f"{plural(merged.adopted, 'record')} merged into {safe(merged.parent)}, "
+        f"which ends at {merged.end}"
     ]
-    if found.set_aside is not None:
-        shown.append(
-            PrintedLine(f"what it had of its own is in {safe(found.set_aside)}", note=True)
-        )
+    if merged.set_aside is not None:
+        shown.append(PrintedLine(f"its own records are in {safe(merged.set_aside)} now", note=True))
     data = {
         "fork": log.name,
-        "log": found.parent,
-        "adopted": found.adopted,
-        "start_offset": found.start,
-        "end_offset": found.end,
-        "set_aside": found.set_aside,
+        "log": merged.parent,
+        "adopted": merged.adopted,
+        "start_offset": merged.start,
+        "end_offset": merged.end,
+        "set_aside": merged.set_aside,
     }
     return Printed(data, *shown)
 
@@ -66,23 +64,30 @@ def owner(
     log: Log,
     consent: Consent,
     hand_over: Annotated[
-        str | None, typer.Option(metavar="STORE", help="Let the store of that id append.")
+        str | None, typer.Option(metavar="STORE", help="Let the store with this id append.")
     ] = None,
-    take_over: Annotated[bool, typer.Option("--take-over", help="Append here.")] = False,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Let this store append.")] = False,
 ) -> Printed:
-    """Show which store may append to a log, or change it."""
+    """Show or change the store that may append to a log."""
     if hand_over is not None and take_over:
         raise typer.BadParameter("--hand-over or --take-over, not both")
-    one = log.owner()
+    owner_now = log.owner()
     if hand_over is not None:
-        consent.ask(f"Let store {hand_over!r} append to log {log.name!r}, and this one not?")
-        one = log.hand_over(hand_over)
+        consent.ask(f"Let store {hand_over!r} append to log {log.name!r}, instead of this store?")
+        owner_now = log.hand_over(hand_over)
     elif take_over:
-        if not one.here:
-            consent.ask(f"Append to log {log.name!r} here, and not in store {one.store!r}?")
-        one = log.take_over()
-    whose = "this store" if one.here else "another store"
+        if not owner_now.here:
+            consent.ask(
+                f"Append to log {log.name!r} here, instead of in store {owner_now.store!r}?"
+            )
+        owner_now = log.take_over()
+    whose = "this store" if owner_now.here else "another store"
     return Printed(
-        {"log": log.name, "owner": one.store, "epoch": one.epoch, "here": one.here},
-        f"owned by {safe(one.store)}, {whose}, at epoch {one.epoch}",
+        {
+            "log": log.name,
+            "owner": owner_now.store,
+            "epoch": owner_now.epoch,
+            "here": owner_now.here,
+        },
+        f"owned by {safe(owner_now.store)}, {whose}, at epoch {owner_now.epoch}",
     )

@@ -1,4 +1,4 @@
-"""What `append` and `put` store: values from arguments or standard input, and what goes with them."""
+"""The input of `append` and `put`: values from arguments or standard input, keys and headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millstream.header import Headers
 
 @dataclass(frozen=True)
 class Input:
-    """The options that say how values are taken, and what every one of them carries."""
+    """The options for reading values, and for the key and headers of every value."""
 
     key: Annotated[
         str | None, typer.Option("--key", "-k", metavar="TEXT", help="A key for every value.")
@@ -32,45 +32,45 @@ class Input:
             "--header",
             "-H",
             metavar="NAME=VALUE",
-            help="A header for every value; a name may come twice. Numbers, true, false, null are typed; NAME:=JSON too.",
+            help="A header for every value; a name may be repeated. Numbers, true, false, null are typed; NAME:=JSON too.",
         ),
     ] = None
-    raw: Annotated[bool, typer.Option("--raw", help="All of stdin is one value.")] = False
+    raw: Annotated[bool, typer.Option("--raw", help="Take all of stdin as one value.")] = False
     json_lines: Annotated[
-        bool, typer.Option("--json-lines", help="Every value must be JSON, and is marked so.")
+        bool, typer.Option("--json-lines", help="Every value must be JSON, and is marked as JSON.")
     ] = False
     null: Annotated[
-        bool, typer.Option("--null", help="One value that is null: a tombstone of its key.")
+        bool, typer.Option("--null", help="A null value: the tombstone of its key.")
     ] = False
-    batch: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Lines of stdin in one commit.")
-    ] = 1_000
+    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Lines of stdin per commit.")] = (
+        1_000
+    )
 
     def headers(self) -> Headers:
-        """The headers for every value."""
-        given = parse_headers(self.header or [])
-        if not self.json_lines or CONTENT_TYPE in given:
-            return given
-        return Headers([(CONTENT_TYPE, JSON), *given.pairs()])
+        """Return the headers of every value."""
+        headers = parse_headers(self.header or [])
+        if not self.json_lines or CONTENT_TYPE in headers:
+            return headers
+        return Headers([(CONTENT_TYPE, JSON), *headers.pairs()])
 
     def batches(
         self, values: list[str] | None, *, noun: str, steady: bool = False, quiet: bool = True
     ) -> Iterator[list[Any]]:
-        """The values, as many at a time as are to be stored in one commit.
+        """Yield the values in batches, each for one commit.
 
-        Who asks for the next batch has stored the one before; `quiet` if nothing was printed.
+        The caller stores a batch before it asks for the next. `quiet`: the caller prints nothing.
         """
         if self.null:
             if values or self.raw or self.json_lines:
                 raise typer.BadParameter(
-                    f"--null is the {noun}: it goes with no value, and neither with --raw nor "
+                    f"--null is the {noun} itself: it cannot be combined with values, --raw or "
                     "--json-lines"
                 )
             return iter([[None]])
         if values and self.raw:
-            raise typer.BadParameter(f"--raw takes its {noun} from stdin, not from arguments")
-        found = self._batches(values, noun, steady=steady, quiet=quiet)
-        return _only_json(found, noun) if self.json_lines else found
+            raise typer.BadParameter(f"--raw reads its {noun} from stdin, not from arguments")
+        value_batches = self._batches(values, noun, steady=steady, quiet=quiet)
+        return _only_json(value_batches, noun) if self.json_lines else value_batches
 
     def _batches(
         self, values: list[str] | None, noun: str, *, steady: bool, quiet: bool
@@ -84,23 +84,23 @@ class Input:
             yield [sys.stdin.buffer.read()]
             return
         lines = batches(sys.stdin.buffer, lines_max=self.batch, steady=steady)
-        seen = sys.stdin.isatty() or (sys.stdout.isatty() and not quiet)
-        yield from lines if seen else _shown(lines, noun)
+        is_visible = sys.stdin.isatty() or (sys.stdout.isatty() and not quiet)
+        yield from lines if is_visible else _shown(lines, noun)
 
 
 def _shown(batches: Iterator[list[bytes]], noun: str) -> Iterator[list[bytes]]:
-    """Batches as they come, with a line of progress."""
+    """Yield the batches, and show the progress."""
     count = 0
-    with progress(f"{noun}s") as tell:
+    with progress(f"{noun}s") as show:
         for lines in batches:
             yield lines
             count += len(lines)
-            if tell is not None:
-                tell(f"{noun}s", count, 0)
+            if show is not None:
+                show(f"{noun}s", count, 0)
 
 
 def _only_json(batches: Iterator[list[Any]], noun: str) -> Iterator[list[bytes]]:
-    """Batches as bytes, up to the first value that is not JSON."""
+    """Yield the batches as bytes, up to the first value that is not JSON."""
     count = 0
     for values in batches:
         checked = []
@@ -110,7 +110,7 @@ def _only_json(batches: Iterator[list[Any]], noun: str) -> Iterator[list[bytes]]
                 msgspec.json.decode(data)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise InvalidInput(
-                    f"{noun} {number} is not JSON: {error}; {count:,} before it are stored"
+                    f"{noun} {number} is not JSON: {error}; the {count:,} before it are stored"
                 ) from error
             checked.append(data)
         yield checked

@@ -1,4 +1,4 @@
-"""The lease of `millstream serve` on object storage: taken before, kept while it serves, given back."""
+"""The lease of `millstream serve` on object storage: taken before serving, released after."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 def leased(
     place: str, serving: Callable[[], Serving | None], *, standby: bool, on_fenced: str
 ) -> Iterator[dict[str, Any]]:
-    """Hold the lease of a bucket while the block runs; a standby waits for it first.
+    """Hold the lease of a bucket while the block runs; a standby first waits for the lease.
 
-    It gives what the server is to be made with: how to open the store while the lease is held. Files
-    have none, and neither have the stand-ins for trials: no other machine could take over.
+    Yields the arguments for the server: how to open the store under the lease. Files have no lease,
+    and neither have the test places `file:` and `memory:`, which other machines cannot reach.
     """
     if on_fenced not in ("exit", "follow"):
-        raise typer.BadParameter(f"--on-fenced is exit or follow, not {on_fenced!r}")
+        raise typer.BadParameter(f"--on-fenced must be exit or follow, not {on_fenced!r}")
     if not is_bucket(place) or place.lower().startswith(("file:", "memory:")):
         if standby:
             raise typer.BadParameter("--standby is for object storage, such as s3://bucket/prefix")
@@ -46,33 +46,33 @@ def leased(
     from millstream.objects.lease import LeaseKeeper, ObjectLease, wait_for_lease
     from millstream.spark.sink.adopter import Adopter
 
-    load_engine(place)  # now, and not once every second counts
+    load_engine(place)  # now: later, while the lease runs, every second counts
     holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     objects = ObjectFolder(parse_address(place))
     lease = ObjectLease(objects, holder)
     if standby:
         note(f"standby: waiting for the lease of {safe(place)}")
         before = wait_for_lease(lease, SystemClock(), threading.Event())
-        note(f"standby: took over {safe(place)} from {safe(before or 'nobody')}")
+        note(f"standby: took over {safe(place)} from {safe(before or 'no server')}")
     else:
         lease.seize()
 
     def store() -> Store | None:
-        found = serving()
-        return None if found is None or found.core is None else found.core.store
+        current = serving()
+        return None if current is None or current.core is None else current.core.store
 
     def is_fenced() -> bool:
-        found = store()
-        return found is not None and found.engine.shared
+        current = store()
+        return current is not None and current.engine.shared
 
     def written() -> Store | None:
         return None if is_fenced() else store()
 
     def lost(why: Loss) -> None:
-        note(f"{safe(place)} is written by another server now ({why})")
-        found = serving()
-        if on_fenced == "exit" and found is not None:
-            found.give_up(Fenced(f"another server has taken over {place}: this one ends"))
+        note(f"another server now writes to {safe(place)} ({why})")
+        current = serving()
+        if on_fenced == "exit" and current is not None:
+            current.give_up(Fenced(f"another server has taken over {place}: this server ends"))
 
     adopter = Adopter(objects, written)
     keeper = LeaseKeeper(
@@ -87,7 +87,7 @@ def leased(
 
 
 def _opened(place: str, keeper: LeaseKeeper) -> Engine:
-    """Open the store, which fences the writer before: only while the lease is held."""
+    """Open the store, only while the lease is held: opening fences the previous writer."""
     from millstream.engine.open import open_engine
 
     engine = open_engine(place, before_fencing=keeper.check)

@@ -1,4 +1,4 @@
-"""`millstream log`: what logs there are, following one, and deleting records."""
+"""`millstream log`: list, create, follow, truncate and delete logs."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def list_logs(
         str, typer.Argument(metavar="PATTERN", help="Names such as 'orders*'.")
     ] = "*",
     partitions: Annotated[
-        bool, typer.Option("--partitions", help="List partitions, not the logs that have them.")
+        bool, typer.Option("--partitions", help="List partitions instead of their logs.")
     ] = False,
 ) -> Printed:
     """List the logs of the store.
 
-    A log with partitions is one line, whose figures are sums over them.
+    A log with partitions is one line with the sums of its partitions.
     """
-    found = [one for one in ms.logs(partitions=partitions) if _is_like(one.name, pattern)]
+    infos = [info for info in ms.logs(partitions=partitions) if _is_like(info.name, pattern)]
     rows = [
         (
             info.name + (f" ({plural(info.partitions, 'partition')})" if info.partitions else ""),
@@ -66,10 +66,10 @@ def list_logs(
             when(info.timestamp),
             rules_text(info.retention),
         )
-        for info in found
+        for info in infos
     ]
     return Printed(
-        [{**msgspec.to_builtins(info), "records": len(info)} for info in found],
+        [{**msgspec.to_builtins(info), "records": len(info)} for info in infos],
         Table(
             ("log", "start", "end", "records", "size", "last append", "retention"),
             rows,
@@ -79,7 +79,7 @@ def list_logs(
 
 
 def _is_like(name: str, pattern: str) -> bool:
-    """Whether a log is like a pattern, or is a partition of one that is."""
+    """Whether a log, or the log of a partition, matches a pattern."""
     return fnmatchcase(name, pattern) or fnmatchcase(whole_of(name), pattern)
 
 
@@ -89,13 +89,17 @@ def create(
     ms: Millstream,
     partitions: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, max=PARTITIONS_MAX, help="Spread by key over so many."),
+        typer.Option(
+            metavar="N", min=1, max=PARTITIONS_MAX, help="Spread records over N logs by key."
+        ),
     ] = None,
-    grow: Annotated[bool, typer.Option("--grow", help="Raise the number of partitions.")] = False,
+    grow: Annotated[
+        bool, typer.Option("--grow", help="Add partitions to an existing log.")
+    ] = False,
 ) -> Printed:
-    """Make an empty log, unless there is one.
+    """Create an empty log, if it does not exist.
 
-    With partitions, records are spread over them by their keys.
+    With partitions, records are spread over them by key.
     """
     if grow and partitions is None:
         raise typer.BadParameter("--grow needs --partitions")
@@ -115,12 +119,15 @@ def create(
 
 
 def _info_of_partitions(log: PartitionedLog) -> Printed:
-    facts, parts, entries = log.info(), log.parts(), dict(log.metadata)
+    facts, partitions, entries = log.info(), log.parts(), dict(log.metadata)
     assert facts is not None
     data = {
         **msgspec.to_builtins(facts),
         "records": len(facts),
-        "parts": [{**msgspec.to_builtins(one), "records": len(one)} for one in parts],
+        "parts": [
+            {**msgspec.to_builtins(part_info), "records": len(part_info)}
+            for part_info in partitions
+        ],
         "metadata": entries,
     }
     pairs = [
@@ -130,10 +137,10 @@ def _info_of_partitions(log: PartitionedLog) -> Printed:
         *(
             (
                 f"partition {number}",
-                f"{plural(len(one), 'record')}, {one.start_offset} to {one.end_offset}, "
-                f"the end not included; {size(one.bytes)}",
+                f"{plural(len(part_info), 'record')}, {part_info.start_offset} to {part_info.end_offset}, "
+                f"the end not included; {size(part_info.bytes)}",
             )
-            for number, one in enumerate(parts)
+            for number, part_info in enumerate(partitions)
         ),
         ("size", size(facts.bytes)),
         ("created", facts.created),
@@ -146,7 +153,7 @@ def _info_of_partitions(log: PartitionedLog) -> Printed:
 
 @command(log, "log info orders")
 def info(name: LogName, ms: Millstream) -> Printed:
-    """Show everything about one log."""
+    """Show all facts about a log."""
     log = existing_log(ms, name)
     facts = log.info()
     assert facts is not None
@@ -184,31 +191,31 @@ def tail(
     start: Start,
     output: Output,
     limit: Limit = None,
-    timeout: Annotated[float | None, duration("End after so long without a record.")] = None,
+    timeout: Annotated[float | None, duration("End after this long without a record.")] = None,
 ) -> None:
-    """Follow a log: print records as they arrive, until Ctrl-C.
+    """Follow a log: print new records, until Ctrl-C.
 
-    Begins at the end; `--from -10` shows the last ten first. The log need not exist yet.
+    Starts at the end; `--from -10` prints the last ten records first. The log need not exist yet.
     """
-    found = ms.log(log)
+    plain_log = ms.log(log)
     records: Iterator[Record]
     try:
-        records = _follow(found, start.offset(found, "latest"), timeout)
+        records = _follow(plain_log, start.offset(plain_log, "latest"), timeout)
     except Partitioned:
-        whole = ms.partitioned_log(log)
-        records = whole.tail(start.offsets(whole, "latest"), timeout=timeout)
-    left = sys.maxsize if limit is None else limit
-    with stopped_by_signals(lambda: os._exit(0)):  # it only reads: it may leave wherever it is
-        for record in records if left else ():
+        partitioned = ms.partitioned_log(log)
+        records = partitioned.tail(start.offsets(partitioned, "latest"), timeout=timeout)
+    remaining = sys.maxsize if limit is None else limit
+    with stopped_by_signals(lambda: os._exit(0)):  # the command only reads: it may end anywhere
+        for record in records if remaining else ():
             output.print(record)
             sys.stdout.flush()
-            left -= 1
-            if not left:
+            remaining -= 1
+            if not remaining:
                 break
 
 
 def _follow(log: Log, position: int, timeout: float | None) -> Iterator[Record]:
-    """As `Log.tail`, but what was truncated meanwhile is passed over with a warning."""
+    """Yield records like `Log.tail`, but skip truncated records with a warning."""
     while True:
         try:
             for record in log.tail(position, timeout=timeout):
@@ -227,34 +234,36 @@ def truncate(
     consent: Consent,
     past_end: Annotated[
         bool,
-        typer.Option("--past-end", help="The offset may lie past the end: the log goes on there."),
+        typer.Option(
+            "--past-end", help="The offset may lie beyond the end: the log continues there."
+        ),
     ] = False,
 ) -> Printed:
     """Delete the records before an offset, permanently."""
     first, end = log.start_offset(), log.end_offset()
     target = parse_position(before, start=first, end=end)
-    going = max(0, min(target, end) - first)
-    if going and (past_end or target <= end):  # else it is refused
-        what = offsets(first, first + going)
-        consent.ask(f"Delete {plural(going, 'record')}, {what}, of log {log.name!r}?")
-    gone = log.truncate(before=target, past_end=past_end)
+    count = max(0, min(target, end) - first)
+    if count and (past_end or target <= end):  # else the truncation is refused
+        range_text = offsets(first, first + count)
+        consent.ask(f"Delete {plural(count, 'record')}, {range_text}, of log {log.name!r}?")
+    deleted = log.truncate(before=target, past_end=past_end)
     start = log.start_offset()
     return Printed(
-        {"log": log.name, "truncated": gone, "start_offset": start},
-        f"{plural(gone, 'record')} deleted; the log begins at {start}",
+        {"log": log.name, "truncated": deleted, "start_offset": start},
+        f"{plural(deleted, 'record')} deleted; the log starts at {start}",
     )
 
 
 @command(log, "log delete orders --yes")
 def delete(log: Log, consent: Consent) -> Printed:
-    """Delete a log and all that belongs to it, permanently."""
+    """Delete a log with its cursors and metadata, permanently."""
     facts = log.info()
     assert facts is not None
     count = len(facts)
     consent.ask(f"Delete log {log.name!r} with {plural(count, 'record')}?")
-    gone = log.delete()
+    deleted = log.delete()
     return Printed(
-        {"log": log.name, "deleted": gone, "records": count},
+        {"log": log.name, "deleted": deleted, "records": count},
         f"log {safe(log.name)} deleted, with {plural(count, 'record')}",
     )
 

@@ -1,4 +1,4 @@
-"""`millstream log metadata`: the small map of settings that is kept with a log."""
+"""`millstream log metadata`: show, set and delete the metadata of a log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from millstream.errors import NotFound
 
 def metadata(
     log: Log,
-    key: Annotated[str | None, typer.Argument(metavar="KEY", help="Show or set this.")] = None,
+    key: Annotated[str | None, typer.Argument(metavar="KEY", help="The entry.")] = None,
     value: Annotated[
-        str | None, typer.Argument(metavar="VALUE", help="Set it: JSON, or else text.")
+        str | None, typer.Argument(metavar="VALUE", help="The new value: JSON, else text.")
     ] = None,
     expect: Annotated[
-        str | None, typer.Option(metavar="VALUE", help="Only if it is this now; null: if absent.")
+        str | None,
+        typer.Option(metavar="VALUE", help="Set it only if this is the value; null: none."),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the entry.")] = False,
 ) -> Printed:
@@ -30,7 +31,7 @@ def metadata(
     if delete and value is not None:
         raise typer.BadParameter("a value or --delete, not both")
     if expect is not None and value is None:
-        raise typer.BadParameter("--expect goes with a value to set")
+        raise typer.BadParameter("--expect needs a value to set")
     entries = log.metadata
     if key is not None and value is not None:
         if expect is None:
@@ -38,17 +39,17 @@ def metadata(
         else:
             entries.compare_and_set(key, expect=parse_json(expect), value=parse_json(value))
         return Printed(dict(entries))
-    found = dict(entries)
+    values = dict(entries)
     if key is None:
-        rows = [(name, _text(one)) for name, one in sorted(found.items())]
-        return Printed(found, Table(("key", "value"), rows, none="no metadata"))
-    if key not in found:
-        known = ", ".join(sorted(found)) or "nothing"
-        raise NotFound(f"log {log.name!r} has no metadata {key!r}; it has {known}", key=key)
+        rows = [(name, _text(entry)) for name, entry in sorted(values.items())]
+        return Printed(values, Table(("key", "value"), rows, none="no metadata"))
+    if key not in values:
+        names = ", ".join(sorted(values)) or "nothing"
+        raise NotFound(f"log {log.name!r} has no metadata {key!r}; it has {names}", key=key)
     if delete:
         del entries[key]
         return Printed(dict(entries))
-    return Printed(found[key], safe(_text(found[key])))
+    return Printed(values[key], safe(_text(values[key])))
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`millstream migrate`: a store's file in the form that every SQLite tool may write to."""
+"""`millstream migrate`: convert a store's file, so that every SQLite tool may write to it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from millstream.errors import CannotOpen, InvalidInput
 def migrate(
     place: StorePlace,
     path: Annotated[
-        str | None, typer.Argument(metavar="PATH", help="The store's file; or --store.")
+        str | None, typer.Argument(metavar="PATH", help="The store's file; default: --store.")
     ] = None,
 ) -> Printed:
-    """Rewrite a store's file without checksums in its pages, once every row was checked.
+    """Check all rows of a store's file, and rewrite the file without checksums in its pages.
 
-    For files that an earlier version has made: any SQLite tool may then write to them. Nobody else
-    may have the store open. A damaged store is left as it is. Ends with 0 also if there was nothing to
-    do.
+    For files of an earlier version: afterwards every SQLite tool may write to the file. No other
+    process may have the store open. A damaged store is left unchanged. The exit code is also 0 if
+    there was nothing to do.
     """
     from millstream.engine.sqlite.convert import convert_file
 
@@ -31,8 +31,8 @@ def migrate(
         raise InvalidInput(f"{safe(str(file))} is a bucket: `millstream migrate` is for files")
     if not file.exists():
         raise CannotOpen(f"{safe(str(file))}: there is no store", path=str(file))
-    with progress("checking") as tell:
-        done = convert_file(file.absolute(), tell)
+    with progress("checking") as show:
+        done = convert_file(file.absolute(), show)
     changed = done.had_page_checksums or not done.was_complete
     if changed:
         shown = (

@@ -1,4 +1,4 @@
-"""Names on the command line: of logs, queues and rooms, which a shell completes from the store."""
+"""Names on the command line: of logs, queues and rooms, completed by the shell."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from millstream import Millstream
 from millstream.cli.place import StorePlace
 
 NAMES_MAX = 100
-"""Names that a shell is offered."""
+"""Most names that a shell is offered."""
 
 CONNECT_S = 1.0
-"""How long a shell waits for a server that may know names."""
+"""How long a shell waits for a server's answer."""
 
 
 def completed(listed: Callable[[Millstream], Any]) -> Callable[[typer.Context, str], list[str]]:
-    """Names that begin as typed; none if the store cannot be opened now."""
+    """Return a completion that offers matching names; none if the store cannot be opened."""
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         options = {**context.find_root().params, **context.params}
-        given = {name: options[name] for name in StorePlace.__match_args__ if options.get(name)}
+        place = {name: options[name] for name in StorePlace.__match_args__ if options.get(name)}
         try:
-            with StorePlace(**given).opened(connect_timeout=CONNECT_S, retry_for=0) as ms:
-                found = (one.name for one in listed(ms))
-                return list(islice((n for n in found if n.startswith(incomplete)), NAMES_MAX))
-        except Exception:  # whatever it is, a shell that completes has no place to tell it
+            with StorePlace(**place).opened(connect_timeout=CONNECT_S, retry_for=0) as ms:
+                names = (listing.name for listing in listed(ms))
+                matching = (name for name in names if name.startswith(incomplete))
+                return list(islice(matching, NAMES_MAX))
+        except Exception:  # a shell that completes cannot show any error
             return []
 
     return complete

@@ -1,4 +1,4 @@
-"""What `read` and `claim` print: a record or message per line, for people, as JSON, or its value."""
+"""The output of `read` and `claim`: a record or message per line, as text, JSON, or its value."""
 
 from __future__ import annotations
 
@@ -19,69 +19,69 @@ _JSON = "application/json"
 
 @dataclass(frozen=True)
 class Output:
-    """How records and messages are printed."""
+    """The form in which records and messages are printed."""
 
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False
     values: Annotated[
-        bool, typer.Option("--values", help="Values only, as they are, one per line.")
+        bool, typer.Option("--values", help="Print values only, unchanged, one per line.")
     ] = False
 
     def __post_init__(self) -> None:
         if self.json and self.values:
             raise typer.BadParameter("--json or --values, not both")
 
-    def print(self, one: Record | Message) -> None:
-        """Print one of them."""
+    def print(self, entry: Record | Message) -> None:
+        """Print a record or message."""
         if self.json:
-            say(msgspec.json.encode(as_json(one)).decode())
+            say(msgspec.json.encode(as_json(entry)).decode())
         elif not self.values:
-            say(_record_line(one) if isinstance(one, Record) else _message_line(one))
+            say(_record_line(entry) if isinstance(entry, Record) else _message_line(entry))
         elif sys.stdout.isatty():
-            say(_shown(one))
-        elif isinstance(one, Message) and one.damage:
-            where = f"message {one.claim_id}, offset {one.offset} of log {one.log}"
-            print(f"left out: {where}: {safe(one.reason)}", file=sys.stderr)
+            say(_shown(entry))
+        elif isinstance(entry, Message) and entry.damage:
+            where = f"message {entry.claim_id}, offset {entry.offset} of log {entry.log}"
+            print(f"left out: {where}: {safe(entry.reason)}", file=sys.stderr)
         else:
-            sys.stdout.buffer.write((one.value or b"") + b"\n")
+            sys.stdout.buffer.write((entry.value or b"") + b"\n")
 
 
-def as_json(one: Record | Message) -> dict[str, Any]:
-    """One JSON object; `value_encoding` says how its value is to be read.
+def as_json(entry: Record | Message) -> dict[str, Any]:
+    """Return a JSON object; `value_encoding` says how to read the value.
 
-    Claim ids are text, for they are too large for a JavaScript number.
+    Claim ids are text, because a JavaScript number cannot hold them.
     """
-    found: dict[str, Any] = {}
-    if isinstance(one, Message):
-        found = {
-            "queue": one.queue,
-            "claim": _claim(one),
-            "claim_id": str(one.claim_id),
-            "attempt": one.attempt,
-            "until": one.until,
-            "reason": one.reason,
-            "damage": one.damage,
+    fields: dict[str, Any] = {}
+    if isinstance(entry, Message):
+        fields = {
+            "queue": entry.queue,
+            "claim": _claim(entry),
+            "claim_id": str(entry.claim_id),
+            "attempt": entry.attempt,
+            "until": entry.until,
+            "reason": entry.reason,
+            "damage": entry.damage,
         }
-    found |= {"log": one.log, "offset": one.offset, "timestamp": one.timestamp}
-    if part := partition_of(one.log):
-        found["partition"] = part[1]
-    if isinstance(one, Record):
-        found["appended"] = one.appended
-    found |= {"key": None, "headers": one.headers.shown()}
-    found["value"], found["value_encoding"] = _embedded(one)
-    if one.key is not None:
-        found["key"], found["key_encoding"] = _text_or_base64(one.key)
-    return found
+    fields |= {"log": entry.log, "offset": entry.offset, "timestamp": entry.timestamp}
+    if partition := partition_of(entry.log):
+        fields["partition"] = partition[1]
+    if isinstance(entry, Record):
+        fields["appended"] = entry.appended
+    fields |= {"key": None, "headers": entry.headers.shown()}
+    fields["value"], fields["value_encoding"] = _embedded(entry)
+    if entry.key is not None:
+        fields["key"], fields["key_encoding"] = _text_or_base64(entry.key)
+    return fields
 
 
-def _embedded(one: Record | Message) -> tuple[Any, str]:
-    if one.value is None:
+def _embedded(entry: Record | Message) -> tuple[Any, str]:
+    if entry.value is None:
         return None, "null"
-    if one.headers.get("content-type") == _JSON:
+    if entry.headers.get("content-type") == _JSON:
         try:
-            return msgspec.json.decode(one.value), "json"
+            return msgspec.json.decode(entry.value), "json"
         except (msgspec.DecodeError, UnicodeDecodeError):
-            pass  # the header promises too much: show it as what it is
-    return _text_or_base64(one.value)
+            pass  # not JSON, against its header: show text or base64
+    return _text_or_base64(entry.value)
 
 
 def _text_or_base64(data: bytes) -> tuple[str, str]:
@@ -92,8 +92,8 @@ def _text_or_base64(data: bytes) -> tuple[str, str]:
 
 
 def _record_line(record: Record) -> str:
-    part = partition_of(record.log)
-    place = str(record.offset) if part is None else f"{part[1]}:{record.offset}"
+    partition = partition_of(record.log)
+    place = str(record.offset) if partition is None else f"{partition[1]}:{record.offset}"
     fields = place, time_of(record.timestamp), _key(record), _shown(record)
     if not sys.stdout.isatty():
         return "\t".join(fields)
@@ -107,15 +107,15 @@ def _message_line(message: Message) -> str:
     return ("  " if sys.stdout.isatty() else "\t").join(fields)
 
 
-def _shown(one: Record | Message) -> str:
-    if isinstance(one, Message) and one.damage:
+def _shown(entry: Record | Message) -> str:
+    if isinstance(entry, Message) and entry.damage:
         return "(damaged)"
-    return "(null)" if one.value is None else safe(one.value)
+    return "(null)" if entry.value is None else safe(entry.value)
 
 
 def _claim(message: Message) -> str:
     return f"{message.claim_id}:{message.attempt}"
 
 
-def _key(one: Record | Message) -> str:
-    return "-" if one.key is None else safe(one.key)
+def _key(entry: Record | Message) -> str:
+    return "-" if entry.key is None else safe(entry.key)

@@ -1,6 +1,6 @@
-"""Where the store is: a file, or a server with a token to show it.
+"""The place of a store: a file, a bucket, or a server with a token.
 
-A token is never shown: not in an error, and, where the system lets us, not in the list of processes.
+A token is never shown: neither in an error nor, on Linux, in the list of processes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ DEFAULT_STORE = "millstream.db"
 
 
 def _or_root_s(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
-    """Let `millstream --store X command` mean what `millstream command --store X` does."""
+    """Let `millstream --store X command` mean the same as `millstream command --store X`."""
     source = context.get_parameter_source(parameter.name or "")
-    given = context.find_root().params.get(parameter.name or "")
-    if given is not None and (source is None or source.name != "COMMANDLINE"):
-        return given
+    root_value = context.find_root().params.get(parameter.name or "")
+    if root_value is not None and (source is None or source.name != "COMMANDLINE"):
+        return root_value
     return value
 
 
@@ -43,13 +43,13 @@ STORE = typer.Option(
 TOKEN = typer.Option(
     "--token",
     metavar="TEXT",
-    help="What a server is shown; @FILE reads it from there.",
+    help="The token for a server; @FILE reads it from a file.",
     callback=_or_root_s,
     allow_from_autoenv=False,
     show_default="MILLSTREAM_TOKEN",
 )
 CA = typer.Option(
-    "--ca", metavar="FILE", help="Certificates to trust, of a server.", callback=_or_root_s
+    "--ca", metavar="FILE", help="Certificates to trust, for a server.", callback=_or_root_s
 )
 
 
@@ -59,7 +59,7 @@ class StorePlace:
 
     store: Annotated[str, STORE] = DEFAULT_STORE
     secret: Annotated[str | None, TOKEN] = None
-    """Not `token`, which is a group of commands: a file of settings could not tell them apart."""
+    """Named `secret`, because `token` is a group of commands in a file of settings."""
     ca: Annotated[str | None, CA] = None
 
     def __post_init__(self) -> None:
@@ -72,25 +72,25 @@ class StorePlace:
         return is_address(self.store)
 
     def home(self, command: str, path: str | None = None) -> Path | str:
-        """The store's file or bucket, or that of a path, for a command that works on nothing else."""
+        """Return the store's file or bucket, or that of a path; refuse a server."""
         name = path or self.store
         if is_bucket(name):
             return name
         if is_address(name):
             raise CannotOpen(
-                f"`millstream {command}` works on the file of a store, not over a server; run it on "
-                "the server's machine, with --store PATH",
+                f"`millstream {command}` needs the file of a store, not a server; run it on the server's "
+                "machine, with --store PATH",
                 path=name.rpartition("@")[2],
             )
         return Path(name)
 
     @property
     def token_file(self) -> str:
-        """The file that holds the token, if it was named."""
+        """The file with the token, if one was named."""
         return self.secret[1:] if self.secret and self.secret.startswith("@") else ""
 
     def token(self) -> str | None:
-        """The token to show; None leaves it to MILLSTREAM_TOKEN."""
+        """Return the token; None leaves the choice to MILLSTREAM_TOKEN."""
         if not self.token_file:
             return self.secret
         return Path(self.token_file).read_text(encoding="utf-8").strip()
@@ -103,7 +103,7 @@ class StorePlace:
         connect_timeout: float = CONNECT_TIMEOUT_S,
         retry_for: float = RETRY_FOR_S,
     ) -> Iterator[millstream.Millstream]:
-        """The store, open; only a command that may make a file says `create`."""
+        """Open the store; only with `create` a missing file is created."""
         if self.is_server:
             opening = millstream.open(
                 self.store,
@@ -114,14 +114,14 @@ class StorePlace:
             )
         else:
             if self.secret is not None or self.ca is not None:
-                raise typer.BadParameter("--token and --ca are for a server, and --store is a file")
+                raise typer.BadParameter("--token and --ca are for a server, but --store is a file")
             opening = self._opened_here(create)
         with opening as ms:
             yield ms
 
     def _opened_here(self, create: bool) -> millstream.Millstream:
         if is_bucket(self.store):
-            from millstream.cli.read_first import ReadFirst  # clients of servers need no store
+            from millstream.cli.read_first import ReadFirst  # not needed by clients of servers
 
             return millstream.Millstream(ReadFirst(self.store, create=create))
         check_file(self.store)
@@ -135,7 +135,7 @@ class StorePlace:
 
 
 def _hide(secret: str) -> None:
-    """Blank a secret in this process' command line, which others can see; only Linux has it so."""
+    """Blank a secret in this process' command line, which other users can see; works on Linux."""
     with suppress(OSError, ValueError, IndexError):
         facts = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
         start, end = int(facts[45]), int(facts[46])
@@ -147,7 +147,7 @@ def _hide(secret: str) -> None:
 
 
 def existing_log(ms: millstream.Millstream, name: str) -> millstream.Log:
-    """The log of a name; there must be one."""
+    """Return the log of a name. Raises `NotFound` if it does not exist."""
     log = ms.log(name)
     if log.info() is None:
         raise NotFound(f"there is no log {name!r}", name=name)
@@ -155,24 +155,24 @@ def existing_log(ms: millstream.Millstream, name: str) -> millstream.Log:
 
 
 def existing_queue(ms: millstream.Millstream, name: str) -> millstream.Queue:
-    """The queue of a name; there must be one."""
-    found = ms.queue(name)
-    if found.info() is None:
+    """Return the queue of a name. Raises `NotFound` if it does not exist."""
+    queue = ms.queue(name)
+    if queue.info() is None:
         raise NotFound(
             f"there is no queue {name!r}; `millstream queue create` creates one, "
-            "`millstream queue list` shows what there is",
+            "`millstream queue list` lists the queues",
             name=name,
         )
-    return found
+    return queue
 
 
 def existing_room(ms: millstream.Millstream, name: str) -> millstream.Room:
-    """The room of a name; there must be one."""
-    found = ms.room(name)
-    if found.info() is None:
+    """Return the room of a name. Raises `NotFound` if it does not exist."""
+    room = ms.room(name)
+    if room.info() is None:
         raise NotFound(
-            f"there is no room {name!r}; `millstream room send` makes one, `millstream room list` "
-            "shows what there is",
+            f"there is no room {name!r}; `millstream room send` creates one, `millstream room list` "
+            "lists the rooms",
             name=name,
         )
-    return found
+    return room

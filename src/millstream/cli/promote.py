@@ -1,4 +1,4 @@
-"""`millstream promote`: a standby becomes the primary."""
+"""`millstream promote`: promote a standby to primary."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def promote(
         str | None, typer.Argument(metavar="[URL]", help="The standby.", show_default="--store")
     ] = None,
 ) -> Printed:
-    """Make a standby the primary, in a new epoch.
+    """Promote a standby to primary, in a new epoch.
 
-    What the former primary had not shipped is in its own file alone. It stops when it hears of this,
-    and is refused when it is started again.
+    Records that the former primary had not yet shipped are in its own file only. The former primary
+    stops when it hears of the promotion, and is refused when it starts again.
     """
     from millstream.engine.place import is_address
     from millstream.remote.address import parse_address
     from millstream.remote.http import BrokenHttp, ask
 
-    where = url or place.store
-    if not is_address(where):
+    standby = url or place.store
+    if not is_address(standby):
         raise typer.BadParameter("a standby is a server: name its address, http://HOST:PORT")
-    address = parse_address(where, token=place.token(), ca=place.ca)
+    address = parse_address(standby, token=place.token(), ca=place.ca)
     try:
         answer = ask(address, "POST", "/cluster/promote", timeout_s=TIMEOUT_S)
     except BrokenHttp as error:

@@ -1,4 +1,4 @@
-"""`millstream put`: messages for a queue, from arguments or from standard input."""
+"""`millstream put`: put messages into a queue, from arguments or standard input."""
 
 from __future__ import annotations
 
@@ -19,54 +19,55 @@ from millstream.record import wall_ms_of
 
 def put(
     queue: Queue,
-    given: Input,
+    source: Input,
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="VALUE...", help="Messages; without any, lines of stdin."),
+        typer.Argument(metavar="VALUE...", help="Messages; default: the lines of stdin."),
     ] = None,
     priority: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, max=PRIORITY_MAX, help="The higher, the sooner."),
+        typer.Option(metavar="N", min=0, max=PRIORITY_MAX, help="A higher priority goes first."),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The group that they belong to.")
+        str | None, typer.Option(metavar="NAME", help="The group of the messages.")
     ] = None,
     dedup: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Dropped if one with this id came lately."),
+        typer.Option(metavar="ID", help="The id by which the queue drops repeats."),
     ] = None,
-    delay: Annotated[float | None, duration("Hold them back for so long.")] = None,
+    delay: Annotated[float | None, duration("How long until they can be claimed.")] = None,
     at: Annotated[
         datetime | None,
         typer.Option(
             parser=parse_time,
             metavar="TIME",
-            help="Hold them back until then: ISO 8601, local time if it has no zone.",
+            help="When they can be claimed: ISO 8601, local time without a zone.",
         ),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Put messages straight to a queue, past its filter.
+    """Put messages directly into a queue, past its filter.
 
-    Says how many, once they are durable. If the reader of the output goes away, the rest of the input
-    is put all the same. --priority, --group and --dedup go into the headers that the queue reads them from.
+    Prints how many, when they are durable. If the reader of the output goes away, the remaining
+    input is still put. --priority, --group and --dedup set the headers from which the queue reads
+    them.
     """
     if delay is not None and at is not None:
         raise typer.BadParameter("--delay or --at, not both")
     wishes = {"priority": priority, "group": group, "dedup": dedup}
-    key, headers = _addressed(queue, given.key, given.headers(), wishes)
+    key, headers = _addressed(queue, source.key, source.headers(), wishes)
     count, first = 0, None
     try:
-        for some in given.batches(values, noun="message"):
-            if dedup is not None and count + len(some) > 1:
+        for batch in source.batches(values, noun="message"):
+            if dedup is not None and count + len(batch) > 1:
                 raise InvalidInput(
-                    f"--dedup is for one message, the others would be dropped as its repeats; "
+                    f"--dedup is for a single message: the others would be dropped as repeats; "
                     f"{count} put"
                 )
             ids = queue.put_many(
-                some,
-                keys=None if key is None else [key] * len(some),
-                headers=[headers] * len(some) if headers else None,
+                batch,
+                keys=None if key is None else [key] * len(batch),
+                headers=[headers] * len(batch) if headers else None,
                 delay=delay,
                 at=at,
             )
@@ -83,21 +84,21 @@ def put(
 def _addressed(
     queue: Queue, key: str | None, headers: Headers, wishes: dict[str, Any]
 ) -> tuple[str | None, Headers]:
-    """The key and headers from which the queue will read what is wished for."""
-    wanted = {what: value for what, value in wishes.items() if value is not None}
-    info = queue.info() if wanted else None
-    for what, value in wanted.items():
-        by = getattr(info.spec, f"{what}_by") if info else ""
+    """Return the key and headers from which the queue reads priority, group and dedup id."""
+    wanted_fields = {name: value for name, value in wishes.items() if value is not None}
+    info = queue.info() if wanted_fields else None
+    for field, value in wanted_fields.items():
+        by = getattr(info.spec, f"{field}_by") if info else ""
         if not by:
             raise InvalidInput(
-                f"queue {queue.name!r} does not look at a {what}; "
-                f"`millstream queue alter {queue.name} --{what}-by HEADER` makes it do so"
+                f"queue {queue.name!r} does not use a {field}; "
+                f"`millstream queue alter {queue.name} --{field}-by HEADER` changes that"
             )
         name, before = ("key", key) if by == KEY else (f"header {by!r}", headers.get(by))
         if before is not None and before != value:
             raise InvalidInput(
-                f"--{what} {value} is the {name} of a message in queue {queue.name!r}, and that is "
-                f"to be {before!r} already; say only one of them"
+                f"--{field} {value} sets the {name} of the message in queue {queue.name!r}, which "
+                f"is also set to {before!r}; use only one of them"
             )
         if by == KEY:
             key = str(value)

@@ -1,4 +1,4 @@
-"""`millstream queue`: what queues there are, creating one, and looking after it."""
+"""`millstream queue`: create, list, alter and manage queues."""
 
 from __future__ import annotations
 
@@ -47,24 +47,25 @@ STYLES = {"failed": "red", "paused": "yellow"}
 def create(
     queue: QueueName,
     ms: Millstream,
-    given: Annotated[Fields, SETTINGS],
+    fields: Annotated[Fields, SETTINGS],
     start: Annotated[
         str,
         typer.Option(
             metavar="WHERE",
-            help="In logs that exist: latest, earliest, an offset, a time, or how long ago: 15m.",
+            help="Start in existing logs: latest, earliest, an offset, a time, or an age such as 15m.",
         ),
     ] = "latest",
 ) -> Printed:
-    """Create a queue, or make it what the settings say.
+    """Create a queue, or give an existing queue these settings.
 
-    What is not named has its default. To repeat it changes nothing. A setting that cannot be altered now is told, and nothing changes.
+    A setting that is not named has its default. A repeat changes nothing. If a setting cannot be
+    altered now, the command fails and changes nothing.
     """
     begin = QueueSpec(**parse_start(start))
-    spec = replace(begin, **changes_of(begin, given))
-    found = ms.queue(queue)
-    before = found.info()
-    created = found.specify(spec)
+    spec = replace(begin, **changes_of(begin, fields))
+    noun = ms.queue(queue)
+    before = noun.info()
+    created = noun.specify(spec)
     altered: list[str] = []
     if not created and before is not None:
         names = QueueSpec.__struct_fields__
@@ -77,15 +78,15 @@ def create(
 
 
 @command(queue, "queue alter mail --rate 50", "queue alter mail --dead-letter ''")
-def alter(queue: Queue, given: Annotated[Fields, CHANGES]) -> Printed:
+def alter(queue: Queue, fields: Annotated[Fields, CHANGES]) -> Printed:
     """Change some settings of a queue.
 
-    What is not named stays as it is. An empty text or a cap of 0 takes a setting away. Priorities and groups change only while nothing
-    waits and nothing is in flight.
+    A setting that is not named stays. An empty text or a cap of 0 removes a setting. Priorities and
+    groups can only change while no message waits or is in flight.
     """
-    if not given:
-        raise typer.BadParameter("say what is to be changed")
-    queue.alter(**changes_of(_info(queue).spec, given))
+    if not fields:
+        raise typer.BadParameter("name at least one setting to change")
+    queue.alter(**changes_of(_info(queue).spec, fields))
     return _described(_info(queue))
 
 
@@ -95,13 +96,13 @@ def list_queues(
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Names such as 'mail*'.")] = "*",
 ) -> Printed:
     """List the queues of the store."""
-    found = [info for info in ms.queues() if fnmatchcase(info.name, pattern)]
+    infos = [info for info in ms.queues() if fnmatchcase(info.name, pattern)]
     rows = [
         (info.name, *(getattr(info, name) for name in NUMBERS), *_paces(info), info.paused)
-        for info in found
+        for info in infos
     ]
     return Printed(
-        [queue_json(info) for info in found],
+        [queue_json(info) for info in infos],
         Table(
             ("queue", *NUMBERS, *PACES, "paused"),
             rows,
@@ -114,26 +115,26 @@ def list_queues(
 
 @command(queue, "queue info mail")
 def info(queue: Queue) -> Printed:
-    """Show everything about one queue."""
+    """Show all facts about a queue."""
     return _described(_info(queue))
 
 
 def _info(queue: Queue) -> QueueInfo:
-    """How a queue stands that was there just now."""
-    found = queue.info()
-    if found is None:
-        raise NotFound(f"queue {queue.name!r} was deleted meanwhile; nothing is left of it")
-    return found
+    """Return the facts about a queue. Raises `NotFound` if it was deleted meanwhile."""
+    facts = queue.info()
+    if facts is None:
+        raise NotFound(f"queue {queue.name!r} was deleted meanwhile")
+    return facts
 
 
 def _paces(info: QueueInfo) -> tuple[Any, float, float]:
-    """How long the oldest message waits, and how many come and go per second."""
+    """Return the age of the oldest message, and the messages in and done per second."""
     oldest = None if info.oldest_s is None else rough(info.oldest_s * 1000)
     return oldest, info.in_per_second, info.done_per_second
 
 
 def queue_json(info: QueueInfo) -> dict[str, Any]:
-    """A queue's facts as one JSON object, its whole spec included."""
+    """Return a queue's facts as a JSON object, with its complete spec."""
     spec = {name: to_builtins(value) for name, value in asdict(info.spec).items()}
     spec["backoff"] = asdict(info.spec.backoff)
     return {**asdict(info), "spec": spec}
@@ -144,7 +145,7 @@ def _described(info: QueueInfo) -> Printed:
     pairs = [
         ("queue", info.name),
         ("description", spec.description),
-        ("sources", spec.sources or "only what is put to it"),
+        ("sources", spec.sources or "only messages that are put"),
         ("filter", spec.filter),
         *((name, getattr(info, name)) for name in NUMBERS),
         *zip(PACES, _paces(info), strict=True),
@@ -167,22 +168,22 @@ def redrive(
     filter: Annotated[
         str | None, typer.Option("--filter", metavar="FILTER", help="Only messages that match.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=0, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=0, help="Most messages.")] = None,
     rate: Annotated[
         float | None,
-        typer.Option(metavar="N", help="So many per second, one after the other."),
+        typer.Option(metavar="N", help="Messages per second that become available."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the messages.")] = False,
 ) -> Printed:
-    """Make failed messages available again, with no attempts counted."""
+    """Make failed messages available again; their attempts start from zero."""
     if rate is not None and not RATE_MIN <= rate <= RATE_MAX:
-        raise typer.BadParameter(f"--rate is a number of messages per second, not {rate:g}")
+        raise typer.BadParameter(f"--rate must be a number of messages per second, not {rate:g}")
     count = queue.redrive(filter, limit=limit, rate=rate, dry_run=dry_run)
-    what = "would be available again" if dry_run else "available again"
+    result = "would be available again" if dry_run else "available again"
     pace = "" if rate is None else f", {per_second(rate)}"
     return Printed(
         {"queue": queue.name, "redriven": count, "dry_run": dry_run},
-        f"{plural(count, 'message')} {what}{pace}",
+        f"{plural(count, 'message')} {result}{pace}",
     )
 
 
@@ -194,7 +195,7 @@ def purge(
 ) -> Printed:
     """Delete the messages in a state; the records stay in their logs.
 
-    What waits in the logs, unrouted, counts as available. What is in flight is left.
+    Unrouted messages count as available. Messages in flight stay.
     """
     consent.ask(f"Delete all {state} messages of queue {queue.name!r}?")
     count = queue.purge(state=state)
@@ -206,14 +207,14 @@ def purge(
 
 @command(queue, "queue pause mail")
 def pause(queue: Queue) -> Printed:
-    """Hold claims back; messages keep arriving."""
+    """Pause a queue: no message can be claimed, new messages still arrive."""
     queue.pause()
     return Printed({"queue": queue.name, "paused": True}, f"queue {safe(queue.name)} paused")
 
 
 @command(queue, "queue resume mail")
 def resume(queue: Queue) -> Printed:
-    """Let messages be claimed again."""
+    """Resume a paused queue: messages can be claimed again."""
     queue.resume()
     return Printed({"queue": queue.name, "paused": False}, f"queue {safe(queue.name)} resumed")
 
@@ -221,9 +222,9 @@ def resume(queue: Queue) -> Printed:
 @command(queue, "queue delete mail --yes")
 def delete(queue: Queue, consent: Consent) -> Printed:
     """Delete a queue with its inbox, permanently; its sources stay."""
-    consent.ask(f"Delete queue {queue.name!r} and how its messages stand?")
-    gone = queue.delete()
-    return Printed({"queue": queue.name, "deleted": gone}, f"queue {safe(queue.name)} deleted")
+    consent.ask(f"Delete queue {queue.name!r} with the states of its messages?")
+    deleted = queue.delete()
+    return Printed({"queue": queue.name, "deleted": deleted}, f"queue {safe(queue.name)} deleted")
 
 
 command(queue, "queue claim mail", "queue claim mail -n 10 --wait 30s --json")(claim)

@@ -1,4 +1,4 @@
-"""`millstream read`: records of a log, from an offset or a time, or where a cursor stands."""
+"""`millstream read`: print records of a log, from an offset, a time or a cursor."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ TAKEN = 500
 
 Limit = Annotated[
     int | None,
-    typer.Option(metavar="N", min=0, max=NUMBER_MAX, help="At most so many records."),
+    typer.Option(metavar="N", min=0, max=NUMBER_MAX, help="Most records."),
 ]
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where reading begins."""
+    """The start of reading."""
 
     start: Annotated[
         str | None,
@@ -40,7 +40,9 @@ class Start:
     ] = None
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Appended since then: ISO 8601, or how long ago: 15m."),
+        typer.Option(
+            metavar="TIME", help="Records appended since: ISO 8601, or an age such as 15m."
+        ),
     ] = None
 
     def __post_init__(self) -> None:
@@ -48,11 +50,11 @@ class Start:
             raise typer.BadParameter("--from or --since, not both")
 
     def __bool__(self) -> bool:
-        """Whether it was said."""
+        """Whether a start was given."""
         return self.start is not None or self.since is not None
 
     def offset(self, log: Log, otherwise: str = "earliest") -> int:
-        """The offset that is meant."""
+        """Return the offset of the start."""
         first, end = log.start_offset(), log.end_offset()
         if self.since is None:
             return parse_position(self.start or otherwise, start=first, end=end)
@@ -60,22 +62,22 @@ class Start:
         return bisect_left(range(end), past_ms, lo=first, key=lambda at: _appended(log, at))
 
     def offsets(self, log: PartitionedLog, otherwise: str = "earliest") -> dict[int, int]:
-        """The offset that is meant in each partition."""
+        """Return the offset of the start in each partition."""
         if self.start not in (None, "earliest", "latest"):
             raise one_partition(log.name, "an offset in --from")
-        parts = [log.partition(number) for number in range(log.partitions)]
-        return {number: self.offset(part, otherwise) for number, part in enumerate(parts)}
+        partitions = [log.partition(number) for number in range(log.partitions)]
+        return {number: self.offset(each, otherwise) for number, each in enumerate(partitions)}
 
 
 def one_partition(log: str, option: str) -> typer.BadParameter:
-    """The error for an option that is about the offsets of one log."""
+    """Return the error for an option that concerns the offsets of a single log."""
     return typer.BadParameter(
-        f"log {log!r} has partitions: {option} is for one of them, such as {partition_name(log, 0)}"
+        f"log {log!r} has partitions: {option} is for a single partition, such as {partition_name(log, 0)}"
     )
 
 
 def _appended(log: Log, offset: int) -> int:
-    """When a record was appended; one that was truncated meanwhile is older than any other."""
+    """Return when a record was appended; 0 for a record that was truncated meanwhile."""
     record = log.get(offset)
     return 0 if record is None else record.appended
 
@@ -86,36 +88,37 @@ def read(
     start: Start,
     output: Output,
     stop: Annotated[
-        str | None, typer.Option("--to", metavar="OFFSET", help="Up to, not including, an offset.")
+        str | None,
+        typer.Option("--to", metavar="OFFSET", help="Read up to this offset, exclusive."),
     ] = None,
     limit: Limit = None,
     cursor: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What this cursor has not acknowledged.")
+        str | None, typer.Option(metavar="NAME", help="Read what this cursor has not acknowledged.")
     ] = None,
     ack: Annotated[
-        bool, typer.Option("--ack", help="Acknowledge what was printed; creates the cursor.")
+        bool, typer.Option("--ack", help="Acknowledge printed records; creates the cursor.")
     ] = False,
 ) -> None:
     """Print the records of a log: offset, time, key and value.
 
-    Of a log with partitions all are printed, and `3:10` is the offset 10 of partition 3.
+    For a log with partitions all partitions are printed: `3:10` is offset 10 of partition 3.
     """
     if ack and cursor is None:
         raise typer.BadParameter("--ack needs --cursor")
     log = existing_log(ms, name)
     if cursor is not None and stop is not None:
-        raise typer.BadParameter("--to does not go with --cursor; use --limit")
+        raise typer.BadParameter("--to cannot be combined with --cursor; use --limit")
     if cursor is not None:
         _read_by_cursor(log, cursor, start=start, limit=limit, ack=ack, output=output)
         return
     try:
-        found = _range(log, start, stop)
+        records = _range(log, start, stop)
     except Partitioned:
         if stop is not None:
             raise one_partition(name, "--to") from None
-        whole = ms.partitioned_log(name)
-        found = whole.read(start.offsets(whole))
-    for record in islice(found, limit):
+        partitioned = ms.partitioned_log(name)
+        records = partitioned.read(start.offsets(partitioned))
+    for record in islice(records, limit):
         output.print(record)
 
 
@@ -128,25 +131,25 @@ def _range(log: Log, start: Start, stop: str | None) -> Iterator[Record]:
 def _read_by_cursor(
     log: Log, name: str, *, start: Start, limit: int | None, ack: bool, output: Output
 ) -> None:
-    known = any(info.name == name for info in log.cursors())
-    if not known and not ack:
+    exists = any(info.name == name for info in log.cursors())
+    if not exists and not ack:
         raise NotFound(f"log {log.name!r} has no cursor {name!r}; --ack creates one", name=name)
-    if known and start:
+    if exists and start:
         raise typer.BadParameter(
-            f"cursor {name!r} stands where it stands; `millstream log cursors {log.name} {name} "
+            f"cursor {name!r} has its own position; `millstream log cursors {log.name} {name} "
             "--seek` moves it"
         )
     cursor = log.cursor(name, start=start.offset(log))
-    left = sys.maxsize if limit is None else limit
-    while left > 0 and (records := cursor.take(min(left, TAKEN))):
+    remaining = sys.maxsize if limit is None else limit
+    while remaining > 0 and (records := cursor.take(min(remaining, TAKEN))):
         for record in records:
             output.print(record)
         sys.stdout.flush()
         if ack:
             cursor.ack(records)
-        left -= len(records)
+        remaining -= len(records)
     for first, stop in cursor.lost():
         note(
-            f"log {safe(log.name)} had forgotten {offsets(first, stop)} before cursor {safe(name)} "
+            f"log {safe(log.name)} had deleted {offsets(first, stop)} before cursor {safe(name)} "
             "acknowledged them"
         )

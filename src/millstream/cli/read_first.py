@@ -1,7 +1,7 @@
-"""A bucket as commands use it: opened to read, and to write only once something is written.
+"""A bucket that is opened for reading first, and for writing with the first command that writes.
 
-Opening a bucket to write fences its writer, such as a server that runs. So a command that only reads
-must not, and which commands write is known here by what they ask, not by their names.
+Opening a bucket for writing fences its writer, such as a running server. A command that only reads
+must not do that. The session decides by the store commands it gets, not by the name of the command.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 class ReadFirst:
-    """A session that opens its bucket when it is first asked, and to write when it first must.
+    """A session that opens its bucket on first use, and for writing with the first write.
 
-    From then on the writer answers reads, too: it sees at once what it has written.
+    From then on the writer answers reads, too, so that reads see the writes.
     """
 
     def __init__(self, place: str, *, create: bool) -> None:
@@ -33,11 +33,11 @@ class ReadFirst:
         self.clock = SystemClock()
 
     def execute(self, command: Command[T]) -> T:
-        """Answer a command; the first one that writes fences the writer before."""
+        """Answer a command; the first command that writes fences the previous writer."""
         return self._session("rw" if command.writes else "r").execute(command)
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close all opened stores."""
         with self._lock:
             for session in self._opened.values():
                 session.close()
@@ -51,12 +51,12 @@ class ReadFirst:
             return self._opened[mode]
 
     def _open(self, mode: Mode) -> Mode:
-        """Open the bucket; one that is to be read and may be missing is made."""
+        """Open the bucket; create a missing bucket if that is allowed."""
         try:
             store = open_file(self._place, mode=mode, create=self._create)
         except CannotOpen:
             if mode == "rw" or not self._create:
                 raise
-            return self._open("rw")  # if it was refused for another reason, it is again
+            return self._open("rw")  # fails again if the bucket was refused for another reason
         self._opened[mode] = EmbeddedSession(store)
         return mode

@@ -1,4 +1,4 @@
-"""`millstream log retention`: which records a log deletes by itself."""
+"""`millstream log retention`: show and set the rules by which a log deletes records."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from millstream.cli.declared import Declared, Fields
 from millstream.cli.display import Printed, plural, size, span
 
 _RULES = {
-    "age_ms": "delete what is older, such as 7d.",
-    "bytes": "keep this much, such as 1GiB.",
-    "count": "keep so many records.",
-    "consumed": "delete what every cursor and queue on it has passed.",
+    "age_ms": "delete older records, such as 7d.",
+    "bytes": "keep this many bytes, such as 1GiB.",
+    "count": "keep this many records.",
+    "consumed": "delete records that every cursor and queue has passed.",
 }
 
 
 def retention(
     log: Log,
-    given: Annotated[Fields, Declared(Retention, _RULES)],
+    fields: Annotated[Fields, Declared(Retention, _RULES)],
     consent: Consent,
-    keep_all: Annotated[bool, typer.Option("--keep-all", help="Drop all rules first.")] = False,
+    keep_all: Annotated[bool, typer.Option("--keep-all", help="Remove all rules first.")] = False,
     enforce: Annotated[
-        bool, typer.Option("--enforce", help="Delete now, not within seconds.")
+        bool, typer.Option("--enforce", help="Delete now, instead of within seconds.")
     ] = False,
 ) -> Printed:
-    """Show or set what a log deletes by itself.
+    """Show or set the rules by which a log deletes records.
 
-    A record goes as soon as one rule allows it. A rule that is given replaces the one of its kind; the others stay.
+    A record is deleted as soon as one rule allows it. A new rule replaces the rule of its kind;
+    other rules stay.
     """
     before = log.retention()
-    rules = replace(Retention() if keep_all else before, **given)
+    rules = replace(Retention() if keep_all else before, **fields)
     if rules != before:
         if rules:
             consent.ask(f"Let log {log.name!r} delete records by the rule: {rules_text(rules)}?")
@@ -48,20 +49,20 @@ def retention(
     facts = {"log": log.name, "retention": msgspec.to_builtins(rules)}
     if not enforce:
         return Printed(facts, rules_text(rules))
-    gone = log.enforce_retention()
-    told = f"{plural(gone, 'record')} deleted"
-    return Printed({**facts, "deleted": gone}, rules_text(rules), told)
+    deleted = log.enforce_retention()
+    summary = f"{plural(deleted, 'record')} deleted"
+    return Printed({**facts, "deleted": deleted}, rules_text(rules), summary)
 
 
 def rules_text(rules: Retention) -> str:
-    """What a log deletes by itself, on one line."""
-    found = []
+    """Return the rules of a log as one line."""
+    texts = []
     if rules.age_ms is not None:
-        found.append(f"age {span(rules.age_ms)}")
+        texts.append(f"age {span(rules.age_ms)}")
     if rules.bytes is not None:
-        found.append(f"bytes {size(rules.bytes)}")
+        texts.append(f"bytes {size(rules.bytes)}")
     if rules.count is not None:
-        found.append(f"count {rules.count:,}")
+        texts.append(f"count {rules.count:,}")
     if rules.consumed:
-        found.append("consumed")
-    return ", ".join(found) or "keep all"
+        texts.append("consumed")
+    return ", ".join(texts) or "keep all"

@@ -1,4 +1,4 @@
-"""`millstream room`: what rooms there are, sending and listening, what they keep and who is there."""
+"""`millstream room`: send to rooms, listen, and manage rooms and their servers."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ CHANGES = Declared(
     RoomSettings,
     {
         "ttl": "DURATION: how long messages can be read again; 0: unlimited.",
-        "conflated": "TYPE: of this type only the latest of each sender counts. May be repeated.",
-        "tick": "DURATION: how long messages of these types are collected.",
-        "retained": "TYPE: of this type the latest value of each key is kept. May be repeated.",
+        "conflated": "TYPE: of this type only the latest message of each sender counts. May be repeated.",
+        "tick": "DURATION: how long messages of conflated types are collected.",
+        "retained": "TYPE: of this type the latest value of each key is retained. May be repeated.",
         "priority": "TYPE: this type overtakes others on slow connections. May be repeated.",
-        "messages_per_second": "messages that one connection may send; 0: unlimited.",
-        "message_bytes_max": "the maximum of one message's data.",
-        "waiting_bytes_max": "the maximum that may wait for one slow listener.",
+        "messages_per_second": "most messages per second of one connection; 0: unlimited.",
+        "message_bytes_max": "the maximum size of a message's data.",
+        "waiting_bytes_max": "the maximum that may wait for a slow listener.",
     },
     show_defaults=False,
 )
@@ -68,19 +68,19 @@ def send(
     type: Annotated[str, typer.Argument(metavar="TYPE", help="The type of the message.")],
     ms: Millstream,
     data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="JSON; what is not JSON is sent as text.")
+        str | None, typer.Argument(metavar="DATA", help="JSON; other text is sent as a string.")
     ] = None,
     key: Annotated[str | None, typer.Option(metavar="TEXT", help="The key of the message.")] = None,
-    user: Annotated[str, typer.Option(metavar="NAME", help="Shown as the sender.")] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="The user shown as the sender.")] = "",
     delete: Annotated[
-        bool, typer.Option("--delete", help="Forget what is kept of the type and key.")
+        bool, typer.Option("--delete", help="Delete the retained value of the type and key.")
     ] = False,
 ) -> Printed:
-    """Send one message to all listeners of a room."""
-    found = ms.room(room, user=user)
+    """Send a message to all listeners of a room."""
+    noun = ms.room(room, user=user)
     if delete and data is not None:
-        raise typer.BadParameter("a message that deletes has no DATA")
-    offset = found.delete(type, key) if delete else found.send(type, _data_of(data), key)
+        raise typer.BadParameter("a message with --delete has no DATA")
+    offset = noun.delete(type, key) if delete else noun.send(type, _data_of(data), key)
     return Printed({"room": room, "offset": offset}, f"{safe(room)} {offset}")
 
 
@@ -104,18 +104,18 @@ def listen(
     type: Types = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=0, max=NUMBER_MAX, help="At most so many.")
+        int | None, typer.Option(metavar="N", min=0, max=NUMBER_MAX, help="Most messages.")
     ] = None,
-    timeout: Annotated[float | None, duration("End after so long without a message.")] = None,
+    timeout: Annotated[float | None, duration("End after this long without a message.")] = None,
 ) -> None:
-    """Print messages as they come, until Ctrl-C. The room need not exist yet."""
-    found = ms.room(room)
+    """Print new messages of a room, until Ctrl-C. The room need not exist yet."""
+    noun = ms.room(room)
     offset = None
     if start is not None:
-        bounds = found.log.start_offset(), found.log.end_offset()
+        bounds = noun.log.start_offset(), noun.log.end_offset()
         offset = parse_position(start, start=bounds[0], end=bounds[1])
-    with stopped_by_signals(lambda: os._exit(0)):  # it only reads: it may leave wherever it is
-        for event in islice(found.listen(offset, type or None, timeout=timeout), limit):
+    with stopped_by_signals(lambda: os._exit(0)):  # the command only reads: it may end anywhere
+        for event in islice(noun.listen(offset, type or None, timeout=timeout), limit):
             say(msgspec.json.encode(_event_json(event)).decode() if json else _event_line(event))
             sys.stdout.flush()
 
@@ -136,8 +136,8 @@ def _event_json(event: RoomEvent) -> dict[str, Any]:
 
 def _event_line(event: RoomEvent) -> str:
     if event.gap is not None:
-        gone = offsets(*event.gap)
-        fields = [str(event.offset), "-", "-", "gap", "-", f"{gone} can be read no more"]
+        gap = offsets(*event.gap)
+        fields = [str(event.offset), "-", "-", "gap", "-", f"{gap} can no longer be read"]
     else:
         fields = [
             str(event.offset),
@@ -152,16 +152,23 @@ def _event_line(event: RoomEvent) -> str:
 
 @command(room, "room retained canvas", "room retained canvas --type rect --json")
 def retained(room: Room, type: Types = None) -> Printed:
-    """Show what a room keeps: the latest value of each type and key."""
-    found = room.retained(type or None)
+    """Show the retained values of a room: the latest of each type and key."""
+    page = room.retained(type or None)
     rows = [
-        (one.type, one.key or "", one.offset, one.sender, when(one.timestamp), safe(one.data))
-        for one in found.values
+        (
+            value.type,
+            value.key or "",
+            value.offset,
+            value.sender,
+            when(value.timestamp),
+            safe(value.data),
+        )
+        for value in page.values
     ]
     return Printed(
         {
-            "offset": found.offset,
-            "values": [{**asdict(one), "data": msgspec.Raw(one.data)} for one in found.values],
+            "offset": page.offset,
+            "values": [{**asdict(value), "data": msgspec.Raw(value.data)} for value in page.values],
         },
         Table(("type", "key", "offset", "from", "sent", "data"), rows, none="nothing is retained"),
     )
@@ -169,13 +176,13 @@ def retained(room: Room, type: Types = None) -> Printed:
 
 @command(room, "room presence hall")
 def presence(room: Room) -> Printed:
-    """Show who is in a room: users who are connected to a server."""
-    found = room.presence()
+    """List the users in a room who are connected to a server."""
+    users = room.presence()
     now_ms = SystemClock().wall_ms()
-    rows = [(one.user, rough(now_ms - one.since_ms), one.connections) for one in found]
+    rows = [(user.user, rough(now_ms - user.since_ms), user.connections) for user in users]
     return Printed(
-        [asdict(one) for one in found],
-        Table(("user", "for", "connections"), rows, none="there is no user"),
+        [asdict(user) for user in users],
+        Table(("user", "for", "connections"), rows, none="no users"),
     )
 
 
@@ -185,13 +192,13 @@ def presence(room: Room) -> Printed:
     "room settings canvas --retained rect --ttl 10m",
     create=True,
 )
-def settings(room: RoomName, ms: Millstream, given: Annotated[Fields, CHANGES]) -> Printed:
-    """Show how a room is, or change some of its settings.
+def settings(room: RoomName, ms: Millstream, fields: Annotated[Fields, CHANGES]) -> Printed:
+    """Show the settings of a room, or change some of them.
 
-    What is not named stays as it is. An empty text takes all types away.
+    A setting that is not named stays. An empty text removes all types.
     """
-    found = ms.room(room)
-    now = found.specify(**given) if given else found.settings()
+    noun = ms.room(room)
+    now = noun.specify(**fields) if fields else noun.settings()
     pairs = [("room", room), *_facts(now)]
     return Printed({"room": room, "settings": asdict(now)}, FactSheet(pairs))
 
@@ -217,13 +224,13 @@ def list_rooms(
     ] = "*",
 ) -> Printed:
     """List the rooms of the store."""
-    found = [info for info in ms.rooms() if fnmatchcase(info.name, pattern)]
+    infos = [info for info in ms.rooms() if fnmatchcase(info.name, pattern)]
     rows = [
         (info.name, len(info), size(info.bytes), info.retained, info.users, when(info.timestamp))
-        for info in found
+        for info in infos
     ]
     return Printed(
-        [room_json(info) for info in found],
+        [room_json(info) for info in infos],
         Table(
             ("room", "messages", "size", "retained", "users", "last message"),
             rows,
@@ -233,7 +240,7 @@ def list_rooms(
 
 
 def room_json(info: RoomInfo) -> dict[str, Any]:
-    """A room's facts as one JSON object, its settings included."""
+    """Return a room's facts as a JSON object, with its settings."""
     return {**asdict(info), "settings": asdict(info.settings)}
 
 
@@ -241,54 +248,54 @@ def room_json(info: RoomInfo) -> dict[str, Any]:
 def instances(ms: Millstream) -> Printed:
     """List the servers that serve rooms, or did within a day.
 
-    A silent one hangs, or is gone without having stopped.
+    A silent server hangs, or vanished without having stopped.
     """
-    found = ms.instances()
-    rows = [(one.name, _standing(one), when(one.seen)) for one in found]
+    servers = ms.instances()
+    rows = [(server.name, _state(server), when(server.seen)) for server in servers]
     return Printed(
-        [{**asdict(one), "state": _standing(one)} for one in found],
+        [{**asdict(server), "state": _state(server)} for server in servers],
         Table(("instance", "state", "last sign of life"), rows, none="no server serves rooms"),
     )
 
 
-def _standing(one: InstanceInfo) -> str:
-    return "alive" if one.is_alive else "silent" if one.is_silent else "stopped"
+def _state(server: InstanceInfo) -> str:
+    return "alive" if server.is_alive else "silent" if server.is_silent else "stopped"
 
 
 @command(room, "room remove-instance 10.0.0.7:8080")
 def remove_instance(
     ms: Millstream,
-    name: Annotated[str, typer.Argument(metavar="INSTANCE", help="Its name.")],
+    name: Annotated[str, typer.Argument(metavar="INSTANCE", help="The server's name.")],
 ) -> Printed:
-    """Forget a server that is gone for good, though it has not stopped.
+    """Remove a server that is gone for good, but never stopped.
 
-    Then no message waits for it, and no other server warns of it.
+    No message waits for the server any more, and other servers no longer warn.
     """
-    gone = ms.remove_instance(name)
-    text = "removed" if gone else "is not known, or has stopped"
-    return Printed({"instance": name, "removed": gone}, f"instance {safe(name)} {text}")
+    removed = ms.remove_instance(name)
+    text = "removed" if removed else "is unknown, or has stopped"
+    return Printed({"instance": name, "removed": removed}, f"instance {safe(name)} {text}")
 
 
 @command(room, "room delete hall --yes")
 def delete(room: Room, consent: Consent) -> Printed:
-    """Delete a room with its messages and all that it keeps, permanently."""
-    consent.ask(f"Delete room {room.name!r}, its messages and what it keeps?")
-    gone = room.delete_room()
-    return Printed({"room": room.name, "deleted": gone}, f"room {safe(room.name)} deleted")
+    """Delete a room with its messages and retained values, permanently."""
+    consent.ask(f"Delete room {room.name!r}, its messages and its retained values?")
+    deleted = room.delete_room()
+    return Printed({"room": room.name, "deleted": deleted}, f"room {safe(room.name)} deleted")
 
 
 @command(room, "room ticket hall ada --expires 5m", "room ticket hall ada --can read", create=True)
 def ticket(
     room: RoomName,
-    user: Annotated[str, typer.Argument(metavar="USER", help="Whom it is for.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="The user of the ticket.")],
     ms: Millstream,
-    can: Annotated[str, typer.Option(metavar="read|write", help="What it allows.")] = "write",
+    can: Annotated[str, typer.Option(metavar="read|write", help="What the user may do.")] = "write",
     expires: Annotated[
-        float | None, duration("How long it is good for, up to an hour.", default="1m")
+        float | None, duration("How long the ticket is valid, up to an hour.", default="1m")
     ] = None,
 ) -> Printed:
-    """Make a ticket by which a browser enters a room as a user."""
+    """Create a ticket with which a browser enters a room as a user."""
     if can not in ("read", "write"):
-        raise typer.BadParameter(f"--can is read or write, not {can!r}")
-    made = ms.room(room).ticket(user, "read" if can == "read" else "write", expires or 60)
-    return Printed(asdict(made), made.ticket)
+        raise typer.BadParameter(f"--can must be read or write, not {can!r}")
+    room_ticket = ms.room(room).ticket(user, "read" if can == "read" else "write", expires or 60)
+    return Printed(asdict(room_ticket), room_ticket.ticket)

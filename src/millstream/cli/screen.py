@@ -1,4 +1,4 @@
-"""The screen of `millstream top`: what the last minute was like, and how queues and rooms stand."""
+"""The screen of `millstream top`: the figures of the last minute, queues and rooms."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 BARS = "▁▂▃▄▅▆▇█"
 SPARKS = 60
 ROWS_MIN = 1
-"""Of queues, also on a low terminal."""
+"""Rows of queues, even on a low terminal."""
 
 TITLE_LINES = 4
 OTHER_LINES = 10 + TITLE_LINES
-"""What stands above and below the rows of queues."""
+"""Lines above and below the rows of queues."""
 
 WIDE = 66
-"""From so many columns on queues are shown with their rates."""
+"""The least width at which queues are shown with their rates."""
 
 RATES = ("in/s", "done/s")
 COLOURS = {"healthy": "green", "warning": "yellow", "critical": "bold red"}
@@ -43,46 +43,46 @@ FIGURES: tuple[tuple[str, str, str, Figure], ...] = (
     ("commit p50", "ms", "white", lambda pulse: pulse.commit_ms.p50),
     ("commit p99", "ms", "white", lambda pulse: pulse.commit_ms.p99),
 )
-"""What has a line with its history: name, unit, colour, and where it stands in a pulse."""
+"""Figures with a history: name, unit, colour, and the function that reads it from a pulse."""
 
 
 class Scene(Struct, frozen=True):
-    """Everything that is shown at a time."""
+    """The contents of the screen at a time."""
 
     place: str
     pulses: Sequence[Pulse]
-    """The last minutes, oldest first; at least one."""
+    """The pulses of the last minutes, oldest first; at least one."""
     queues: Sequence[QueueInfo] = ()
     rooms: Sequence[RoomInfo] = ()
     trouble: str = ""
 
 
 def sparkline(values: Iterable[float | None], width: int = SPARKS) -> str:
-    """The last values as bars, from 0 to the largest of them; what is unknown is left blank."""
+    """Return the last values as bars, from 0 to their maximum; unknown values are blank."""
     shown = list(values)[-width:]
-    most = max((one for one in shown if one is not None), default=0.0)
-    return "".join(_bar(one, most) for one in shown).rjust(width)
+    highest = max((value for value in shown if value is not None), default=0.0)
+    return "".join(_bar(value, highest) for value in shown).rjust(width)
 
 
-def _bar(value: float | None, most: float) -> str:
+def _bar(value: float | None, highest: float) -> str:
     if value is None:
         return " "
-    if not value or not most:
+    if not value or not highest:
         return BARS[0]
-    return BARS[min(len(BARS) - 1, max(1, int(value / most * len(BARS))))]
+    return BARS[min(len(BARS) - 1, max(1, int(value / highest * len(BARS))))]
 
 
 def number(value: float | None) -> str:
-    """A number as people read it at a glance."""
+    """Return a number in a short form."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
 
 
-def longest(queues: Iterable[QueueInfo], most: int) -> list[QueueInfo]:
-    """The queues in which most waits or happens, first; the others by name."""
-    busy = sorted(queues, key=lambda one: (-_unfinished(one), -one.failed, one.name))
-    return busy[:most]
+def longest(queues: Iterable[QueueInfo], count: int) -> list[QueueInfo]:
+    """Return the queues with the most unfinished messages first; sorted by name if equal."""
+    busy = sorted(queues, key=lambda info: (-_unfinished(info), -info.failed, info.name))
+    return busy[:count]
 
 
 def _unfinished(queue: QueueInfo) -> int:
@@ -90,7 +90,7 @@ def _unfinished(queue: QueueInfo) -> int:
 
 
 def line_of(pulse: Pulse) -> list[str]:
-    """The figures of a pulse as the cells of one line, for pipes."""
+    """Return the figures of a pulse as cells of a line, for pipes."""
     at = datetime.fromtimestamp(pulse.time / 1000, UTC)
     values = (figure(pulse) for _, _, _, figure in FIGURES)
     cells = ("-" if value is None else f"{value:g}" for value in values)
@@ -101,21 +101,21 @@ TITLES = ["time", *(name for name, _, _, _ in FIGURES), "health"]
 
 
 def draw(scene: Scene, *, width: int, height: int, keys: bool = True) -> RenderableType:
-    """The scene for a terminal of a size."""
+    """Return the scene for a terminal of a size."""
     from rich.console import Group
 
-    parts: list[RenderableType] = [_header(scene), _figures(scene, width)]
-    left = height - OTHER_LINES
-    rooms = min(len(scene.rooms), left // 3, left - TITLE_LINES - ROWS_MIN)
+    blocks: list[RenderableType] = [_header(scene), _figures(scene, width)]
+    free_lines = height - OTHER_LINES
+    rooms = min(len(scene.rooms), free_lines // 3, free_lines - TITLE_LINES - ROWS_MIN)
     if rooms > 0:
-        left -= rooms + TITLE_LINES
+        free_lines -= rooms + TITLE_LINES
     if scene.queues:
-        parts.append(_queues(scene.queues, max(ROWS_MIN, left), with_rates=width >= WIDE))
+        blocks.append(_queues(scene.queues, max(ROWS_MIN, free_lines), with_rates=width >= WIDE))
     if rooms > 0:
-        parts.append(_rooms(scene.rooms, rooms))
+        blocks.append(_rooms(scene.rooms, rooms))
     if keys:
-        parts.append(_footer(scene))
-    return Group(*parts)
+        blocks.append(_footer(scene))
+    return Group(*blocks)
 
 
 def _header(scene: Scene) -> RenderableType:
@@ -147,15 +147,15 @@ def _figures(scene: Scene, width: int) -> Table:
     table.add_column(justify="right", no_wrap=True, min_width=8)
     table.add_column(no_wrap=True, min_width=2)
     table.add_column(no_wrap=True)
-    room = max(8, min(SPARKS, width - 30))
+    bars_width = max(8, min(SPARKS, width - 30))
     for name, unit, colour, figure in FIGURES:
         values = [figure(pulse) for pulse in scene.pulses]
-        bars = Text(sparkline(values, room), colour)
+        bars = Text(sparkline(values, bars_width), colour)
         table.add_row(name, Text(number(values[-1]), "bold"), unit, bars)
     return table
 
 
-def _queues(queues: Sequence[QueueInfo], most: int, *, with_rates: bool) -> Table:
+def _queues(queues: Sequence[QueueInfo], count: int, *, with_rates: bool) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -167,23 +167,23 @@ def _queues(queues: Sequence[QueueInfo], most: int, *, with_rates: bool) -> Tabl
         *RATES[: 2 * with_rates],
     ):
         table.add_column(title, justify="right", no_wrap=True)
-    for one in longest(queues, most):
-        name = Text(safe(one.name), "dim" if one.paused else "")
-        oldest = "-" if one.oldest_s is None else rough(one.oldest_s * 1000)
+    for info in longest(queues, count):
+        name = Text(safe(info.name), "dim" if info.paused else "")
+        oldest = "-" if info.oldest_s is None else rough(info.oldest_s * 1000)
         table.add_row(
-            name.append(" paused", "yellow") if one.paused else name,
-            number(one.available + one.unrouted),
-            number(one.delayed),
-            number(one.in_flight),
-            Text(number(one.failed), "red" if one.failed else ""),
+            name.append(" paused", "yellow") if info.paused else name,
+            number(info.available + info.unrouted),
+            number(info.delayed),
+            number(info.in_flight),
+            Text(number(info.failed), "red" if info.failed else ""),
             oldest,
-            *map(number, (one.in_per_second, one.done_per_second)[: 2 * with_rates]),
+            *map(number, (info.in_per_second, info.done_per_second)[: 2 * with_rates]),
         )
     return table
 
 
-def _rooms(rooms: Sequence[RoomInfo], most: int) -> Table:
-    """The rooms in which most people are, first."""
+def _rooms(rooms: Sequence[RoomInfo], count: int) -> Table:
+    """Return a table of rooms, the rooms with most users first."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -192,9 +192,9 @@ def _rooms(rooms: Sequence[RoomInfo], most: int) -> Table:
     table.add_column("room", no_wrap=True, overflow="ellipsis", min_width=8)
     for title in ("people", "messages", "sent", "kept"):
         table.add_column(title, justify="right", no_wrap=True)
-    for one in sorted(rooms, key=lambda room: (-room.users, -len(room), room.name))[:most]:
-        counts = one.users, len(one), one.end_offset, one.retained
-        table.add_row(Text(safe(one.name)), *map(number, counts))
+    for info in sorted(rooms, key=lambda room: (-room.users, -len(room), room.name))[:count]:
+        counts = info.users, len(info), info.end_offset, info.retained
+        table.add_row(Text(safe(info.name)), *map(number, counts))
     return table
 
 

@@ -1,4 +1,4 @@
-"""`millstream serve`: a store behind one port, until it is told to stop."""
+"""`millstream serve`: serve a store on one port, until it is stopped."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ if TYPE_CHECKING:
 
 _HELPS = {
     "host": "HOST: the address to listen on.",
-    "certificate": "FILE: PEM file; with --key, TLS only.",
-    "key": "FILE: its key, PEM.",
-    "auth": "WHEN: whether tokens are needed: on, off, or auto: unless only this machine can connect.",
-    "origins": "ORIGIN: whose pages may connect too, such as https://example.org; may be repeated.",
-    "log_requests": "a line of JSON per request, on stderr.",
-    "body_bytes_max": "the maximum of one request's body.",
-    "head_bytes_max": "the maximum of one request's head.",
-    "frame_bytes_max": "the maximum of one frame of the socket.",
+    "certificate": "FILE: PEM file of the certificate; with --key, only TLS is served.",
+    "key": "FILE: PEM file of the certificate's key.",
+    "auth": "WHEN: whether tokens are required: on, off, or auto (unless only this machine can connect).",
+    "origins": "ORIGIN: allow pages of this origin, such as https://example.org; may be repeated.",
+    "log_requests": "write a line of JSON per request to stderr.",
+    "body_bytes_max": "the maximum size of a request's body.",
+    "head_bytes_max": "the maximum size of a request's head.",
+    "frame_bytes_max": "the maximum size of a frame of the socket.",
     "send_bytes_max": "the maximum of answers that wait for a slow reader.",
     "connections_max": "the maximum number of connections.",
     "connections_per_token_max": "the maximum number of connections of one token.",
-    "requests_in_flight_max": "the maximum number of requests of one socket without an answer.",
-    "requests_per_token_max": "the maximum number of requests of one token that run at once.",
-    "requests_per_second": "of one token; 0 is unlimited.",
+    "requests_in_flight_max": "the maximum number of unanswered requests of one socket.",
+    "requests_per_token_max": "the maximum number of concurrent requests of one token.",
+    "requests_per_second": "the rate limit of one token; 0: unlimited.",
     "claims_open_max": "the maximum number of messages that one client may have claimed.",
-    "wait_ms_max": "how long a request may wait for news.",
-    "queue_age_s_max": "a message that could have been claimed for longer makes the health a warning; 0 is unlimited.",
-    "scrub_share": "SHARE: of time, for which all rows are read again to find damage; 0 turns it off.",
-    "instance": "NAME: its name among servers that share the store; by default HOST:PORT.",
-    "instance_lease_s": "how long it counts as alive after its last sign of life.",
-    "logs_retention_s": "how long new logs keep records, unless they say otherwise; 0: without end.",
+    "wait_ms_max": "how long a request may wait for new records or messages.",
+    "queue_age_s_max": "the health is a warning if a message has waited longer; 0: unlimited.",
+    "scrub_share": "SHARE: of time, for reading all rows again to find damage; 0: no scrub.",
+    "instance": "NAME: the server's name among servers that share the store; default: HOST:PORT.",
+    "instance_lease_s": "how long the server counts as alive after its last sign of life.",
+    "logs_retention_s": "how long new logs keep records by default; 0: unlimited.",
     "rooms_profile": "NAME: how rooms push: balanced, low-latency or high-throughput.",
-    "rooms_across": "listeners hear what other processes send.",
+    "rooms_across": "push messages that other processes sent, too.",
     "rooms_sweep_s": "how often expired messages of rooms are removed.",
-    "rooms_poll_s": "how long messages of a room gather before they are fetched; 0: as the profile.",
-    "rooms_batch": "the maximum number of messages of a room that are fetched at once.",
-    "stop_s": "once told to stop, be gone by then.",
+    "rooms_poll_s": "how long messages of a room gather before they are fetched; 0: the profile's value.",
+    "rooms_batch": "the maximum number of messages of a room per fetch.",
+    "stop_s": "how long stopping may take.",
 }
 
 
 def serve(
     place: StorePlace,
-    given: Annotated[Fields, Declared(Settings, _HELPS)],
+    fields: Annotated[Fields, Declared(Settings, _HELPS)],
     cluster: NodePlace,
     path: Annotated[
         str | None,
@@ -69,27 +69,29 @@ def serve(
             metavar="N",
             min=0,
             max=65_535,
-            help="0: any free one.",
+            help="The port; 0: any free port.",
             show_default="8080, or from --peers",
         ),
     ] = None,
     file_mode: Annotated[
-        str, typer.Option(metavar="MODE", help="Of a new store: 600, or 640 for a group.")
+        str, typer.Option(metavar="MODE", help="The mode of a new file: 600, or 640 for a group.")
     ] = "600",
     standby: Annotated[
         bool,
-        typer.Option("--standby", help="Of a bucket: wait, and take over once its server is gone."),
+        typer.Option(
+            "--standby", help="For a bucket: wait, and take over when its server is gone."
+        ),
     ] = False,
     on_fenced: Annotated[
         str,
-        typer.Option(metavar="WHAT", help="Of a bucket that another server took: exit, or follow."),
+        typer.Option(metavar="WHAT", help="When another server took the bucket: exit, or follow."),
     ] = "exit",
     json: AsJson = False,
 ) -> None:
-    """Serve a store on one port: REST, a streaming socket, metrics. Creates the store if need be.
+    """Serve a store on one port: REST, a streaming socket, metrics. Creates the store if needed.
 
-    On loopback without tokens, every client may do everything; elsewhere tokens are needed:
-    `millstream token create` creates one. SIGTERM or Ctrl-C: requests finish, then it ends.
+    On loopback without tokens, every client may do everything. Elsewhere tokens are required:
+    `millstream token create` creates one. SIGTERM or Ctrl-C lets requests finish, then stops.
     """
     try:
         from millstream.server import journal
@@ -99,9 +101,9 @@ def serve(
             f"the server needs the package {error.name}: pip install 'millstream[server]'"
         ) from error
     file = place.home("serve", path)
-    settings = cluster.settings(port, given)
+    settings = cluster.settings(port, fields)
     if settings.auth not in ("auto", "on", "off"):
-        raise typer.BadParameter(f"--auth is auto, on or off, not {settings.auth!r}")
+        raise typer.BadParameter(f"--auth must be auto, on or off, not {settings.auth!r}")
     journal.write_to(sys.stderr, requests=settings.log_requests)
     mode = _mode(file_mode)
     pair = pair_of(cluster, settings, file, file_mode=mode)
@@ -116,11 +118,11 @@ def serve(
             return _serve(serving, file, json=json, standby=standby)
 
     while not served():
-        pass  # a standby that has lost its lease before it served waits again
+        pass  # a standby that lost its lease before it served waits again
 
 
 def _serve(serving: Serving, file: Path | str, *, json: bool, standby: bool) -> bool:
-    """Serve until told to stop; False if a standby has lost its lease before it served."""
+    """Serve until stopped; False if a standby lost its lease before it served."""
     has_served = False
 
     def ready() -> None:
@@ -136,8 +138,8 @@ def _serve(serving: Serving, file: Path | str, *, json: bool, standby: bool) -> 
         }
         shown = f"serving {safe(str(file))}", FactSheet(list(places.items()))
         Printed({"store": str(file), **places}, *shown).show(as_json=json)
-        sys.stdout.flush()  # the reader of these lines may be behind a pipe
-        # What is here now stays: without it in the way, collecting garbage takes half as long.
+        sys.stdout.flush()  # these lines may go through a pipe
+        # These objects live as long as the server. Frozen, they halve the time of a collection.
         gc.collect()
         gc.freeze()
 
@@ -155,4 +157,4 @@ def _mode(text: str) -> int:
     try:
         return int(text, 8)
     except ValueError:
-        raise typer.BadParameter(f"--file-mode is octal, such as 640, not {text!r}") from None
+        raise typer.BadParameter(f"--file-mode must be octal, such as 640, not {text!r}") from None

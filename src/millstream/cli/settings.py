@@ -1,4 +1,4 @@
-"""The settings of a queue as they are typed, and as they are shown."""
+"""The settings of a queue: options, and the form in the output."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from millstream.queue.model.spec import KEY, QueueSpec
 _HELPS = {
     "sources": "LOG: a log, or a pattern such as 'orders*'; may be repeated.",
     "filter": "FILTER: only records that match.",
-    "max_attempts": "the maximum number of attempts; then a message has failed.",
+    "max_attempts": "the maximum number of attempts, after which a message fails.",
     "lease": "DURATION: how long a claim holds.",
-    "lease_max": "DURATION: the maximum that a consumer may ask for.",
-    "backoff": "WAITS: before a retry: 5s, or 1s,10s,1m, or 1s*2 to double each time.",
-    "delay": "DURATION: hold every message back.",
-    "priority_by": "HEADER: the header that holds a priority, 0 to 9; 9 is the soonest.",
-    "priority_step": "DURATION: one level of priority is worth so much waiting.",
-    "group_by": "HEADER: the header that names a message's group; _key for its key.",
-    "group_in_flight": "of one group at once: 1 keeps its order; 0 is unlimited, shared fairly.",
-    "group_rate": "claims per second of one group; 0 is unlimited.",
-    "max_in_flight": "the maximum number of messages in flight; 0 is unlimited.",
-    "rate": "claims per second; 0 is unlimited.",
-    "dedup_by": "HEADER: the header by which repeats are known and dropped; or _key.",
-    "dedup_window": "DURATION: how long a message is known for that.",
-    "done_retention": "DURATION: how long what is done is known.",
+    "lease_max": "DURATION: the longest lease that a consumer may ask for.",
+    "backoff": "WAITS: the delay before a retry: 5s, or 1s,10s,1m, or 1s*2 to double it each time.",
+    "delay": "DURATION: how long every message is delayed.",
+    "priority_by": "HEADER: the header with the priority, 0 to 9; 9 goes first.",
+    "priority_step": "DURATION: a level of priority counts as much as this long a wait.",
+    "group_by": "HEADER: the header with the message's group; _key for its key.",
+    "group_in_flight": "most messages of a group in flight; 1: in order; 0: unlimited, shared fairly.",
+    "group_rate": "claims per second of one group; 0: unlimited.",
+    "max_in_flight": "the maximum number of messages in flight; 0: unlimited.",
+    "rate": "claims per second; 0: unlimited.",
+    "dedup_by": "HEADER: the header with the id by which repeats are dropped; or _key.",
+    "dedup_window": "DURATION: how long the ids of messages are remembered.",
+    "done_retention": "DURATION: how long done messages are remembered.",
     "bucket_exponent": "10^N claims are stored together.",
-    "dead_letter": "LOG: publish failed messages there as well.",
-    "keep_payloads": "keep the payloads of what is done.",
-    "lossy": "let logs delete what it has not looked at.",
-    "description": "TEXT: what it is for.",
-    "router": "NAME: who routes it: 'spark', or '' for the queue itself.",
+    "dead_letter": "LOG: also publish failed messages to this log.",
+    "keep_payloads": "keep the payloads of done messages.",
+    "lossy": "let logs delete records that the queue has not routed.",
+    "description": "TEXT: the purpose of the queue.",
+    "router": "NAME: who routes the queue: 'spark', or '' for the queue itself.",
 }
 SETTINGS = Declared(QueueSpec, _HELPS)
 CHANGES = Declared(QueueSpec, _HELPS, show_defaults=False)
@@ -46,26 +46,26 @@ _NEEDS = {
     "group_rate": "group_by",
     "dedup_window": "dedup_by",
 }
-"""Settings that mean nothing without another one."""
+"""Settings that have no effect without another setting."""
 
 
-def changes_of(spec: QueueSpec, given: Fields) -> Fields:
-    """What is to change; a field that would mean nothing is refused.
+def changes_of(spec: QueueSpec, fields: Fields) -> Fields:
+    """Return the fields to change; refuse a field without effect.
 
-    A lease that is longer than the maximum raises that, unless one is given.
+    A lease longer than the maximum raises the maximum, unless a maximum is given.
     """
-    if "lease" in given:
-        given = {"lease_max": max(spec.lease_max, given["lease"]), **given}
-    new = replace(spec, **given)
-    for name, other in _NEEDS.items():
-        if name in given and not getattr(new, other):
-            needed, needs = DeclaredField(name, str).flag, DeclaredField(other, str).flag
-            raise typer.BadParameter(f"{needed} means nothing without {needs}")
-    return given
+    if "lease" in fields:
+        fields = {"lease_max": max(spec.lease_max, fields["lease"]), **fields}
+    new = replace(spec, **fields)
+    for name, needed in _NEEDS.items():
+        if name in fields and not getattr(new, needed):
+            flag, needed_flag = DeclaredField(name, str).flag, DeclaredField(needed, str).flag
+            raise typer.BadParameter(f"{flag} has no effect without {needed_flag}")
+    return fields
 
 
 def parse_start(text: str) -> Fields:
-    """Where routing begins: latest, earliest, an offset, or a time."""
+    """Parse the start of routing: latest, earliest, an offset, or a time."""
     if text.isdecimal():
         return {"start": int(text)}
     if text in ("latest", "earliest"):
@@ -80,7 +80,7 @@ def parse_start(text: str) -> Fields:
 
 
 def spec_facts(spec: QueueSpec) -> list[tuple[str, Any]]:
-    """How messages are worked on, for people."""
+    """Return the settings for the handling of messages, as names and texts."""
     return [
         ("attempts", f"up to {spec.max_attempts:,}"),
         ("lease", f"{span(spec.lease_ms)}, up to {span(spec.lease_max_ms)}"),
@@ -98,7 +98,7 @@ def spec_facts(spec: QueueSpec) -> list[tuple[str, Any]]:
 def _priorities_text(spec: QueueSpec) -> str:
     if not spec.priority_by:
         return ""
-    return f"{_by(spec.priority_by)}, a level is worth {span(spec.priority_step_ms)} of waiting"
+    return f"{_by(spec.priority_by)}, a level counts as {span(spec.priority_step_ms)} of waiting"
 
 
 def _groups_text(spec: QueueSpec) -> str:

@@ -1,7 +1,7 @@
-"""`millstream demo --serve`: two servers on one file, and something going on for them to show.
+"""`millstream demo --serve`: two servers on one file, with activity to show.
 
-A producer, workers, some of whose messages fail, and a painter on the shared canvas: each in a
-process of its own. A child ends when its standard input does, so none outlives the program.
+A producer, workers with some failing messages, and a painter on the shared canvas run as child
+processes. A child ends with its standard input, so that no child outlives the program.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from millstream.errors import MillstreamError
 
 ROOM = "canvas"
 WIDTH, HEIGHT, SHAPES = 1600, 900, 12
-"""Of the canvas, and how many rectangles are painted on it."""
+"""The size of the canvas, and the number of rectangles on it."""
 
 ORDERS_PER_TURN_MAX = 6
 TURN_S = 0.2
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOP_S = 10.0
-"""How long children get to end by themselves."""
+"""How long children may take to end by themselves."""
 
 
 def show(*, port: int, json: bool) -> None:
-    """Start everything, print where it is, and wait for Ctrl-C."""
+    """Start all processes, print the addresses, and wait for Ctrl-C."""
     with (
         tempfile.TemporaryDirectory(prefix="millstream-demo-") as directory,
         _Children() as children,
     ):
         file = Path(directory, "demo.db")
         _prepare(file)
-        servers = [children.start("serve", file, one) for one in (port, port and port + 1)]
+        servers = [children.start("serve", file, number) for number in (port, port and port + 1)]
         urls = [_line_of(server) for server in servers]
         workers = [
             children.start(role, urls[url])
@@ -57,31 +57,32 @@ def show(*, port: int, json: bool) -> None:
             for name, path in (("dashboard", "/"), ("canvas", "/demo/canvas"))
             for number, url in enumerate(urls, 1)
         }
-        told = (
+        summary = (
             "two servers on one file, a producer, workers and a painter; Ctrl-C ends them all",
             FactSheet([*places.items(), ("in a terminal", f"millstream top -s {urls[0]}")]),
         )
-        Printed({"servers": urls, **places}, *told).show(as_json=json)
+        Printed({"servers": urls, **places}, *summary).show(as_json=json)
         sys.stdout.flush()
-        _until_told()
+        _wait_for_signal()
 
 
-def _until_told() -> None:
+def _wait_for_signal() -> None:
     """Wait for Ctrl-C, or for a SIGTERM."""
     over = threading.Event()
-    told = {one: signal.signal(one, lambda *_: over.set()) for one in SIGNALS}
+    handlers = {number: signal.signal(number, lambda *_: over.set()) for number in SIGNALS}
     try:
         while not over.wait(1.0):
             pass
     finally:
-        for one, before in told.items():
-            signal.signal(one, before)
+        for number, before in handlers.items():
+            signal.signal(number, before)
 
 
 class _Children:
-    """Processes that are at work while the block runs.
+    """Processes that run during a block.
 
-    They are in sessions of their own: Ctrl-C reaches this process alone, which then ends them.
+    Each process has its own session: Ctrl-C reaches only the parent, and the parent ends its
+    children.
     """
 
     def __init__(self) -> None:
@@ -91,7 +92,7 @@ class _Children:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let all end at once; the servers last, so that no worker waits for one."""
+        """End all processes; the servers last, so that no worker waits for a server."""
         for process in reversed(self._started):
             assert process.stdin is not None
             process.stdin.close()
@@ -105,7 +106,7 @@ class _Children:
             process.stdout.close()
 
     def start(self, role: str, *arguments: object) -> subprocess.Popen[bytes]:
-        """Begin one; it prints a line once it is at work."""
+        """Start a process, which prints a line when ready."""
         process = subprocess.Popen(
             [sys.executable, "-m", "millstream.cli.showcase", role, *map(str, arguments)],
             stdin=subprocess.PIPE,
@@ -120,7 +121,7 @@ def _line_of(process: subprocess.Popen[bytes]) -> str:
     assert process.stdout is not None
     line = process.stdout.readline().decode().strip()
     if not line:
-        raise MillstreamError("a part of the demonstration did not start; it has said why above")
+        raise MillstreamError("a process of the demonstration did not start; see its error above")
     return line
 
 
@@ -132,11 +133,11 @@ def _prepare(file: Path) -> None:
         ms.room(ROOM).specify(retained=["shape"])
 
 
-# What the children do.
+# The child processes.
 
 
 def serve(path: str, port: str) -> None:
-    """One of the servers; on any free port if the wanted one is taken."""
+    """Run a server; on any free port if the port is in use."""
     from millstream.server.listen.listening import CannotListen
     from millstream.server.serving import Serving
     from millstream.server.settings import Settings
@@ -150,7 +151,7 @@ def serve(path: str, port: str) -> None:
 
 
 def produce(url: str) -> None:
-    """Orders that come in waves, letters, and reminders for later."""
+    """Produce orders in waves, letters, and delayed reminders."""
     chance = random.Random(1)
     with _opened(url) as ms:
         orders, mail, reminders = ms.log("orders"), ms.queue("mail"), ms.queue("reminders")
@@ -171,8 +172,8 @@ def _order(chance: random.Random) -> dict[str, object]:
 
 
 def work(url: str) -> None:
-    """Workers: of invoices, some of which fail, and of the other queues."""
-    logging.disable(logging.ERROR)  # what fails is shown by the dashboard, not here
+    """Run workers for all queues; some invoices fail."""
+    logging.disable(logging.ERROR)  # the dashboard shows the failures
     with _opened(url) as ms, ExitStack() as running:
         for name, handler in (("invoices", _bill), ("mail", _deliver), ("reminders", _deliver)):
             worker = ms.queue(name).worker(handler, concurrency=2)
@@ -197,7 +198,7 @@ def _deliver(message: Message) -> None:
 
 
 def paint(url: str) -> None:
-    """A painter who moves rectangles about on the shared canvas."""
+    """Move rectangles on the shared canvas."""
     with _opened(url) as ms:
         room = ms.room(ROOM, user="painter")
         for turn in _turns(TURN_S):
@@ -221,7 +222,7 @@ ROLES: dict[str, Callable[..., None]] = {
 
 @contextmanager
 def _opened(url: str) -> Iterator[Millstream]:
-    """A server's store; the parent is told that it is open, and its end is heard."""
+    """Open a server's store, tell the parent, and end with the standard input."""
     _at_end_of_input(lambda: os._exit(0))
     with millstream.open(url) as ms:
         _say("at work")
@@ -229,7 +230,7 @@ def _opened(url: str) -> Iterator[Millstream]:
 
 
 def _turns(pause_s: float) -> Iterator[int]:
-    """Numbers, with a pause behind each."""
+    """Yield numbers, with a pause after each."""
     for turn in range(sys.maxsize):
         yield turn
         time.sleep(pause_s)

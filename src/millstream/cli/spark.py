@@ -42,8 +42,8 @@ spark.add_typer(run, name="run")
 def warm() -> Printed:
     """Halve the time that Spark takes to start on this machine.
 
-    Keeps the classes of this Spark and this Java in the user's cache folder, about 180 MB. Takes about
-    a minute, and has to be done again after an upgrade of either.
+    Keeps the classes of this Spark and this Java in the user's cache folder, about 180 MB. Takes
+    about a minute, and has to be done again after an upgrade of either.
     """
     from millstream.spark.local.session import check_installed
 
@@ -196,8 +196,8 @@ def replay(
 ) -> Printed:
     """Parquet, JSON, CSV or a Spark table to a log, each row once.
 
-    Without a column `value` the value is the whole row as JSON. Run again with the same --checkpoint,
-    a replay that was killed goes on, and a finished one appends nothing.
+    Without a column `value` the value is the whole row as JSON. Run again with the same
+    --checkpoint, a replay that was killed goes on, and a finished one appends nothing.
     """
     columns, headers, options = (_pairs(one) for one in (column, header, option))
     summary = where.run(

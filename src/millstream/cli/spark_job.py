@@ -1,4 +1,4 @@
-"""A job of `millstream spark run`: which Spark runs a pipeline, and what is said if it ends too soon."""
+"""A job of `millstream spark run`: start Spark, run a pipeline, and explain a failure."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CRASHED = "Python worker exited unexpectedly"
-"""What Spark says of a worker that is gone."""
+"""Spark's message about a worker that has vanished."""
 
 _LATE = "Python worker failed to connect back"
-"""What Spark says of a worker that took more than ten seconds to start."""
+"""Spark's message about a worker that took more than ten seconds to start."""
 
-_AGAIN = "Run the same command again: it goes on where it stopped"
+_AGAIN = "Run the same command again: it resumes where it stopped"
 
 
 @dataclass(frozen=True)
 class Where:
-    """Which Spark runs a pipeline, and what it says of its progress."""
+    """The Spark that runs a pipeline, and whether its progress is shown."""
 
     master: Annotated[
         str,
@@ -41,18 +41,18 @@ class Where:
         ),
     ] = "local[*]"
     memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="The most that Spark's Java may use.")
+        str, typer.Option(metavar="SIZE", help="The most memory that Spark's Java may use.")
     ] = "1g"
     progress: Annotated[
         bool,
-        typer.Option("--progress/--no-progress", help="Say how far it is, on standard error."),
+        typer.Option("--progress/--no-progress", help="Show the progress on standard error."),
     ] = True
 
     def run(self, pipeline: str, place: StorePlace, *arguments: Any, **options: Any) -> Any:
-        """Run a pipeline on a store; its summary."""
+        """Run a pipeline on a store, and return its summary."""
         from millstream.spark.local.session import check_installed
 
-        check_installed()  # before anything of Spark is imported
+        check_installed()  # before Spark is imported
         from millstream.spark.pipelines.target import Tell, place_of, quiet
         from millstream.spark.place import make_place
 
@@ -67,13 +67,13 @@ class Where:
         else:
             store = place_of(place.store)
         function = getattr(import_module(f"millstream.spark.pipelines.{pipeline}"), pipeline)
-        with self._session() as session, progress("starting", wanted=self.progress) as bar:
-            tell: Tell = (bar or _line) if self.progress else quiet
-            return function(session, store, *arguments, progress=tell, **options)
+        with self._session() as session, progress("starting", enabled=self.progress) as bar:
+            show: Tell = (bar or _line) if self.progress else quiet
+            return function(session, store, *arguments, progress=show, **options)
 
     @contextmanager
     def _session(self) -> Iterator[SparkSession]:
-        """Spark, started for this command; what it raises becomes an error of ours."""
+        """Start Spark for this command; its errors become errors of Millstream."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -82,28 +82,28 @@ class Where:
         descriptor, name = tempfile.mkstemp(prefix="millstream-spark-", suffix=".log")
         os.close(descriptor)
         log = Path(name)
-        found = local_session(name="millstream", master=self.master, memory=self.memory, log=log)
+        session = local_session(name="millstream", master=self.master, memory=self.memory, log=log)
         code: int | None = None
         try:
-            yield found
+            yield session
         except MillstreamError:
             raise
         except Exception as error:
             is_spark_alive = isinstance(error, (PySparkException, Py4JJavaError))
-            # A Java that was killed shows as all kinds of errors, also as a broken pipe.
+            # A killed Java shows as many kinds of errors, also as a broken pipe.
             code = None if is_spark_alive else java_exit()
             if code is None and not is_spark_alive:
                 raise
-            told = str(error)
+            text = str(error)
             with log.open("a", encoding="utf-8") as file:
-                file.write(f"{told}\n")
-            reason = reason_of(told) if code is None else _java_ended(code, self.memory)
+                file.write(f"{text}\n")
+            reason = reason_of(text) if code is None else _java_ended(code, self.memory)
             raise MillstreamError(f"{reason} (the full text is in {log})") from error
         else:
             log.unlink(missing_ok=True)
         finally:
-            if code is None:  # else there is nobody to stop
-                found.stop()
+            if code is None:  # else Java has ended
+                session.stop()
 
 
 def _java_ended(code: int, memory: str) -> str:
@@ -114,22 +114,22 @@ def _java_ended(code: int, memory: str) -> str:
     )
 
 
-def reason_of(told: str) -> str:
-    """What went wrong, from all that Spark says about it: our own words, if there are any."""
-    if _CRASHED in told:
+def reason_of(text: str) -> str:
+    """Return the reason in Spark's error text: preferably Millstream's own message."""
+    if _CRASHED in text:
         return (
             "a Python worker of Spark was killed, or crashed, before the pipeline was done; the "
             f"machine may have run out of memory. {_AGAIN}"
         )
-    if _LATE in told:
+    if _LATE in text:
         return (
             "a Python worker of Spark took more than ten seconds to start, because the machine is "
             f"busy. {_AGAIN}"
         )
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
-    own = [line.partition(": ")[2] for line in lines if line.startswith("millstream.errors.")]
-    reason = (own or lines or ["Spark failed without a word"])[0]
-    return reason.replace("failOnDataLoss=false", "--allow-gaps")  # as it is typed here
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    messages = [line.partition(": ")[2] for line in lines if line.startswith("millstream.errors.")]
+    reason = (messages or lines or ["Spark failed without a message"])[0]
+    return reason.replace("failOnDataLoss=false", "--allow-gaps")  # the option of this program
 
 
 def _line(stage: str, done: int, total: int) -> None:

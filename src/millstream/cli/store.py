@@ -31,6 +31,6 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def fold(ms: Millstream) -> Printed:
-    """Move every commit into its records now."""
+    """Fold all commits into base rows now."""
     folded = ms.fold()
     return Printed({"folded": folded}, f"{plural(folded, 'commit')} folded")

@@ -1,4 +1,4 @@
-"""`millstream sync`: exchange with another store what one has and the other lacks."""
+"""`millstream sync`: exchange the records that one of two stores lacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from millstream.replica.sync.outcome import LeftBehind, Outcome, Progress, SetBa
 from millstream.worker.stopping import stopped_by_signals
 
 RETRY_S_MAX = 30.0
-"""Between attempts to reach a peer that went away, while following."""
+"""The longest pause between attempts to reach a lost peer, while following."""
 
 
 def sync(
@@ -40,7 +40,7 @@ def sync(
     place: StorePlace,
     peer_token: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="What the peer is shown, if not what --token says."),
+        typer.Option(metavar="TEXT", help="The peer's token, if it differs from --token."),
     ] = None,
     push: Annotated[bool, typer.Option("--push", help="Only send; change nothing here.")] = False,
     pull: Annotated[bool, typer.Option("--pull", help="Only fetch; change nothing there.")] = False,
@@ -50,13 +50,14 @@ def sync(
         typer.Option(metavar="RULE", help="For copies that differ: refuse, longest or rebase."),
     ] = "refuse",
     compress: Annotated[
-        bool, typer.Option("--compress", help="Pack what is sent by zstd.")
+        bool, typer.Option("--compress", help="Compress the data with zstd.")
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Delete nothing because the other side has.")
+        bool, typer.Option("--keep", help="Keep records that the other store has deleted.")
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on: sync after every change, until Ctrl-C.")
+        bool,
+        typer.Option("--follow", "-f", help="Continue: sync after every change, until Ctrl-C."),
     ] = False,
     create: Annotated[
         bool, typer.Option("--create", help="Create the peer's file, or this store, if missing.")
@@ -65,23 +66,22 @@ def sync(
         bool, typer.Option("--json", help="Print JSON; with --follow one object per line.")
     ] = False,
 ) -> None:
-    """Exchange with another store what one has and the other lacks.
+    """Exchange the records that one of two stores lacks.
 
-    That is records, truncations, metadata and owners of logs. Queues, cursors, rooms, tokens and
-    tables of the application are not carried, and the result names them: `copy` makes a backup. A
-    server is shown --token, or what is in MILLSTREAM_TOKEN. What is the same on both sides is not
-    sent.
+    This includes truncations, metadata and owners of logs. Queues, cursors, rooms, tokens and the
+    application's tables are not transferred, and the result names them: `copy` makes a backup. A
+    server gets the token of --token or MILLSTREAM_TOKEN. Data that both stores have is not sent.
     """
     if push and pull:
-        raise typer.BadParameter("--push or --pull; without either it goes both ways")
+        raise typer.BadParameter("--push or --pull; without either, data goes both ways")
     if on_fork not in ("refuse", "longest", "rebase"):
-        raise typer.BadParameter(f"--on-fork is refuse, longest or rebase, not {on_fork!r}")
-    there = replace(place, store=peer, secret=peer_token or place.secret)
-    if not there.is_server:
-        there = StorePlace(peer)
+        raise typer.BadParameter(f"--on-fork must be refuse, longest or rebase, not {on_fork!r}")
+    peer_place = replace(place, store=peer, secret=peer_token or place.secret)
+    if not peer_place.is_server:
+        peer_place = StorePlace(peer)
         if not create and not is_bucket(peer) and not Path(peer).exists():
-            raise CannotOpen(f"there is no store at {peer}; --create creates one", path=peer)
-    here = place if place.is_server else StorePlace(place.store)
+            raise CannotOpen(f"peer_place is no store at {peer}; --create creates one", path=peer)
+    own_place = place if place.is_server else StorePlace(place.store)
     options: dict[str, Any] = {
         "direction": "push" if push else "pull" if pull else "both",
         "logs": logs,
@@ -89,43 +89,43 @@ def sync(
         "compress": compress,
         "truncate": not keep,
     }
-    with here.opened(create=create) as ms:
+    with own_place.opened(create=create) as ms:
         if follow:
-            _follow(ms, there, options, create=create, json=json)
+            _follow(ms, peer_place, options, create=create, json=json)
             return
-        with there.opened(create=create) as other:
-            outcome = _once(ms, other, options)
+        with peer_place.opened(create=create) as peer_store:
+            outcome = _once(ms, peer_store, options)
     _answer(outcome).show(as_json=json)
 
 
-def _once(ms: Millstream, other: Millstream, options: dict[str, Any]) -> Outcome:
-    """Sync; logs that could not be brought together are part of the outcome."""
-    with progress("comparing") as tell:
+def _once(ms: Millstream, peer: Millstream, options: dict[str, Any]) -> Outcome:
+    """Sync once; logs that could not be synced are part of the outcome."""
+    with progress("comparing") as show:
 
-        def heard(found: Progress) -> None:
-            if tell is not None:
-                tell(f"{found.direction} {found.log}", found.done, found.total)
+        def heard(step: Progress) -> None:
+            if show is not None:
+                show(f"{step.direction} {step.log}", step.done, step.total)
 
         try:
-            return ms.sync(other, **options, progress=heard)
+            return ms.sync(peer, **options, progress=heard)
         except MillstreamError as error:
-            found = error.data.get("outcome")
-            if not isinstance(found, Outcome):
+            outcome = error.data.get("outcome")
+            if not isinstance(outcome, Outcome):
                 raise
-            return found
+            return outcome
 
 
 def _follow(
-    ms: Millstream, there: StorePlace, options: dict[str, Any], *, create: bool, json: bool
+    ms: Millstream, peer_place: StorePlace, options: dict[str, Any], *, create: bool, json: bool
 ) -> None:
-    """Sync until Ctrl-C, which lets the step finish; a peer that goes away is waited for."""
+    """Sync until Ctrl-C, which lets the present step finish; wait for a peer that is lost."""
     pause_s = 1.0
     stop = threading.Event()
     with stopped_by_signals(stop.set):
         while not stop.is_set():
             try:
-                with there.opened(create=create) as other:
-                    for outcome in ms.follow(other, stop=stop, **options):
+                with peer_place.opened(create=create) as peer:
+                    for outcome in ms.follow(peer, stop=stop, **options):
                         pause_s = 1.0
                         _tell(outcome, json=json)
             except MillstreamError as error:
@@ -138,7 +138,7 @@ def _follow(
 
 
 def _tell(outcome: Outcome, *, json: bool) -> None:
-    """One round of many: a log that failed is tried again in the next."""
+    """Print the outcome of one round; a log that failed is tried again in the next round."""
     if json:
         say(msgspec.json.encode(outcome).decode())
     else:
@@ -146,50 +146,50 @@ def _tell(outcome: Outcome, *, json: bool) -> None:
     sys.stdout.flush()
 
 
-def _set_back(one: SetBack) -> str:
-    """A reader that went back, as the table says it."""
-    gone = f", {one.withdrawn:,} withdrawn" if one.withdrawn else ""
-    return f"{one.kind} {one.name} from {one.passed:,} to {one.offset:,}{gone}"
+def _set_back(reader: SetBack) -> str:
+    """Return a line about a reader that was set back, for the table."""
+    withdrawn = f", {reader.withdrawn:,} withdrawn" if reader.withdrawn else ""
+    return f"{reader.kind} {reader.name} from {reader.passed:,} to {reader.offset:,}{withdrawn}"
 
 
 def _left_behind(outcome: Outcome) -> list[str]:
-    """What the stores hold that was not carried, in a line for each store."""
+    """Return a line per store about the contents that were not transferred."""
     by_store: dict[str, list[str]] = {}
-    for one in outcome.left_behind:
-        by_store.setdefault(one.store, []).append(_things(one))
+    for item in outcome.left_behind:
+        by_store.setdefault(item.store, []).append(_contents(item))
     return [
-        f"not carried, in store {safe(store)}: {'; '.join(things)}. `millstream copy` copies all of a "
-        "store"
-        for store, things in by_store.items()
+        f"not transferred, in store {safe(store)}: {'; '.join(contents)}. `millstream copy` copies "
+        "a complete store"
+        for store, contents in by_store.items()
     ]
 
 
-def _things(one: LeftBehind) -> str:
-    if one.kind == "unknown":
-        return "queues, cursors, rooms, tokens and tables, if it has any (it does not tell them)"
-    counted = plural(one.count, one.kind)
-    if one.kind == "queue":
-        counted += f" with {plural(one.messages, 'message')}"
-    if one.kind == "table":
+def _contents(item: LeftBehind) -> str:
+    if item.kind == "unknown":
+        return "queues, cursors, rooms, tokens and tables, if any (the store does not list them)"
+    counted = plural(item.count, item.kind)
+    if item.kind == "queue":
+        counted += f" with {plural(item.messages, 'message')}"
+    if item.kind == "table":
         counted += " of the application"
-    names = ", ".join(map(safe, one.names))
-    more = ", …" if one.count > len(one.names) else ""
+    names = ", ".join(map(safe, item.names))
+    more = ", …" if item.count > len(item.names) else ""
     return f"{counted} ({names}{more})" if names else counted
 
 
 def _answer(outcome: Outcome, *, code: int = 1) -> Printed:
     rows = [
         (
-            one.log,
-            one.pulled,
-            one.pushed,
-            one.truncated,
-            one.metadata,
-            one.set_aside,
-            [_set_back(reader) for reader in one.set_back],
-            one.error,
+            log.log,
+            log.pulled,
+            log.pushed,
+            log.truncated,
+            log.metadata,
+            log.set_aside,
+            [_set_back(reader) for reader in log.set_back],
+            log.error,
         )
-        for one in outcome.logs
+        for log in outcome.logs
     ]
     columns = ("log", "pulled", "pushed", "truncated", "metadata", "set aside", "set back", "error")
     failed = f"; {plural(len(outcome.failed), 'log')} failed" if outcome.failed else ""

@@ -1,4 +1,4 @@
-"""`millstream token`: who may use a server of this store, and for what."""
+"""`millstream token`: create, list and revoke the tokens of this store's servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.record import moment, to_ms
 if TYPE_CHECKING:
     from millstream.server.auth.register import Token
 
-token = typer.Typer(no_args_is_help=True, help="Who may use a server of this store.")
+token = typer.Typer(no_args_is_help=True, help="Manage the tokens of a store's servers.")
 
 
 @command(
@@ -27,49 +27,49 @@ token = typer.Typer(no_args_is_help=True, help="Who may use a server of this sto
     file_only=True,
 )
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is known by.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")],
     allow: Annotated[
         list[str],
         typer.Option(
             metavar="PERMISSION",
             help="NOUN:ACTION or NOUN:ACTION:PATTERN, such as log:write:orders*, queue:admin:mail, "
             "store:read or *:admin. Nouns: log, queue, room, replica, store, *. Actions: read, write, "
-            "admin; each includes those before it. May be repeated.",
+            "admin; each includes the ones before it. May be repeated.",
         ),
     ],
     ms: Millstream,
     expires: Annotated[
-        float | None, duration("How long it is good for, such as 30d.", default="without end")
+        float | None, duration("How long it is valid, such as 30d.", default="unlimited")
     ] = None,
 ) -> Printed:
     """Create a token; its secret is shown once."""
     from millstream.server.auth.tokens import create_token
 
     expires_ms = None if expires is None else to_ms(expires)
-    made, text = create_token(ms, name, allow, expires_ms=expires_ms)
-    told = "keep it: it is shown only this once, and the store has no copy"
-    return Printed({**_plain(made), "token": text}, text, PrintedLine(told, note=True))
+    token_made, text = create_token(ms, name, allow, expires_ms=expires_ms)
+    advice = "keep it: it is shown only now, and the store has no copy"
+    return Printed({**_plain(token_made), "token": text}, text, PrintedLine(advice, note=True))
 
 
 @command(token, "token list", name="list", file_only=True)
 def list_tokens(ms: Millstream) -> Printed:
-    """List the tokens; never their secrets."""
+    """List the tokens, without their secrets."""
     from millstream.server.auth.register import Registrar
 
-    found = Registrar(ms).tokens()
+    tokens = Registrar(ms).tokens()
     now_ms = SystemClock().wall_ms()
     rows = [
         (
-            one.name,
-            one.id,
-            " ".join(one.permissions),
-            when(one.created),
-            _ending(one, now_ms),
+            entry.name,
+            entry.id,
+            " ".join(entry.permissions),
+            when(entry.created),
+            _ending(entry, now_ms),
         )
-        for one in found
+        for entry in tokens
     ]
     return Printed(
-        [_plain(one) for one in found],
+        [_plain(entry) for entry in tokens],
         Table(
             ("token", "id", "may", "created", "expires"),
             rows,
@@ -80,25 +80,25 @@ def list_tokens(ms: Millstream) -> Printed:
 
 @command(token, "token revoke billing --yes", file_only=True)
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name or id.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The token's name or id.")],
     ms: Millstream,
     consent: Consent,
 ) -> Printed:
     """Revoke a token; running servers refuse it within a second."""
     from millstream.server.auth.register import Registrar
 
-    consent.ask(f"Revoke the token {name!r}? Clients that use it are shut out.")
-    gone = Registrar(ms).revoke(name)
+    consent.ask(f"Revoke the token {name!r}? Its clients lose access.")
+    revoked = Registrar(ms).revoke(name)
     return Printed(
-        {"token": gone.name, "id": gone.id, "revoked": True}, f"{safe(gone.name)} revoked"
+        {"token": revoked.name, "id": revoked.id, "revoked": True}, f"{safe(revoked.name)} revoked"
     )
 
 
-def _ending(one: Token, now_ms: int) -> Any:
-    if one.expires is None:
+def _ending(entry: Token, now_ms: int) -> Any:
+    if entry.expires is None:
         return "never"
-    return "expired" if one.has_expired(now_ms) else moment(one.expires)
+    return "expired" if entry.has_expired(now_ms) else moment(entry.expires)
 
 
-def _plain(one: Token) -> dict[str, Any]:
-    return {name: fact for name, fact in asdict(one).items() if name != "digest"}
+def _plain(entry: Token) -> dict[str, Any]:
+    return {name: fact for name, fact in asdict(entry).items() if name != "digest"}

@@ -1,4 +1,4 @@
-"""`millstream top`: how a store stands, live, on one screen of a terminal."""
+"""`millstream top`: watch a store live on a terminal."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from millstream.cli.watching import Watching
 
 TURN_S = 0.1
-"""How long a key may wait to be noticed."""
+"""The longest time until a pressed key is noticed."""
 
 LISTED = 1_000
 LISTING_SHARE = 10
-"""Listing queues and rooms takes a tenth of the time at most: where it takes long, it is done less often."""
+"""Listing queues and rooms may take a tenth of the time; a slow listing is repeated less often."""
 
 END = "\x04"
 QUIT = ("q", "Q", "\x03", END)
@@ -37,19 +37,19 @@ QUIT = ("q", "Q", "\x03", END)
 
 def top(
     place: StorePlace,
-    once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the figures once, and end.")] = False,
     json: AsJson = False,
 ) -> None:
     """Watch a store live: rates, queues, rooms and health. Ends with q or Ctrl-C.
 
-    Works on a file, which is only read, and over a server, where a token needs store:read. In a
+    Works on a file, which is only read, and with a server, where a token needs store:read. In a
     pipe it writes a line per second, with --json an object.
     """
     from millstream.cli.watching import watching
 
     try:
-        with watching(place) as found:
-            show = _Show(found, once=once)
+        with watching(place) as watched:
+            show = _Show(watched, once=once)
             if json:
                 show.as_json()
             elif once or not sys.stdout.isatty():
@@ -57,14 +57,14 @@ def top(
             else:
                 show.on_screen()
     except KeyboardInterrupt:
-        pass  # that is how it ends
+        pass  # Ctrl-C is the normal end
 
 
 class _Show:
-    """What was seen so far, and the ways to show it."""
+    """The figures so far, and the ways to show them."""
 
-    def __init__(self, found: Watching, *, once: bool) -> None:
-        self._found = found
+    def __init__(self, watched: Watching, *, once: bool) -> None:
+        self._watched = watched
         self._once = once
         self._pulses: deque[Pulse] = deque(maxlen=300)
         self._queues: list[QueueInfo] = []
@@ -72,14 +72,14 @@ class _Show:
         self._list_at_s = 0.0
 
     def as_json(self) -> None:
-        """An object per second."""
+        """Print an object per second."""
         for scene in self._scenes():
-            found = {"live": scene.pulses[-1], "queues": scene.queues, "rooms": scene.rooms}
-            say(json_text(found))
+            figures = {"live": scene.pulses[-1], "queues": scene.queues, "rooms": scene.rooms}
+            say(json_text(figures))
             sys.stdout.flush()
 
     def as_lines(self) -> None:
-        """A line per second in a pipe; once, on a terminal, what the screen would show."""
+        """Print a line per second in a pipe; with --once on a terminal, print the screen."""
         titled = False
         for scene in self._scenes():
             if sys.stdout.isatty():
@@ -94,21 +94,21 @@ class _Show:
             sys.stdout.flush()
 
     def on_screen(self) -> None:
-        """The whole terminal, until a key ends it."""
+        """Use the complete terminal, until a key ends it."""
         from rich.live import Live
         from rich.text import Text
 
         screen = console()
         with (
             _keys() as pressed,
-            Live(Text("looking …"), console=screen, screen=True, auto_refresh=False) as live,
+            Live(Text("reading …"), console=screen, screen=True, auto_refresh=False) as live,
         ):
             for scene in self._turns(pressed):
                 drawn = draw(scene, width=screen.width, height=screen.height)
                 live.update(drawn, refresh=True)
 
     def _scenes(self) -> Iterator[Scene]:
-        """What there is to show, each time that there is something new."""
+        """Yield a scene whenever there are new figures."""
         while True:
             if self._look():
                 yield self._scene()
@@ -117,36 +117,36 @@ class _Show:
             time.sleep(TURN_S)
 
     def _turns(self, pressed: Any) -> Iterator[Scene]:
-        """The same, until a key is pressed that quits; a lost server is shown too."""
+        """Yield scenes until a key quits; a lost server is shown, too."""
         trouble = ""
         while True:
-            if (self._look() or trouble != self._found.trouble) and self._pulses:
-                trouble = self._found.trouble
+            if (self._look() or trouble != self._watched.trouble) and self._pulses:
+                trouble = self._watched.trouble
                 yield self._scene()
             if pressed(TURN_S) in QUIT:
                 return
 
     def _look(self) -> bool:
-        """Whether there is something new to show; once means: with rates."""
-        found = self._found.news()
-        self._pulses += found
-        if not found or (self._once and len(self._pulses) < self._found.until_rates):
+        """Read new pulses; False without new pulses. With --once, rates are awaited."""
+        pulses = self._watched.news()
+        self._pulses += pulses
+        if not pulses or (self._once and len(self._pulses) < self._watched.until_rates):
             return False
         now_s = time.perf_counter()
         if now_s >= self._list_at_s:
-            self._queues = list(islice(self._found.ms.queues(), LISTED))
-            self._rooms = list(islice(self._found.ms.rooms(), LISTED))
+            self._queues = list(islice(self._watched.ms.queues(), LISTED))
+            self._rooms = list(islice(self._watched.ms.rooms(), LISTED))
             self._list_at_s = now_s + (time.perf_counter() - now_s) * LISTING_SHARE
         return True
 
     def _scene(self) -> Scene:
-        found, pulses = self._found, list(self._pulses)
-        return Scene(found.shown, pulses, self._queues, self._rooms, found.trouble)
+        watched, pulses = self._watched, list(self._pulses)
+        return Scene(watched.shown, pulses, self._queues, self._rooms, watched.trouble)
 
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """Keys as they are pressed, without Enter; a standard input that is no terminal has none."""
+    """Yield a function that waits for a key, without Enter; without a terminal no key comes."""
     if not sys.stdin.isatty():
 
         def wait(seconds: float) -> str:
@@ -169,9 +169,9 @@ def _keys() -> Iterator[Any]:
             try:
                 return os.read(sys.stdin.fileno(), 1).decode("latin-1") or END
             except OSError:
-                return END  # the terminal has gone
+                return END  # the terminal is gone
 
         yield pressed
     finally:
-        with suppress(termios.error):  # a terminal that has gone is not set back
+        with suppress(termios.error):  # a terminal that is gone cannot be reset
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

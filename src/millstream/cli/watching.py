@@ -1,4 +1,4 @@
-"""Watching a store: its pulse as time goes on, from the file itself or from a server's live view."""
+"""Watching a store: its pulses, from the file itself or from a server's live view."""
 
 from __future__ import annotations
 
@@ -29,47 +29,47 @@ from millstream.threads.read_only import ReadOnly
 
 LOOK_S = 1.0
 ANSWER_S = 20.0
-"""A server says something every ten seconds at least."""
+"""The timeout of the live view; a server sends a heartbeat every ten seconds."""
 
 AGAIN_S = 1.0
-"""How long to wait before a lost server is dialled again."""
+"""The pause before a lost server is contacted again."""
 
 WAITING_MAX = 600
-"""Figures that wait to be shown; a server sends five minutes of them first."""
+"""Most pulses that wait to be shown; a server sends five minutes of them first."""
 
 _LIVE = "/live"
 
 
 class Watching(Protocol):
-    """A store that is watched."""
+    """A watched store."""
 
     ms: Millstream
-    """For listings."""
+    """The open store, for listings."""
     shown: str
-    """Its place, for people."""
+    """The store's place, for people."""
     until_rates: int
-    """How many pulses there are when the first has rates: a server's first may have none."""
+    """After how many pulses the rates are known: a server's first pulse may have none."""
     trouble: str
-    """Why there is nothing new at present; empty if all is well."""
+    """Why there are no new pulses now; empty without a problem."""
 
     def news(self) -> list[Pulse]:
-        """What is new; nothing if it is too early. Raises what cannot pass."""
+        """Return new pulses; empty if it is too early. Raises permanent errors."""
 
 
 @contextmanager
 def watching(place: StorePlace) -> Iterator[Watching]:
-    """A store, to be watched while the block runs."""
+    """Watch a store while the block runs."""
     if place.is_server:
         with place.opened() as ms:
             address = parse_nodes(place.store, token=place.token(), ca=place.ca).current
-            found = WatchedServer(ms, address)
+            watched = WatchedServer(ms, address)
             try:
-                yield found
+                yield watched
             finally:
-                found.close()
+                watched.close()
         return
     if place.secret is not None or place.ca is not None:
-        raise typer.BadParameter("--token and --ca are for a server, and --store is a file")
+        raise typer.BadParameter("--token and --ca are for a server, but --store is a file")
     if not is_bucket(place.store):
         _check_there(place.store)
     store = open_file(place.store, mode="r", create=False)
@@ -88,7 +88,7 @@ def _check_there(path: str) -> None:
 
 
 class WatchedFile:
-    """A store's file, opened to be read; what other processes do to it is seen."""
+    """A store's file, opened for reading; changes by other processes are visible."""
 
     until_rates = 1
 
@@ -102,7 +102,7 @@ class WatchedFile:
         self._before: tuple[Totals, float] | None = None
 
     def news(self) -> list[Pulse]:
-        """The pulse, a second after the last one; the first look only counts."""
+        """Return a pulse, a second after the last one; the first call only counts."""
         now_s = self._seconds()
         if self._before is not None and now_s - self._before[1] < LOOK_S:
             return []
@@ -131,7 +131,7 @@ class WatchedFile:
 
 
 class WatchedServer:
-    """A server's live view, read by a thread that dials again when it is lost."""
+    """A server's live view, read by a thread that reconnects after a loss."""
 
     until_rates = 2
 
@@ -140,25 +140,25 @@ class WatchedServer:
         self.shown = address.shown
         self.trouble = ""
         self._address = address
-        self._told: queue.Queue[Pulse | MillstreamError] = queue.Queue(WAITING_MAX)
+        self._received: queue.Queue[Pulse | MillstreamError] = queue.Queue(WAITING_MAX)
         self._last_ms = 0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="millstream-top", daemon=True)
         self._thread.start()
 
     def news(self) -> list[Pulse]:
-        """What the server has told; raises its refusal."""
-        found: list[Pulse] = []
+        """Return the pulses that the server has sent; raise its refusal."""
+        pulses: list[Pulse] = []
         with suppress(queue.Empty):
             while True:
-                told = self._told.get_nowait()
-                if isinstance(told, MillstreamError):
-                    raise told
-                found.append(told)
-        return found
+                item = self._received.get_nowait()
+                if isinstance(item, MillstreamError):
+                    raise item
+                pulses.append(item)
+        return pulses
 
     def close(self) -> None:
-        """Listen no more; the thread ends with the program if the server is silent."""
+        """Stop reading; if the server is silent, the thread ends with the program."""
         self._closed.set()
 
     def _listen(self) -> None:
@@ -169,13 +169,13 @@ class WatchedServer:
                 self._tell(error)
                 return
             except (BrokenHttp, msgspec.MsgspecError) as error:
-                self.trouble = f"no word from {self.shown} ({error}); dialling again"
+                self.trouble = f"no answer from {self.shown} ({error}); connecting again"
             self._closed.wait(AGAIN_S)
 
-    def _tell(self, told: Pulse | MillstreamError) -> None:
-        if self._told.full():
-            self._told.get()  # it is not looked at: the oldest goes
-        self._told.put(told)
+    def _tell(self, item: Pulse | MillstreamError) -> None:
+        if self._received.full():
+            self._received.get()  # no reader: drop the oldest
+        self._received.put(item)
 
     def _hear(self) -> None:
         last = {"Last-Event-ID": str(self._last_ms)}
@@ -194,12 +194,12 @@ class WatchedServer:
 
 
 def _check(status: int) -> None:
-    """Refuse an answer that will not be better the next time."""
+    """Raise errors that a repeated request cannot mend."""
     if status == 401:
         raise Unauthenticated
     if status == 403:
-        raise Denied("to watch a whole store, a token needs store:read")
+        raise Denied("to watch a store, a token needs store:read")
     if status == 404:
-        raise CannotOpen("this server has no live view: is it an older one?", path=_LIVE)
+        raise CannotOpen("this server has no live view: its version may be older", path=_LIVE)
     if status != 200:
         raise BrokenHttp(f"status {status}", was_sent=True)

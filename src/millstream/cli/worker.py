@@ -1,7 +1,7 @@
-"""`millstream worker`: a command for every message of a queue.
+"""`millstream worker`: run a program for every message of a queue.
 
-The command gets the value on its standard input, and the rest in variables. What it exits with
-decides: 0 is done, 100 gives up on the message, everything else (75 is customary) tries it again.
+The program gets the value on its standard input, and the other fields in environment variables. The
+exit code decides: 0 is done, 100 fails the message, further codes (75 is customary) retry it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from millstream.remote.address import TOKEN_VARIABLE
 
 EXIT_REJECTED = 100
 REASON_BYTES = 4_096
-"""How much of the end of a command's standard error is looked at for its last line."""
+"""How many bytes at the end of standard error are searched for its last line."""
 _NOT_IN_NAMES = re.compile(r"[^A-Z0-9]")
 
 
@@ -41,21 +41,23 @@ def worker(
     ],
     place: StorePlace,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Commands at once.")
+        int,
+        typer.Option("--concurrency", "-c", metavar="N", min=1, help="Programs at the same time."),
     ] = 1,
     lease: Annotated[
-        float | None, duration("Renewed while a command runs.", default="the queue's")
+        float | None, duration("The lease, renewed while a program runs.", default="the queue's")
     ] = None,
     time_limit: Annotated[
-        float | None, duration("Kill a command after so long, and try again.")
+        float | None, duration("Kill a program after this long, and retry.")
     ] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="End once the queue is empty.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="End when the queue is empty.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Run a command for every message of a queue.
+    """Run a program for every message of a queue.
 
-    It gets the value on stdin, and the rest in MILLSTREAM_* variables. Exit 0: done. Exit 100: failed for good. Anything else: again later, the last line of its stderr
-    is the reason. SIGTERM or Ctrl-C: no new messages, running commands finish.
+    The program gets the value on stdin, and the other fields in MILLSTREAM_* variables. Exit code
+    0: done. Exit code 100: failed for good. Any other: retried later; the last line of stderr is
+    the reason. SIGTERM or Ctrl-C: no new messages, running programs finish.
     """
     arguments = _program(command)
     where = _variables_of_place(place)
@@ -79,7 +81,7 @@ def worker(
 
 
 def _variables_of_place(place: StorePlace) -> dict[str, str]:
-    """How a command finds the store that its message is from."""
+    """Return the variables by which a program finds the store of its message."""
     if not place.is_server:
         return {"MILLSTREAM_STORE": os.path.abspath(place.store)}
     token = place.token()
@@ -105,8 +107,8 @@ def _error_stream() -> int:
 
 
 def _complain(message: Message, error: BaseException) -> None:
-    what = safe(str(error) or type(error).__name__)
-    note(f"{message.claim_id}:{message.attempt}: {what}")
+    text = safe(str(error) or type(error).__name__)
+    note(f"{message.claim_id}:{message.attempt}: {text}")
 
 
 def _handler(
@@ -138,7 +140,10 @@ def _run(
     output: int | None,
     errors: IO[bytes],
 ) -> int | None:
-    """The exit code; None if it took too long. Ctrl-C does not reach it: it is let finish."""
+    """Run the program; return its exit code, or None if it took too long.
+
+    Ctrl-C does not reach the program, so that it can finish.
+    """
     with subprocess.Popen(
         arguments,
         stdin=subprocess.PIPE,
@@ -159,9 +164,9 @@ def _run(
 
 
 def variables_of(message: Message) -> dict[str, str]:
-    """What a command learns of its message besides the value; what holds a NUL is left out."""
+    """Return the fields of a message as variables; fields with a NUL are left out."""
     key = b"" if message.key is None else message.key
-    found = {
+    fields = {
         "QUEUE": message.queue,
         "CLAIM": f"{message.claim_id}:{message.attempt}",
         "CLAIM_ID": str(message.claim_id),
@@ -173,18 +178,18 @@ def variables_of(message: Message) -> dict[str, str]:
         "HEADERS": msgspec.json.encode(message.headers.shown()).decode(),
     }
     if message.value is None:
-        found["NULL"] = "true"
+        fields["NULL"] = "true"
     for name, value in message.headers.items():
         if isinstance(value, bytes):
             text = os.fsdecode(value)
         else:
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        found["HEADER_" + _NOT_IN_NAMES.sub("_", name.upper())] = text
-    return {f"MILLSTREAM_{name}": text for name, text in found.items() if "\0" not in text}
+        fields["HEADER_" + _NOT_IN_NAMES.sub("_", name.upper())] = text
+    return {f"MILLSTREAM_{name}": text for name, text in fields.items() if "\0" not in text}
 
 
 def _last_line(errors: IO[bytes]) -> str:
-    """The last line of what a command said of its troubles; all of it goes to our own stderr."""
+    """Return the last line of a program's standard error, which is also copied to our own."""
     errors.seek(0)
     shutil.copyfileobj(errors, sys.stderr.buffer)
     sys.stderr.flush()

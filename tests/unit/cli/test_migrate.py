@@ -39,4 +39,4 @@ def test_a_damaged_store_is_refused_and_left_alone(cli: Cli, store: None) -> Non
 def test_what_is_no_store_in_a_file_is_refused(cli: Cli) -> None:
     assert "there is no store" in cli.error("migrate", "b.db", code=2)
     assert "is for files" in cli.error("migrate", f"file://{cli.directory}/bucket")
-    assert "not over a server" in cli.error("migrate", "http://localhost:1", code=2)
+    assert "not a server" in cli.error("migrate", "http://localhost:1", code=2)

@@ -40,9 +40,9 @@ def test_records_are_spread_by_their_keys_and_read_as_one(cli: Any) -> None:
     assert len(cli("read", one, "--from", "1").splitlines()) >= 3
     for wrong in (("--from", "3"), ("--to", "3")):
         cli("read", "orders", *wrong, code=2)
-        assert "is for one of them" in cli.stderr
+        assert "is for a single partition" in cli.stderr
     cli("append", "orders", "x", "--expect-end", "0", code=2)
-    assert "are for one of" in cli.stderr
+    assert "are for a single" in cli.stderr
 
 
 def test_it_is_listed_as_one_log(cli: Any) -> None:

@@ -133,7 +133,7 @@ def test_what_deletes_needs_yes_without_a_terminal(cli: Any, arguments: list[str
         ms.create_queue("jobs").put("work")
     cli("token", "create", "ci", "--allow", "log:read")
     told = cli.error(*arguments, code=2)
-    assert told.endswith("Say --yes")
+    assert told.endswith("Use --yes")
     assert "there is no terminal to ask on" in told
     assert cli.json("log", "info", "a")["records"] == 2
     assert cli.json("queue", "info", "jobs")["unrouted"] == 1

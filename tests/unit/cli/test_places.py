@@ -88,7 +88,7 @@ def test_what_needs_a_file_says_so(cli: Any, command: list[str]) -> None:
     address = "http://127.0.0.1:9"
     words = [word.replace("URL", address) for word in command]
     told = cli.error(*words, *([] if "URL" in command else ["--store", address]), code=2)
-    assert f"`millstream {command[0]}` works on the file of a store, not over a server" in told
+    assert f"`millstream {command[0]}` needs the file of a store, not a server" in told
 
 
 def test_a_token_comes_by_option_file_or_variable(

@@ -86,7 +86,7 @@ def test_a_file_of_settings_and_a_variable_reach_shared_options(
         (["--group-rate", "1"], "means nothing without --group-by"),
         (["--group-in-flight", "1"], "means nothing without --group-by"),
         (["--dedup-window", "1m"], "means nothing without --dedup-by"),
-        (["--dedup-by", "id", "--dedup-window", "long"], "a duration is like"),
+        (["--dedup-by", "id", "--dedup-window", "long"], "a duration must look like"),
         (["--max-in-flight", "-1"], "range"),
         (["--max-in-flight", "1.5"], "--max-in-flight"),
         (["--rate", "fast"], "--rate"),

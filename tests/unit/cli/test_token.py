@@ -12,7 +12,7 @@ def test_a_token_is_printed_once(cli: Any) -> None:
     text = cli("token", "create", "ci", "--allow", "log:write:orders*", "--allow", "store:read")
     assert text.startswith("ms_")
     assert len(text.splitlines()) == 1  # so that a script can take it
-    assert "only this once" in cli.stderr
+    assert "shown only now" in cli.stderr
     secret = text.strip().split("_", 2)[2]
     listed = cli("token", "list")
     assert secret not in listed

@@ -216,6 +216,6 @@ def test_the_command_promotes_a_standby(two: Two) -> None:
     runner = CliRunner()
     refused = runner.invoke(app, ["promote", primary])
     assert refused.exit_code == 1
-    assert "is no standby" in refused.output
+    assert "is not a standby" in refused.output
     done = runner.invoke(app, ["promote", standby])
     assert (done.exit_code, done.output.strip()) == (0, "b is the primary now, in epoch 2")
