@@ -33,6 +33,7 @@ from millstream.server.core import Core
 from millstream.server.rooms.entry import EntryRequest
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener
+from millstream.server.rooms.pushing import PushedText
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
 
@@ -133,9 +134,8 @@ class Heard(RoomListener):
         self.parts = b""
         """Of a long frame, what has come so far."""
 
-    def write(self, frame: bytes) -> None:
-        head = 2 if frame[1] < 126 else 4 if frame[1] == 126 else 10
-        self.tell(frame[head:])
+    def push(self, text: PushedText) -> None:
+        self.tell(text.text)
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
         if self.words is not None:

@@ -35,6 +35,7 @@ from millstream.server.core import Core
 from millstream.server.rooms.entry import EntryRequest
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener
+from millstream.server.rooms.pushing import PushedText
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
 
@@ -79,7 +80,7 @@ class Heard(RoomListener):
     def begin(self, told: asyncio.Event) -> None:
         self.told = told
 
-    def write(self, frame: bytes) -> None:
+    def push(self, text: PushedText) -> None:
         self.told.set()
 
     def tell(self, text: bytes, offset: int | None = None) -> None:

@@ -14,6 +14,7 @@ from millstream.server.rooms.entry import parse_query
 from millstream.server.rooms.frames import DATA, END_OF_EVENT, in_stream
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener
+from millstream.server.rooms.pushing import PushedText
 
 SILENCE_S = 10.0
 """The interval of silence after which the client gets a heartbeat."""
@@ -36,10 +37,9 @@ class EventListener(RoomListener):
         self._events: list[bytes] = []
         self._bytes = 0
 
-    def write(self, frame: bytes) -> None:
-        """Take an encoded WebSocket frame: its text, without the frame's head."""
-        head = 2 if frame[1] < 126 else 4 if frame[1] == 126 else 10
-        self.tell(frame[head:], self.position)
+    def push(self, text: PushedText) -> None:
+        """Add an event with messages; its id is this listener's position."""
+        self.tell(text.text, self.position)
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
         """Add an event, after the long event that is being written."""

@@ -44,7 +44,7 @@ from millstream.server.rooms.frames import (
     sent_frame,
 )
 from millstream.server.rooms.outbox import RoomOutbox
-from millstream.server.rooms.pushing import PushedMessages, pushed
+from millstream.server.rooms.pushing import PushedMessages, PushedText, pushed
 
 PIECE_BYTES = 64 * 1024
 """About how many bytes of an outbox are written at once."""
@@ -178,8 +178,8 @@ class RoomListener:
 
     # Implemented by the subclasses.
 
-    def write(self, frame: bytes) -> None:
-        """Write an encoded WebSocket frame that holds messages only."""
+    def push(self, text: PushedText) -> None:
+        """Write a text with messages, which many listeners get."""
         raise AssertionError("a subclass implements this")
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
@@ -221,10 +221,10 @@ class RoomListener:
             self._confirm_own(messages.origins[self.client])
         if self.is_ready and self.outbox is None:
             if self.types is None and self.client not in messages.origins:
-                if messages.whole:
-                    self.write(messages.whole)
-            elif frame := messages.frame(self.types, self.client):
-                self.write(frame)
+                if messages.all_text is not None:
+                    self.push(messages.all_text)
+            elif (text := messages.text(self.types, self.client)) is not None:
+                self.push(text)
             self.room.context.pushed += len(messages.messages)
             return
         self._let_wait(delivery)

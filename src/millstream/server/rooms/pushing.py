@@ -1,7 +1,8 @@
-"""Pushed messages: each message of a delivery is encoded once, each frame once per set of messages.
+"""Pushed messages: each message of a delivery is encoded once, each text once per set of messages.
 
 Most listeners get all messages of a delivery, as the same bytes. A listener that sent some of the
-messages, or listens to some types only, gets a frame without the others.
+messages, or listens to some types only, gets a text without the others. Each kind of listener frames
+the text: a WebSocket frame is made once for all sockets, a server-sent event also gets an id.
 """
 
 from __future__ import annotations
@@ -26,10 +27,27 @@ Relays = Callable[[Record], bool]
 """Whether the listeners of this process get a record."""
 
 
-class PushedMessages:
-    """The messages of one delivery, and the frames made of them."""
+class PushedText:
+    """A text for many listeners, with its WebSocket frame, which is made once when first needed."""
 
-    __slots__ = ("_frames", "_senders", "messages", "origins", "stop", "whole")
+    __slots__ = ("_frame", "text")
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self._frame = b""
+
+    @property
+    def frame(self) -> bytes:
+        """The text as one unmasked WebSocket frame."""
+        if not self._frame:
+            self._frame = on_socket(self.text)
+        return self._frame
+
+
+class PushedMessages:
+    """The messages of one delivery, and the texts made of them."""
+
+    __slots__ = ("_senders", "_texts", "all_text", "messages", "origins", "stop")
 
     def __init__(self, delivery: Delivery, relays: Relays | None = None) -> None:
         records = delivery.records
@@ -46,21 +64,22 @@ class PushedMessages:
                 numbers = self.origins.setdefault(origin, {})
                 if (number := number_of(record)) is not None:
                     numbers.setdefault(number, record.offset)
-        self.whole = on_socket(messages_frame(self.messages, self.stop)) if records else b""
-        """The frame with all messages; empty without messages."""
-        self._frames: dict[tuple[Collection[str] | None, str], bytes] = {}
+        self.all_text = self._text(self.messages)
+        """The text with all messages; None without messages."""
+        self._texts: dict[tuple[Collection[str] | None, str], PushedText | None] = {}
 
-    def frame(self, types: frozenset[str] | None, client: str) -> bytes:
-        """Return the frame for a client that listens to `types`; empty if no message is left."""
+    def _text(self, messages: list[Shown]) -> PushedText | None:
+        return PushedText(messages_frame(messages, self.stop)) if messages else None
+
+    def text(self, types: frozenset[str] | None, client: str) -> PushedText | None:
+        """Return the text for a client that listens to `types`; None without messages."""
         sender = client if client in self.origins else ""
         if types is None and not sender:
-            return self.whole
-        frame = self._frames.get((types, sender))
-        if frame is None:
-            messages = self.some(types, sender)
-            frame = on_socket(messages_frame(messages, self.stop)) if messages else b""
-            self._frames[types, sender] = frame
-        return frame
+            return self.all_text
+        key = types, sender
+        if key not in self._texts:
+            self._texts[key] = self._text(self.some(types, sender))
+        return self._texts[key]
 
     def some(self, types: frozenset[str] | None, client: str) -> list[Shown]:
         """Return the messages for a client: of its types, and without its own messages.

@@ -9,6 +9,7 @@ from starlette.types import Message, Send
 from millstream.server.listen.websocket import SocketConnection
 from millstream.server.rooms.frames import fragment, on_socket
 from millstream.server.rooms.listener import RoomListener
+from millstream.server.rooms.pushing import PushedText
 
 REASON_BYTES_MAX = 123
 """Largest reason of a close frame, by RFC 6455."""
@@ -20,14 +21,13 @@ CLOSE_S = 1.0
 class SocketListener(RoomListener):
     """A listener over a WebSocket."""
 
-    __slots__ = ("_closing", "_send", "_socket", "flowing", "write")
+    __slots__ = ("_closing", "_send", "_socket", "flowing")
 
     def begin(self, socket: SocketConnection, send: Send) -> None:
         """Use an accepted connection."""
         self._socket = socket
         self._send = send
         self._closing: asyncio.Task[None] | None = None
-        self.write = socket.write  # type: ignore[method-assign, assignment]
         socket.on_flow = self._flow
         self.is_ready = socket.writable.is_set()
         self.flowing = asyncio.Event()
@@ -35,6 +35,10 @@ class SocketListener(RoomListener):
         (back-pressure)."""
         if self.is_ready:
             self.flowing.set()
+
+    def push(self, text: PushedText) -> None:
+        """Write a text with messages; all sockets share its frame."""
+        self._socket.write(text.frame)
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
         """Write a frame, after the long frame that is being written."""
