@@ -269,7 +269,7 @@ def test_a_finding_says_what_to_do(browser: Any, tmp_path: Any) -> None:
         go(page, server, "health")
         check = page.locator("li.check.warn")
         check.wait_for()
-        assert "'slow' has a message that waits for" in check.inner_text()
+        assert "'slow' has a message that has waited for" in check.inner_text()
         assert "What to do. Start more workers" in check.inner_text()
         page.wait_for_selector("header .badge.warn:has-text('warning')")
         names = cells(page, "li.check h3")

@@ -90,9 +90,9 @@ def test_the_store_of_a_named_file_lies_beside_it(cli: Any) -> None:
         ('sotre = "x"', "sotre"),
         ("[append]\nbacth = 1", "bacth"),
         ("[log.nothing]\nx = 1", "log.nothing"),
-        ("store = 1", "store is a text"),
+        ("store = 1", "store must be text"),
         ("store = ", "millstream.toml"),
-        ("rooms = 1", "rooms is a section"),
+        ("rooms = 1", "rooms must be a section"),
         ("[rooms]\nsweeep = 1", "[rooms] has no option 'sweeep'"),
     ],
 )

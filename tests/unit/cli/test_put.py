@@ -60,8 +60,8 @@ def test_a_repeat_is_dropped_and_counted(jobs: Any) -> None:
 
 
 def test_an_id_is_for_one_message_only(jobs: Any) -> None:
-    assert "one message" in jobs.error("put", "jobs", "a", "b", "--dedup", "x")
-    assert "one message" in jobs.error("put", "jobs", "--dedup", "x", input=b"a\nb\n")
+    assert "single message" in jobs.error("put", "jobs", "a", "b", "--dedup", "x")
+    assert "single message" in jobs.error("put", "jobs", "--dedup", "x", input=b"a\nb\n")
     assert counts(jobs, "jobs") == (0, 0)
     assert jobs("put", "jobs", "--dedup", "x", input=b"a\n") == "1 message put\n"
 

@@ -93,7 +93,7 @@ def test_a_missing_log_and_a_missing_store_are_told_apart(cli: Any) -> None:
 
 def test_a_truncated_offset_says_where_the_log_begins(cli: Any) -> None:
     cli("log", "truncate", "numbers", "--before", "10", "--yes")
-    assert "begin at 10" in cli.error("read", "numbers", "--from", "3")
+    assert "start at 10" in cli.error("read", "numbers", "--from", "3")
 
 
 @pytest.mark.parametrize(
@@ -127,5 +127,5 @@ def test_a_cursor_that_retention_overtook_says_so(cli: Any) -> None:
     assert cli.json("log", "cursors", "numbers")[0]["lost"] == [[2, 5]]
     out = cli("read", "numbers", "--values", "--cursor", "c", "--ack", "--limit", "1")
     assert len(out.split()) == 1
-    assert "had forgotten offsets 2 to 4 before cursor c" in cli.stderr
+    assert "had deleted offsets 2 to 4 before cursor c" in cli.stderr
     assert cli.json("log", "cursors", "numbers")[0]["lost"] == []

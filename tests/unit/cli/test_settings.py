@@ -124,7 +124,7 @@ def test_what_makes_no_sense_is_one_clear_line(cli: Any, arguments: list[str], t
     ("chosen", "name", "shown"),
     [
         ({}, "priorities", "-"),
-        ({"priority_by": "p"}, "priorities", "by header p, a level is worth 1m of waiting"),
+        ({"priority_by": "p"}, "priorities", "by header p, a level counts as 1m of waiting"),
         ({}, "groups", "-"),
         ({"group_by": "_key"}, "groups", "by key, one of each at a time, in order"),
         ({"group_by": "t", "group_in_flight": 0}, "groups", "by header t, shared fairly"),
