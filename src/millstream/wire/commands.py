@@ -6,8 +6,8 @@ A frame is a MessagePack array of requests, or of answers, so that many small on
     answer    [id, 0, result]      the command was carried out
               [id, 1, error]       an error is [name, message, data]
 
-Ids are the asker's own; answers may come in any order. Records to be appended travel as they are
-stored, as whole blocks: the server checks them without taking them apart.
+The client chooses the ids; answers may come in any order. Records to append travel as stored
+blocks: the server checks the blocks without taking them apart.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ VERSION = 1
 OFFERED: tuple[type[Command[Any]], ...] = tuple(
     kind for kind in COMMANDS if kind.traits.needs != "internal"
 )
-"""What a client may ask a server for."""
+"""The commands that a client may send to a server."""
 
 STEPS: tuple[type[Command[Any]], ...] = tuple(kind for kind in OFFERED if kind.traits.is_step)
-"""What may be a step of a transaction as well."""
+"""The commands that may be steps of a transaction."""
 
 
 class _Transact(Struct, frozen=True, tag="Transact"):
@@ -54,16 +54,16 @@ _SENT: tuple[type[Any], ...] = (
 
 
 class Hello(Struct, frozen=True):
-    """The first frame that a server sends: what it is, and what may be in flight at once."""
+    """The first frame of a server: its identity, and its limits."""
 
     version: int
     instance: str
     limits: Limits
     requests_max: int
-    """Requests without an answer; the next one waits until there is one less."""
+    """Requests without an answer; further requests wait."""
     frame_bytes_max: int
     leader: str = ""
-    """The address of the cluster's leading node, if another node answers this."""
+    """The address of the cluster's leading node, if another node sends this."""
 
 
 class _Failure(Struct, frozen=True, array_like=True):
@@ -90,9 +90,10 @@ _hello = msgspec.msgpack.Decoder(Hello)
 
 
 def encode_command(command: Command[Any]) -> Raw:
-    """A command's part of a frame, for `encode_requests`.
+    """Encode a command for `encode_requests`.
 
-    What a server would not take is refused here: its refusal would concern the whole frame.
+    Commands that a server would refuse are refused here: the server's refusal would concern the
+    whole frame.
     """
     _check_offered(command)
     try:
@@ -106,12 +107,12 @@ def encode_command(command: Command[Any]) -> Raw:
 
 
 def encode_internal(command: Command[Any]) -> Raw:
-    """A command's part of a frame between nodes: also one that no client may ask for."""
+    """Encode a command for a frame between nodes, including commands that clients may not send."""
     return Raw(_encode(command))
 
 
 def encode_requests(requests: Sequence[tuple[int, Raw]]) -> bytes:
-    """A frame of requests, each by its number."""
+    """Encode a frame of numbered requests."""
     return _encode(requests)
 
 
@@ -127,50 +128,50 @@ def _check_offered(command: Command[Any]) -> None:
 
 
 def decode_requests(data: bytes) -> list[tuple[int, Command[Any]]]:
-    """The requests of a frame; anything else is refused."""
+    """Decode a frame of requests. Raises `InvalidInput` for other bytes."""
     return _decode_with(_requests, data)
 
 
 def decode_internal(data: bytes) -> list[tuple[int, Command[Any]]]:
-    """The requests of a frame that another node has sent."""
+    """Decode a frame of requests from another node."""
     return _decode_with(_internal_decoder(), data)
 
 
 def _decode_with(
     decoder: msgspec.msgpack.Decoder[Any], data: bytes
 ) -> list[tuple[int, Command[Any]]]:
-    found: list[tuple[int, Any]]
+    requests: list[tuple[int, Any]]
     try:
-        found = decoder.decode(data)
+        requests = decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidInput(f"not a frame of requests: {error}") from error
-    for at, (number, asked) in enumerate(found):
-        if type(asked) is _Transact:
-            found[at] = number, base.Transact(asked.steps)
-    return found
+    for at, (number, command) in enumerate(requests):
+        if type(command) is _Transact:
+            requests[at] = number, base.Transact(command.steps)
+    return requests
 
 
 @cache
 def _internal_decoder() -> msgspec.msgpack.Decoder[Any]:
-    own = [kind for kind in COMMANDS if kind.traits.needs == "internal"]
-    kinds = (*_SENT, *(kind for kind in own if kind not in (base.Sql, base.QuerySql)))
+    internal = [kind for kind in COMMANDS if kind.traits.needs == "internal"]
+    kinds = (*_SENT, *(kind for kind in internal if kind not in (base.Sql, base.QuerySql)))
     return msgspec.msgpack.Decoder(list[tuple[int, Union[kinds]]])  # type: ignore[valid-type]  # noqa: UP007
 
 
 def encode_answers(answers: list[tuple[int, Any]]) -> bytes:
-    """A frame of answers: results, or errors."""
+    """Encode a frame of answers: results, or errors."""
     return _encode(
         [
-            (number, 1, _Failure(type(found).__name__, *told_elsewhere(found)))
-            if isinstance(found, MillstreamError)
-            else (number, 0, found)
-            for number, found in answers
+            (number, 1, _Failure(type(outcome).__name__, *told_elsewhere(outcome)))
+            if isinstance(outcome, MillstreamError)
+            else (number, 0, outcome)
+            for number, outcome in answers
         ]
     )
 
 
 def decode_answers(data: bytes) -> list[tuple[int, Raw | MillstreamError]]:
-    """The answers of a frame; results are decoded by `decode_result`, which knows their type."""
+    """Decode a frame of answers; `decode_result` decodes the results by their types."""
     try:
         return [
             (number, _error(bytes(raw)) if failed else raw)
@@ -181,23 +182,23 @@ def decode_answers(data: bytes) -> list[tuple[int, Raw | MillstreamError]]:
 
 
 def decode_result(command: Command[T], raw: Raw) -> T:
-    """The answer to a command, with the type that the command says."""
-    found: T = _result_decoder(type(command)).decode(raw)
-    return found
+    """Decode the answer to a command as its result type."""
+    result: T = _result_decoder(type(command)).decode(raw)
+    return result
 
 
 def decode_placed(raw: Raw) -> tuple[Raw, int]:
-    """An answer between nodes: the result, and the entry of the shared log at which it is seen."""
+    """Decode an answer between nodes: the result, and the entry of the shared log that contains it."""
     return _placed.decode(raw)
 
 
 def encode_hello(hello: Hello) -> bytes:
-    """The first frame of a server."""
+    """Encode the first frame of a server."""
     return _encode(hello)
 
 
 def decode_hello(data: bytes) -> Hello:
-    """The first frame of a server; one of another version is refused."""
+    """Decode the first frame of a server. Raises `InvalidInput` for another version."""
     try:
         hello = _hello.decode(data)
     except msgspec.MsgspecError as error:
@@ -212,19 +213,19 @@ def _error(data: bytes) -> MillstreamError:
     kind = getattr(errors, failure.name, MillstreamError)
     if not (isinstance(kind, type) and issubclass(kind, MillstreamError)):
         kind = MillstreamError
-    return kind(failure.message, **{key: _unlisted(found) for key, found in failure.data.items()})
+    return kind(failure.message, **{key: _unlisted(field) for key, field in failure.data.items()})
 
 
 def _unlisted(value: Any) -> Any:
-    """Lists of lists as lists of tuples: runs and ranges, which the wire knows no better."""
+    """Turn lists of lists into lists of tuples: runs and ranges lose that type on the wire."""
     if isinstance(value, list):
-        return [tuple(one) if isinstance(one, list) else one for one in value]
+        return [tuple(item) if isinstance(item, list) else item for item in value]
     return value
 
 
 @cache
 def _result_decoder(kind: type[Command[Any]]) -> msgspec.msgpack.Decoder[Any]:
-    """By the type in `Read[...]` and the like, which the command's class was made from."""
+    """Return the decoder for the type in `Read[...]` and the like, from which the class was made."""
     (parent,) = kind.__orig_bases__  # type: ignore[attr-defined]
     (answer,) = get_args(parent)
     return msgspec.msgpack.Decoder(answer)

@@ -7,9 +7,9 @@
     2 ping    is answered by a pong with the same bytes, at most 125
     3 pong
 
-A WebSocket carries the same frames with more work: each is masked, and its parser is a machine of
-many states. So clients of our own ask for this, and for a WebSocket if something in between does not
-let it through.
+A WebSocket carries the same frames with more work: each frame is masked, and the parser has many
+states. So Millstream's clients ask for these frames first, and for a WebSocket only if a proxy does
+not let them through.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from __future__ import annotations
 from struct import Struct
 
 UPGRADE = "millstream"
-"""The name of the protocol, in a request for an upgrade."""
+"""The name of the protocol in an upgrade request."""
 
 DATA, CLOSE, PING, PONG = range(4)
 
 CONTROL_BYTES_MAX = 125
-"""Of the bytes of a frame that is not data."""
+"""The limit of a control frame's bytes."""
 
 COPIED_BYTES_MAX = 16 * 1024
 
@@ -31,7 +31,7 @@ _CODE = Struct("<H")
 
 
 class BadFrame(Exception):
-    """Bytes that are no frame, or a frame that is too large: the connection cannot go on."""
+    """Bytes that are no frame, or a frame that is too large: the connection cannot continue."""
 
     def __init__(self, reason: str, *, is_too_large: bool = False) -> None:
         super().__init__(reason)
@@ -40,32 +40,32 @@ class BadFrame(Exception):
 
 
 def frame(data: bytes, kind: int = DATA) -> bytes:
-    """A frame, as it is sent."""
+    """Encode a frame."""
     return HEAD.pack(kind, len(data)) + data
 
 
 def pieces(data: bytes) -> tuple[bytes, ...]:
-    """A frame of data as it is sent, in pieces: a large one is not copied."""
+    """Encode a data frame in pieces, so that a large frame is not copied."""
     if len(data) <= COPIED_BYTES_MAX:
         return (HEAD.pack(DATA, len(data)) + data,)
     return HEAD.pack(DATA, len(data)), data
 
 
 def close_frame(code: int, reason: str) -> bytes:
-    """The last frame, which says why."""
+    """Encode a close frame with its reason."""
     cut = reason.encode()[: CONTROL_BYTES_MAX - _CODE.size].decode(errors="ignore")
     return frame(_CODE.pack(code) + cut.encode(), CLOSE)
 
 
 def read_close(data: bytes) -> tuple[int, str]:
-    """The code and the reason of a close frame."""
+    """Decode the code and the reason of a close frame."""
     if len(data) < _CODE.size:
         return 1005, ""
     return _CODE.unpack_from(data)[0], data[_CODE.size :].decode(errors="replace")
 
 
 class Unframer:
-    """Takes frames out of the bytes of a connection, however these are cut into pieces."""
+    """Decodes frames from received bytes, in pieces of any size."""
 
     __slots__ = ("_buffer", "_bytes_max", "_needed")
 
@@ -73,26 +73,26 @@ class Unframer:
         self._bytes_max = bytes_max
         self._buffer = bytearray()
         self._needed = HEAD.size
-        """With so many bytes in the buffer there is something to do."""
+        """Bytes that the buffer needs before decoding can go on."""
 
     @property
     def is_between(self) -> bool:
-        """Whether no frame has begun that is not whole."""
+        """Whether the buffer holds no incomplete frame."""
         return not self._buffer
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """The frames that are whole by now, each with its kind; `BadFrame` if it is none."""
+        """Return the complete frames, each with its kind. Raises `BadFrame`."""
         if not self._buffer and len(data) >= HEAD.size:
             kind, length = HEAD.unpack_from(data)
             if kind != DATA or length > self._bytes_max:
                 self._check(kind, length)
-            if len(data) == HEAD.size + length:  # as most pieces are
+            if len(data) == HEAD.size + length:  # the common case: a piece is exactly a frame
                 return [(kind, data[HEAD.size :])]
         self._buffer += data
         return self._take() if len(self._buffer) >= self._needed else []
 
     def _take(self) -> list[tuple[int, bytes]]:
-        found: list[tuple[int, bytes]] = []
+        frames: list[tuple[int, bytes]] = []
         buffer, at = self._buffer, 0
         self._needed = HEAD.size
         while len(buffer) - at >= HEAD.size:
@@ -102,10 +102,10 @@ class Unframer:
             if end > len(buffer):
                 self._needed = end - at
                 break
-            found.append((kind, bytes(memoryview(buffer)[at + HEAD.size : end])))
+            frames.append((kind, bytes(memoryview(buffer)[at + HEAD.size : end])))
             at = end
         del buffer[:at]
-        return found
+        return frames
 
     def _check(self, kind: int, length: int) -> None:
         if kind > PONG:

@@ -1,7 +1,7 @@
-"""Crews: they run handlers, on threads or as tasks of an event loop, and tell how each ended.
+"""Crews run handlers, on threads or as tasks of an event loop, and report how each ended.
 
-They decide nothing: what becomes of a message after its handler is the shift's business. Every
-message that is begun is reported once.
+They decide nothing: the shift decides what happens to a message after its handler. Every begun
+message is reported once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millstream.worker.options import WorkerOptions
 from millstream.worker.shift import TimeLimitExceeded
 
 CLOSE_S = 5.0
-"""How long a loop may take to end; a coroutine that resists is left behind."""
+"""How long a loop may take to end; a coroutine that ignores its cancellation is left behind."""
 
 Report = Callable[[Handled], None]
 Commit = Callable[[Transact], list[Any]]
@@ -32,7 +32,7 @@ AsyncCommit = Callable[[Transact], Awaitable[list[Any]]]
 
 
 class ThreadCrew:
-    """Runs a plain function on so many threads; none of them keeps the process alive."""
+    """Runs a plain function on several threads, which do not keep the process alive."""
 
     def __init__(
         self, options: WorkerOptions, limits: Limits, *, commit: Commit, report: Report
@@ -51,18 +51,19 @@ class ThreadCrew:
             self._add_thread()
 
     def begin(self, message: Message) -> None:
-        """Run the handler on the next thread that is free."""
+        """Run the handler on the next free thread."""
         self._waiting.put(message)
 
     def abandon(self, message: Message) -> None:
-        """A thread cannot be stopped: another takes its place, and it ends with its handler."""
+        """Replace a thread that cannot be stopped: a new thread takes over, and the old one ends
+        with its handler."""
         with self._lock:
             self._abandoned.add(claim_of(message))
             self._size += 1
         self._add_thread()
 
     def close(self) -> None:
-        """Let the threads end when they are free; what they have not committed is dropped."""
+        """Let the threads end when they are free; uncommitted results are dropped."""
         self._is_closed = True
         for _ in range(self._size):
             self._waiting.put(None)
@@ -88,15 +89,15 @@ class ThreadCrew:
             _refuse_coroutine(self._handler(message, tx))
             with self._lock:
                 if self._is_closed or claim_of(message) in self._abandoned:
-                    return Handled(message)  # dropped, with what it has gathered
+                    return Handled(message)  # dropped, with its steps
             tx.committed(self._commit(tx.closing(message)))
             return Handled(message, committed=True)
-        except BaseException as error:  # of the handler, whatever it is: the shift decides
+        except BaseException as error:  # any error of the handler: the shift decides
             return Handled(message, error)
 
 
 class Tasks:
-    """Runs a coroutine function as tasks of the event loop in which it is called."""
+    """Runs a coroutine function as tasks of the calling event loop."""
 
     def __init__(
         self, options: WorkerOptions, limits: Limits, *, commit: AsyncCommit, report: Report
@@ -116,13 +117,13 @@ class Tasks:
         task.add_done_callback(partial(self._ended, message))
 
     def abandon(self, message: Message) -> None:
-        """Cancel the task; it reports that itself."""
+        """Cancel the task, which reports its own end."""
         task = self._tasks.get(claim_of(message))
         if task is not None:
             task.cancel()
 
     def close(self) -> None:
-        """Cancel what still runs."""
+        """Cancel running tasks."""
         for task in self._tasks.values():
             task.cancel()
 
@@ -132,7 +133,7 @@ class Tasks:
 
     def _ended(self, message: Message, task: asyncio.Task[Handled]) -> None:
         del self._tasks[claim_of(message)]
-        if task.cancelled():  # before it had begun
+        if task.cancelled():  # cancelled before it had begun
             self._report(Handled(message, asyncio.CancelledError()))
         else:
             self._report(task.result())
@@ -140,7 +141,7 @@ class Tasks:
     async def _work(self, message: Message) -> Handled:
         try:
             return await self._handle(message)
-        except BaseException as error:  # of the handler, whatever it is: the shift decides
+        except BaseException as error:  # any error of the handler: the shift decides
             return Handled(message, error)
 
     async def _handle(self, message: Message) -> Handled:
@@ -160,7 +161,7 @@ class Tasks:
 
 
 class LoopCrew:
-    """Runs a coroutine function as tasks of an event loop that has a thread of its own."""
+    """Runs a coroutine function as tasks of an event loop on a separate thread."""
 
     def __init__(
         self, options: WorkerOptions, limits: Limits, *, commit: Commit, report: Report
@@ -181,7 +182,7 @@ class LoopCrew:
         self._loop.call_soon_threadsafe(self._tasks.abandon, message)
 
     def close(self) -> None:
-        """Cancel what still runs, and end the loop."""
+        """Cancel running tasks, and end the loop."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_S)
 
@@ -200,11 +201,11 @@ class LoopCrew:
 
 
 Crew = ThreadCrew | Tasks | LoopCrew
-"""What runs handlers. `begin` does not block; `close` does not wait for them."""
+"""Runs handlers. `begin` does not block; `close` does not wait for handlers."""
 
 
 def _refuse_coroutine(answer: Any) -> None:
-    """A plain function that only makes a coroutine has done nothing: that is not a success."""
+    """Refuse the coroutine that a plain function returned: nothing was executed."""
     if inspect.iscoroutine(answer):
         answer.close()
         raise TypeError("the handler returned a coroutine: make the handler itself `async def`")

@@ -1,4 +1,5 @@
-"""What a shift asks of its shell, as values. A shell carries one out and tells the shift."""
+"""The effects that a shift asks of its shell, as values. The shell executes an effect and reports
+back."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from millstream.queue.model.message import Message
 
 
 class Handled(Struct, frozen=True):
-    """How a handler ended; `committed` if its transaction has acknowledged the message already."""
+    """The end of a handler; `committed` if its transaction has acknowledged the message already."""
 
     message: Message
     error: BaseException | None = None
@@ -18,7 +19,8 @@ class Handled(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """Claim up to `n` messages and acknowledge others, in one commit: then `claimed`, or `failed`."""
+    """Claim up to `n` messages and acknowledge others, in one commit; answered by `claimed` or
+    `failed`."""
 
     n: int
     wait_s: float | None
@@ -26,51 +28,51 @@ class Claim(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """End attempts whose leases still hold, in one commit: then `finished`, or `failed`."""
+    """End attempts whose leases still hold, in one commit; answered by `finished` or `failed`."""
 
     messages: Sequence[Message]
     how: str
     """`ack`, `nack` or `fail`."""
     reason: str = ""
     delay_s: float | None = None
-    """Until the next attempt; None for the queue's backoff."""
+    """The delay before the next attempt; None for the queue's backoff."""
     is_return: bool = False
-    """Whether the messages were not begun: giving them back counts for nothing."""
+    """Whether the messages were not begun: returning them does not count as a failure."""
 
 
 class Look(Struct, frozen=True):
-    """Ask whether the queue is empty: then `looked`, or `failed`."""
+    """Ask whether the queue is empty; answered by `looked` or `failed`."""
 
 
 class Begin(Struct, frozen=True):
-    """Run the handler on messages; each is told once, by `ended`."""
+    """Run the handler on messages; each message is reported once, by `ended`."""
 
     messages: Sequence[Message]
 
 
 class Abandon(Struct, frozen=True):
-    """Cancel handlers, or wait no longer for those that cannot be cancelled."""
+    """Cancel handlers, or stop waiting for handlers that cannot be cancelled."""
 
     messages: Sequence[Message]
 
 
 class Complain(Struct, frozen=True):
-    """Say that a handler has failed."""
+    """Report that a handler has failed."""
 
     message: Message
     error: BaseException
     then: str
-    """What becomes of the message, in one word."""
+    """The fate of the message, in one word."""
 
 
 class Idle(Struct, frozen=True):
-    """Wait for outcomes, or a stop; until a time at most, if there is one."""
+    """Wait for outcomes or a stop, at most until a time."""
 
     until_s: float | None = None
 
 
 class Renew(Struct, frozen=True):
-    """Prolong leases: then `renewed`, or `refused`."""
+    """Prolong leases; answered by `renewed` or `refused`."""
 
     messages: Sequence[Message]
 
@@ -82,4 +84,4 @@ class Over(Struct, frozen=True):
 Effect = Claim | Finish | Look | Begin | Abandon | Complain | Idle | Over
 
 PAUSES = (Claim, Idle, Over)
-"""What may take a while: before it, a shell tells how it goes."""
+"""Effects that may take a while: the shell reports progress before them."""

@@ -1,4 +1,4 @@
-"""Handlers: what may be one, the transaction that it may ask for, and what is logged if it fails."""
+"""Handlers: signature, transaction, and the log of failures."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 class HandlerTransaction(Steps):
-    """What a handler gathers; it is committed with the acknowledgement once the handler returns."""
+    """The steps of a handler, committed with the acknowledgement once the handler returns."""
 
     def closing(self, message: Message) -> Transact:
-        """Everything gathered and the acknowledgement, for one commit; or `LeaseLost`, and none."""
+        """Return all steps and the acknowledgement, for one commit that fails as a whole with
+        `LeaseLost`."""
         if not self._ends(message):
             self.ack(message)
         self._ended = True
@@ -46,23 +47,24 @@ class HandlerTransaction(Steps):
         )
 
     def committed(self, answers: list[Any]) -> None:
-        """Give each step its answer."""
+        """Hand the answers to the steps."""
         self._settle(answers)
 
 
 def is_async(handler: Handler) -> bool:
-    """Whether calling it gives a coroutine."""
+    """Whether a call returns a coroutine."""
     call = getattr(handler, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 
 def wants_transaction(handler: Handler) -> bool:
-    """Whether it asks for a transaction: by a second positional parameter without a default."""
+    """Whether the handler needs a transaction: it has a second positional parameter without a
+    default."""
     return len(_needed(_parameters(handler) or [])) == 2
 
 
 def check_handler(handler: Any) -> None:
-    """Refuse what cannot be called as a handler is, before any message is claimed."""
+    """Refuse an unusable handler, before any message is claimed."""
     if not callable(handler):
         raise InvalidInput(f"{WANTED}, got {type(handler).__name__}")
     name = getattr(handler, "__qualname__", type(handler).__qualname__)
@@ -88,7 +90,7 @@ def _yields(call: Any) -> bool:
 
 
 def _parameters(handler: Handler) -> list[inspect.Parameter] | None:
-    """Its parameters; None if it is built in and does not tell."""
+    """Return the parameters; None for a builtin without a signature."""
     try:
         return list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError):
@@ -100,16 +102,17 @@ def _needed(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
 
 
 def log_failure(complaint: Complain) -> None:
-    """Log how a handler failed, and what is next: an error with its traceback, a decision without.
+    """Log the failure of a handler and the next step: an error with its traceback, a decision
+    without.
 
-    Nothing of a message is logged but where it is.
+    The log names the message, and never contains its contents.
     """
     message, error = complaint.message, complaint.error
-    level, what = logging.ERROR, "failed"
+    level, outcome = logging.ERROR, "failed"
     trace: BaseException | None = error
     if isinstance(error, Reject | Retry):
         level, trace = logging.INFO, None
-        what = "rejected" if isinstance(error, Reject) else "retried"
+        outcome = "rejected" if isinstance(error, Reject) else "retried"
     text = "handler_%s queue=%s claim_id=%d attempt=%d next=%s"
-    facts = what, message.queue, message.claim_id, message.attempt, complaint.then
+    facts = outcome, message.queue, message.claim_id, message.attempt, complaint.then
     _logger.log(level, text, *facts, exc_info=trace)

@@ -1,12 +1,12 @@
-"""Leases in the hands of a worker, and when each is to be prolonged: a table without I/O.
+"""The leases of a worker, and when to prolong each: a table without I/O.
 
-A shell asks `next` beside its other work, so that what is held stays held, however long its handler
-takes and whatever the worker itself waits for. A lease that was lost all the same is let go: the
-acknowledgement will tell.
+The worker's shell calls `next` beside its other work, so that leases hold, however long a handler
+takes and whatever the worker waits for. A lease that was lost nevertheless is dropped: the
+acknowledgement will report it.
 
-1. A lease is due at half its time. Others that are due within a quarter of it go along.
-2. If one of several was lost, each is prolonged by itself, and the lost ones are let go.
-3. After a failure that may pass, the same is tried again a little later.
+1. A lease is due after half its time. Leases that are due within a quarter of it go along.
+2. If one of several leases was lost, each is prolonged separately, and lost leases are dropped.
+3. After a failure that may pass, the renewal is tried again a little later.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from millstream.worker.effects import Idle, Renew
 from millstream.worker.endurance import may_pass
 
 EARLY = 0.25
-"""The share of a lease by which one may be prolonged early, together with others."""
+"""The share of a lease by which it may be prolonged early, together with other leases."""
 AGAIN_S = 0.05
-"""After a failure that may pass."""
+"""The pause after a failure that may pass."""
 
 ClaimKey = tuple[int, int]
 
 
 def claim_of(message: Message) -> ClaimKey:
-    """What identifies a claim: its id and its attempt."""
+    """Return the key of a claim: the claim id and the attempt."""
     return message.claim_id, message.attempt
 
 
 class Leases:
-    """The leases that one worker holds."""
+    """The leases of a worker."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -42,18 +42,18 @@ class Leases:
         self._again_s = 0.0
 
     def hold(self, messages: Iterable[Message], *, since_s: float) -> None:
-        """Prolong the leases of messages that were claimed at, or after, some time."""
+        """Prolong the leases of messages that were claimed at `since_s` or later."""
         due_s = since_s + self._lease_s / 2
         for message in messages:
             self._held[claim_of(message)] = (message, due_s)
 
     def drop(self, messages: Iterable[Message]) -> None:
-        """Let messages go."""
+        """Stop prolonging the leases of messages."""
         for message in messages:
             self._held.pop(claim_of(message), None)
 
     def next(self, now_s: float) -> Renew | Idle:
-        """What to prolong now; or until when nothing is due, without a time if nothing is held."""
+        """Return the leases to prolong now, or until when nothing is due; without leases, no time."""
         if now_s < self._again_s:
             return Idle(self._again_s)
         while self._alone:
@@ -68,11 +68,11 @@ class Leases:
         return Renew(sorted(due, key=claim_of))
 
     def renewed(self, messages: Iterable[Message], *, since_s: float) -> None:
-        """Leases were prolonged at, or after, some time."""
+        """Note that leases were prolonged at `since_s` or later."""
         self.hold((m for m in messages if claim_of(m) in self._held), since_s=since_s)
 
     def refused(self, messages: Sequence[Message], error: Exception, *, now_s: float) -> bool:
-        """Leases could not be prolonged; False if the error is one that does not pass."""
+        """Note that leases could not be prolonged; False if the error does not pass."""
         if isinstance(error, LeaseLost):
             if len(messages) == 1:
                 self.drop(messages)

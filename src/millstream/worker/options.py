@@ -1,4 +1,4 @@
-"""What a caller sets of a worker, checked; the same for threads and coroutines."""
+"""The options of a worker, checked; the same for threads and coroutines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONCURRENCY_MAX = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """The handler and how it is run; `InvalidInput` for what makes no sense."""
+    """The handler and how to run it. Raises `InvalidInput` for impossible values."""
 
     handler: Handler
     concurrency: int = 1
@@ -51,11 +51,11 @@ class WorkerOptions:
 
     @property
     def limit_s(self) -> float | None:
-        """How long a handler may take."""
+        """Return how long a handler may take."""
         return None if self.time_limit is None else to_ms(self.time_limit) / 1000
 
     def plan(self, spec: QueueSpec, *, drain: bool) -> ShiftPlan:
-        """What the worker's shift is to do on a queue."""
+        """Return the plan of the worker's shift on a queue."""
         lease_ms = spec.lease_ms if self.lease is None else to_ms(self.lease)
         return ShiftPlan(
             concurrency=self.concurrency,

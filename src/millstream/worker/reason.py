@@ -1,8 +1,8 @@
-"""Reasons: what is kept of an error that ended an attempt; pure.
+"""Reasons: the stored text about an error that ended an attempt; pure.
 
-The first line says what happened. If it was an error, and no decision of the handler, the lines
-behind it say where: the frames of the traceback, the innermost last, without the worker's own. If
-they are too many, the outermost are left out.
+The first line tells what happened. For an error that the handler did not raise on purpose, the
+following lines tell where: the frames of the traceback, innermost last, without the worker's own
+frames. Of too many frames, the outermost are dropped.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from millstream.queue.model.message import Reject, Retry
 from millstream.queue.rules.endings import REASON_CHARS_MAX
 
 TEXT_CHARS_MAX = 500
-"""Of an error's own text, so much is kept; the rest is for where it happened."""
+"""Characters of an error's own text; the remaining space is for the traceback."""
 
 _OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-"""Where this package lies: its first frames are the worker, which called the handler."""
+"""The folder of this package: its first frames are the worker, which called the handler."""
 
 
 def reason_of(error: BaseException) -> str:
-    """What is kept of an error: its kind, text and traceback, or the reason that a handler gave."""
+    """Return the stored text of an error: its kind, text and traceback, or the reason of the
+    handler."""
     try:
         text = str(error.reason if isinstance(error, Reject | Retry) else error)
-    except Exception:  # of a handler's own class of errors
+    except Exception:  # raised by an error class of the handler
         text = ""
     if isinstance(error, Reject | Retry):
         return _storable(text[:TEXT_CHARS_MAX])
     kind = type(error).__name__
-    told = _storable((f"{kind}: {text}" if text else kind)[:TEXT_CHARS_MAX])
-    return "\n".join([told, *_fitting(_frames(error.__traceback__), REASON_CHARS_MAX - len(told))])
+    summary = _storable((f"{kind}: {text}" if text else kind)[:TEXT_CHARS_MAX])
+    return "\n".join(
+        [summary, *_fitting(_frames(error.__traceback__), REASON_CHARS_MAX - len(summary))]
+    )
 
 
 def _storable(text: str) -> str:
@@ -39,7 +42,7 @@ def _storable(text: str) -> str:
 
 
 def _frames(trace: TracebackType | None) -> list[str]:
-    """Where the handler was, as Python tells it, without the lines of its source."""
+    """Return the frames of a traceback in Python's format, without source lines."""
     places = [
         (frame.f_code.co_filename, line, frame.f_code.co_name)
         for frame, line in traceback.walk_tb(trace)
@@ -50,11 +53,11 @@ def _frames(trace: TracebackType | None) -> list[str]:
 
 
 def _fitting(lines: list[str], chars_max: int) -> list[str]:
-    """The last lines that fit, each with its line break."""
-    kept: list[str] = []
+    """Return the last lines that fit, counting their line breaks."""
+    fitting: list[str] = []
     for line in reversed(lines):
         chars_max -= len(line) + 1
         if chars_max < 0:
             break
-        kept.append(line)
-    return kept[::-1]
+        fitting.append(line)
+    return fitting[::-1]

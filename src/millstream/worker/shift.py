@@ -1,28 +1,28 @@
-"""A shift: decides what a worker does next, from what has happened. It does nothing itself.
+"""A shift decides what a worker does next, from the events so far. It executes nothing itself.
 
-No thread, clock, socket or await: a shell tells it all events that have come with the time, asks
-`next`, and carries out the one effect that it answers. So each decision can be replayed
+No thread, clock, socket or await: the worker's shell reports every event with its time, calls
+`next`, and executes the returned effect. Decisions can therefore be replayed
 (`tests/unit/worker/transcripts/`).
 
-What `next` answers is the first of these that holds:
+`next` returns the effect of the first rule that applies:
 
-1. Nothing is left to do, or an error came on top of another: done.
-2. A commit failed for a reason that may pass: wait a little, then the same again, for as long as
+1. Nothing is left to do, or a second error came: done.
+2. A commit failed for a reason that may pass: wait a little, then repeat the commit, as long as
    `Endurance` lasts.
-3. The run was cancelled: abandon the handlers that run.
-4. Handlers that cannot be cancelled are over their time: abandon them.
-5. Attempts ended badly: finish them, one commit for each kind of ending; then complain of each.
-6. Messages wait and a handler is free: begin them.
-7. Stopping: give back what was not begun, acknowledge what is finished, wait for what runs.
-8. A claim failed because an acknowledgement came late: acknowledge each by itself.
-9. A handler is free, and it is time to look: claim, and acknowledge what is finished along with it.
-10. To be drained, and the last claim found nothing: ask whether the queue is empty.
-11. Acknowledgements have waited for a claim for `ACK_S`: acknowledge them.
-12. Else wait, for outcomes or for the next time at which one of these will hold.
+3. The run was cancelled: abandon the running handlers.
+4. Handlers that cannot be cancelled are overdue: abandon them.
+5. Attempts ended badly: finish the attempts, with a commit for each kind of ending, and report them.
+6. Messages wait and a handler is free: begin the messages.
+7. Stopping: return messages that were not begun, acknowledge finished ones, wait for running ones.
+8. A claim failed because an acknowledgement came late: acknowledge the messages separately.
+9. A handler is free, and it is time to look: claim, and acknowledge finished messages with it.
+10. Draining, and the last claim returned nothing: ask whether the queue is empty.
+11. Acknowledgements have waited for a claim for `ACK_S`: send the acknowledgements.
+12. Otherwise wait, for outcomes or for the time at which a rule will apply.
 
-A message is acknowledged only after its handler has returned. Giving back counts as an attempt, so
-a message with only this one left is worked on instead, unless the run was cancelled. An error that
-does not pass ends the shift as a stop does, and `error` says so.
+A message is acknowledged only after its handler has returned. Returning a message counts as an
+attempt, so a message on its last attempt is handled instead, unless the run was cancelled. An error
+that does not pass ends the shift like a stop, and `error` holds it.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from millstream.worker.reason import reason_of
 from millstream.worker.stats import WorkerStats
 
 IDLE_WAIT_S = 0.25
-"""How long one claim waits for messages while no handler runs; a stop takes no longer to be seen."""
+"""How long a claim waits for messages while no handler runs; a stop is noticed within this time."""
 LOOK_S = 0.05
-"""How often new messages are looked for while some handlers run and others could."""
+"""How often to look for new messages while some handlers run and others are free."""
 ACK_S = 0.1
-"""How long an acknowledgement may wait for the next claim, where more was claimed than can run."""
+"""How long an acknowledgement may wait for the next claim, if more was claimed than can run."""
 STOPPED = "given back by a worker that stopped"
 CANCELLED = "given back by a worker that was cancelled"
 
@@ -73,28 +73,29 @@ NOTHING = WorkerStats()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftPlan:
-    """What a shift is to do."""
+    """The parameters of a shift."""
 
     concurrency: int
     batch: int
     lease_s: float
     attempts_max: int
     overdue_s: float | None = None
-    """How long a handler that cannot be cancelled may take; those that can look after themselves."""
+    """How long a handler may take that cannot be cancelled; a coroutine has a timeout of its own.
+    """
     can_cancel: bool = False
-    """Whether a handler that is abandoned ends soon, and tells how."""
+    """Whether an abandoned handler ends soon, and reports its end."""
     drain: bool = False
 
 
 class Shift:
-    """One run of a worker, as a state machine."""
+    """A run of a worker, as a state machine."""
 
     def __init__(self, plan: ShiftPlan, before: WorkerStats = NOTHING) -> None:
         self._plan = plan
         self.leases = Leases(plan.lease_s)
         self._counts = before
         self.error: Exception | None = None
-        """What ended the shift, if it was not a stop."""
+        """The error that ended the shift; None after a stop."""
         self._now_s = float("-inf")
         self._waiting: deque[Message] = deque()
         self._running: dict[ClaimKey, tuple[Message, float]] = {}
@@ -114,13 +115,14 @@ class Shift:
 
     @property
     def stats(self) -> WorkerStats:
-        """How it goes. Any thread may look: counts are replaced as a whole."""
+        """Return the counters. The method is safe for all threads, because counters are replaced
+        atomically."""
         return replace(self._counts, running=len(self._running))
 
-    # What comes next.
+    # Decisions.
 
     def next(self, now_s: float) -> Effect:
-        """The one thing to do now. Time does not go back: an earlier time counts as the last one."""
+        """Return the next effect. Time does not go back: an earlier time counts as the last one."""
         self._time(now_s)
         if self._is_over:
             return Over()
@@ -132,8 +134,8 @@ class Shift:
             return self._ask(self._endings.popleft())
         if self._complaints:
             return self._complaints.popleft()
-        if begun := self._begun():
-            return Begin(begun)
+        if messages := self._begun():
+            return Begin(messages)
         return self._wind_down() if self._is_stopping else self._work()
 
     def _work(self) -> Effect:
@@ -152,9 +154,9 @@ class Shift:
         return self._wait(times)
 
     def _wind_down(self) -> Effect:
-        if given := self._given_back():
+        if returned := self._given_back():
             reason = CANCELLED if self._is_cancelled else STOPPED
-            return self._ask(Finish(given, "nack", reason, 0, is_return=True))
+            return self._ask(Finish(returned, "nack", reason, 0, is_return=True))
         if self._finished:
             return self._acknowledge()
         if self._running or self._waiting:
@@ -163,38 +165,41 @@ class Shift:
         return Over()
 
     def _given_back(self) -> list[Message]:
-        """What has not begun and may be given back. What may not is begun when a handler is free."""
-        found = [m for m in self._waiting if self._may_return(m)]
-        if found:
+        """Remove and return waiting messages that may be returned. The others begin when a handler
+        is free."""
+        returned = [m for m in self._waiting if self._may_return(m)]
+        if returned:
             self._waiting = deque(m for m in self._waiting if not self._may_return(m))
-        return sorted(found, key=claim_of)
+        return sorted(returned, key=claim_of)
 
     def _may_return(self, message: Message) -> bool:
         return self._is_cancelled or not self._is_last(message)
 
     def _claim(self) -> Claim:
         wait_s = None
-        if not self._running and not self._finished:  # which are to be known as done before a wait
+        if (
+            not self._running and not self._finished
+        ):  # finished messages are acknowledged before a wait
             wait_s = min(IDLE_WAIT_S, self._plan.lease_s / 4)
         free = self._plan.concurrency - len(self._running)
-        asked = Claim(max(free, self._plan.batch), wait_s, sorted(self._finished, key=claim_of))
-        self._asked, self._asked_s = asked, self._now_s
-        return asked
+        claim = Claim(max(free, self._plan.batch), wait_s, sorted(self._finished, key=claim_of))
+        self._asked, self._asked_s = claim, self._now_s
+        return claim
 
     def _acknowledge(self) -> Effect:
         self._is_late = False
         acked, self._finished = sorted(self._finished, key=claim_of), []
         return self._ask(Finish(acked, "ack"))
 
-    def _ask(self, what: Finish | Look) -> Effect:
-        self._asked = what
-        return what
+    def _ask(self, effect: Finish | Look) -> Effect:
+        self._asked = effect
+        return effect
 
-    def _repeat(self, what: Finish | Look) -> Effect:
+    def _repeat(self, effect: Finish | Look) -> Effect:
         if self._now_s < self._again_s:
             return Idle(self._again_s)
         self._again = None
-        return self._ask(what)
+        return self._ask(effect)
 
     def _wait(self, times: list[float]) -> Idle:
         if self._plan.overdue_s is not None and self._running:
@@ -202,7 +207,7 @@ class Shift:
         return Idle(min(times, default=None))
 
     def _first_s(self) -> float:
-        """When the oldest handler that runs was begun: they are in that order."""
+        """Return when the oldest running handler was begun; `_running` keeps that order."""
         return next(iter(self._running.values()))[1]
 
     def _begun(self) -> list[Message]:
@@ -211,20 +216,20 @@ class Shift:
             return []
         if self._is_stopping and any(map(self._may_return, self._waiting)):
             return []
-        begun = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
-        for message in begun:
+        messages = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
+        for message in messages:
             self._running[claim_of(message)] = (message, self._now_s)
-        return begun
+        return messages
 
     def _cancelled(self) -> list[Message]:
-        """Handlers to be cancelled, once: those that can be will tell how they ended."""
+        """Return the handlers to cancel, once. A coroutine will report its end."""
         if not self._to_abandon:
             return []
         self._to_abandon = False
-        found = [message for message, _ in self._running.values()]
+        running = [message for message, _ in self._running.values()]
         if not self._plan.can_cancel:
-            self._let_go(found)
-        return found
+            self._let_go(running)
+        return running
 
     def _overdue(self) -> list[Message]:
         limit_s = self._plan.overdue_s
@@ -233,7 +238,9 @@ class Shift:
         late = [m for m, begun_s in self._running.values() if self._now_s >= begun_s + limit_s]
         self._let_go(late)
         error = TimeLimitExceeded(f"took longer than {limit_s:g} s")
-        self._complaints.extend(Complain(one, error, "back_when_lease_ends") for one in late)
+        self._complaints.extend(
+            Complain(message, error, "back_when_lease_ends") for message in late
+        )
         return late
 
     def _let_go(self, messages: Sequence[Message]) -> None:
@@ -244,53 +251,53 @@ class Shift:
             self._count(lost=len(messages))
             self._look_s = self._now_s
 
-    # What has happened.
+    # Events.
 
     def claimed(self, messages: Sequence[Message], *, now_s: float) -> None:
-        """The claim that was asked for was answered."""
+        """Note the answer to the claim."""
         self._time(now_s)
-        asked = self._asked
-        assert isinstance(asked, Claim)
+        claim = self._asked
+        assert isinstance(claim, Claim)
         self._asked = None
-        if asked.acks:
+        if claim.acks:
             self._finished = []
-            self._acknowledged(asked.acks)
+            self._acknowledged(claim.acks)
         self.leases.hold(messages, since_s=self._asked_s)
         self._waiting.extend(messages)
-        self._is_idle = not (messages or asked.acks or self._running)
+        self._is_idle = not (messages or claim.acks or self._running)
         if messages or self._running:
             self._look_s = self._now_s + LOOK_S
 
     def finished(self, lost: Iterable[Message]) -> None:
-        """Attempts were ended, but for those whose lease was lost."""
-        asked = self._asked
-        assert isinstance(asked, Finish)
+        """Note that attempts were ended, except those with a lost lease."""
+        finish = self._asked
+        assert isinstance(finish, Finish)
         self._settled()
         gone = {claim_of(message) for message in lost}
-        if asked.how == "ack":
-            self._acknowledged(asked.messages, lost=len(gone))
+        if finish.how == "ack":
+            self._acknowledged(finish.messages, lost=len(gone))
             return
-        self.leases.drop(asked.messages)
-        held = [m for m in asked.messages if claim_of(m) not in gone]
-        failed = sum(asked.how == "fail" or self._is_last(m) for m in held)
-        if asked.is_return:
+        self.leases.drop(finish.messages)
+        held = [m for m in finish.messages if claim_of(m) not in gone]
+        failed = sum(finish.how == "fail" or self._is_last(m) for m in held)
+        if finish.is_return:
             self._count(failed=failed)
         else:
             self._count(failed=failed, retried=len(held) - failed, lost=len(gone))
 
     def looked(self, *, is_empty: bool) -> None:
-        """Whether the queue is empty: then it is drained."""
+        """Note whether the queue is empty; an empty queue is drained."""
         self._settled()
         self._is_idle = False
         self._is_over = is_empty
 
     def failed(self, error: Exception, *, now_s: float) -> None:
-        """What was asked for last has failed."""
+        """Note that the last effect failed."""
         self._time(now_s)
-        asked, self._asked = self._asked, None
-        if isinstance(asked, Claim):
-            # What was finished is acknowledged again then, which is harmless; what was claimed and
-            # never arrived comes back when its lease ends.
+        effect, self._asked = self._asked, None
+        if isinstance(effect, Claim):
+            # Finished messages are then acknowledged again, which is harmless. Messages that were
+            # claimed and never arrived come back when their lease ends.
             if isinstance(error, LeaseLost):
                 self._is_late = True
             elif may_pass(error):
@@ -298,14 +305,14 @@ class Shift:
             else:
                 self.broke(error)
             return
-        assert asked is not None
+        assert effect is not None
         if self._endurance.bears(error, is_stopping=self._is_stopping):
-            self._again, self._again_s = asked, self._now_s + LOOK_S
+            self._again, self._again_s = effect, self._now_s + LOOK_S
         else:
             self.broke(error)
 
     def ended(self, outcomes: Iterable[Handled], *, now_s: float) -> None:
-        """Handlers have ended; the outcome of a message that was let go is ignored."""
+        """Note that handlers have ended; the outcome of an abandoned message is ignored."""
         self._time(now_s)
         ended: dict[tuple[str, str, float | None], list[Message]] = {}
         done: list[Message] = []
@@ -335,19 +342,19 @@ class Shift:
         self._look_s = self._now_s
 
     def stop(self) -> None:
-        """Claim no more; what runs is finished."""
+        """Stop claiming; running handlers finish."""
         if not self._is_stopping:
             self._is_stopping, self._is_idle = True, False
             if isinstance(self._again, Look):
                 self._again = None
 
     def cancel(self) -> None:
-        """Claim no more; what runs is cancelled, and everything is given back."""
+        """Stop claiming; cancel running handlers, and return all messages."""
         self.stop()
         self._is_cancelled = self._to_abandon = True
 
     def broke(self, error: Exception) -> None:
-        """Something failed that a repeat will not mend: the first time it is a stop."""
+        """Note an error that no repeat can mend: the first such error is a stop."""
         self._is_over = self.error is not None
         self.error = self.error or error
         self.stop()

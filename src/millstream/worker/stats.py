@@ -6,12 +6,13 @@ from msgspec import Struct
 
 
 class WorkerStats(Struct, frozen=True, kw_only=True):
-    """What a worker has done since it was made."""
+    """The counters of a worker since it was made."""
 
     done: int = 0
     failed: int = 0
-    """Rejected, or out of attempts."""
+    """Rejected messages, and messages without further attempts."""
     retried: int = 0
     lost: int = 0
-    """Handled, but the lease had ended, and another worker has the message. Or over its time limit."""
+    """Handled messages that another worker has by now, because the lease had ended; or overdue
+    ones."""
     running: int = 0

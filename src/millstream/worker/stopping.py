@@ -1,4 +1,4 @@
-"""Stopping by signals: the first one asks, a second one has its usual effect."""
+"""Stopping by signals: the first signal requests a stop, the second has its usual effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` on SIGTERM or SIGINT; outside the main thread signals are left alone."""
+    """Call `stop` on SIGTERM or SIGINT; outside the main thread, leave signals alone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
