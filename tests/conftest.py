@@ -3,7 +3,8 @@
 A test says `@pytest.mark.requires("spark")` if it needs a heavy part. Where the part is missing the
 test is skipped; where MILLSTREAM_REQUIRE names the part (comma-separated), it fails instead, so that a
 machine which should run everything cannot quietly run less. Import such a part inside the test or
-a fixture: an import at the top of the file would fail before the mark is looked at.
+a fixture: an import at the top of the file would fail before the mark is looked at. A test without
+the mark that imports a module of an extra is skipped as well (`tests/extras.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests import extras
 from tests.long_tests import LongTests
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -119,8 +121,9 @@ def _required_parts() -> set[str]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Loads the profile, and fixes Hypothesis' seed so that a failure can name it."""
-    if unknown := _required_parts().difference(PARTS):
+    if unknown := _required_parts().difference(PARTS, extras.EXTRAS):
         raise pytest.UsageError(f"MILLSTREAM_REQUIRE names unknown parts: {sorted(unknown)}")
+    config.pluginmanager.register(extras, "extras")
     hypothesis.settings.load_profile(os.environ.get("MILLSTREAM_HYPOTHESIS", "ci"))
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = os.environ["MILLSTREAM_SEED"]

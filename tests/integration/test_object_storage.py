@@ -117,23 +117,23 @@ def test_a_server_that_ignores_a_condition_is_refused(
 
 
 def test_the_second_writer_fences_the_first(address: str) -> None:
-    first = millstream.open(address, options=SlateOptions(follow_s=0.0))
-    first.log("a").append(b"first")
-    second = millstream.open(address)
-    told: set[type[MillstreamError]] = set()
-    while Fenced not in told:
-        with pytest.raises(MillstreamError) as refused:
-            first.log("a").append(b"never")
-        told.add(refused.type)
-    assert told <= {OutcomeUnknown, Recovering, Fenced}
-    with pytest.raises(Fenced):
-        first.log("a").append(b"never")
-    assert second.log("a").append(b"second") == 1
-    assert [record.value for record in second.log("a").read()] == [b"first", b"second"]
-    assert [record.value for record in first.log("a").read()] == [b"first", b"second"]
-    first.close()
-    assert second.log("a").append(b"third") == 2
-    second.close()
+    with millstream.open(address, options=SlateOptions(follow_s=0.0)) as first:
+        first.log("a").append(b"first")
+        with millstream.open(address) as second:
+            told: set[type[MillstreamError]] = set()
+            while Fenced not in told:
+                with pytest.raises(MillstreamError) as refused:
+                    first.log("a").append(b"never")
+                told.add(refused.type)
+                assert told <= {OutcomeUnknown, Recovering, Fenced}
+            with pytest.raises(Fenced):
+                first.log("a").append(b"never")
+            assert second.log("a").append(b"second") == 1
+            assert [record.value for record in second.log("a").read()] == [b"first", b"second"]
+            assert [record.value for record in first.log("a").read()] == [b"first", b"second"]
+            first.close()
+            assert second.log("a").append(b"third") == 2
+            second.close()
 
 
 def test_spark_reads_a_bucket_and_never_opens_it_to_write(address: str) -> None:
