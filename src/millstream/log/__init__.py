@@ -1,1 +1,1 @@
-"""Logs: records at stable offsets, and cursors that remember how far their readers have come."""
+"""Logs with records at stable offsets, and cursors that remember the positions of readers."""

@@ -1,4 +1,4 @@
-"""What can be asked of logs and cursors."""
+"""The commands of logs and cursors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millstream.record import CursorInfo, Extent, LogInfo, Merged, Owner, Produc
 
 
 class CreateLog(Operation[bool], frozen=True):
-    """Make an empty log; False if there was one."""
+    """Make an empty log; return False if the log exists."""
 
     traits = Traits(needs=(on_log("write"),), is_step=True)
 
@@ -30,9 +30,9 @@ class CreateLog(Operation[bool], frozen=True):
 
 
 class CreatePartitions(Operation[int], frozen=True):
-    """Make a log with so many partitions, or raise their number; answers how many there are.
+    """Make a log with partitions, or raise their number; return the number of partitions.
 
-    A number that is not that of the log is refused with `Partitioned`, unless it `grows`.
+    A number that differs from that of the log is refused with `Partitioned`, unless the log `grows`.
     """
 
     traits = Traits(
@@ -47,7 +47,7 @@ class CreatePartitions(Operation[int], frozen=True):
 
 
 class Append(Operation[int], frozen=True):
-    """Add records at the end; answers the offset of the first."""
+    """Add records at the end; return the offset of the first record."""
 
     traits = Traits(needs=(on_log("write"),), repeat="sequence", is_step=True)
 
@@ -56,22 +56,22 @@ class Append(Operation[int], frozen=True):
     expect_end: int | None = None
     producer: Producer | None = None
     token: str = ""
-    """Of the staging handle that holds the log."""
+    """The token of the staging handle that holds the log."""
 
 
 class Truncate(Operation[int], frozen=True):
-    """Forget the records before an offset; answers how many went."""
+    """Forget the records before an offset; return the number of forgotten records."""
 
     traits = Traits(needs=(on_log("admin"),), is_step=True, tidies=True)
 
     log: str
     before: int
     past_end: bool = False
-    """Whether the offset may lie past the end: then both ends move there, and leave a gap."""
+    """Whether the offset may lie past the end; the start and the end then move there, and leave a gap."""
 
 
 class DeleteLog(Operation[bool], frozen=True):
-    """Forget a log, its cursors and its metadata; False if there was none."""
+    """Forget a log, its cursors and its metadata; return False if there is no log."""
 
     traits = Traits(needs=(on_log("admin"),), is_step=True, tidies=True)
 
@@ -79,7 +79,7 @@ class DeleteLog(Operation[bool], frozen=True):
 
 
 class SetMetadata(Operation[None], frozen=True):
-    """Set or delete one metadata entry, if it is as expected."""
+    """Set or delete a metadata entry, if the current value is as expected."""
 
     traits = Traits(needs=(on_log("write"),), is_step=True, names=("key",))
 
@@ -89,11 +89,11 @@ class SetMetadata(Operation[None], frozen=True):
     delete: bool = False
     expect: Any = None
     compare: bool = False
-    """Whether `expect` counts; expecting None means that there must be no entry."""
+    """Whether to compare with `expect`; None means that the entry must not exist."""
 
 
 class SetRetention(Operation[None], frozen=True):
-    """Say what a log may forget."""
+    """Set the retention of a log."""
 
     traits = Traits(needs=(on_log("admin"),), is_step=True, tidies=True)
 
@@ -102,7 +102,7 @@ class SetRetention(Operation[None], frozen=True):
 
 
 class TakeLog(Operation[int], frozen=True):
-    """Hold a log exclusively, or go on holding it; answers its end."""
+    """Hold a log exclusively, or prolong the hold; return the end of the log."""
 
     traits = Traits(needs=(on_log("write"),))
 
@@ -111,7 +111,7 @@ class TakeLog(Operation[int], frozen=True):
 
 
 class FreeLog(Operation[None], frozen=True):
-    """Stop holding a log."""
+    """Release the hold on a log."""
 
     traits = Traits(needs=(on_log("write"),))
 
@@ -120,7 +120,7 @@ class FreeLog(Operation[None], frozen=True):
 
 
 class ForkLog(Operation[str], frozen=True):
-    """Make a log that begins as another one is now, without copying; answers its name."""
+    """Fork a log without copying records; return the name of the fork."""
 
     traits = Traits(needs=(on_log("write"), on_log("admin", "name"), on_fork(("name", None))))
 
@@ -129,7 +129,7 @@ class ForkLog(Operation[str], frozen=True):
 
 
 class HandOver(Operation[Owner], frozen=True):
-    """Let another store append to a log from now on."""
+    """Make another store the owner of a log, which may append."""
 
     traits = Traits(needs=(on_log("admin"),))
 
@@ -138,7 +138,7 @@ class HandOver(Operation[Owner], frozen=True):
 
 
 class TakeOver(Operation[Owner], frozen=True):
-    """Append to a log here from now on."""
+    """Make this store the owner of a log, which may append."""
 
     traits = Traits(needs=(on_log("admin"),))
 
@@ -146,7 +146,7 @@ class TakeOver(Operation[Owner], frozen=True):
 
 
 class OpenCursor(Operation[CursorInfo], frozen=True):
-    """Make a cursor if there is none; answers how it stands."""
+    """Make a cursor unless it exists; return the state of the cursor."""
 
     traits = Traits(needs=(on_log("write"),), is_step=True, names=("cursor",))
 
@@ -158,7 +158,7 @@ class OpenCursor(Operation[CursorInfo], frozen=True):
 
 
 class Acknowledge(Operation[int], frozen=True):
-    """Mark ranges as done; answers the floor."""
+    """Acknowledge ranges of offsets; return the floor."""
 
     traits = Traits(needs=(on_log("write"),), is_step=True, names=("cursor",))
 
@@ -166,11 +166,11 @@ class Acknowledge(Operation[int], frozen=True):
     cursor: str
     ranges: list[Range]
     setbacks: int | None = None
-    """How often the log's end had gone back when these were read: others may lie there now."""
+    """The setbacks of the log at the time of the read; after more setbacks, other records lie there."""
 
 
 class MoveCursor(Operation[int], frozen=True):
-    """Set a cursor's floor; with `forward`, only ever upwards. Answers the floor."""
+    """Set the floor of a cursor and return it; with `forward`, never move backwards."""
 
     traits = Traits(needs=(on_log("write"),), is_step=True, names=("cursor",))
 
@@ -179,11 +179,11 @@ class MoveCursor(Operation[int], frozen=True):
     floor: int
     forward: bool = False
     setbacks: int | None = None
-    """As in `Acknowledge`."""
+    """See `Acknowledge`."""
 
 
 class DeleteCursor(Operation[bool], frozen=True):
-    """Forget a cursor; False if there was none."""
+    """Forget a cursor; return False if there is no cursor."""
 
     traits = Traits(needs=(on_log("write"),), is_step=True, names=("cursor",))
 
@@ -192,7 +192,7 @@ class DeleteCursor(Operation[bool], frozen=True):
 
 
 class GetBounds(Read[tuple[int, int]], frozen=True):
-    """The start and end offset; (0, 0) if there is no such log."""
+    """Return the start and the end offset; (0, 0) without a log."""
 
     traits = Traits(needs=(on_log("read"),))
 
@@ -200,7 +200,7 @@ class GetBounds(Read[tuple[int, int]], frozen=True):
 
 
 class GetExtent(Read[Extent], frozen=True):
-    """Where a log begins and ends, and how far its end went back since it did so `known` times."""
+    """Return the start, the end, and the lowest end since the setback number `known`."""
 
     traits = Traits(needs=(on_log("read"),))
 
@@ -209,7 +209,7 @@ class GetExtent(Read[Extent], frozen=True):
 
 
 class ReadBlocks(Read[list[RecordBlock]], frozen=True):
-    """Some of the records in [start, stop), in order, from the first on."""
+    """Return the first records of [start, stop), in order, up to `bytes_max`."""
 
     traits = Traits(needs=(on_log("read"),), bytes="bytes_max", is_large=True)
 
@@ -218,11 +218,11 @@ class ReadBlocks(Read[list[RecordBlock]], frozen=True):
     stop: int
     bytes_max: int
     values: bool = True
-    """Without them the payloads are not read: the blocks' `payload` is empty."""
+    """Whether to read payloads; otherwise `payload` of the blocks is empty."""
 
 
 class WaitForOffset(Read[bool], frozen=True):
-    """Wait until the end is past an offset; False if it took too long."""
+    """Wait until the end is past an offset; return False after the timeout."""
 
     traits = Traits(needs=(on_log("read"),), waits=Wait("timeout_ms", is_endless=True))
 
@@ -230,11 +230,11 @@ class WaitForOffset(Read[bool], frozen=True):
     offset: int
     timeout_ms: int | None
     setbacks: int | None = None
-    """If given, the wait also ends once the log's end has gone back more often than that."""
+    """If set, the wait also ends after more setbacks of the log."""
 
 
 class DescribePartitions(Read[list[LogInfo]], frozen=True):
-    """What is known of each partition of a log, in their order; empty if it has none."""
+    """Describe the partitions of a log, in order; empty for a log without partitions."""
 
     traits = Traits(needs=(on_log("read"),))
 
@@ -242,7 +242,7 @@ class DescribePartitions(Read[list[LogInfo]], frozen=True):
 
 
 class WaitForPartitions(Read[bool], frozen=True):
-    """Wait until the end of one of the partitions is past its offset; False if it took too long."""
+    """Wait until the end of a partition is past its offset; return False after the timeout."""
 
     traits = Traits(needs=(on_log("read"),), waits=Wait("timeout_ms", is_endless=True))
 
@@ -252,7 +252,7 @@ class WaitForPartitions(Read[bool], frozen=True):
 
 
 class GetMetadata(Read[dict[str, Any]], frozen=True):
-    """The metadata map."""
+    """Return the metadata map."""
 
     traits = Traits(needs=(on_log("read"),))
 
@@ -260,7 +260,7 @@ class GetMetadata(Read[dict[str, Any]], frozen=True):
 
 
 class DescribeLog(Read[LogInfo | None], frozen=True):
-    """What is known of a log."""
+    """Describe a log."""
 
     traits = Traits(needs=(on_log("read"),))
 
@@ -268,10 +268,10 @@ class DescribeLog(Read[LogInfo | None], frozen=True):
 
 
 class ListLogs(Read[list[LogInfo]], frozen=True):
-    """Logs in the order of their names, after one name, at most so many.
+    """List up to `limit` logs after a name, in the order of names.
 
-    One with partitions is one log, of which all figures are sums. It stands where the first of its
-    partitions does.
+    A log with partitions is listed once, with the sums of its partitions, at the name of its first
+    partition.
     """
 
     traits = Traits(needs="seen", page="limit")
@@ -279,11 +279,11 @@ class ListLogs(Read[list[LogInfo]], frozen=True):
     after: str
     limit: int
     partitions: bool = False
-    """Whether partitions are listed instead of the logs that have them."""
+    """Whether to list partitions instead of logs with partitions."""
 
 
 class DescribeCursor(Read[CursorInfo | None], frozen=True):
-    """How a cursor stands."""
+    """Describe a cursor."""
 
     traits = Traits(needs=(on_log("read"),), names=("cursor",))
 
@@ -292,7 +292,7 @@ class DescribeCursor(Read[CursorInfo | None], frozen=True):
 
 
 class ListCursors(Read[list[CursorInfo]], frozen=True):
-    """The cursors of a log."""
+    """List the cursors of a log."""
 
     traits = Traits(needs=(on_log("read"),))
 
@@ -300,7 +300,7 @@ class ListCursors(Read[list[CursorInfo]], frozen=True):
 
 
 class EnforceRetention(Procedure[int], frozen=True):
-    """Forget now what the log may forget; answers how many records went."""
+    """Apply the retention of a log now; return the number of forgotten records."""
 
     traits = Traits(needs=(on_log("admin"),), repeat="harmless")
 
@@ -308,7 +308,7 @@ class EnforceRetention(Procedure[int], frozen=True):
 
 
 class GetOwner(Read[Owner], frozen=True):
-    """Which store may append to a log."""
+    """Return the owner of a log, which is the store that may append."""
 
     traits = Traits(needs=(on_log("read"),))
 
@@ -316,7 +316,7 @@ class GetOwner(Read[Owner], frozen=True):
 
 
 class GetParent(Read[str | None], frozen=True):
-    """The name of the log that one was forked from; None if it is no fork."""
+    """Return the name of the parent of a fork; None for other logs."""
 
     traits = Traits(needs=(on_log("read"),))
 
@@ -324,7 +324,7 @@ class GetParent(Read[str | None], frozen=True):
 
 
 class MergeFork(Procedure[Merged], frozen=True):
-    """Bring a fork's records into its parent, in as many commits as it takes."""
+    """Append the records of a fork to its parent, in several commits if needed."""
 
     traits = Traits(
         needs=(

@@ -1,7 +1,7 @@
-"""Progress: what a reader holds in memory, the position and the marks; without any I/O.
+"""Progress of a cursor in memory: the position and the acknowledged offsets, without I/O.
 
-This is the part of a cursor that is the same for every surface: which record comes next, what an
-acknowledgement means, how far a flush may go.
+All surfaces share this part of a cursor: it chooses the next record, checks acknowledgements, and bounds
+a flush.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from millstream.record import CursorInfo, Extent, Record
 Acknowledged = Record | int | Iterable["Record | int"]
 
 OnLost = Literal["skip", "raise"]
-"""What a cursor does whose next records its log has forgotten: go on behind them with a line in the
-program's log (`skip`), or raise `Truncated` once, then go on."""
+"""The reaction of a cursor if the log has forgotten its next records: continue behind them with a warning
+in the program's log (`skip`), or raise `Truncated` once and then continue."""
 
 SECTION = 1_024
-"""Records in a section: a flush moves the floor by whole ones."""
+"""The number of records in a section; a flush moves the floor by whole sections."""
 
 
 class CursorProgress:
-    """A position and marks that start where the stored cursor stands. Any thread may use it."""
+    """A position and marks that start from the stored cursor; for any thread."""
 
     __slots__ = (
         "_again",
@@ -44,26 +44,26 @@ class CursorProgress:
 
     def __init__(self, info: CursorInfo, section: int | None = None) -> None:
         self._lock = threading.Lock()
-        """Marks and what is doubtful change in several steps, and are not seen in between."""
+        """Guards the marks and the doubtful range, which change in several steps."""
         self._marks = Marks(info.floor, info.ranges)
         self.position = info.floor
         self.section = section or info.section
         self.setbacks = info.setbacks
         self.lost: list[Range] = []
-        """Records that the log forgot before this reader had come there, and of which it was told."""
+        """Ranges that the log forgot before this reader came there, and that were reported to the reader."""
         self._untold: list[Range] = list(info.lost)
-        """Those of which it was not told yet."""
+        """Forgotten ranges that are not reported yet."""
         self._unacknowledged: list[Range] = []
-        """Those of which it was told and that the stored cursor still has as unread."""
+        """Reported ranges that are not acknowledged in the stored cursor yet."""
         self._told_below = 0
-        """Of what the log forgot below this offset, the reader was told."""
+        """Forgotten records below this offset were reported."""
         self._doubtful: Range = (0, 0)
-        """Offsets at which the consumer may still hold records that were set aside."""
+        """The range of offsets at which the consumer may still hold records that were set aside."""
         self._again: dict[int, Record] = {}
-        """Records that were taken since at those offsets: they may be acknowledged."""
+        """Records of the doubtful range that were taken again, and may be acknowledged."""
 
     def catch_up(self, extent: Extent) -> None:
-        """Go back to where the log's records are others since they were last looked at."""
+        """Move back to the first offset at which other records lie since the last look."""
         with self._lock:
             self.setbacks = extent.setbacks
             at = extent.set_back_to
@@ -71,48 +71,48 @@ class CursorProgress:
                 return
             first, stop = self._doubtful
             self._doubtful = min(at, first) if first < stop else at, max(stop, self.position)
-            self._again = {offset: one for offset, one in self._again.items() if offset < at}
+            self._again = {offset: r for offset, r in self._again.items() if offset < at}
             self._marks.cut(at)
             self.position = min(self.position, at)
 
     def overtaken(self, start: int) -> list[Range]:
-        """Records that the log, which starts here now, forgot before this reader came to them.
+        """Return new ranges that a log with this start forgot before the reader came there.
 
-        Each is told once; the next acknowledgement covers them (`with_lost`).
+        Each range is reported once; the next acknowledgement covers the ranges (`with_lost`).
         """
         with self._lock:
             first = max(self.position, self._told_below)
-            found = [*self._untold, *self._marks.gaps(first, start)]
+            lost = [*self._untold, *self._marks.gaps(first, start)]
             self._untold = []
             self._told_below = max(self._told_below, start)
-            self.lost += found
-            self._unacknowledged += found
-            return found
+            self.lost += lost
+            self._unacknowledged += lost
+            return lost
 
     def with_lost(self, ranges: list[Range]) -> list[Range]:
-        """What is acknowledged, together with what the log forgot and the reader knows of."""
+        """Return the ranges to acknowledge, including the reported forgotten ranges."""
         return [*self._unacknowledged, *ranges]
 
     def took(self, record: Record) -> None:
-        """A record is handed to the consumer."""
+        """Note that a record is handed to the consumer."""
         self.position = record.offset + 1
         if self._is_doubtful(record.offset):
             with self._lock:
                 self._again[record.offset] = record
 
     def check(self, log: str, records: Acknowledged, extent: Extent | None = None) -> None:
-        """Refuse to acknowledge records that were set aside since they were taken.
+        """Raise for an acknowledgement of records that were set aside after they were taken.
 
-        An offset alone does not say which record is meant: it counts for the one that was taken last.
+        A bare offset stands for the record that was taken last at this offset.
         """
         back_to = None if extent is None else extent.set_back_to
-        for one in [records] if isinstance(records, Record | int) else records:
-            offset = one.offset if isinstance(one, Record) else one
+        for record in [records] if isinstance(records, Record | int) else records:
+            offset = record.offset if isinstance(record, Record) else record
             if back_to is not None and offset >= back_to:
                 raise set_aside(log, back_to)
             if self._is_doubtful(offset) and offset >= self.position:
                 raise set_aside(log, self._doubtful[0])
-            if isinstance(one, Record) and self._again.get(offset, one) != one:
+            if isinstance(record, Record) and self._again.get(offset, record) != record:
                 raise set_aside(log, self._doubtful[0])
 
     def _is_doubtful(self, offset: int) -> bool:
@@ -120,58 +120,57 @@ class CursorProgress:
         return first <= offset < stop
 
     def next_gap(self, start: int, end: int) -> Range:
-        """The next run of unacknowledged offsets that can be read: [from, to)."""
+        """Return the next readable range of unacknowledged offsets."""
         with self._lock:
             first, stop = self._marks.next_gap(max(self.position, start))
         return first, end if stop < 0 else min(stop, end)
 
     def floor(self, start: int) -> int:
-        """The first offset from `start` on that is not acknowledged."""
+        """Return the first unacknowledged offset from `start` on."""
         with self._lock:
             return self._marks.next_gap(start)[0]
 
     def is_acked(self, offset: int) -> bool:
-        """Whether an offset is marked."""
+        """Return whether an offset is acknowledged."""
         with self._lock:
             return offset in self._marks
 
     def acked(self, ranges: list[Range], setbacks: int) -> None:
-        """Mark ranges that were acknowledged when the log's end had gone back so many times.
+        """Mark acknowledged ranges, unless the log has had more setbacks meanwhile.
 
-        If it went back since, other records may be there now: those are not marked.
+        After a setback other records may lie at these offsets.
         """
         with self._lock:
             if setbacks != self.setbacks:
                 return
             for first, stop in ranges:
                 self._marks.add(first, stop)
-            kept = [one for one in self._unacknowledged if one not in ranges]
-            self._unacknowledged = kept
+            self._unacknowledged = [lost for lost in self._unacknowledged if lost not in ranges]
             if self._again:
                 floor = self._marks.floor
-                self._again = {n: one for n, one in self._again.items() if n >= floor}
+                self._again = {n: record for n, record in self._again.items() if n >= floor}
 
     def moved(self, floor: int) -> None:
-        """Start over at a floor."""
+        """Move to a floor, and forget all marks."""
         with self._lock:
             self._untold, self._unacknowledged, self._told_below = [], [], 0
             self._marks = Marks(floor)
             self.position = floor
 
     def go_back(self) -> None:
-        """Look at everything again that is not acknowledged."""
+        """Move back to the first unacknowledged record."""
         with self._lock:
             self.position = self._marks.floor
 
     def flushable(self, start: int) -> int:
-        """The last section boundary at or below the floor, of a log that begins at `start`."""
+        """Return the last section boundary at or below the floor, for a log with this start."""
         with self._lock:
             self._marks.raise_floor(start)
             return self._marks.floor // self.section * self.section
 
 
 def forgotten(log: str, cursor: str, ranges: list[Range], start: int) -> Truncated:
-    """What a reader is told whose next records the log has forgotten."""
+    """Return the error for a reader whose next records the log has forgotten."""
     count = sum(stop - first for first, stop in ranges)
     return Truncated(
         f"log {log!r} forgot {count:,} records before cursor {cursor!r} had read them, offsets "
@@ -180,12 +179,12 @@ def forgotten(log: str, cursor: str, ranges: list[Range], start: int) -> Truncat
         log=log,
         offset=ranges[0][0],
         start=start,
-        ranges=[list(one) for one in ranges],
+        ranges=[list(lost) for lost in ranges],
     )
 
 
 def set_aside(log: str, at: int) -> Conflict:
-    """The error for an acknowledgement of records that were set aside since they were read."""
+    """Return the error for an acknowledgement of records that were set aside after the read."""
     return Conflict(
         f"the records of log {log!r} from offset {at} on were set aside in a fork, and others take "
         "their place: what was read before cannot be acknowledged there; take again",
@@ -195,35 +194,37 @@ def set_aside(log: str, at: int) -> Conflict:
 
 
 def listed(records: Acknowledged) -> list[Record | int]:
-    """What an acknowledgement names: a record, an offset, or several of them."""
+    """Return the records and offsets of an acknowledgement as a list."""
     if isinstance(records, Record):
         return [records]
     if isinstance(records, Iterable) and not isinstance(records, str | bytes):
-        return [one if isinstance(one, Record) else _offset(one) for one in records]
+        return [record if isinstance(record, Record) else _offset(record) for record in records]
     return [_offset(records)]
 
 
 def ranges_of(records: Acknowledged) -> list[Range]:
-    """What is to be acknowledged, as ranges: a record, an offset, or several."""
+    """Return the ranges of an acknowledgement, which is a record, an offset or several."""
     if isinstance(records, Record | int):
         records = [records]
-    return joined(one.offset if isinstance(one, Record) else _offset(one) for one in records)
+    return joined(
+        record.offset if isinstance(record, Record) else _offset(record) for record in records
+    )
 
 
 def check_on_lost(on_lost: object) -> None:
-    """Refuse what is not offered."""
+    """Raise unless the value is an `OnLost`."""
     if on_lost not in ("skip", "raise"):
         raise InvalidInput(f"on_lost is 'skip' or 'raise', not {on_lost!r:.100}")
 
 
 def check_section(section: object) -> None:
-    """A flush moves the floor by whole sections."""
+    """Raise unless a section is a positive whole number."""
     if type(section) is not int or section < 1:
         raise InvalidInput(f"a section has at least one record, not {section!r}")
 
 
 def check_within(ranges: Iterable[Range], end: int) -> None:
-    """Every position must be below the end."""
+    """Raise if a range reaches past the end."""
     for _, stop in ranges:
         if stop > end:
             raise OutOfRange(
@@ -232,7 +233,7 @@ def check_within(ranges: Iterable[Range], end: int) -> None:
 
 
 def _offset(value: object) -> int:
-    """The offset that an acknowledgement names."""
+    """Return a valid offset of an acknowledgement; raise otherwise."""
     try:
         number = check_whole("offset", value)
     except InvalidInput:

@@ -1,7 +1,7 @@
-"""Spreading: which partition each record goes to, and the batches that follow from it; without I/O.
+"""Spreading: chooses the partition of each record, and makes a batch for each partition; without I/O.
 
-Records with a key go where the key belongs. Those of one call that have none go to one partition
-together, those of the next call to the next: so batches stay large.
+The key of a record determines its partition. The records of a call without keys go to one partition
+together, and those of the next call to the next partition, so that batches stay large.
 """
 
 from __future__ import annotations
@@ -29,39 +29,43 @@ from millstream.record import Item, PartitionOffset, Producer
 
 
 class SpreadRecords:
-    """The records of one call, in a batch for each partition that gets some."""
+    """The records of a call, with a batch for each target partition."""
 
-    def __init__(self, log: str, targets: Sequence[int], parts: dict[int, Single | Batch]) -> None:
+    def __init__(
+        self, log: str, targets: Sequence[int], batches: dict[int, Single | Batch]
+    ) -> None:
         self._targets = targets
-        self._numbers = list(parts)
+        self._numbers = list(batches)
         self.appends = [
-            c.Append(partition_name(log, number), records) for number, records in parts.items()
+            c.Append(partition_name(log, number), records) for number, records in batches.items()
         ]
-        """One for each partition that gets some."""
+        """The append for each target partition."""
 
     def places(self, firsts: Sequence[int]) -> list[PartitionOffset]:
-        """Where each record went, in the order in which they were given, by the appends' answers."""
+        """Return the partition and offset of each record, from the first offsets of the appends."""
         following = dict(zip(self._numbers, firsts, strict=True))
-        found = []
+        offsets = []
         for number in self._targets:
             offset = following[number]
             following[number] = offset + 1
-            found.append(PartitionOffset(number, offset))
-        return found
+            offsets.append(PartitionOffset(number, offset))
+        return offsets
 
 
 class Spreader:
-    """Chooses partitions; several threads may share one."""
+    """Chooses partitions; for any thread."""
 
     def __init__(self, log: str, partitions: int) -> None:
         if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidInput(f"a log has 1 to {PARTITIONS_MAX:,} partitions, not {partitions!r}")
         self.log = check_name(log)
         self.partitions = partitions
-        self._turns = count(random.randrange(partitions))  # handles that live briefly share as well
+        self._turns = count(
+            random.randrange(partitions)
+        )  # a random start, so that short-lived handles also spread
 
     def check(self, partition: int) -> int:
-        """A partition that the log has."""
+        """Return a valid partition number; raise otherwise."""
         if type(partition) is not int or not 0 <= partition < self.partitions:
             raise InvalidInput(
                 f"log {self.log!r} has the partitions 0 to {self.partitions - 1}, not {partition!r}"
@@ -69,11 +73,11 @@ class Spreader:
         return partition
 
     def of_key(self, key: bytes | str, limits: Limits) -> int:
-        """The partition that a key belongs to."""
+        """Return the partition of a key."""
         return key_partition(pack_key(key, limits), self.partitions)
 
     def turn(self) -> int:
-        """The partition of the next records that have no key."""
+        """Return the partition of the next records without a key."""
         return next(self._turns) % self.partitions
 
     def one(
@@ -87,7 +91,7 @@ class Spreader:
         producer: Producer | None,
         limits: Limits,
     ) -> tuple[int, c.Append]:
-        """The partition of one record, and the command that appends it there."""
+        """Return the partition of a record, and the command that appends the record."""
         record = pack_single(value, key=key, headers=headers, timestamp=timestamp, limits=limits)
         if partition is not None:
             number = self.check(partition)
@@ -111,22 +115,22 @@ class Spreader:
         timestamps: Sequence[int] | int | None,
         limits: Limits,
     ) -> SpreadRecords:
-        """A batch for each partition that gets some of the records."""
+        """Return the records with a batch for each target partition."""
         if isinstance(values, str | bytes | bytearray | memoryview):
             raise InvalidInput("append_many takes several values; append takes one")
         rows = values if isinstance(values, list | tuple) else list(values)
         check_columns(len(rows), keys=keys, headers=headers, timestamps=timestamps)
-        own = keys
+        record_keys = keys
         if rows and isinstance(rows[0], Item):
-            if not all(isinstance(one, Item) for one in rows):
+            if not all(isinstance(row, Item) for row in rows):
                 raise InvalidInput("a batch is all items or all values")
             if keys is None:
-                own = [one.key for one in rows]
-        targets = self._targets(len(rows), own, limits)
+                record_keys = [row.key for row in rows]
+        targets = self._targets(len(rows), record_keys, limits)
         indexes: dict[int, list[int]] = {}
         for index, number in enumerate(targets):
             indexes.setdefault(number, []).append(index)
-        parts = {}
+        batches = {}
         for number, chosen in indexes.items():
             packed = pack_many(
                 _picked(rows, chosen),
@@ -136,8 +140,8 @@ class Spreader:
                 limits=limits,
             )
             assert packed is not None
-            parts[number] = packed
-        return SpreadRecords(self.log, targets, parts)
+            batches[number] = packed
+        return SpreadRecords(self.log, targets, batches)
 
     def _targets(
         self, size: int, keys: Sequence[bytes | str | None] | None, limits: Limits
@@ -151,7 +155,7 @@ class Spreader:
 
 
 def _picked(column: Any, chosen: list[int]) -> Any:
-    """Some rows of a column; what is no column stands for every row."""
+    """Return the chosen rows of a column; a value that is no column applies to every row."""
     if column is None or not isinstance(column, Sequence) or len(column) == len(chosen):
         return column
     return [column[index] for index in chosen]

@@ -1,7 +1,7 @@
-"""What a staging handle holds, without I/O: the same for threads and coroutines.
+"""The staged records of a staging handle, without I/O, for threads and coroutines.
 
-Each commit carries the handle's token as a producer, and a sequence. So a commit whose outcome
-is unknown can be asked for afterwards: `probe` stores nothing, and tells whether it was stored.
+Each commit carries the token of the handle as a producer, and a sequence. So the outcome of a commit can
+be asked for later: `probe` stores nothing, and tells whether the commit was stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millstream.record import Producer, Record
 
 
 class Staged:
-    """Records that are to follow a log's end."""
+    """Records to append at the end of a log."""
 
     def __init__(self, log: str, token: str, end: int, *, section: int, limits: Limits) -> None:
         self.committed = end
@@ -32,18 +32,18 @@ class Staged:
         self._bytes = 0
         self._sequence = 0
         self._by_call = False
-        """Whether that commit was part of staging the last record, whose caller got the error."""
+        """Whether the commit in doubt was made while staging the last record, whose caller got the error."""
         self._repeatable: tuple[Single, int] | None = None
-        """A record whose caller got an error, although it was stored, and its offset."""
+        """A stored record whose caller got an error, and its offset."""
 
     def add(self, record: Single) -> int:
-        """Stage a record; its offset."""
+        """Stage a record; return its offset."""
         self.records.append(record)
         self._bytes += _size(record)
         return self.committed + len(self.records) - 1
 
     def is_full(self) -> bool:
-        """Whether what is staged must be committed: a section is full, or the batch is large."""
+        """Return whether the records must be committed: a section is full, or the batch is large."""
         count, limits = len(self.records), self._limits
         return (
             (self.committed + count) % self._section == 0
@@ -52,53 +52,53 @@ class Staged:
         )
 
     def visible(self) -> list[Single]:
-        """What readers see: not a record whose caller got an error."""
+        """Return the records that readers see, without a record whose caller got an error."""
         return self.records[:-1] if self.in_doubt and self._by_call else self.records
 
     # Commits.
 
     def begin(self, *, by_call: bool) -> c.Append:
-        """The command that commits what is staged; in doubt until its outcome is reported."""
+        """Return the command that commits the records; in doubt until its outcome is reported."""
         self.in_doubt, self._by_call = True, by_call
         return self._command(self.committed)
 
     def probe(self) -> c.Append:
-        """The same as a question: it expects an end that no log has, so nothing is stored by it.
+        """Return a command that asks for the outcome of the commit in doubt, and stores nothing.
 
-        A sequence that was stored is answered before the end is looked at.
+        It expects an end that no log has. The store answers a stored sequence before it checks the end.
         """
         return self._command(NUMBER_MAX)
 
     def succeeded(self) -> None:
-        """What was asked for is stored."""
+        """Note that the commit was stored."""
         self.in_doubt = False
         self.committed += len(self.records)
         self._sequence += 1
         self.clear()
 
     def failed(self) -> None:
-        """Nothing was stored; a record whose caller got the error is no longer staged."""
+        """Note that nothing was stored, and drop a record whose caller got the error."""
         self.in_doubt = False
         if self._by_call:
             self._bytes -= _size(self.records.pop())
 
     def was_stored(self) -> None:
-        """The commit in doubt was stored after all."""
+        """Note that the commit in doubt was stored."""
         if self._by_call:
             self._repeatable = self.records[-1], self.committed + len(self.records) - 1
         self.succeeded()
 
     def repeated(self, record: Single, *, timed: bool) -> int | None:
-        """The offset of a record that is staged again after an error, and was stored nevertheless."""
-        found, self._repeatable = self._repeatable, None
-        if found is None or (timed and found[0].timestamp_ms != record.timestamp_ms):
+        """Return the offset of a record that is staged again after an error, if it was stored."""
+        stored, self._repeatable = self._repeatable, None
+        if stored is None or (timed and stored[0].timestamp_ms != record.timestamp_ms):
             return None
-        before, offset = found
-        same = replace(before, timestamp_ms=record.timestamp_ms) == record
-        return offset if same else None
+        before, offset = stored
+        is_same = replace(before, timestamp_ms=record.timestamp_ms) == record
+        return offset if is_same else None
 
     def clear(self) -> int:
-        """Drop what is staged; how many records."""
+        """Drop the staged records; return their number."""
         gone = len(self.records)
         self.records, self._bytes = [], 0
         return gone
@@ -114,7 +114,7 @@ def _size(record: Single) -> int:
 
 
 def _batch(records: list[Single]) -> Batch:
-    """Several staged records as one batch."""
+    """Pack staged records into a batch."""
     payload = block.encode_values([record.value or b"" for record in records])
     columns, metadata = block.encode_metadata(
         timestamps=[record.timestamp_ms or 0 for record in records],
@@ -126,7 +126,7 @@ def _batch(records: list[Single]) -> Batch:
 
 
 def staged_record(log: str, offset: int, record: Single) -> Record:
-    """A staged record as readers of the handle see it; it has no time of its append yet."""
+    """Return a staged record for readers of the handle, without an append time."""
     return Record(
         log,
         offset,

@@ -1,1 +1,1 @@
-"""The store: one writer, one commit path, deltas and their fold, over an engine."""
+"""The store over an engine: a single writer, the commit path, deltas and the fold."""

@@ -1,4 +1,4 @@
-"""Caches: what parts above the store remember of it to be faster. Anything may be forgotten."""
+"""Caches: data that parts above the store remember for speed, and may lose at any time."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ T = TypeVar("T")
 
 
 class Caches:
-    """One cache of each kind, made when it is first asked for; for use by any thread."""
+    """A cache for each class, made at the first use; for any thread."""
 
     def __init__(self) -> None:
-        self._found: dict[type, Any] = {}
+        self._caches: dict[type, Any] = {}
 
     def of(self, kind: type[T], *arguments: Any) -> T:
-        """The cache of a kind: a class, and what it is made with."""
-        found: T
+        """Return the cache of a class; the first call makes it with the arguments."""
+        cache: T
         try:
-            found = self._found[kind]
+            cache = self._caches[kind]
         except KeyError:
-            found = self._found.setdefault(kind, kind(*arguments))
-        return found
+            cache = self._caches.setdefault(kind, kind(*arguments))
+        return cache
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._found.clear()
+        """Drop all caches."""
+        self._caches.clear()

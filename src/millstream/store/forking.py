@@ -1,11 +1,12 @@
-"""Forks: no handle of an engine crosses one.
+"""Forks of the process: the handles of an engine stay in the parent.
 
-Locks on files belong to a process, and SQLite remembers inside the process which it holds; a child
-that used, or merely kept, its parent's handles could harm the file. So before a fork every open
-store finishes its running commit and lets go of its handles; afterwards parent and child each
-open their own at the next use. The child starts from what is on disk.
+Locks on files belong to a process, and SQLite remembers inside the process which locks it holds. A
+child that used, or merely kept, the handles of its parent could harm the file. So before a fork every
+open store finishes its running commit and closes its handles. Afterwards parent and child open handles
+of their own at the next use, and the child reads its state from the disk.
 
-An engine without the ability `forks` goes on in the parent. In the child, its store refuses all use.
+An engine without the ability `forks` keeps working in the parent; in the child, the store refuses all
+calls.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from millstream.errors import CannotOpen
 
 
 class Forkable(Protocol):
-    """What takes part: a store."""
+    """A store, as forks see it."""
 
     def before_fork(self) -> None:
-        """Come to rest, and stay there."""
+        """Finish the running commit, and block new commits."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Go on."""
+        """Allow commits again."""
 
 
 _stores: WeakSet[Forkable] = WeakSet()
@@ -37,24 +38,24 @@ opening = threading.RLock()
 
 
 def register(store: Forkable) -> None:
-    """Have a store take part in forks for as long as it lives."""
+    """Register a store for forks, until the store is garbage."""
     _stores.add(store)
 
 
 def suspend(engine: Engine) -> None:
-    """Before a fork: have an engine let go of its handles, if it can."""
+    """Close the handles of an engine before a fork, if the engine can."""
     if "forks" in engine.abilities:
         cast(Suspendable, engine).suspend()
 
 
 def resume(engine: Engine, *, in_child: bool) -> None:
-    """After a fork: the engine opens its handles again when they are needed."""
+    """Let an engine open its handles again after a fork."""
     if "forks" in engine.abilities:
         cast(Suspendable, engine).resume(in_child=in_child)
 
 
 def refusal(engine: Engine) -> CannotOpen | None:
-    """What callers in the child are told by a store whose engine does not cross a fork."""
+    """Return the error for callers in the child, if the engine cannot cross a fork."""
     if "forks" in engine.abilities:
         return None
     return CannotOpen(

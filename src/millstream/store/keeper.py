@@ -1,7 +1,7 @@
-"""The keeper: one background thread that folds, checkpoints and does the upkeep of the parts.
+"""The keeper: the background thread of a store, for the fold, checkpoints and upkeep.
 
-It starts when there is first something to do, or a caller that waits for others. Whatever it does is an ordinary, bounded commit; if
-it dies, or never runs, nothing is lost: the tail is only longer to read.
+The thread starts with the first commit or the first waiting caller. Its work is done in ordinary, bounded
+commits. If the thread dies or never runs, no data is lost: only the tail of deltas grows.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from contextlib import AbstractContextManager, ExitStack
 from millstream.errors import MillstreamError
 
 UPKEEP_S = 1.0
-"""How often the parts are asked for upkeep, such as retention by age."""
+"""The interval of upkeep, such as retention by age."""
 
 
 class Keeper:
-    """Runs `work` when woken, and every second from then on."""
+    """Runs `work` when woken, and every second after that."""
 
     def __init__(
         self, work: Callable[[], bool], *, on_failure: Callable[[Exception], None]
     ) -> None:
         self._work = work
         self._on_failure = on_failure
-        self._told = ""
+        self._reported = ""
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._working = threading.RLock()
         self._pauses = 0
         self._stopping = False
         self._is_started = False
-        """Whether it was to start, perhaps while it was paused."""
+        """Whether `start` was called, perhaps during a pause."""
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
-        """Have the work looked at soon."""
+        """Run the work soon."""
         if not self._wake.is_set():
             self._wake.set()
         if self._thread is None:
@@ -43,11 +43,11 @@ class Keeper:
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing shall happen in the background now."""
+        """Whether background work is paused."""
         return self._pauses > 0
 
     def pause(self) -> AbstractContextManager[object]:
-        """Wait for the slice that it is at, and begin no other until the block ends, if there is one."""
+        """Wait for the current piece of work, and pause until the returned block ends."""
         with self._lock:
             self._pauses += 1
         with self._working:
@@ -64,7 +64,7 @@ class Keeper:
             self.start()
 
     def stop(self) -> None:
-        """End the thread after the slice that it is at."""
+        """End the thread after the current piece of work."""
         with self._lock:
             self._stopping = True
             thread = self._thread
@@ -73,7 +73,7 @@ class Keeper:
             thread.join()
 
     def start(self) -> None:
-        """Look at the work every second from now on, without being woken."""
+        """Run the work every second from now on."""
         with self._lock:
             self._is_started = True
             if self._thread is None and not self._stopping and not self._pauses:
@@ -94,15 +94,15 @@ class Keeper:
                 pass
         except MillstreamError as error:
             self._on_failure(error)
-        except Exception as error:  # a mistake of ours: without the thread nothing would be folded
+        except Exception as error:  # a bug: keep the thread alive, or no fold would happen any more
             self._on_failure(error)
             self._tell(error)
 
     def _tell(self, error: Exception) -> None:
-        """Say where it was raised, as of a thread that ends by it, but not every second."""
-        if repr(error) == self._told:
+        """Report the traceback of an error once, as the interpreter does for a thread that dies."""
+        if repr(error) == self._reported:
             return
-        self._told = repr(error)
+        self._reported = repr(error)
         at = (type(error), error, error.__traceback__, threading.current_thread())
         threading.excepthook(threading.ExceptHookArgs(at))
 

@@ -1,8 +1,8 @@
-"""Waits without a thread or an event loop of their own: when to look, and what to sleep for.
+"""Waits as generators, written once for threads and event loops.
 
-A wait is written once, as a generator. It looks at the store, yields a `Sleep`, and looks again
-when that has ended; in the end it returns its answer. `wait` takes its steps on the caller's
-thread. The session of coroutines takes them in its pool, and awaits the sleeps.
+A wait reads the store, yields a `Sleep`, reads again after the sleep, and finally returns an answer.
+`wait` runs the steps on the caller's thread. The session for coroutines runs the steps in its pool and
+awaits the sleeps.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ T = TypeVar("T")
 
 
 class Sleep(Struct, frozen=True):
-    """Until one of the entities may have changed, or the time is up."""
+    """A sleep until an entity may have changed, or the time is up."""
 
     keys: tuple[bytes, ...]
-    """Of entities, or of all of a type, as `Watch` has them."""
+    """Keys of entities, or the first two bytes of the keys of a type, as in `Watch`."""
     is_over: Callable[[], bool]
-    """Looks once more when the watch has begun: a change before that woke no one."""
+    """Checks again after the watch has begun, because earlier changes woke no waiter."""
     seconds: float | None
-    """None is unlimited."""
+    """The timeout; None means no timeout."""
 
 
 class Done(Struct, Generic[T], frozen=True):
-    """The wait is over."""
+    """The end of a wait."""
 
     answer: T
 
 
 Waiting = Generator[Sleep, None, T]
-"""Yields sleeps, and returns a `T` in the end."""
+"""Yields sleeps, and returns a `T`."""
 
 
 def step_of(waiting: Waiting[T]) -> Sleep | Done[T]:
-    """The next step of a wait; a value, since an exception of generators crosses no future."""
+    """Return the next step of a wait as a value, because a future cannot raise `StopIteration`."""
     try:
         return next(waiting)
     except StopIteration as end:
@@ -50,7 +50,7 @@ def step_of(waiting: Waiting[T]) -> Sleep | Done[T]:
 
 @contextmanager
 def watching(watch: Watch, sleep: Sleep, wake: Wake) -> Iterator[None]:
-    """Call `wake`, from any thread, whenever something changes that would end the sleep."""
+    """Call `wake`, from any thread, at each change that could end the sleep."""
     with ExitStack() as watches:
         for key in sleep.keys:
             watch.add(key, wake)
@@ -59,7 +59,7 @@ def watching(watch: Watch, sleep: Sleep, wake: Wake) -> Iterator[None]:
 
 
 def wait(watch: Watch, waiting: Waiting[T]) -> T:
-    """The answer of a wait, whose thread sleeps meanwhile."""
+    """Run a wait on this thread, and return its answer."""
     while isinstance(step := step_of(waiting), Sleep):
         changed = threading.Event()
         with watching(watch, step, changed.set):

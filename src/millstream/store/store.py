@@ -1,7 +1,7 @@
-"""The store: an engine, the state over it, and the one path by which anything becomes true.
+"""The store: an engine, the state over it, and the single path of commits.
 
-Every mutation is a function run inside a transaction; a group of them is committed with one sync;
-then readers see it, waiters wake, and callers are answered, in this order.
+A mutation is a function that runs inside a transaction. A group of mutations is committed with one sync.
+After the sync readers see the changes, waiters wake, and callers are answered, in this order.
 """
 
 from __future__ import annotations
@@ -44,33 +44,33 @@ from millstream.store.watch import Watch
 
 T = TypeVar("T")
 Upkeep = Callable[["Store"], bool]
-"""The background work of a part, a bounded piece per call; True if there is more to do now.
+"""Does a bounded piece of background work; returns True if more work is due now.
 
-If a call goes round several logs or queues, it ends early once the store `is_closing`."""
+A call that visits several logs or queues ends early once the store `is_closing`."""
 
 Condition = Literal["usable", "disk_full", "recovering", "poisoned", "closed"]
-"""What a handle can do; with a full disk and while it recovers, it can read."""
+"""The condition of a handle; reads work with a full disk and during recovery."""
 
 
 class Links(NamedTuple):
-    """Which rows need which others, as the parts above the store know it; the scrub asks."""
+    """The references between rows, declared by the parts above the store and checked by the scrub."""
 
     needs: Reference
     lost: Callable[[View, bytes, bytes], str]
-    """What is lost, in words, if the second row is really missing and the first needs it; else empty."""
+    """Describes the loss if the second row is missing and the first row needs it; empty without a loss."""
 
 
 NO_LINKS = Links(lambda _key, _value: None, lambda _view, _parent, _child: "")
 
 CLOSING_FOLD_S = 1.0
-"""How long closing folds; what is then unfolded stays so, and is read when the store is opened."""
+"""The time limit of the fold at closing; opening reads the remaining deltas."""
 
 CLOSING_UPKEEP_S = 0.25
-"""How long closing does upkeep that the background had no time for: a command is over sooner."""
+"""The time limit of upkeep at closing, so that commands end quickly."""
 
 
 class Store(Committing):
-    """One open store. All methods may be called from any thread."""
+    """An open store, for any thread."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Store(Committing):
     # Mutations.
 
     def run(self, operation: Operation[T]) -> T:
-        """Run an operation and return when its effect is durable."""
+        """Run an operation, and return when its effect is durable."""
         if self._pid != os.getpid():
             self._refuse_fork()
         if self.recovery.reason is not None:
@@ -116,9 +116,9 @@ class Store(Committing):
         return self._transactor.run(operation)
 
     def attempt(self, operation: Operation[T]) -> Ticket[T] | None:
-        """Run an operation as `run` does; None, and nothing done, if it had to wait for a commit.
+        """Run an operation as `run` does; return None and do nothing if it had to wait.
 
-        That may be a commit of this process or of another one, or a store that is only read.
+        An operation waits for commits of any process. A read-only store also returns None.
         """
         if self.engine.read_only:
             return None
@@ -129,9 +129,9 @@ class Store(Committing):
         return self._transactor.attempt(operation, waits=self.engine.writes_alone)
 
     def submit(self, tickets: list[Ticket[Any]], *, light: bool = False) -> None:
-        """Hand in operations whose tickets call back when they are durable.
+        """Submit operations whose tickets call back when they are durable.
 
-        Light ones are committed by the calling thread, if commits are fast and none is in flight.
+        The calling thread commits light operations, if commits are fast and none is in flight.
         """
         if self._pid != os.getpid():
             self._refuse_fork()
@@ -139,42 +139,42 @@ class Store(Committing):
 
     @property
     def is_fast(self) -> bool:
-        """Whether commits take so little time that an event loop can make light ones itself."""
+        """Whether commits are fast enough for an event loop to make light commits itself."""
         return self._transactor.is_fast
 
     # Upkeep.
 
     def fold(self) -> int:
-        """Fold everything that is unfolded now; answers how many commits were folded."""
+        """Fold the current tail; return the number of folded commits."""
         self.recovery.attempt()
         if self.recovery.reason is not None:
             raise fresh(self.recovery.reason)
         return self._fold_for(None)
 
     def start_keeper(self) -> None:
-        """Have the upkeep of the parts done every second from now on, also if nothing is written."""
+        """Do upkeep every second from now on, even without writes."""
         self._keeper.start()
 
     def tend_soon(self) -> None:
-        """Have the upkeep of the parts done now rather than within a second."""
+        """Do upkeep now rather than within a second."""
         self._upkeep_due = 0.0
         self._keeper.wake()
 
     def tend(self) -> None:
-        """Do the views' upkeep that is due now, all of it, on the caller's thread.
+        """Do all due upkeep on the caller's thread.
 
-        The background rests meanwhile: each of two that do the same may leave a part to the other.
+        The background thread pauses meanwhile: two threads would each leave work to the other.
         """
         with self._keeper.pause():
             while self._tend_parts():
                 pass
 
     def pause_keeper(self) -> AbstractContextManager[object]:
-        """Let nothing happen in the background until the block ends; without one, until it is closed."""
+        """Pause background work until the returned block ends, or until the store is closed."""
         return self._keeper.pause()
 
     def stats(self) -> dict[str, Any]:
-        """Facts and counters of this handle."""
+        """Return facts and counters of this handle."""
         return {
             **self.engine.describe(),
             "path": self.engine.place,
@@ -192,19 +192,19 @@ class Store(Committing):
         }
 
     def scrub_from_now(self, share: float) -> None:
-        """Scrub for a share of time, also if nothing is ever written by this handle."""
+        """Scrub for a share of the time from now on, even without writes."""
         self.scrub.share = share
         if share:
             self._keeper.wake()
 
     @property
     def is_closing(self) -> bool:
-        """Whether upkeep shall leave the rest to the next one that opens the store."""
+        """Whether upkeep should stop, and leave its work to the next opened handle."""
         return self.clock.seconds() >= self._ends_s
 
     @property
     def condition(self) -> Condition:
-        """What the handle can do: everything, only read, or nothing."""
+        """The condition of the handle: usable, read-only for a while, or unusable."""
         if self._reason is not None:
             return "closed" if isinstance(self._reason, Closed) else "poisoned"
         if self.recovery.reason is not None:
@@ -212,7 +212,7 @@ class Store(Committing):
         return "disk_full" if self.engine.shortage() is not None else "usable"
 
     def close(self) -> None:
-        """Finish the running commit, tidy up for a while, and let go; again does nothing."""
+        """Finish the running commit, do upkeep for a moment, and close the engine; idempotent."""
         if isinstance(self._reason, Closed):
             return
         self._ends_s = -math.inf
@@ -237,13 +237,13 @@ class Store(Committing):
     # After a failed write.
 
     def _begin_recovery(self, cause: BaseException) -> None:
-        """Refuse writes until what is on disk is certain; called in the writer's turn."""
+        """Refuse writes until the content of the disk is certain; the caller holds the writer's turn."""
         text = str(cause) or type(cause).__name__
         self._transactor.refuse(self.recovery.begin(text, seq=self.views.seq))
         self._keeper.wake()
 
     def _recover(self) -> None:
-        """Make sure that everything acknowledged is on disk, and take writes again."""
+        """Make all acknowledged commits durable again, and accept writes."""
         try:
             self.engine.recover()
             with self._transactor.turn:
@@ -256,12 +256,12 @@ class Store(Committing):
         reason, needed = self.recovery.reason, self.recovery.seq
         self._stale = True
         with self.engine.read() as snapshot:
-            found = snapshot.last_seq()
-        if found < needed:
+            stored = snapshot.last_seq()
+        if stored < needed:
             raise CorruptionError(
-                f"commit {needed} was acknowledged, and the last one on disk is {found}",
+                f"commit {needed} was acknowledged, and the last one on disk is {stored}",
                 what="delta",
-                where=found + 1,
+                where=stored + 1,
             )
         self._reload()
         if reason is not None:
@@ -269,7 +269,7 @@ class Store(Committing):
         self.recovery.end()
 
     def _poison(self, cause: BaseException) -> None:
-        """Something acknowledged is missing: refuse everything, for good; called in the writer's turn."""
+        """Refuse all calls for good, since an acknowledged commit is missing; in the writer's turn."""
         reason = Poisoned(
             f"a write failed, and then not everything acknowledged was found on disk ({cause}); "
             "close this handle, and see with `millstream doctor` what is lost",
@@ -288,11 +288,11 @@ class Store(Committing):
         self.recovery.attempt()
         if self._reason is not None or self.recovery.reason is not None:
             return False
-        if self.engine.read_only:  # another node of the cluster folds, and does the parts' upkeep
+        if self.engine.read_only:  # another node of the cluster folds and does upkeep
             self._tend()
             self.scrub.turn()
             return False
-        more = self._tail_is_long() and self.tail_is_ours() and self.fold_slice()
+        has_more = self._tail_is_long() and self.tail_is_ours() and self.fold_slice()
         self._tend()
         if self.clock.seconds() >= self._upkeep_due:
             if self._tend_parts():
@@ -300,9 +300,9 @@ class Store(Committing):
             self._upkeep_due = self.clock.seconds() + UPKEEP_S
             self._tended = self._tended if self.is_closing else self._written
             self._last_failure = None
-        if not more:
+        if not has_more:
             self.scrub.turn()
-        return more
+        return has_more
 
     def _lost(self, parent: bytes, child: bytes) -> str:
         return self.view(lambda view: self._links.lost(view, parent, child))
@@ -312,33 +312,33 @@ class Store(Committing):
         return self._operations + self._folds
 
     def _tend_last(self) -> None:
-        """Before closing, do for a while what the background had no time for since the last write.
+        """Do upkeep before closing, if there were writes since the last upkeep.
 
-        Else a store that is never open for long, as by commands, would never forget anything.
+        Otherwise a store that is only opened by short commands would never delete old records.
         """
         if self._written == self._tended or self._keeper.is_paused:
             return
         self._ends_s = self.clock.seconds() + CLOSING_UPKEEP_S
-        with suppress(MillstreamError):  # what is left is done by the next one that opens the store
+        with suppress(MillstreamError):  # the next opened handle does the remaining work
             while not self.is_closing and self._tend_parts():
                 pass
 
     def _tend_parts(self) -> bool:
-        """Let each part do its upkeep, also if that of another one fails; True if there is more."""
-        more, failure = False, None
+        """Do the upkeep of every part, even if another part fails; return True if has_more is due."""
+        has_more, failure = False, None
         for task in self._upkeep:
             try:
-                more = task(self) or more
+                has_more = task(self) or has_more
             except CorruptionError as error:
                 failure = failure or error
         if failure is not None:
             raise failure
-        return more
+        return has_more
 
     def _tend(self) -> None:
         try:
             self.engine.upkeep(self._transactor.turn)
-        except OutcomeUnknown as error:  # a sync failed: what it was for may not be on disk
+        except OutcomeUnknown as error:  # a sync failed: acknowledged rows may not be on disk
             with self._transactor.turn:
                 self._begin_recovery(error)
             raise
@@ -379,12 +379,12 @@ class Store(Committing):
 
     def _initialise(self) -> None:
         with self.engine.read() as snapshot:
-            found = snapshot.last_seq()
-        if found:
+            last_seq = snapshot.last_seq()
+        if last_seq:
             self._reload()
             return
         if self.engine.read_only:
-            self._reload()  # rows without commits are told first, as damage
+            self._reload()  # raises for rows without commits, which are damage
             place = self.engine.place
             raise CannotOpen(f"the store at {place} is not made yet", path=place)
         with self.engine.write() as writer, self.mutex:
@@ -400,13 +400,13 @@ class Store(Committing):
             self._publish(self.state)
 
     def before_fork(self) -> None:
-        """Finish the running commit and let go of the engine's handles, until `after_fork`."""
+        """Finish the running commit, and close the handles of the engine until `after_fork`."""
         for lock in self._resting():
             lock.acquire()
         forking.suspend(self.engine)
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Go on in the parent; in the child start from what is on disk."""
+        """Continue in the parent; in the child load the state from the disk."""
         forking.resume(self.engine, in_child=in_child)
         if not in_child:
             for lock in self._resting():
@@ -414,7 +414,7 @@ class Store(Committing):
             return
         self._start_reading()
         self.listeners.forget_groups()
-        self.caches.clear()  # they may hold locks, and threads that wait: these stayed in the parent
+        self.caches.clear()  # caches may hold locks and waiting threads of the parent
         failed = self.recovery
         self.scrub.drop()
         self._begin()
@@ -426,5 +426,5 @@ class Store(Committing):
             self._transactor.refuse(begun)
 
     def _resting(self) -> tuple[threading.Lock, ...]:
-        """What is held during a fork, in this order."""
-        return self._transactor.turn, self.mutex, self.standby.lock
+        """Return the locks that are held during a fork, in the order of their acquisition."""
+        return self._transactor.turn, self.mutex, self.read_copy.lock

@@ -1,9 +1,9 @@
-"""The watch: which callers wait for something to change, and how they are woken.
+"""The watch: the callers that wait for a change of an entity, and their wake-up.
 
-Inside a process a commit wakes its waiters at once. For commits of other processes one thread asks
-the engine, and only while a caller waits. Between two waits it rests for a moment before it ends, and
-is not woken for the second: a consumer that takes one message after the other would start a thread
-for each, or have it take the interpreter from the consumer itself.
+Inside a process a commit wakes its waiters at once. For commits of other processes a thread polls the
+engine while a caller waits. After the last waiter the thread stays for about a second and checks for
+new waiters by itself. A thread per wait, or a wake-up per wait, would take the interpreter from a
+consumer that claims message after message.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from collections.abc import Callable, Collection
 from millstream.errors import MillstreamError
 
 FAILED_S = 0.010
-"""The pause after a look that failed."""
+"""The pause after a failed poll."""
 
 REST_S = 1.0
-"""How long the thread rests without a waiter before it ends, about."""
+"""The thread ends after about this time without a waiter."""
 
 REST_STEP_S = 0.005
-"""How soon it notices a new waiter then."""
+"""The interval at which a resting thread checks for a new waiter."""
 
 Wake = Callable[[], None]
 Look = Callable[[threading.Event], object]
-"""Waits until other processes may have committed, or the event is set, and takes that over."""
+"""Waits until other processes have committed or the event is set, and applies the commits."""
 
 Tell = Callable[[Collection[bytes] | None], None]
-"""Is told which entities have changed; None if any may have."""
+"""Called with the keys of changed entities; with None if every entity may have changed."""
 
 
 class Watch:
-    """Waiters by the key of the entity that they wait for, or by the two bytes of a type."""
+    """Waiters by the key of an entity, or by the first two bytes of the keys of a type."""
 
     def __init__(self, look: Look | None, *, on_wait: Wake = lambda: None) -> None:
-        """`on_wait` is called whenever a waiter comes; it must be quick."""
+        """Take a function `on_wait` that is called for each new waiter and must be quick."""
         self._look = look
         self._on_wait = on_wait
         self._lock = threading.Lock()
         self._waiters: dict[bytes, list[Wake]] = {}
-        self.told: tuple[Tell, ...] = ()
-        """What is told of every commit."""
+        self.followers: tuple[Tell, ...] = ()
+        """The functions that are called at every commit."""
         self._observers: tuple[Wake, ...] = ()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._is_wanted = False
-        """Whether there was a waiter since the thread last asked."""
+        """Whether a waiter has come since the last check of the thread."""
 
     def add(self, key: bytes, wake: Wake) -> None:
         """Call `wake`, from any thread, whenever the entity may have changed, until `remove`."""
@@ -71,63 +71,63 @@ class Watch:
         self.stir()
 
     def follow(self, tell: Tell) -> None:
-        """Call `tell`, from any thread, with what each commit changed, until `unfollow`.
+        """Call `tell`, from any thread, with the keys that each commit changed, until `unfollow`.
 
-        It must be quick, and must not ask the store. Nothing is looked for on its behalf: of other
-        processes' commits it is told once a caller looks.
+        `tell` must be quick and must not use the store. It starts no polling: commits of other processes
+        are reported once a caller reads the store.
         """
         with self._lock:
-            self.told = (*self.told, tell)
+            self.followers = (*self.followers, tell)
 
     def unfollow(self, tell: Tell) -> None:
-        """Stop telling."""
+        """Stop calling `tell`."""
         with self._lock:
-            self.told = tuple(one for one in self.told if one != tell)
+            self.followers = tuple(follower for follower in self.followers if follower != tell)
 
     def observe(self, call: Wake) -> None:
-        """Call something, from any thread, whenever other callers may wait than before; it must be quick.
+        """Call a function, from any thread, whenever the set of waiters may have changed.
 
-        It must ask neither the store nor the watch. For tests: `testing.Probe` waits by it.
+        The function must be quick, and must use neither the store nor the watch. `testing.Probe` uses it.
         """
         with self._lock:
             self._observers = (*self._observers, call)
 
     def unobserve(self, call: Wake) -> None:
-        """Stop calling it."""
+        """Stop calling a function of `observe`."""
         with self._lock:
-            self._observers = tuple(one for one in self._observers if one != call)
+            self._observers = tuple(observer for observer in self._observers if observer != call)
 
     def stir(self) -> None:
-        """Say that other callers may wait than before; a caller that shares a wake says so itself."""
+        """Report that the set of waiters may have changed, also of waiters that share a wake function."""
         for call in self._observers:
             call()
 
     def wakes(self) -> list[Wake]:
-        """What is called when something changes: one for each waiter and entity."""
+        """Return the wake functions, one per waiter and entity."""
         with self._lock:
             return [wake for waiting in self._waiters.values() for wake in waiting]
 
     def notify(self, keys: Collection[bytes]) -> None:
-        """Wake all that wait for one of these."""
-        for tell in self.told:
+        """Wake the waiters of the given keys."""
+        for tell in self.followers:
             tell(keys)
         if self._waiters:
             self._wake(keys)
 
     def _wake(self, keys: Collection[bytes]) -> None:
         with self._lock:
-            found = [
+            wakes = [
                 wake
                 for key in keys
                 for name in (key, key[:2])
                 for wake in self._waiters.get(name, ())
             ]
-        for wake in found:
+        for wake in wakes:
             wake()
 
     def wake_all(self) -> None:
-        """Wake all waiters: they will find out why."""
-        for tell in self.told:
+        """Wake all waiters, which then check the store themselves."""
+        for tell in self.followers:
             tell(None)
         with self._lock:
             everybody = list(self._waiters)
@@ -153,7 +153,7 @@ class Watch:
                 self._stop.wait(FAILED_S)
 
     def _waits_for_waiters(self) -> bool:
-        """Rest until there is a waiter; False if there was none for long: the thread is given up."""
+        """Rest until there is a waiter; return False to end the thread, after `REST_S` without a waiter."""
         rested = 0
         while not self._waiters:
             if self._stop.wait(REST_STEP_S):

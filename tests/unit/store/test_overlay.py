@@ -67,9 +67,9 @@ def test_the_row_at_or_above_is_sought_within_one_log() -> None:
     assert overlay.after(entry(6)) == (entry(10), b"10")
     assert overlay.after(entry(21)) is None
     assert overlay.after(entry(3, log_id=3)) is None
-    assert overlay.some(entry(6), limit=9) == [(entry(10), b"10"), (entry(20), b"20")]
-    assert overlay.some(entry(0), limit=1) == [(entry(5), b"5")]
-    assert overlay.some(entry(3, log_id=3), limit=9) == []
+    assert overlay.rows_from(entry(6), limit=9) == [(entry(10), b"10"), (entry(20), b"20")]
+    assert overlay.rows_from(entry(0), limit=1) == [(entry(5), b"5")]
+    assert overlay.rows_from(entry(3, log_id=3), limit=9) == []
 
 
 def test_a_range_is_dropped_half_open_and_only_there() -> None:

@@ -1,7 +1,7 @@
-"""A block of records as it is read: neighbouring records of one log, as columns.
+"""Blocks of records for readers: contiguous records of a log, as columns.
 
-It holds bytes and decodes what is asked for. `records` makes objects; the columns are for callers
-that can do without.
+A block holds bytes, and decodes columns on demand. `records` makes objects; callers that need no objects
+use the columns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _decode_visible = msgspec.msgpack.Decoder(list[dict[str, Scalar]]).decode
 _decode_many = msgspec.msgpack.Decoder(list[dict[str, Any] | tuple[tuple[str, Any], ...]]).decode
 _NO_MAP = b"\x80"
 _ARRAY = b"\xdd"
-"""Before a count of 32 bits: what makes maps that lie back to back a MessagePack array."""
+"""The first byte of a MessagePack array with a count of 32 bits."""
 
 
 class RecordBlock(Struct, frozen=True, array_like=True, gc=False):
@@ -31,7 +31,7 @@ class RecordBlock(Struct, frozen=True, array_like=True, gc=False):
     log: str
     first_offset: int
     skip: int
-    """Records at the front of the stored block that were not asked for."""
+    """The number of records at the front of the stored block that do not belong to this block."""
     count: int
     metadata: bytes
     payload: bytes
@@ -41,54 +41,54 @@ class RecordBlock(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def offsets(self) -> range:
-        """The offsets of its records."""
+        """The offsets of the records."""
         return range(self.first_offset, self.first_offset + self.count)
 
     def values(self) -> list[bytes | None]:
-        """Every record's value; None for null."""
-        found = self._cells()
+        """Return the values of the records; None for null."""
+        cells = self._cells()
         columns = blocks.decode_header(self.metadata, kind=blocks.METADATA).columns
         if not columns & blocks.VALUE_VALIDITY:
-            return found  # type: ignore[return-value]
-        return blocks.nulled(found, self._metadata().valid(self.skip, self.count))
+            return cells  # type: ignore[return-value]
+        return blocks.nulled(cells, self._metadata().valid(self.skip, self.count))
 
     def valid(self) -> Sequence[bool] | None:
-        """Which records have a value that is not null; None if all have."""
+        """Return for each record whether its value is not null; None if no value is null."""
         return self._metadata().valid(self.skip, self.count)
 
     def keys(self) -> list[bytes | None]:
-        """Every record's key."""
+        """Return the keys of the records."""
         return self._metadata().keys(self.skip, self.count)
 
     def timestamps(self) -> list[int]:
-        """Every record's timestamp, in ms."""
+        """Return the timestamps of the records, in ms."""
         return list(self._metadata().timestamps(self.skip, self.count))
 
     def appended(self) -> list[int]:
-        """When each record was appended, in ms."""
+        """Return the append times of the records, in ms."""
         return list(self._metadata().appended(self.skip, self.count))
 
     def headers(self) -> list[Headers]:
-        """Every record's headers."""
+        """Return the headers of the records."""
         return headers_of(self._metadata(), self.skip, self.count)
 
     def visible_headers(self) -> list[dict[str, Scalar]]:
-        """Every record's headers as filters see them."""
+        """Return the headers of the records as filters see them."""
         return visible_headers_of(self._metadata(), self.skip, self.count)
 
     def records(self) -> list[Record]:
-        """The records, as objects."""
+        """Return the records as objects."""
         return self._records(self._cells())
 
     def bare_records(self) -> list[Record]:
-        """The records of a block that was read without values, with empty ones."""
+        """Return the records of a block without payload, with empty values."""
         return self._records([b""] * self.count)
 
     def _cells(self) -> list[bytes]:
         payload = blocks.Block(self.payload, kind=blocks.PAYLOAD)
-        found = payload.column(blocks.VALUE, self.skip, self.count)
-        assert found is not None
-        return found
+        cells = payload.column(blocks.VALUE, self.skip, self.count)
+        assert cells is not None
+        return cells
 
     def _records(self, cells: list[bytes]) -> list[Record]:
         metadata, log = self._metadata(), self.log
@@ -111,25 +111,25 @@ class RecordBlock(Struct, frozen=True, array_like=True, gc=False):
 
 
 def headers_of(metadata: blocks.Block, first: int, count: int) -> list[Headers]:
-    """The headers of some records of a block, each packed until it is looked at."""
+    """Return the headers of records of a block, decoded at their first use."""
     cells = metadata.column(blocks.HEADERS, first, count)
     return [NO_HEADERS] * count if cells is None else list(map(Headers, cells))
 
 
 def plain_headers_of(metadata: blocks.Block, first: int, count: int) -> list[Plain]:
-    """The headers of some records of a block, all unpacked at once."""
+    """Return the decoded headers of records of a block."""
     packed = packed_headers_of(metadata, first, count)
     return _decode_many(packed) if packed else [{} for _ in range(count)]
 
 
 def visible_headers_of(metadata: blocks.Block, first: int, count: int) -> list[dict[str, Scalar]]:
-    """The headers of some records of a block as filters see them."""
+    """Return the headers of records of a block as filters see them."""
     packed = packed_headers_of(metadata, first, count)
     return _visible(packed) if packed else [{} for _ in range(count)]
 
 
 def packed_headers_of(metadata: blocks.Block, first: int, count: int) -> bytes:
-    """The headers of some records as a MessagePack array of maps; nothing if none has any."""
+    """Return the headers of records as a MessagePack array of maps; empty without headers."""
     cells = metadata.cells(blocks.HEADERS)
     if cells is None:
         return b""
@@ -141,45 +141,45 @@ def packed_headers_of(metadata: blocks.Block, first: int, count: int) -> bytes:
 
 
 def picked_headers_of(metadata: blocks.Block, indexes: Sequence[int]) -> bytes:
-    """The headers of records that need not be neighbours, as a MessagePack array of maps."""
+    """Return the headers of records at any indexes as a MessagePack array of maps."""
     cells = metadata.cells(blocks.HEADERS)
     if cells is None:
         return b""
     maps = cells.pick(indexes)
     if not cells.is_full():
-        maps = [one or _NO_MAP for one in maps]
+        maps = [cell or _NO_MAP for cell in maps]
     return _ARRAY + len(maps).to_bytes(4, "big") + b"".join(maps)
 
 
 def unpack_visible(cells: Sequence[bytes]) -> list[dict[str, Scalar]]:
-    """The headers of records as filters see them, all at once; an empty cell is none."""
+    """Decode the headers of records as filters see them; an empty cell has no headers."""
     maps = b"".join([cell or _NO_MAP for cell in cells])
     return _visible(_ARRAY + len(cells).to_bytes(4, "big") + maps)
 
 
 def _visible(packed: bytes) -> list[dict[str, Scalar]]:
-    """Mostly there are neither repeated names nor bytes: then nothing is done for each record."""
+    """Decode headers; records without repeated names and bytes, the usual case, need no further work."""
     try:
         return _decode_visible(packed)
     except msgspec.ValidationError:
-        return [visible(dict(one)) for one in _decode_many(packed)]
+        return [visible(dict(headers)) for headers in _decode_many(packed)]
 
 
 def pack_headers(headers: Sequence[Headers]) -> bytes:
-    """Headers of records as a MessagePack array; nothing if none has any."""
-    return _encode([one.plain() for one in headers]) if any(headers) else b""
+    """Encode the headers of records as a MessagePack array; empty without headers."""
+    return _encode([record_headers.plain() for record_headers in headers]) if any(headers) else b""
 
 
 def unpack_headers(packed: bytes) -> list[Headers]:
-    """Headers from their array."""
-    found: list[Plain] = _decode_many(packed)
-    return list(map(Headers, found))
+    """Decode an array of headers."""
+    maps: list[Plain] = _decode_many(packed)
+    return list(map(Headers, maps))
 
 
 def pack(log: str, first_offset: int, entry: Entry, values: Sequence[bytes] | None) -> RecordBlock:
-    """Records that were stored apart, as one block: as many as there are values.
+    """Join records that were stored apart into a block with the given values.
 
-    With None it holds all of them without values.
+    With None the block holds all records without values.
     """
     count = len(entry) if values is None else len(values)
     body = b"" if values is None else blocks.encode_values(values)

@@ -1,4 +1,4 @@
-"""What the store keeps of a cursor: its floor and what is acknowledged above it."""
+"""The stored state of a cursor: its floor, and the acknowledged ranges above the floor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.store.state.entity import Entity
 
 
 class CursorOpened(Struct, array_like=True, frozen=True, tag=1):
-    """The cursor exists from now on."""
+    """The creation of the cursor."""
 
     floor: int
     section: int
@@ -20,42 +20,42 @@ class CursorOpened(Struct, array_like=True, frozen=True, tag=1):
 
 
 class Acked(Struct, array_like=True, frozen=True, tag=2):
-    """Ranges were acknowledged."""
+    """The acknowledgement of ranges."""
 
     ranges: list[Range]
 
 
 class FloorMoved(Struct, array_like=True, frozen=True, tag=3):
-    """The floor was set, forwards or backwards; what was acknowledged above it is forgotten."""
+    """A new floor; acknowledgements above the old floor are forgotten."""
 
     floor: int
 
 
 class AcksSetBack(Struct, array_like=True, frozen=True, tag=4):
-    """Other records lie from `at` on now: acknowledgements at or above it are dropped."""
+    """The loss of acknowledgements from `at` on, where other records lie now."""
 
     at: int
 
 
 _decode = msgspec.msgpack.Decoder(tuple[int, bool, int, int, list[Range], int]).decode
-"""Of a record: its sequence, `durable`, `section`, the floor and the ranges above it, `set_back`."""
+"""Decodes sequence, `durable`, `section`, floor, ranges and `set_back` from a record."""
 
 
 class CursorState(Entity):
-    """One cursor. Its marks are a structure of their own, so that an acknowledgement costs the
-    same however many lie above the floor; they become plain ranges only in the record."""
+    """A cursor. In memory its marks are a `Marks`, so that the cost of an acknowledgement does not grow
+    with the number of ranges; the record stores plain ranges."""
 
     present: bool = False
     durable: bool = True
     section: int = 0
     marks: Any = None
     set_back: int = 0
-    """How often records that it had passed were set aside."""
+    """Counts the times that records behind the cursor were set aside."""
 
     changes: ClassVar = CursorOpened | Acked | FloorMoved | AcksSetBack
 
     def apply(self, change: CursorOpened | Acked | FloorMoved | AcksSetBack) -> None:
-        """Move to the next state."""
+        """Apply a change."""
         match change:
             case Acked():
                 for start, stop in change.ranges:
@@ -71,11 +71,11 @@ class CursorState(Entity):
                 self.set_back += 1
 
     def exists(self) -> bool:
-        """A removed cursor has no record."""
+        """Return whether the cursor is present."""
         return self.present
 
     def encode(self) -> bytes:
-        """The record, with the marks as ranges."""
+        """Encode the record, with the marks as ranges."""
         marks: Marks = self.marks
         return msgspec.msgpack.encode(
             (self.lsn, self.durable, self.section, marks.floor, marks.ranges(), self.set_back)
@@ -83,11 +83,11 @@ class CursorState(Entity):
 
     @classmethod
     def blank(cls) -> Self:
-        """A cursor that does not exist."""
+        """Return a cursor that does not exist."""
         return cls(marks=Marks())
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read it from the bytes of its record."""
+        """Decode a record."""
         lsn, durable, section, floor, ranges, set_back = _decode(data)
         return cls(lsn, True, durable, section, Marks(floor, ranges), set_back)

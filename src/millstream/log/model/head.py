@@ -1,10 +1,10 @@
-"""Heads: where a log begins and ends, how large it is, and what it may forget.
+"""Heads: the start, the end, the size and the retention of a log.
 
-`start` and `end` are what users see; `dropped` is how far bytes have really been deleted, and
-follows `start` in the background. From `dropped` on entries follow each other, but for `gaps`: offsets
-that never held a record, because the log was truncated past its end. Below `dropped` only those entries
-are left that hold something a queue still needs, of `kept` bytes. Ids of logs are never reused: a name
-that is deleted and made again is another log.
+Users see `start` and `end`. Bytes below `dropped` were deleted; `dropped` follows `start` in the
+background. Entries from `dropped` on are contiguous except for `gaps`: offsets that never held a record,
+because the log was truncated past its end. Below `dropped` only entries with records that queues still
+need remain, of `kept` bytes. Ids of logs are never reused: a name that is deleted and made again stands
+for a new log.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ from millstream.record import Retention
 from millstream.store.state.entity import Entity
 
 Bytes = bytes
-"""The type `bytes`, whose name a head uses for the number of its bytes."""
+"""The type `bytes`; a head has a field `bytes` for its number of bytes."""
 
 GAPS_KEPT = 16
-"""Of the gaps below `dropped`, so many are remembered: lossy queues do not count them as lost.
-Older ones are joined."""
+"""The number of remembered gaps below `dropped`, which lossy queues do not count as lost; older gaps
+are joined."""
 
 
 class LogNamed(Struct, array_like=True, frozen=True):
-    """A name now stands for this log; 0 for none."""
+    """The change that points a name to a log; 0 for no log."""
 
     log_id: int
 
 
 class Name(Entity, array_like=True):
-    """Which log a name stands for."""
+    """The id of the log that a name stands for."""
 
     log_id: int = 0
 
     changes: ClassVar = LogNamed
 
     def apply(self, change: LogNamed) -> None:
-        """Point elsewhere."""
+        """Point to another log."""
         self.log_id = change.log_id
 
     def exists(self) -> bool:
-        """A deleted name has no record."""
+        """Return whether the name stands for a log."""
         return self.log_id != 0
 
     def view(self) -> int:
-        """The log that the name stands for."""
+        """Return the id of the log."""
         return self.log_id
 
 
 class Created(Struct, array_like=True, frozen=True, tag=1):
-    """The log exists from now on."""
+    """The creation of the log."""
 
     name: str
     at_ms: int
 
 
 class RecordsAppended(Struct, array_like=True, frozen=True, tag=2):
-    """Records were added at the end."""
+    """The addition of records at the end."""
 
     count: int
     bytes: int
@@ -68,45 +68,45 @@ class RecordsAppended(Struct, array_like=True, frozen=True, tag=2):
 
 
 class LogTruncated(Struct, array_like=True, frozen=True, tag=3):
-    """Records before `start` are gone; past the end, both ends move."""
+    """The removal of records before `start`; with a start past the end, the end moves too."""
 
     start: int
 
 
 class Dropped(Struct, array_like=True, frozen=True, tag=4):
-    """Entries before `through` have been deleted from the disk, but for what a queue needs."""
+    """The deletion of entries before `through` from the disk, except for records that queues need."""
 
     through: int
     bytes: int | tuple[int, int]
-    """How many bytes have gone; where more or less is kept than before, also by how much."""
+    """The number of deleted bytes; with a change of `kept`, a pair of both numbers."""
 
 
 class Retained(Struct, array_like=True, frozen=True, tag=5):
-    """What the log may forget has changed."""
+    """A new retention."""
 
     retention: Retention
 
 
 class HoldTaken(Struct, array_like=True, frozen=True, tag=6):
-    """A staging handle holds the log until then, in store time; an empty token releases it."""
+    """The hold of a staging handle, until a store time; an empty token releases the log."""
 
     token: str
     until_ms: int
 
 
 class Deleted(Struct, array_like=True, frozen=True, tag=7):
-    """The log is gone; its bytes follow."""
+    """The deletion of the log; its bytes are deleted later."""
 
 
 class Owned(Struct, array_like=True, frozen=True, tag=8):
-    """Who may append has changed: the id of a store, empty for this one; and the epoch."""
+    """A new owner: the id of the store that may append, empty for this store, and the epoch."""
 
     owner: str
     epoch: int
 
 
 class LogPlaced(Struct, array_like=True, frozen=True, tag=9):
-    """A log that was just created begins and ends elsewhere: a fork, or a copy from another store."""
+    """The start and the end of a new fork, or of a new copy from another store."""
 
     start: int
     dropped: int
@@ -114,21 +114,21 @@ class LogPlaced(Struct, array_like=True, frozen=True, tag=9):
 
 
 class EndSetBack(Struct, array_like=True, frozen=True, tag=10):
-    """Records from `end` on now belong to another log."""
+    """The move of the records from `end` on to another log."""
 
     end: int
     bytes: int
-    """How many bytes went with them."""
+    """The number of moved bytes."""
 
 
 class Touched(Struct, array_like=True, frozen=True, tag=11):
-    """Something else of the log was changed then, here or in another copy."""
+    """The time of another change of the log, in any copy."""
 
     at_ms: int
 
 
 class Bounds(Struct, frozen=True):
-    """What readers see of a log, replaced whole by each commit."""
+    """The view of a log for readers, replaced by each commit."""
 
     name: str = ""
     start: int = 0
@@ -150,11 +150,11 @@ Change = (
     | EndSetBack
     | Touched
 )
-"""What can happen to a head."""
+"""The changes of a head."""
 
 
 class Head(Entity, array_like=True):
-    """One log's head."""
+    """The head of a log."""
 
     name: str = ""
     created_ms: int = 0
@@ -163,28 +163,28 @@ class Head(Entity, array_like=True):
     dropped: int = 0
     bytes: int = 0
     timestamp_ms: int = 0
-    """When records, metadata or start were changed last, in whichever copy."""
+    """The time of the last change of records, metadata or start, in any copy."""
     retention: Retention = Retention()
     token: str = ""
     until_ms: int = 0
     deleted: bool = False
-    """Gone for users; removed when the last of its bytes is."""
+    """Whether the log is deleted for users; the head goes with the last bytes."""
     kept: int = 0
-    """Of `bytes`, those of entries below `dropped`."""
+    """The part of `bytes` in entries below `dropped`."""
     owner: str = ""
-    """The store that may append, empty for this one."""
+    """The id of the store that may append, empty for this store."""
     epoch: int = 0
-    """How often the owner has changed; the highest is right."""
+    """Counts the changes of the owner; the highest epoch is right."""
     setbacks: int = 0
-    """How often the end went back: offsets above may mean something else since."""
+    """Counts the times that the end went back; offsets above then stand for other records."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    """Offsets below `start` that never held a record, half-open, in order, apart from each other."""
+    """Half-open ranges below `start` that never held a record, in order and disjoint."""
 
     changes: ClassVar = Change
     computed: ClassVar = (RecordsAppended,)
 
     def apply(self, change: Change) -> None:
-        """Move to the next state."""
+        """Apply a change."""
         match change:
             case RecordsAppended():
                 self.end += change.count
@@ -200,11 +200,11 @@ class Head(Entity, array_like=True):
                 self.end = max(self.end, change.start)
             case Dropped():
                 gone = change.bytes
-                gone, kept = (gone, 0) if isinstance(gone, int) else gone
+                gone, kept_more = (gone, 0) if isinstance(gone, int) else gone
                 self.dropped = change.through
                 self._join_gaps()
                 self.bytes -= gone
-                self.kept += kept
+                self.kept += kept_more
             case Retained():
                 self.retention = change.retention
             case HoldTaken():
@@ -217,7 +217,7 @@ class Head(Entity, array_like=True):
             case LogPlaced():
                 self.start, self.dropped, self.end = change.start, change.dropped, change.end
                 self._skip(0, change.dropped)
-                self.timestamp_ms = 0  # that of what it is made from follows
+                self.timestamp_ms = 0  # a `Touched` with the time of the source follows
             case EndSetBack():
                 self.end = change.end
                 self.bytes -= change.bytes
@@ -226,7 +226,7 @@ class Head(Entity, array_like=True):
                 self.timestamp_ms = max(self.timestamp_ms, change.at_ms)
 
     def _skip(self, start: int, stop: int) -> None:
-        """Note a gap between the end so far and the offset at which the log goes on."""
+        """Add a gap between the old end and the next offset."""
         if start >= stop:
             return
         if self.gaps and self.gaps[-1][1] == start:
@@ -234,7 +234,7 @@ class Head(Entity, array_like=True):
         self.gaps.append((start, stop))
 
     def _join_gaps(self) -> None:
-        """Let old gaps, where nothing can be read any more, become one of the same length."""
+        """Join the oldest gaps below `dropped` into a gap of the same total length."""
         below = sum(stop <= self.dropped for _, stop in self.gaps)
         while below > GAPS_KEPT:
             (start, stop), (_, end) = self.gaps[:2]
@@ -242,11 +242,11 @@ class Head(Entity, array_like=True):
             below -= 1
 
     def exists(self) -> bool:
-        """Whether it was created."""
+        """Return whether the log was created."""
         return bool(self.name)
 
     def next_at(self, position: int) -> int:
-        """Where the first record at or after an offset is, or will be, that was not dropped."""
+        """Return the offset of the first existing or future record at or after a position."""
         position = max(position, self.dropped)
         for start, stop in self.gaps:
             if start <= position < stop:
@@ -254,30 +254,30 @@ class Head(Entity, array_like=True):
         return position
 
     def count(self, start: int, stop: int) -> int:
-        """How many offsets in [start, stop) are not in a gap: they hold a record, or held one."""
+        """Return the number of offsets in [start, stop) outside of gaps."""
         return sum(high - low for low, high in without(self.gaps, start, stop))
 
     def view(self) -> Bounds:
-        """The ends as they are now."""
+        """Return the current bounds."""
         return Bounds(self.name, self.start, self.end, self.deleted, self.setbacks)
 
     def wants_dropping(self) -> bool:
-        """Whether bytes below the start lie on disk that retention has not looked at yet."""
+        """Return whether retention has not yet processed all bytes below the start."""
         return self.dropped < self.start or (self.deleted and not self.kept)
 
     def encode(self) -> Bytes:
-        """The row, without trailing fields that have their defaults: in most logs all of them."""
+        """Encode the record without trailing default fields, which most logs have."""
         data = msgspec.msgpack.encode(self)
         if self.gaps:
             return data
         fewer = 1 if self.owner or self.epoch or self.setbacks else 4 if self.kept else 5
         count = len(Head.__struct_fields__) - fewer
         begin = bytes((0x90 + count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
-        return begin + data[3:-fewer]  # each of the last fields is one byte if it is empty
+        return begin + data[3:-fewer]  # each empty trailing field is one byte
 
 
 def without(gaps: Sequence[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The stretches of [start, stop) that are not in a gap, in order."""
+    """Yield the ranges of [start, stop) outside of gaps, in order."""
     for low, high in gaps:
         if start < min(low, stop):
             yield start, min(low, stop)

@@ -1,7 +1,7 @@
-"""Acknowledged ranges: which positions are acknowledged. A floor, and ranges above it.
+"""Acknowledged positions: a floor, and ranges above the floor.
 
-Everything below the floor is acknowledged. Ranges are half-open, sorted, apart from each other and
-from the floor; when the gap below the first one is filled, the floor moves over it.
+All positions below the floor are acknowledged. Ranges are half-open, sorted and disjoint. When the gap
+below the first range is filled, the floor moves to the end of that range.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Marks:
         self._settle()
 
     def raise_floor(self, floor: int) -> None:
-        """Acknowledge everything below; a lower floor changes nothing."""
+        """Acknowledge all positions below; a lower floor changes nothing."""
         if floor <= self.floor:
             return
         self.floor = floor
@@ -57,18 +57,18 @@ class Marks:
     def cut(self, at: int) -> None:
         """Forget every acknowledgement at or above a position."""
         self.floor = min(self.floor, at)
-        kept = bisect_left(self._starts, at)
-        del self._starts[kept:]
-        del self._stops[kept:]
-        if kept and self._stops[-1] > at:
+        kept_count = bisect_left(self._starts, at)
+        del self._starts[kept_count:]
+        del self._stops[kept_count:]
+        if kept_count and self._stops[-1] > at:
             self._stops[-1] = at
 
     def highest(self) -> int:
-        """Nothing at or above is acknowledged."""
+        """Return the position after the last acknowledged position."""
         return self._stops[-1] if self._stops else self.floor
 
     def next_gap(self, position: int) -> Range:
-        """The next unacknowledged run at or after a position: [start, stop); stop -1 is no end."""
+        """Return the next unacknowledged range at or after a position; a stop of -1 means no end."""
         position = max(position, self.floor)
         at = bisect_right(self._starts, position)
         if at > 0 and position < self._stops[at - 1]:
@@ -76,26 +76,26 @@ class Marks:
         return position, self._starts[at] if at < len(self._starts) else -1
 
     def gaps(self, start: int, stop: int) -> list[Range]:
-        """The unacknowledged ranges within [start, stop)."""
-        found: list[Range] = []
+        """Return the unacknowledged ranges within [start, stop)."""
+        ranges: list[Range] = []
         while start < stop:
             first, behind = self.next_gap(start)
             if first >= stop:
                 break
             start = stop if behind < 0 else min(behind, stop)
-            found.append((first, start))
-        return found
+            ranges.append((first, start))
+        return ranges
 
     def ranges(self) -> list[Range]:
-        """The acknowledged ranges above the floor."""
+        """Return the acknowledged ranges above the floor."""
         return list(zip(self._starts, self._stops, strict=True))
 
     def count(self) -> int:
-        """How many ranges lie above the floor."""
+        """Return the number of ranges above the floor."""
         return len(self._starts)
 
     def with_added(self, ranges: Iterable[Range]) -> Marks:
-        """A copy in which these ranges are acknowledged as well."""
+        """Return a copy with additional acknowledged ranges."""
         copy = Marks(self.floor)
         copy._starts, copy._stops = self._starts.copy(), self._stops.copy()
         for start, stop in ranges:
@@ -103,7 +103,7 @@ class Marks:
         return copy
 
     def _settle(self) -> None:
-        """Let the floor swallow a first range that it touches."""
+        """Move the floor over a first range that touches the floor."""
         if self._starts and self._starts[0] <= self.floor:
             self.floor = max(self.floor, self._stops[0])
             del self._starts[0]
@@ -111,7 +111,7 @@ class Marks:
 
 
 def joined(positions: Iterable[int]) -> list[Range]:
-    """Single positions as the fewest ranges."""
+    """Return the fewest ranges that cover single positions."""
     ranges: list[Range] = []
     for position in sorted(set(positions)):
         if ranges and ranges[-1][1] == position:

@@ -16,11 +16,11 @@ from millstream.limits import Limits
 from millstream.store.state.entity import Entity
 
 TOMBSTONES_MAX = 1_000
-"""Deleted entries that are remembered for merges."""
+"""The most tombstones of deleted entries, which merges need."""
 
 
 class Stamp(Struct, array_like=True, frozen=True, order=True):
-    """When and by whom an entry was set; the greater one wins a merge."""
+    """The time and the writer of an entry; a merge keeps the entry with the greater stamp."""
 
     ms: int
     counter: int
@@ -28,7 +28,7 @@ class Stamp(Struct, array_like=True, frozen=True, order=True):
 
 
 class Meta(Struct, array_like=True, frozen=True):
-    """One entry: its stamp and its value, or none if it was deleted."""
+    """An entry: its stamp, and its value unless it was deleted."""
 
     stamp: Stamp
     present: bool
@@ -36,7 +36,7 @@ class Meta(Struct, array_like=True, frozen=True):
 
 
 class Set(Struct, array_like=True, frozen=True):
-    """One entry was set, or deleted."""
+    """The change that sets or deletes an entry."""
 
     key: str
     meta: Meta
@@ -50,22 +50,22 @@ class MetadataState(Entity, array_like=True):
     changes: ClassVar = Set
 
     def apply(self, change: Set) -> None:
-        """Take over one entry; of too many tombstones the oldest is forgotten."""
+        """Store an entry, and forget the oldest tombstone if there are too many."""
         self.entries[change.key] = change.meta
         gone = [(meta.stamp, key) for key, meta in self.entries.items() if not meta.present]
         if len(gone) > TOMBSTONES_MAX:
             del self.entries[min(gone)[1]]
 
     def exists(self) -> bool:
-        """Without entries there is no record."""
+        """Return whether there are entries."""
         return bool(self.entries)
 
     def values(self) -> dict[str, Any]:
-        """The entries that are present."""
+        """Return the values of the present entries."""
         return {key: meta.value for key, meta in self.entries.items() if meta.present}
 
     def next_stamp(self, *, wall_ms: int, writer: str) -> Stamp:
-        """A stamp above every one so far, also when the clock went back."""
+        """Return a stamp greater than all stamps, even if the clock went back."""
         last = max((meta.stamp for meta in self.entries.values()), default=Stamp(0, 0, ""))
         if wall_ms > last.ms:
             return Stamp(wall_ms, 0, writer)
@@ -73,14 +73,14 @@ class MetadataState(Entity, array_like=True):
 
 
 def check_limits(log: str, values: dict[str, Any], limits: Limits) -> None:
-    """Refuse metadata that is more than configuration: too many entries, or too large."""
-    for what, size, most in (
+    """Raise if metadata has too many entries or too many bytes."""
+    for what, size, limit in (
         ("entries", len(values), limits.metadata_entries_max),
         ("bytes", len(msgspec.msgpack.encode(values)), limits.metadata_bytes_max),
     ):
-        if size > most:
+        if size > limit:
             raise TooLarge(
-                f"the metadata of log {log!r} would have {size:,} {what}; the limit is {most:,}",
+                f"the metadata of log {log!r} would have {size:,} {what}; the limit is {limit:,}",
                 size=size,
-                limit=most,
+                limit=limit,
             )

@@ -1,4 +1,4 @@
-"""Names and numbers that users hand in: checked here; names never become file names."""
+"""Checks of names and numbers from users; names never become file names."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from millstream.limits import NAME_CHARS_MAX, QUEUE_NAME_CHARS_MAX
 from millstream.numbers import NUMBER_MAX as NUMBER_MAX
 
 ROOM = "room:"
-"""What the names of the logs of rooms begin with."""
+"""The prefix of the names of rooms' logs."""
 
 PRIVATE = ("queue:", "queue-later:", ROOM, "millstream:")
-"""What the names of logs begin with that queues, rooms and the store keep for themselves."""
+"""The prefixes of log names that are reserved for queues, rooms and the store."""
 
 
 def check_integer(what: str, number: int) -> int:
-    """A whole number from 0 to 2^63 - 1; nothing that only compares like one."""
+    """Return a whole number from 0 to 2^63 - 1; raise for any other value, also for True."""
     if type(number) is not int or not 0 <= number <= NUMBER_MAX:
         raise InvalidInput(f"{what} is a whole number from 0 to 2^63 - 1, not {number!r}")
     return number
 
 
 def check_text(what: str, text: str) -> str:
-    """Text that can be written: valid Unicode."""
+    """Return text that is valid Unicode; raise otherwise."""
     if not isinstance(text, str):
         raise InvalidInput(f"{what} is text, not {type(text).__name__}")
     try:
@@ -34,13 +34,13 @@ def check_text(what: str, text: str) -> str:
 
 
 def check_name(name: str, what: str = "log") -> str:
-    """1 to 255 characters of valid Unicode, a queue's up to 243, none of them a control character."""
+    """Return a valid name: 1 to 255 characters (243 for a queue) without control characters."""
     if not isinstance(name, str):
         raise InvalidName(f"a {what} name is text, not {type(name).__name__}", name=repr(name))
-    most = QUEUE_NAME_CHARS_MAX if what == "queue" else NAME_CHARS_MAX
-    if not 1 <= len(name) <= most:
+    chars_max = QUEUE_NAME_CHARS_MAX if what == "queue" else NAME_CHARS_MAX
+    if not 1 <= len(name) <= chars_max:
         raise InvalidName(
-            f"a {what} name has 1 to {most} characters, not {len(name)}", name=name[:300]
+            f"a {what} name has 1 to {chars_max} characters, not {len(name)}", name=name[:300]
         )
     if not name.isprintable() and any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
         raise InvalidName(

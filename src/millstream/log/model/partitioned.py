@@ -1,8 +1,8 @@
-"""Partitioned logs, as the store knows them: several logs that are used as one.
+"""Partitioned logs: several logs that users see as a single log.
 
-There is no log of the name of the whole: only those of its partitions, which are logs like any
-other. How many there are stands in the metadata of the first, and so comes to every copy with it.
-All of them are made by one commit, and go by one.
+Only the partitions exist as logs; there is no log with the name of the partitioned log. The metadata of
+the first partition holds the number of partitions, and so reaches every copy. One commit makes all
+partitions, and one commit deletes them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View
 
 WHOLE_CHARS_MAX = NAME_CHARS_MAX - len(partition_name("", PARTITIONS_MAX))
-"""Characters in the name of a log with partitions: those of its partitions are names as well."""
+"""The most characters of a partitioned log's name, since the names of partitions are longer."""
 
 
 def count_partitions(view: WriteTransaction | View, log: str) -> int:
-    """How many partitions a log has; 0 if it has none."""
+    """Return the number of partitions of a log; 0 for a plain log."""
     first_id = view.entity(keys.log_name(partition_name(log, 0)), Name).log_id
     if not first_id:
         return 0
@@ -37,30 +37,30 @@ def count_partitions(view: WriteTransaction | View, log: str) -> int:
 
 
 def count_in(metadata: MetadataState) -> int:
-    """How many partitions the metadata of the first one tells of; 0 if it tells of none."""
+    """Return the number of partitions from the metadata of the first partition; 0 without an entry."""
     meta = metadata.entries.get(PARTITIONS_KEY)
     count = meta.value if meta is not None and meta.present else 0
     return count if type(count) is int and 0 <= count <= PARTITIONS_MAX else 0
 
 
 def partitions_of(view: WriteTransaction | View, log: str) -> list[str]:
-    """The names of a log's partitions, in their order; empty if it has none."""
+    """Return the names of a log's partitions, in order; empty for a plain log."""
     return [partition_name(log, number) for number in range(count_partitions(view, log))]
 
 
 def every_partition(view: View, log: str) -> list[str]:
-    """The names of all partitions that are there, also of those that the log does not count."""
+    """Return the names of all existing partitions, including uncounted partitions."""
     names = map(keys.name_of_log, view.find_all(*keys.range_of(keys.log_name(log + PARTITION))))
     return [name for name in names if whole_of(name) == log]
 
 
 def first_of(view: WriteTransaction | View, log: str) -> str:
-    """The log that keeps what is said of all partitions; one without partitions is itself."""
+    """Return the name of the log with the metadata: the first partition, or the plain log itself."""
     return partition_name(log, 0) if count_partitions(view, log) else log
 
 
 def check_whole_name(name: str) -> None:
-    """Refuse the name of a log that cannot have partitions."""
+    """Raise if a log of this name cannot have partitions."""
     if len(name) > WHOLE_CHARS_MAX:
         raise InvalidName(
             f"the name of a log with partitions has up to {WHOLE_CHARS_MAX} characters, "
@@ -76,33 +76,33 @@ def check_whole_name(name: str) -> None:
 
 
 def check_plain(view: WriteTransaction | View, name: str) -> None:
-    """Refuse to make a log whose name stands for a log with partitions, or for one of these."""
+    """Raise if the name belongs to a partitioned log or to a partition."""
     if count := count_partitions(view, name):
         raise is_partitioned(name, count)
     if PARTITION in name:
-        whole = name.rpartition(PARTITION)[0]
+        partitioned = name.rpartition(PARTITION)[0]
         raise InvalidName(
             f"there is no log {name!r}, and names with {PARTITION!r} in them are those of "
-            f"partitions: say log({whole!r}, partitions=…), or choose another name",
+            f"partitions: say log({partitioned!r}, partitions=…), or choose another name",
             name=name,
         )
 
 
 def check_copy(view: WriteTransaction | View, name: str) -> None:
-    """Refuse to begin a copy that would be a log and a log with partitions under one name."""
+    """Raise if a copy would make a plain log and a partitioned log of the same name."""
     if count := count_partitions(view, name):
         raise is_partitioned(name, count)
-    part = partition_of(name)
-    if part is not None and view.entity(keys.log_name(part[0]), Name).log_id:
+    partition = partition_of(name)
+    if partition is not None and view.entity(keys.log_name(partition[0]), Name).log_id:
         raise AlreadyExists(
-            f"{name!r} is a partition, but there is a log {part[0]!r} here that has none: delete "
+            f"{name!r} is a partition, but there is a log {partition[0]!r} here that has none: delete "
             "one of them",
-            name=part[0],
+            name=partition[0],
         )
 
 
 def is_partitioned(log: str, count: int) -> Partitioned:
-    """The error for a request to a log that only its partitions can answer, or all of them as one."""
+    """Return the error for a request that a partitioned log cannot answer as a plain log."""
     return Partitioned(
         f"log {log!r} has {count} partitions: use it as log({log!r}, partitions={count}), or one of "
         f"them, {partition_name(log, 0)!r} and so on",

@@ -1,8 +1,7 @@
-"""Producers: what makes a repeated append harmless.
+"""Producers: the memory that makes a repeated append harmless.
 
-A producer counts its appends to a log by one. The last of them are remembered with the offsets
-that they got; a repeat is answered from there and stores nothing. A higher epoch fences
-writers that still use a lower one.
+A producer numbers its appends to a log. The store remembers the offsets of the last appends, answers a
+repeat from memory, and stores nothing. A higher epoch fences writers with a lower epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from millstream.store.state.entity import Entity
 
 
 class Produced(Struct, array_like=True, frozen=True):
-    """An append with its producer sequence and offset, and how many are remembered for how long."""
+    """An append with its sequence and offset, and the limits of the memory."""
 
     epoch: int
     sequence: int
@@ -29,14 +28,14 @@ class Produced(Struct, array_like=True, frozen=True):
 
 
 class ProducerState(Entity, array_like=True):
-    """One producer on one log."""
+    """The state of a producer on a log."""
 
     epoch: int = -1
     last: int = -1
     at_ms: int = 0
     idle_ms: int = 0
     offsets: list[tuple[int, int]] = field(default_factory=list)
-    """(first offset, count) of the last appends, the newest last; their sequences are adjacent."""
+    """(first offset, count) of the last appends, the newest last, with contiguous sequences."""
 
     changes: ClassVar = Produced
 
@@ -51,18 +50,18 @@ class ProducerState(Entity, array_like=True):
             del self.offsets[: -change.keep]
 
     def exists(self) -> bool:
-        """A producer that never appended has no record."""
+        """Return whether the producer has appended."""
         return self.epoch >= 0
 
     def idle(self, now_ms: int) -> bool:
-        """Whether it has been idle for so long that it may be forgotten."""
+        """Return whether the producer was idle long enough to be forgotten."""
         return now_ms - self.at_ms > self.idle_ms
 
     def repeated(self, producer: Producer, *, now_ms: int) -> tuple[int, int] | None:
-        """The offset and count of an append that is here already; None for a new one.
+        """Return the offset and count of a repeated append; None for a new append.
 
-        Raises `OutOfSequence` for one that is too old to tell, or that leaves a gap, and `Fenced`
-        for one of an earlier epoch. After a week's silence any sequence may begin.
+        Raises `OutOfSequence` for a sequence that leaves a gap or is too old to remember, and `Fenced`
+        for an earlier epoch. An idle producer may begin with any sequence.
         """
         if self.epoch < 0 or self.idle(now_ms):
             return None

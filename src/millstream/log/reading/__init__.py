@@ -1,1 +1,1 @@
-"""Reading logs: blocks from memory or from the engine, and damage beside them."""
+"""Reads of logs: blocks from memory or from the engine, and records beside damage."""

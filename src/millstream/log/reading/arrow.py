@@ -1,7 +1,7 @@
-"""Columns of a stored block as Arrow arrays, without a copy where the bytes lie as Arrow wants them.
+"""Columns of stored blocks as Arrow arrays, without a copy where the layout of the bytes allows it.
 
-It needs pyarrow, so that only the modules which hand out Arrow import it: the server's endpoint and
-the data source of Spark. Which columns there are, and in which unit times are, is theirs.
+This module needs pyarrow. Only the Arrow endpoint of the server and the data source of Spark import it;
+they choose the columns and the unit of times.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ LETTERS = (
     (bool, "b", pa.bool_()),
     (bytes, "x", pa.binary()),
 )
-"""The types of a header's value, and the letter under which a typed header has one of that type."""
+"""The types of header values, with the letter of the type in a typed header."""
 
 
 def key_column(block: RecordBlock, metadata: stored.Block) -> pa.Array:
-    """The keys of a block's records; null where there is none."""
+    """Return the keys of a block's records; null for a record without a key."""
     return _binary(block, metadata.buffers(stored.KEY), metadata.validity_bits())
 
 
 def value_column(block: RecordBlock, metadata: stored.Block, payload: stored.Block) -> pa.Array:
-    """The values of a block's records; null where one is a tombstone."""
+    """Return the values of a block's records; null for a tombstone."""
     validity = metadata.validity_bits(stored.VALUE_VALIDITY)
     return _binary(block, payload.buffers(stored.VALUE), validity)
 
@@ -46,22 +46,22 @@ def _binary(
     offsets, data = map(pa.py_buffer, buffers)
     bits = None if validity is None else pa.py_buffer(validity)
     last = block.skip + block.count
-    whole = pa.Array.from_buffers(pa.binary(), last, [bits, offsets, data])
-    return whole.slice(block.skip, block.count) if block.skip else whole
+    column = pa.Array.from_buffers(pa.binary(), last, [bits, offsets, data])
+    return column.slice(block.skip, block.count) if block.skip else column
 
 
 def int64_column(numbers: Any) -> pa.Array:
-    """Numbers of eight bytes, over the memory that they lie in."""
+    """Return an array over the memory of eight-byte numbers."""
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def list_offsets(ends: array[int]) -> pa.Array:
-    """Where each list of a column ends in the column of its items; the first number is 0."""
+    """Return the offsets of the lists of a column; the first offset is 0."""
     return pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
 
 
 def lettered_columns(values: Sequence[Any]) -> list[pa.Array]:
-    """Values of headers as one column for each of `LETTERS`; null has none of them."""
+    """Return header values as a column per type of `LETTERS`; a null value is null in every column."""
     kinds = set(map(type, values))
     return [
         pa.array([value if type(value) is kind else None for value in values], arrow)

@@ -1,7 +1,7 @@
-"""Damage: which records of which log cannot be read, and where what follows them begins.
+"""Errors for damaged records of a log, and the search for the next sound entry.
 
-Every error about damaged records carries `log`, `offset` (the first that cannot be read) and `stop`
-(the first behind the damage).
+Every error about damaged records carries `log`, `offset` (the first damaged record) and `stop` (the
+first offset behind the damage).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from millstream.store.state.view import Rows
 
 
 def gone(name: str, offset: int, stop: int | None) -> CorruptionError:
-    """The error for records that are missing although the log says that they exist."""
+    """Return the error for records that are missing between the start and the end of a log."""
     behind = offset + 1 if stop is None else stop
     return CorruptionError(
         f"log {name!r}: {_records(offset, behind, 'is gone', 'are gone')}; {_advice(behind)}",
@@ -26,7 +26,7 @@ def gone(name: str, offset: int, stop: int | None) -> CorruptionError:
 
 
 def located(error: CorruptionError, name: str, offset: int, stop: int) -> CorruptionError:
-    """The error for damage, with the log and the records that it hits."""
+    """Return an error with the log and the offsets of the damaged records."""
     if "log" in error.data:
         return error
     hit = _records(offset, stop, "is damaged", "are damaged")
@@ -37,14 +37,14 @@ def located(error: CorruptionError, name: str, offset: int, stop: int) -> Corrup
 
 
 def of_log(error: CorruptionError, name: str) -> CorruptionError:
-    """The error for damage of what a whole log is known by, with its name."""
+    """Return the error for a damaged head or name of a log, with its name."""
     return CorruptionError(f"log {name!r}: {error.message}", **error.data | {"name": name})
 
 
-def _records(offset: int, stop: int, one: str, many: str) -> str:
+def _records(offset: int, stop: int, singular: str, plural: str) -> str:
     if stop == offset + 1:
-        return f"the record at offset {offset} {one}"
-    return f"the records at offsets {offset} to {stop - 1} {many}"
+        return f"the record at offset {offset} {singular}"
+    return f"the records at offsets {offset} to {stop - 1} {plural}"
 
 
 def _advice(stop: int) -> str:
@@ -58,39 +58,39 @@ def next_entry(
     position: int,
     stop: int,
 ) -> int:
-    """Where what follows begins: behind the entry that covers a position, or with the next one.
+    """Return the first offset behind the damage at a position.
 
-    The key of a damaged entry says where it ends, though nothing says where it began. The error may
-    be of an entry of the log that this one was forked from.
+    The key of a damaged entry tells its end, although its start is unknown. The error may concern an
+    entry of the parent of a fork.
     """
-    found = _next_of(view, log_id, position)
+    offsets = _next_of(view, log_id, position)
     key = _entry_key(error)
     parent_id = log_id if key is None else keys.pair(key)[0]
     if parent_id != log_id:
         fork = fork_of(view, log_id)
         ends = [] if fork is None else [fork.point]
         near = _next_of(view, parent_id, position)
-        found += [min(one, *ends) for one in near] if ends else near
-    return min(found, default=max(stop, position + 1))
+        offsets += [min(offset, *ends) for offset in near] if ends else near
+    return min(offsets, default=max(stop, position + 1))
 
 
 def _next_of(view: Rows, log_id: int, position: int) -> list[int]:
     start, (_, last) = keys.entry(log_id, position), keys.of_log(keys.ENTRY, log_id)
     held = view.overlay.after(start)
     near = [] if held is None else [held]
-    found: list[int] = []
+    offsets: list[int] = []
     try:
         near += view.snapshot.scan(start, last, limit=1)
     except CorruptionError as error:
         key = _entry_key(error)
-        found += [] if key is None else [keys.pair(key)[1] + 1]
+        offsets += [] if key is None else [keys.pair(key)[1] + 1]
     for row in near:
         first, stop = entries.extent(*row)
-        found.append(first if first > position else stop)
-    return found
+        offsets.append(first if first > position else stop)
+    return offsets
 
 
 def _entry_key(error: CorruptionError | None) -> bytes | None:
-    """The key of the damaged entry that an error is about."""
+    """Return the key of the damaged entry of an error, or None."""
     where = "" if error is None else str(error.data.get("where", ""))
     return bytes.fromhex(where) if where.startswith(keys.prefix(keys.ENTRY).hex()) else None

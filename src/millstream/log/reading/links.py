@@ -1,7 +1,7 @@
 """Links: the payload that each entry of a log needs, for the scrub of the store.
 
-An entry and its payloads are written and deleted in one commit. So an entry without its payload is damage, as
-soon as no commit that is yet to be folded has the payload.
+An entry and its payload are written and deleted in one commit. So an entry without its payload is
+damage, unless an unfolded commit has the payload.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ENTRY = keys.prefix(keys.ENTRY)
 
 
 def payload_of(key: bytes, value: bytes) -> bytes | None:
-    """The key of the payload that a row needs; None if the row is no entry."""
+    """Return the key of the payload of an entry; None for other rows."""
     if not key.startswith(_ENTRY):
         return None
     try:
@@ -26,11 +26,11 @@ def payload_of(key: bytes, value: bytes) -> bytes | None:
             return keys.payload_block(header.first_id)
         return keys.payload(entries.single_id(value))
     except CorruptionError:
-        return None  # the row's checksum fits: readers say what else is wrong
+        return None  # the checksum of the row is right: readers report other damage
 
 
 def lost_payload(view: View, entry: bytes, payload: bytes) -> str:
-    """What is lost if the payload is missing while its log still shows the entry; else empty."""
+    """Describe the loss if the payload of a readable entry is missing; empty without a loss."""
     try:
         value = view.get(entry)
         if value is None or payload_of(entry, value) != payload or view.get(payload) is not None:
@@ -38,10 +38,10 @@ def lost_payload(view: View, entry: bytes, payload: bytes) -> str:
         head = view.entity(keys.head(keys.pair(entry)[0]), Head)
         first, stop = entries.extent(entry, value)
     except CorruptionError:
-        return ""  # a row that is damaged is a finding of its own
+        return ""  # the scrub reports a damaged row separately
     start = max(first, head.start)
     if head.deleted or start >= stop:
-        return ""  # on its way to deletion, or kept for queues, which say what they miss
+        return ""  # the entry is being deleted, or kept for queues, which report a loss
     hit = f"offset {start}" if stop == start + 1 else f"offsets {start} to {stop - 1}"
     return f"log {head.name!r}: the payload of the records at {hit} is gone"
 

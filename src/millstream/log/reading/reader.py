@@ -208,7 +208,7 @@ def entries_of(view: Rows, log_id: int, *, start: int, stop: int) -> Iterator[tu
     while position < stop:
         near, before = stop, position
         wanted = min(stop - position, ENTRIES_PER_RUN)
-        for key, value in view.overlay.some(keys.entry(log_id, position), limit=wanted):
+        for key, value in view.overlay.rows_from(keys.entry(log_id, position), limit=wanted):
             first, behind = entries.extent(key, value)
             if first > position:
                 near = min(stop, first)

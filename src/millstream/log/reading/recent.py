@@ -343,7 +343,7 @@ def _held_from(store: Store, log_id: int, start: int) -> int:
 
     They are made one block, for the consumers that take what follows.
     """
-    held = store.state.overlay.some(keys.entry(log_id, start), limit=ROWS_HELD)
+    held = store.state.overlay.rows_from(keys.entry(log_id, start), limit=ROWS_HELD)
     are_single = held and keys.pair(held[-1][0])[1] == start + len(held) - 1
     return start + len(held) if are_single else start
 

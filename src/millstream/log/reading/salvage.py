@@ -1,4 +1,4 @@
-"""Salvage: records beside damage; of one whose value is damaged, what else is known of it."""
+"""Salvage: reads the records beside damage, and the metadata of damaged records."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from millstream.record import Record
 from millstream.store.state.view import Rows
 
 Damage = CorruptionError | None
-"""Why a value cannot be given; None if it can."""
+"""The damage of values; None for sound values."""
 
 
 class Salvaged(NamedTuple):
-    """Neighbouring records, with or without their values."""
+    """Contiguous records, with or without their values."""
 
     records: list[Record]
     damage: Damage
 
 
 def salvage(view: Rows, log_id: int, name: str, *, start: int, stop: int) -> Iterator[Salvaged]:
-    """Every record in [start, stop), also below the log's start while its bytes are there.
+    """Yield every record in [start, stop), also below the log's start while its bytes exist.
 
-    A record that is damaged has an empty value. If its metadata is damaged as well, it has no key,
-    no headers and timestamp 0.
+    A damaged record has an empty value. With damaged metadata it also has no key, no headers and the
+    timestamp 0.
     """
     while start < stop:
         try:
@@ -47,39 +47,38 @@ def salvage(view: Rows, log_id: int, name: str, *, start: int, stop: int) -> Ite
 def bare_records(
     read: Callable[..., list[RecordBlock]], log: str, *, start: int, stop: int
 ) -> list[Record]:
-    """The records in [start, stop) without values; of damaged ones nothing is left but their place.
+    """Return the records in [start, stop) without values; damaged records have only an offset.
 
-    `read` gives the blocks from an offset `start` on, read without values.
+    `read` returns the blocks from an offset `start` on, without values.
     """
-    return [
-        one for some in bare_stretches(read, log, start=start, stop=stop) for one in some.records
-    ]
+    stretches = bare_stretches(read, log, start=start, stop=stop)
+    return [record for stretch in stretches for record in stretch.records]
 
 
 class BareRecords(NamedTuple):
-    """Neighbouring records without values."""
+    """Contiguous records without values."""
 
     records: list[Record]
     is_lost: bool
-    """Whether nothing is left of them but their place: no key, no headers, timestamp 0."""
+    """Whether the metadata is lost: no key, no headers, timestamp 0."""
 
 
 def bare_stretches(
     read: Callable[..., list[RecordBlock]], log: str, *, start: int, stop: int
 ) -> Iterator[BareRecords]:
-    """As `bare_records`, apart by whether their metadata can be read."""
+    """Yield the records of `bare_records`, separated by whether their metadata can be read."""
     while start < stop:
         try:
-            found = [one for block in read(start=start) for one in block.bare_records()]
+            records = [record for block in read(start=start) for record in block.bare_records()]
             is_lost = False
         except CorruptionError as error:
             lost = range(start, behind(error, start, stop))
-            found = [Record(log, offset, b"", 0, None, NO_HEADERS, 0) for offset in lost]
+            records = [Record(log, offset, b"", 0, None, NO_HEADERS, 0) for offset in lost]
             is_lost = True
-        yield BareRecords(found, is_lost)
-        start = found[-1].offset + 1
+        yield BareRecords(records, is_lost)
+        start = records[-1].offset + 1
 
 
 def behind(error: CorruptionError, start: int, stop: int) -> int:
-    """Where the damage ends that was found at `start`, within [start, stop)."""
+    """Return the end of the damage at `start`, within [start, stop)."""
     return min(stop, max(start + 1, int(error.data.get("stop", 0))))

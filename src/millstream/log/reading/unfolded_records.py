@@ -1,6 +1,7 @@
-"""Records that are in memory: of commits that were not folded yet. No lock, no disk.
+"""Reads of unfolded records from memory, without a lock and without the disk.
 
-An event loop may ask this. What it does not answer is read by a thread (`reader.read_blocks`).
+An event loop may call `held_records`. A thread reads records that are not in memory
+(`reader.read_blocks`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class _NotHeld(Exception):
 
 
 class _NoDisk:
-    """A snapshot that cannot be asked."""
+    """A snapshot that refuses all reads."""
 
     def get(self, key: bytes) -> bytes | None:
         """Refuse."""
@@ -45,9 +46,9 @@ _NO_DISK = _NoDisk()
 def held_records(
     store: Store, log: str, *, start: int, stop: int, bytes_max: int
 ) -> list[Record] | None:
-    """Some of the records in [start, stop), from the first on, as readers see them now.
+    """Return the first records of [start, stop) as readers see them now.
 
-    None if not all that is needed for an answer is in memory, or it cannot be told.
+    Returns None if a row is not in memory, or if a concurrent commit drops rows.
     """
     overlay = store.state.overlay
     mark = overlay.mark()
@@ -56,7 +57,7 @@ def held_records(
     if bounds is None or not bounds.start <= start < bounds.end:
         return None
     try:
-        found = find_blocks(
+        blocks = find_blocks(
             Rows(overlay, _NO_DISK),
             log_id,
             log,
@@ -66,4 +67,6 @@ def held_records(
         )
     except (_NotHeld, RowMoved, CorruptionError):
         return None
-    return [one for block in found for one in block.records()] if overlay.is_since(mark) else None
+    if not overlay.is_since(mark):
+        return None
+    return [record for block in blocks for record in block.records()]

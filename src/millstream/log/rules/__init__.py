@@ -1,1 +1,1 @@
-"""The rules of logs: each takes a transaction and a command, and answers."""
+"""The rules of logs: functions of a transaction and a command."""

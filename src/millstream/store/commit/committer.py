@@ -158,7 +158,7 @@ class Committing(Readable):
     def _sync(self, writer: Writer, commit: Commit) -> None:
         """Hand a commit to the engine, and return when the commit is durable."""
         self._sent = True
-        if not self.listeners.commit and not self.standby.is_used:
+        if not self.listeners.commit and not self.read_copy.is_used:
             writer.commit(commit)
             return
         began_s = self.clock.seconds()
@@ -187,7 +187,7 @@ class Committing(Readable):
 
     def _after_commit(self, *, folds: bool) -> None:
         state, limits = self.state, self.limits
-        if self.standby.is_used:
+        if self.read_copy.is_used:
             self._follow()
         unfolded, size = state.seq - state.folded, state.tail_total
         if folds and self._tail_is_full():
@@ -200,7 +200,7 @@ class Committing(Readable):
     def _follow(self) -> None:
         """Apply the last commit to the read copy; a failure does not undo the commit."""
         try:
-            if self.standby.follow(is_slow=self._sync_s > SLOW_S):
+            if self.read_copy.follow(is_slow=self._sync_s > SLOW_S):
                 return
         except MillstreamError as error:
             self._last_failure = str(error)

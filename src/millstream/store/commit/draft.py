@@ -1,7 +1,7 @@
-"""A draft: the commit that is being written, and the stored rows as they look with it.
+"""A draft: the writes of the current commit, over the stored rows.
 
-Operations of one group see what those before them have put and dropped, though nothing of it has
-reached the engine yet. The engine gets all of it at once, as one `Commit`.
+Each operation of a group reads the writes of the operations before it, although the engine has not
+received them yet. The engine receives all writes together, as one `Commit`.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from millstream.engine.protocol import Snapshot
 from millstream.errors import WriteFailed
 
 PAGE_ROWS = 256
-"""Stored rows looked at in one step while rows that the draft drops are passed over."""
+"""The number of stored rows read in one step while dropped rows are skipped."""
 
 FEW = 32
-"""Keys up to which a sorted list is changed one by one rather than made anew."""
+"""Up to this number of keys, a sorted list is changed key by key instead of sorted again."""
 
 _NO_KEYS: list[bytes] = []
 _NO_RANGES: list[tuple[bytes, bytes]] = []
 
 
 class Draft:
-    """A snapshot with the writes of one commit over it; used by one thread."""
+    """A snapshot with the writes of one commit over it, for a single thread."""
 
-    # Most commits put one row: what only others need is made when it is needed.
+    # Most commits put one row. Class attributes stand in for the collections of larger commits.
     is_blank = True
-    """Whether nothing was written."""
+    """Whether the draft has no writes."""
     _deleted: set[bytes] | None = None
     _ranges: list[tuple[bytes, bytes]] = _NO_RANGES
     _starts: list[bytes] = _NO_KEYS
     _stops: list[bytes] = _NO_KEYS
-    """The same ranges, sorted and joined."""
+    """The stops of the dropped ranges, sorted and joined; `_starts` has their starts."""
     _order: list[bytes] = _NO_KEYS
     _fresh: list[bytes] = _NO_KEYS
-    """Keys that were put since `_order` was last sorted."""
+    """Keys that were put after `_order` was sorted."""
     _skips: dict[bytes, bytes] | None = None
-    """A key that was scanned from, and another up to which every stored row is dropped."""
+    """The start of a scan → the key up to which every stored row is dropped."""
     _held_bytes = 0
     _spool: Spool | None = None
 
@@ -64,7 +64,7 @@ class Draft:
     # Reading.
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         if self.is_blank:
             return self.stored.get(key)
         value = self._values.get(key)
@@ -73,29 +73,29 @@ class Draft:
         return None if self._is_dropped(key) else self.stored.get(key)
 
     def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
-        """Up to `limit` rows with start <= key < stop, in key order."""
+        """Return up to `limit` rows with start <= key < stop, in key order."""
         if self.is_blank:
             return self.stored.scan(start, stop, limit=limit)
         rows = self._surviving(start, stop, limit=limit)
-        own = self._own_keys(start, stop)
-        if not own:
+        put_keys = self._own_keys(start, stop)
+        if not put_keys:
             return rows
-        found = dict(rows)
-        found.update((key, loaded(self._values[key])) for key in own[:limit])
-        return sorted(found.items())[:limit]
+        values = dict(rows)
+        values.update((key, loaded(self._values[key])) for key in put_keys[:limit])
+        return sorted(values.items())[:limit]
 
     def last_seq(self) -> int:
-        """The sequence of the newest delta that is stored."""
+        """Return the sequence of the newest stored delta."""
         return self.stored.last_seq()
 
     def first_seq(self) -> int:
-        """The sequence of the oldest delta that is stored."""
+        """Return the sequence of the oldest stored delta."""
         return self.stored.first_seq()
 
     # Writing.
 
     def hold(self, value: bytes) -> Value:
-        """A value as it is kept until the commit: once much is held, in a temporary file."""
+        """Return a value to keep until the commit; a large commit keeps its values in a temporary file."""
         self._held_bytes += len(value)
         if self._held_bytes <= MEMORY_BYTES_MAX or len(value) < SPOOLED_BYTES_MIN:
             return value
@@ -111,14 +111,14 @@ class Draft:
             ) from error
 
     def put(self, rows: Iterable[Row]) -> None:
-        """Put rows; a key that exists is overwritten."""
-        found = dict(rows)
-        size = sum(map(len, found.values()))
+        """Put rows; existing keys are overwritten."""
+        values = dict(rows)
+        size = sum(map(len, values.values()))
         if self._held_bytes + size <= MEMORY_BYTES_MAX:
             self._held_bytes += size
-            self.put_held(found)  # type: ignore[arg-type]  # nothing is spooled
+            self.put_held(values)  # type: ignore[arg-type]  # nothing is spooled
         else:
-            self.put_held({key: self.hold(value) for key, value in found.items()})
+            self.put_held({key: self.hold(value) for key, value in values.items()})
 
     def put_held(self, rows: dict[bytes, Value]) -> None:
         """Put rows whose values are held already."""
@@ -133,12 +133,12 @@ class Draft:
 
     def delete(self, keys: Iterable[bytes]) -> None:
         """Delete rows; a missing key is no error."""
-        found = list(keys)
-        if found:
-            self._forget(key for key in found if key in self._values)
+        deleted = list(keys)
+        if deleted:
+            self._forget(key for key in deleted if key in self._values)
             if self._deleted is None:
                 self._deleted = set()
-            self._deleted.update(found)
+            self._deleted.update(deleted)
             self.is_blank = False
 
     def delete_range(self, start: bytes, stop: bytes) -> None:
@@ -149,7 +149,7 @@ class Draft:
         self.is_blank = False
 
     def finish(self, last: Row | None = None) -> Commit:
-        """Everything that was written, with one `last` row, as a value; the draft is over then."""
+        """Return the writes, and the row `last`, as one commit; the draft must not be used afterwards."""
         values = self._values
         if last is not None:
             values[last[0]] = last[1]
@@ -157,7 +157,7 @@ class Draft:
         return Commit(rows, sorted(self._deleted or ()), self._ranges)
 
     def _forget(self, keys: Iterable[bytes]) -> None:
-        """Let go of rows that the draft puts."""
+        """Remove rows that the draft puts."""
         gone = set(keys)
         if not gone:
             return
@@ -177,12 +177,12 @@ class Draft:
         return at > 0 and key < self._stops[at - 1]
 
     def _own_keys(self, start: bytes, stop: bytes) -> list[bytes]:
-        """The keys with start <= key < stop that the draft puts, in order."""
+        """Return the keys with start <= key < stop that the draft puts, in order."""
         order = self._sorted()
         return order[bisect_left(order, start) : bisect_left(order, stop)]
 
     def _sorted(self) -> list[bytes]:
-        """All keys that the draft puts, in order."""
+        """Return the keys of the draft's puts, in order."""
         if self._fresh:
             if self._order and len(self._fresh) < FEW:
                 for key in self._fresh:
@@ -193,33 +193,33 @@ class Draft:
         return self._order
 
     def _surviving(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
-        """Up to `limit` stored rows that the draft does not drop; it may put some of them anew."""
+        """Return up to `limit` stored rows that the draft does not drop; the draft may replace rows of these."""
         if self._deleted is None and not self._ranges:
             return self.stored.scan(start, stop, limit=limit)
-        kept: list[Row] = []
+        surviving: list[Row] = []
         begin, ask = self._beyond(self._skip(start)), limit
-        while len(kept) < limit and begin < stop:
+        while len(surviving) < limit and begin < stop:
             rows = self.stored.scan(begin, stop, limit=ask)
-            kept += [row for row in rows if not self._is_dropped(row[0])]
+            surviving += [row for row in rows if not self._is_dropped(row[0])]
             if len(rows) < ask:
                 break
             begin, ask = self._beyond(rows[-1][0] + b"\x00"), PAGE_ROWS
-            if not kept:
+            if not surviving:
                 self._skips = self._skips or {}
                 self._skips[start] = begin
-        return kept[:limit]
+        return surviving[:limit]
 
     def _skip(self, start: bytes) -> bytes:
         return start if self._skips is None else self._skips.get(start, start)
 
     def _beyond(self, key: bytes) -> bytes:
-        """The first key at or after one that lies in no range which the draft drops."""
+        """Return the first key at or after `key` outside of the dropped ranges."""
         at = bisect_right(self._starts, key)
         return max(key, self._stops[at - 1]) if at else key
 
 
 def joined(ranges: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], list[bytes]]:
-    """The starts and the stops of ranges, sorted, with those that touch joined into one."""
+    """Return the starts and the stops of ranges, sorted; touching ranges are joined."""
     starts: list[bytes] = []
     stops: list[bytes] = []
     for start, stop in sorted(ranges):

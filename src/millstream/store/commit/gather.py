@@ -1,4 +1,4 @@
-"""The gather of group commit: which caller leads, which callers wait, and which one is woken.
+"""The gather of group commit: decides which callers lead, wait and wake.
 
 `Gather` is a state machine without threads, locks or clocks. The transactor calls it under its gate and
 carries out the returned effect. Callers released by one commit usually submit again at about the same
@@ -16,7 +16,7 @@ that it expects, for a share of the last commit's time, and stops waiting when t
     idle        arrive                               committing  the caller leads
     idle        arrive_all (coroutines)              committing  the transactor's thread leads
     idle        arrive_alone                         committing  the caller leads, alone
-    other       arrive_alone                         the same    none; its operation is not run
+    other       arrive_alone                         unchanged   no effect; the operation does not run
     gathering   arrive, completes the number         committing  the caller leads
     gathering   arrive                               gathering   the caller waits
     gathering   arrive_all, completes the number     committing  wake the first: it leads
@@ -29,8 +29,8 @@ that it expects, for a share of the last commit's time, and stops waiting when t
     committing  committed(n), a joint caller naps    gathering   none: it wakes by itself, and is first
     committing  committed(n), a caller waits         committing  wake it: it leads
     committing  committed(n), a coroutine waits      committing  the transactor's thread leads
-    any         interrupted: a caller that waits     the same    none; its operation is not run
-    any         refuse                               idle, unless committing   all that wait get an error
+    any         interrupted: a waiting caller        unchanged   no effect; the operation does not run
+    any         refuse                               idle, unless committing   waiting callers get an error
 
 After `committed(n)` the expected number is `n` and all callers that wait already.
 """
@@ -69,7 +69,7 @@ class Waiter(Protocol):
 
     @property
     def joins(self) -> Hashable:
-        """Joint operations with equal values can run together; None for other operations."""
+        """Joint operations with equal values can run together; None if the operation runs alone."""
 
     @property
     def has_thread(self) -> bool:
@@ -125,7 +125,7 @@ class Gather(Generic[W]):
         self.group: Sequence[W] = ()
         """The group that the leader took last: each ticket is here or in `waiting`."""
         self.first: W | None = None
-        """The first caller of the gathering group; None in other phases."""
+        """The first caller of the gathering group; None outside of the gathering phase."""
         self.expected = 1
         """The number of expected callers: the last group, and the callers that waited at its end."""
         self.commit_s = 0.0

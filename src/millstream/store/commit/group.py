@@ -29,7 +29,7 @@ class Ordered(Protocol):
 
 
 class Joint(Protocol[T]):
-    """An operation that batches well: several of its kind run faster as one."""
+    """An operation of a kind that runs faster in a batch."""
 
     joins: Hashable
     """Operations with equal values can run together; an operation with None runs alone."""

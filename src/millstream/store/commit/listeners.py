@@ -1,7 +1,7 @@
-"""The listeners of a store: functions that other parts have called at each commit.
+"""The listeners of a store: functions that the store calls at each commit.
 
-Listeners are handed to a store when it is made, or added while it is open. Several can listen to the
-same event. The thread that commits calls them, so they must be quick.
+Other parts hand listeners to a store when it is opened, or add them later. Several listeners can hear
+the same event. The committing thread calls the listeners, so a listener must be quick.
 """
 
 from __future__ import annotations

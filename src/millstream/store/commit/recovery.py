@@ -1,7 +1,11 @@
-"""Recovery: what a store does after a write or a sync has failed and nobody knows how far it came.
+"""Recovery: the retries of a store after a failed write or sync with an unknown outcome.
 
-Writes are refused, reads go on. It is tried at once to make everything that is committed durable
-again, then with growing pauses, by the background thread and by callers that want to write.
+Writes are refused and reads go on. The background thread, and callers that want to write, try to make
+all committed data durable again: at once, then with growing pauses.
+
+A store could also close for good after a failed sync, since a kernel may drop the pages that it could
+not write. Here the engine writes the data again in `recover`, and the last acknowledged commit must be
+found on disk before writes are accepted; otherwise the store is poisoned.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ PAUSE_S_MAX = 5.0
 
 
 class Recovery:
-    """Whether a store recovers, from what, and when it is tried next."""
+    """The cause of a recovery, and the time of the next try."""
 
     def __init__(self, work: Callable[[], None], clock: Clock) -> None:
         self._work = work
@@ -25,32 +29,32 @@ class Recovery:
         self._trying = threading.Lock()
         self._pause_s = PAUSE_S_MIN
         self._due_s = 0.0
-        self._told = ""
+        self._message = ""
         self.reason: Recovering | None = None
-        """What writers are told meanwhile; None: there is nothing to recover from."""
+        """The error for writers during recovery; None if the store is well."""
         self.seq = 0
-        """Of the last commit that was known to be durable: it must be found again."""
+        """The sequence of the last durable commit, which recovery must find again."""
         self.failure: str | None = None
-        """Why the last try failed."""
+        """The error of the last try."""
 
     def begin(self, cause: str, *, seq: int) -> Recovering:
-        """A write has failed; called under the mutex."""
+        """Begin after a failed write; the caller holds the mutex."""
         if self.reason is None:
             self.seq = seq
-        self._told = (
+        self._message = (
             f"an earlier write failed ({cause}), and the store makes sure of what is on disk; "
             "nothing was stored, try again in a moment; reads go on"
         )
-        self.reason = Recovering(self._told, cause=cause)
+        self.reason = Recovering(self._message, cause=cause)
         self._pause_s, self._due_s = PAUSE_S_MIN, 0.0
         return self.reason
 
     def end(self) -> None:
-        """It has succeeded, or is given up; called under the mutex."""
+        """End after a success, or when the store is poisoned; the caller holds the mutex."""
         self.reason = self.failure = None
 
     def attempt(self) -> None:
-        """Try, if it is time to; of several callers one tries, and the others wait for it."""
+        """Try to recover, if a try is due; concurrent callers wait for the caller that tries."""
         with self._trying:
             if self.reason is None or self._clock.seconds() < self._due_s:
                 return
@@ -58,7 +62,7 @@ class Recovery:
                 self._work()
             except MillstreamError as error:
                 self.failure = str(error)
-                if self.reason is not None:  # the same object: by it writers are admitted again
-                    self.reason.message = f"{self._told}. The last try failed: {self.failure}"
+                if self.reason is not None:  # keep the object: `admit` compares it by identity
+                    self.reason.message = f"{self._message}. The last try failed: {self.failure}"
                 self._due_s = self._clock.seconds() + self._pause_s
                 self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)

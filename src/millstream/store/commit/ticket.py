@@ -1,4 +1,4 @@
-"""A ticket: an operation that waits for its commit, and how the callers of a group are answered."""
+"""Tickets: operations that wait for their commit, and the wake-up of the callers of a group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Ticket(Struct, Generic[T], eq=False):
-    """One operation that waits for its commit, and the place where its answer will stand."""
+    """An operation that waits for its commit, and its result or error after the commit."""
 
     operation: Operation[T]
     on_done: Callable[[Ticket[T]], None] | None = None
@@ -23,37 +23,37 @@ class Ticket(Struct, Generic[T], eq=False):
     error: BaseException | None = None
     done: bool = False
     awake: bool = False
-    """Whether its caller knows that it is done."""
+    """Whether the caller has noticed the answer."""
     lead: bool = False
-    """Whether its caller leads a group, or is asked to."""
+    """Whether the caller leads a group, or is asked to lead."""
     naps: bool = False
-    """Whether its caller wakes by itself, soon after the running commit should be over."""
+    """Whether the caller wakes without help, soon after the expected end of the running commit."""
     successor: Ticket[Any] | None = None
-    """The next ticket in the wake-up chain of its group: its caller wakes that one's."""
+    """The next ticket in the wake-up chain of the group; the caller wakes this ticket."""
     _wake: Any = None
 
     @property
     def joins(self) -> Hashable:
-        """With which others its operation batches well (`group.Joint`); None if with none."""
+        """The key of operations that can run together (`group.Joint`); None if the operation runs alone."""
         return getattr(self.operation, "joins", None)
 
     @property
     def joint(self) -> bool:
-        """Whether its operation batches well with others."""
+        """Whether the operation can run together with others."""
         return self.joins is not None
 
     @property
     def has_thread(self) -> bool:
-        """Whether its caller lends a thread; a coroutine is called back instead."""
+        """Whether the caller has a thread; a coroutine is called back instead."""
         return self.on_done is None
 
     def prepare_to_wait(self) -> None:
-        """Make the lock that `wait` sleeps on; before another thread can see the ticket."""
+        """Make the lock for `wait`, before another thread can see the ticket."""
         self._wake = allocate_lock()
         self._wake.acquire()
 
     def wait(self, timeout_s: float) -> bool:
-        """Sleep until the ticket is done, or its caller is asked to lead; False after so long."""
+        """Sleep until the ticket is done or must lead; return False after the timeout."""
         return bool(self._wake.acquire(timeout=timeout_s))
 
     def wake(self) -> None:
@@ -64,16 +64,16 @@ class Ticket(Struct, Generic[T], eq=False):
         elif self._wake is not None and self._wake.locked():
             try:
                 self._wake.release()
-            except RuntimeError:  # another thread has woken it just now
+            except RuntimeError:  # another thread released the lock just now
                 pass
 
 
 def finish(group: list[Ticket[Any]]) -> Ticket[Any] | None:
-    """Answer every caller of a group; a second call does what an interrupted first left undone.
+    """Answer every caller of a group, and return the last ticket of the wake-up chain.
 
-    Threads wake one another in a chain, the last of which is returned: woken all at once they would
-    only queue for the interpreter.
+    After an interrupted call, a second call does the remaining work.
     """
+    # Callers wake in a chain: threads that wake together only queue for the interpreter's lock.
     asleep = [ticket for ticket in group if ticket._wake is not None and not ticket.lead]
     for ticket, successor in pairwise(asleep):
         ticket.successor = successor

@@ -1,7 +1,8 @@
-"""A transaction: what one operation sees and changes, inside the group that is being committed.
+"""A transaction: the reads and writes of one operation, inside the group that is being committed.
 
-An operation checks first and changes then. What it puts is kept aside until it has succeeded; what
-it changed is taken back if it raises. So an operation that fails undoes itself and nothing else.
+An operation checks first and changes then. The rows of an operation are held back until the operation
+has succeeded, and changes of entities are undone if it raises. So a failing operation undoes itself
+alone.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ class WriteTransaction:
     ) -> None:
         self.state = state
         self.writer = writer
-        """What is stored, and over it what this commit writes."""
+        """The stored rows, with the writes of this commit over them."""
         self.limits = limits
         self.refusal = refusal
-        """What an operation that publishes is refused with; it alone, not the rest of its group."""
+        """The error for operations that publish while the disk is full; other operations may run."""
         self._wrote = False
         """Whether statements on the application's tables were run."""
         self.wall_ms = state.clock.wall_ms()
@@ -77,58 +78,58 @@ class WriteTransaction:
             [],
         )
 
-    # What operations use.
+    # For operations.
 
     @property
     def view(self) -> View:
-        """What was there before this operation, for rules that only look."""
+        """The rows and entities before this operation, for rules that only read."""
         return View(self.state, self.writer)
 
     def get(self, key: bytes) -> bytes | None:
-        """A row, wherever it lies, as this operation leaves it."""
-        found = self._inline.get(key)
-        if found is None and key in self._rows:
-            found = loaded(self._rows[key])
-        if found is None and key not in self._dropped:
-            found = self.state.overlay.get(key)
-            if found is None:
-                found = self.writer.get(key)
-        return found
+        """Return the value of a key, including the writes of this operation."""
+        value = self._inline.get(key)
+        if value is None and key in self._rows:
+            value = loaded(self._rows[key])
+        if value is None and key not in self._dropped:
+            value = self.state.overlay.get(key)
+            if value is None:
+                value = self.writer.get(key)
+        return value
 
     def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
-        """Up to `limit` small rows in a range, in order, as this operation leaves them."""
+        """Return up to `limit` small rows of a range, including the writes of this operation."""
         rows = self.view.scan(start, stop, limit=limit)
         if self._dropped:
             full = len(rows) == limit
             rows = [row for row in rows if row[0] not in self._dropped]
             if full and len(rows) < limit:
-                most = limit + len(self._dropped)
-                rows = self.view.scan(start, stop, limit=most)
+                limit_with_dropped = limit + len(self._dropped)
+                rows = self.view.scan(start, stop, limit=limit_with_dropped)
                 rows = [row for row in rows if row[0] not in self._dropped][:limit]
         if self._inline or self._rows:
-            found = dict(rows)
-            found.update((k, v) for k, v in self._inline.items() if start <= k < stop)
-            found.update((k, loaded(v)) for k, v in self._rows.items() if start <= k < stop)
-            rows = sorted(found.items())[:limit]
+            values = dict(rows)
+            values.update((k, v) for k, v in self._inline.items() if start <= k < stop)
+            values.update((k, loaded(v)) for k, v in self._rows.items() if start <= k < stop)
+            rows = sorted(values.items())[:limit]
         return rows
 
     def entity(self, key: bytes, kind: type[E]) -> E:
-        """The entity of a key, to look at; `change` is the only way to move it."""
-        found = self.state.entities.get(key)
-        if found is None:
-            found = self.state.entity(key, self.writer)
-        assert type(found) is kind
-        return found
+        """Return the entity of a key, to be read only: rules alter entities by `change`."""
+        entity = self.state.entities.get(key)
+        if entity is None:
+            entity = self.state.entity(key, self.writer)
+        assert type(entity) is kind
+        return entity
 
     def notice_folds(self) -> None:
-        """See what other processes have folded, for an operation that reads many rows where they lie.
+        """Drop rows from the overlay that other processes have folded, before reading many rows.
 
-        What they moved is otherwise held here as well, until the next commit of theirs is applied.
+        Without this call the overlay keeps such rows until the next commit of another process arrives.
         """
         self.state.folded_through(self.writer.first_seq() - 1)
 
     def change(self, key: bytes, change: Any) -> None:
-        """Move an entity, None removes it; the change becomes part of the commit."""
+        """Apply a change to an entity, and add the change to the commit; None removes the entity."""
         state = self.state
         entity = state.entities.get(key)
         if entity is None or change is None:
@@ -139,10 +140,9 @@ class WriteTransaction:
         self.delta.changes.append((key, change))
 
     def put(self, key: bytes, value: bytes, *, home: bool = False) -> None:
-        """Write a row, after what the same operation drops; an earlier one of the key is gone.
+        """Write a row, replacing an earlier value; the drops of the same operation come first.
 
-        Small ones ride in the delta; large ones, and those of which there are many, go straight
-        to their base table.
+        Small rows go into the delta. Large rows, and rows with `home`, go to their base table at once.
         """
         if not home and len(value) <= self.limits.inline_bytes_max:
             self._inline[key] = value
@@ -150,29 +150,29 @@ class WriteTransaction:
             self._rows[key] = self.writer.hold(value)
 
     def drop(self, key: bytes) -> None:
-        """Delete one row, wherever it lies."""
+        """Delete one row."""
         self._dropped.add(key)
         self._drops.append((key, key + b"\x00"))
 
     def drop_some(self, start: bytes, stop: bytes, *, limit: int) -> bool:
-        """Delete up to `limit` small rows of a range, the first ones; True if more are left."""
+        """Delete the first `limit` small rows of a range; return True if more rows remain."""
         rows = self.scan(start, stop, limit=limit + 1)
         for key, _ in rows[:limit]:
             self.erase(key)
         return len(rows) > limit
 
     def drop_all(self, start: bytes, stop: bytes) -> None:
-        """Delete every row of a range that must go in one commit, because the rest would be wrong."""
+        """Delete every row of a range in one commit."""
         self._drops.append((start, stop))
 
     def erase(self, key: bytes) -> None:
-        """Delete one small row, also if this operation has put it."""
+        """Delete one small row, including a row that this operation has put."""
         self._inline.pop(key, None)
         self._rows.pop(key, None)
         self.drop(key)
 
     def take_ids(self, count: int) -> int:
-        """Message ids, contiguous and never given out again; answers the first."""
+        """Reserve contiguous message ids, which are never reused, and return the first."""
         if self.refusal is not None:
             raise self.refusal
         first = self.delta.next_id
@@ -187,27 +187,27 @@ class WriteTransaction:
         return self.delta.next_entity - 1
 
     def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
-        """Run a statement on the application's own tables, as part of this commit."""
+        """Run a statement on the tables of the application, as part of this commit."""
         if self.refusal is not None:
             raise self.refusal
-        found = self._tables().sql(statement, parameters)
+        result = self._tables().sql(statement, parameters)
         self._wrote = True
-        return found
+        return result
 
     def savepoint(self) -> AbstractContextManager[None]:
-        """Statements on the application's tables inside it are undone if it is left by an error."""
+        """Return a block whose statements on application tables are undone by an error."""
         return self._tables().savepoint()
 
     def _tables(self) -> SqlWriter:
         stored: Any = self.writer.stored
-        if not hasattr(stored, "sql"):  # the engine has not that ability
+        if not hasattr(stored, "sql"):  # the engine lacks this ability
             raise no_tables("tx.sql")
         return cast(SqlWriter, stored)
 
-    # What the transactor uses.
+    # For the commit path.
 
     def run(self, operation: Operation[T]) -> T:
-        """Run one operation; if it raises, the transaction is as if it had never begun."""
+        """Run one operation; an error undoes the operation and leaves the others of the group alone."""
         delta = self.delta
         self._first_change = len(delta.changes)
         self._next_id, self._next_entity = delta.next_id, delta.next_entity
@@ -215,7 +215,7 @@ class WriteTransaction:
         self._rows: dict[bytes, Value] = {}
         self._drops: list[tuple[bytes, bytes]] = []
         self._dropped: set[bytes] = set()
-        """Of these, single rows."""
+        """The keys of single dropped rows."""
         try:
             result = operation(self)
         except BaseException:
@@ -232,9 +232,9 @@ class WriteTransaction:
         return result
 
     def finish(self) -> Commit | None:
-        """Everything that the group does to the rows, as one value; None if that is nothing.
+        """Return the writes of the group as one commit; None for a group without writes.
 
-        `encoded` is from then on its delta as it is written.
+        Sets `encoded` to the bytes of the delta.
         """
         delta, state, writer = self.delta, self.state, self.writer
         if delta.next_id == state.next_id:
@@ -251,7 +251,7 @@ class WriteTransaction:
         return Commit((row,)) if writer.is_blank else writer.finish(row)
 
     def _accept(self) -> None:
-        """Take over what the operation put and dropped: drops first, in the replay as well."""
+        """Add the writes of a successful operation to the group: first the drops, then the puts."""
         overlay = self.state.overlay
         rows = self._rows
         if rows:
@@ -298,13 +298,13 @@ class WriteTransaction:
 
 
 def _outside(rows: list[Row], ranges: list[tuple[bytes, bytes]]) -> list[Row]:
-    """The rows that lie in none of the ranges."""
+    """Return the rows outside of all ranges."""
     if not rows:
         return rows
     starts, stops = joined(ranges)
-    found = []
+    outside = []
     for row in rows:
         at = bisect_right(starts, row[0])
         if not at or row[0] >= stops[at - 1]:
-            found.append(row)
-    return found
+            outside.append(row)
+    return outside

@@ -53,7 +53,7 @@ class Committer(Protocol):
 
 
 class Transactor:
-    """The threads around a `Gather`: they lead groups, one after the other, through the committer."""
+    """The threads around a `Gather`, which lead one group after the other through the committer."""
 
     def __init__(
         self,

@@ -16,9 +16,9 @@ from millstream.errors import MillstreamError
 
 
 def may_be_an_interrupt(error: Exception) -> bool:
-    """Whether a signal handler may have raised it, rather than the code that was running.
+    """Return whether a signal handler may have raised the error, rather than the running code.
 
-    Whatever was being done is then done again on another thread, to tell the two apart.
+    To tell the two apart, the caller runs the work again on another thread.
     """
     if isinstance(error, MillstreamError):
         return False
@@ -26,7 +26,7 @@ def may_be_an_interrupt(error: Exception) -> bool:
 
 
 class Rescue:
-    """One piece of work, done once however often its waiting caller is interrupted."""
+    """A piece of work that runs exactly once, however often its waiting caller is interrupted."""
 
     def __init__(self, work: Callable[[], None], interrupt: BaseException) -> None:
         self._work = work
@@ -35,14 +35,14 @@ class Rescue:
         self._over.acquire()
         self.is_done = False
         self.failure: BaseException | None = None
-        # What the interrupted code still holds by its variables, such as a turn to write, is let go.
+        # Release locks and snapshots that the variables of the interrupted code still hold.
         traceback.clear_frames(interrupt.__traceback__)
 
     def finish(self) -> None:
-        """Have it done, and wait; interrupts that come meanwhile are dropped: one will be raised."""
+        """Run the work and wait for its end; further interrupts are dropped, the first is raised later."""
         while not self.is_done:
             try:
-                while not self.is_done:  # the jump back to here is a place for interrupts too
+                while not self.is_done:  # an interrupt can also hit the jump back to this line
                     try:
                         start_new_thread(self._run, ())
                         self._over.acquire()
@@ -53,7 +53,7 @@ class Rescue:
 
     def _run(self) -> None:
         if not self._taken.acquire(blocking=False):
-            return  # an interrupt had its caller start a second thread
+            return  # after an interrupt the caller has started a second thread
         try:
             self._work()
         except BaseException as error:

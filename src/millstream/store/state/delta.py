@@ -1,8 +1,8 @@
-"""A delta: everything small that one commit changed, as one row.
+"""A delta: the small changes of a commit, as one row.
 
-`changes` are transitions of entities (heads, cursors, producers, buckets); `puts` are small rows
-that ride along until the fold moves them to their base tables; `drops` are rows and ranges that the
-same commit deleted, so that a replay forgets them as well. Sequences are contiguous and never reused.
+`changes` are transitions of entities (heads, cursors, producers, buckets). `puts` are small rows, which
+the fold later moves to their base tables. `drops` are rows and ranges that the commit deleted, so that
+a replay deletes the same rows. Sequences are contiguous and never reused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROWS_PER_SCAN = 1_024
 
 
 class Delta(Struct, Generic[C], array_like=True):
-    """One commit: its changes as they are written, or as they are read."""
+    """A commit, with changes as objects (to write) or as raw bytes (to read)."""
 
     seq: int
     wall_ms: int
@@ -35,30 +35,30 @@ class Delta(Struct, Generic[C], array_like=True):
     changes: list[tuple[bytes, C]]
     puts: list[tuple[bytes, bytes]]
     drops: list[tuple[bytes, bytes]]
-    """Half-open key ranges, dropped before `puts` are put; a single key is the range up to itself
-    plus a zero byte."""
+    """Half-open key ranges, dropped before the puts; the range of a single key ends at the key plus a
+    zero byte."""
 
 
 StoredDelta = Delta[Raw]
-"""One commit, as it is read: each change is decoded by the entity that it belongs to."""
+"""A commit as it is read; the class of each entity decodes its changes."""
 
 _decoder = msgspec.msgpack.Decoder(StoredDelta)
 encode = msgspec.msgpack.Encoder().encode
 
 
 def decode(seq: int, data: bytes) -> StoredDelta:
-    """Read a delta's row; it must carry the sequence that its key names."""
+    """Decode the row of a delta, and check that its sequence equals that of its key."""
     try:
-        found = _decoder.decode(data)
+        delta = _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise CorruptionError(f"delta {seq}: {error}", what="delta", where=seq) from error
-    if found.seq != seq:
-        raise CorruptionError(f"delta {seq} says it is {found.seq}", what="delta", where=seq)
-    return found
+    if delta.seq != seq:
+        raise CorruptionError(f"delta {seq} says it is {delta.seq}", what="delta", where=seq)
+    return delta
 
 
 def read(snapshot: Snapshot, after: int, through: int) -> Iterator[tuple[StoredDelta, int]]:
-    """Every delta with after < seq <= through, in order, with its size; a missing one is damage."""
+    """Yield the deltas with after < seq <= through, with their sizes; raise if a delta is missing."""
     expected = after + 1
     while expected <= through:
         rows = snapshot.scan(keys.delta(expected), keys.delta(through + 1), limit=ROWS_PER_SCAN)

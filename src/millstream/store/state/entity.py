@@ -1,10 +1,10 @@
 """Entities: the small states that commits change, each with a record of its own.
 
-An entity is loaded from its record, moved by changes, and written back by the fold. Its record
-carries the sequence of the last commit that is in it (`lsn`), so a replay skips what it has
-already seen. `apply` is a pure rule: no clock, no I/O, the same result on every machine. The change
-None removes any entity: it is then as if it had never been. While deltas of its past life are still
-there, a tombstone in place of its record keeps the sequence up to which they are to be skipped.
+An entity is loaded from its record, altered by changes, and written back by the fold. The record
+carries the sequence of its last commit (`lsn`), so that a replay skips older changes. `apply` is a pure
+rule: no clock, no I/O, the same result on every machine. The change None removes an entity. A tombstone
+replaces the record while older deltas of the removed entity exist, and keeps the sequence up to which
+a replay skips these deltas.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millstream.errors import CorruptionError
 
 
 class Entity(Struct, array_like=True):
-    """The base: subclasses add fields behind `lsn`, and say which changes they take."""
+    """The base class: subclasses add fields behind `lsn`, and declare their changes."""
 
     lsn: int = 0
 
@@ -29,65 +29,66 @@ class Entity(Struct, array_like=True):
     """The type, or union of tagged types, that `apply` accepts."""
 
     computed: ClassVar[tuple[type, ...]] = ()
-    """Of these changes, those that are made of nothing but numbers which rules have computed, and
-    text that they have checked: they need no second look before they are written."""
+    """Types of changes that hold only computed numbers and checked text.
+
+    Such changes are certain to be readable, and are not decoded for a check before a commit."""
 
     weight: ClassVar[int] = 1
-    """How much memory it takes at most, in simple entities: bounds what is kept in memory."""
+    """The most memory of an entity, in units of a simple entity; bounds the entities in memory."""
 
     def apply(self, change: Any) -> None:
-        """Move to the next state; a rule that was checked before the change was made."""
+        """Apply a change, which the rules have checked before."""
         raise TypeError(f"{type(self).__name__} takes no changes")
 
     def exists(self) -> bool:
-        """Whether it has a record at all; a blank one has none."""
+        """Return whether the entity has a record; a blank entity has none."""
         return True
 
     def view(self) -> Any:
-        """What readers may see of it between commits, as a frozen value; None for nothing."""
+        """Return a frozen value for readers without a lock; None if readers see nothing."""
         return None
 
     def effort(self) -> int:
-        """How much work its record is to write, in simple records: bounds a slice of the fold."""
+        """Return the work to write the record, in units of a simple record; bounds a slice of the fold."""
         return self.weight
 
     def is_settled(self) -> bool:
-        """Whether it hardly ever changes again: then it leaves memory once its record is written."""
+        """Return whether the entity rarely changes again, and should leave memory after the fold."""
         return False
 
     def encode(self) -> bytes:
-        """The bytes of its record, as the fold writes them and `decode` reads them."""
+        """Encode the record, for `decode`."""
         return _encode(self)
 
     def copied(self) -> Self:
-        """One of its own, to be changed without changing this one."""
+        """Return an independent copy."""
         return self.decode(self.encode()) if self.exists() else self.gone(self.lsn)
 
     @classmethod
     def blank(cls) -> Self:
-        """One that does not exist."""
+        """Return an entity that does not exist."""
         return cls()
 
     @classmethod
     def gone(cls, lsn: int) -> Self:
-        """One that was removed: the changes of its past life, up to a delta, count no more."""
-        found = cls.blank()
-        found.lsn = lsn
-        return found
+        """Return a removed entity, for which changes up to a delta are skipped."""
+        entity = cls.blank()
+        entity.lsn = lsn
+        return entity
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read it from the bytes of its record."""
+        """Decode a record."""
         return msgspec.msgpack.decode(data, type=cls)
 
     @classmethod
     def decode_change(cls, data: bytes | msgspec.Raw) -> Any:
-        """Read one of its changes from the bytes in a delta."""
+        """Decode a change from the bytes in a delta."""
         return _changes(cls).decode(data)
 
     @classmethod
     def load(cls, key: bytes, snapshot: Snapshot) -> Self:
-        """Read it from its record; without one, an entity that does not exist yet."""
+        """Load the entity from its record; without a record, return a blank entity."""
         data = snapshot.get(key)
         if data is None:
             return cls.blank()
@@ -104,15 +105,15 @@ class Entity(Struct, array_like=True):
 
 
 def tombstone(lsn: int) -> bytes:
-    """What stands in place of the record of an entity that is gone: a MessagePack u64."""
+    """Encode the tombstone of a removed entity: a MessagePack u64."""
     return _TOMBSTONE + lsn.to_bytes(8, "big")
 
 
 def lost(lsn: int) -> bytes:
-    """What stands in place of a record that was damaged when a commit that changes it was folded.
+    """Encode the mark in place of a damaged record whose later changes were folded.
 
-    What it held is gone, and so are those changes. So it must never be read again, also if the
-    damage was in memory, and the disk still had the record as it was before them.
+    The changes are lost with the record. Therefore the old record must never be read again, even if
+    only memory was damaged and the disk still had the record without these changes.
     """
     return _LOST + lsn.to_bytes(8, "big")
 
@@ -128,7 +129,7 @@ def _lost(key: bytes, data: bytes) -> CorruptionError:
 
 _TOMBSTONE = b"\xcf"
 _LOST = b"\xc1"
-"""No MessagePack begins so: versions that do not know it take it for damage as well."""
+"""An invalid first byte in MessagePack, so that older versions report damage."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -138,4 +139,4 @@ def _changes(kind: type[Entity]) -> msgspec.msgpack.Decoder[Any]:
 
 
 Kinds = Mapping[int, type[Entity]]
-"""Record type → its entities; the parts that make up a store hand theirs in."""
+"""The type of a record → the class of its entities; every part of the program declares entities."""

@@ -1,12 +1,16 @@
-"""The fold: moves deltas into the records that they change, in bounded slices.
+"""The fold: moves deltas into records, in bounded slices.
 
-A slice is one commit. It writes the rows that the oldest deltas carry, writes the record of every
-entity that those deltas changed (marked with the sequence that it includes), and deletes those
-deltas. A crash before the commit leaves all deltas, after it none of them is needed. The newest
-delta always stays: it holds the sequence and the counters.
+A slice is one commit. It writes the rows of the oldest deltas, writes the record of every entity that
+these deltas changed (marked with the included sequence), and deletes these deltas. A crash before the
+commit leaves all deltas; a crash after the commit loses nothing, since the records are complete. The
+newest delta always stays, because it holds the sequence and the counters.
 
-Where a slice carries many rows, they are joined outside the mutex: a `Slice` is
-made under it and prepared without it, and `write_slice` needs it again.
+A slice with many rows is prepared without the mutex: a `Slice` is made under the mutex, prepared without
+it, and written under it again.
+
+Writing every record in its own commit would need no fold, but each commit would then write several
+scattered rows: one row per commit is cheaper, and a record that changes often is written once per slice.
+Slices are bounded so that a waiting commit never waits long for the fold.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ ROWS_PREPARED_MIN = 64
 
 
 class Slice:
-    """A slice on its way: which deltas it takes, and the rows that they carry; made under the mutex."""
+    """A planned slice: the range of its deltas, and their rows; made under the mutex."""
 
     __slots__ = ("_join", "folded", "losses", "rows", "through")
 
@@ -35,11 +39,11 @@ class Slice:
         self.through = _slice_end(state, limits)
         self.rows: list[Row] = state.overlay.oldest(self.through)
         self.losses = state.overlay.losses
-        """Of the overlay when the rows were read; they count only while it stays the same."""
+        """The losses of the overlay at the time of the read; if they differ later, the rows are stale."""
 
     @property
     def is_light(self) -> bool:
-        """Whether it is written at once, rather than prepared."""
+        """Whether the slice is so small that it needs no preparation."""
         return len(self.rows) < ROWS_PREPARED_MIN
 
     def prepare(self) -> None:
@@ -55,10 +59,10 @@ def write_slice(
     *,
     may_lose: bool = True,
 ) -> int:
-    """Write a slice into a draft; answers the last delta that it took, 0 if none.
+    """Write a slice into a draft; return the sequence of its last delta, or 0 for an empty slice.
 
-    Nothing is written of a prepared one if another process has folded since it was planned. Unless
-    it `may_lose` an entity whose record is damaged, it raises `CorruptionError` at such a one.
+    A prepared slice is dropped if another process has folded meanwhile. An entity with a damaged record
+    is marked as lost with `may_lose`, and raises `CorruptionError` without.
     """
     state.folded_through(writer.first_seq() - 1)
     through = _slice_end(state, limits) if prepared is None else prepared.through
@@ -76,9 +80,9 @@ def write_slice(
 
 
 def _write_entities(state: State, writer: Draft, through: int, *, may_lose: bool) -> None:
-    """Write the records of entities; of one that is gone, a tombstone while later deltas name it.
+    """Write the records of unfolded entities.
 
-    Of one whose record was damaged, a note that it is lost.
+    A removed entity gets a tombstone while later deltas name it. A damaged entity is marked as lost.
     """
     dirty, entities, lsn = state.dirty, state.entities, state.seq
     rows: list[Row] = []
@@ -105,7 +109,7 @@ def _write_entities(state: State, writer: Draft, through: int, *, may_lose: bool
 
 
 def _is_readable(state: State, key: bytes, writer: Draft, *, may_lose: bool) -> bool:
-    """Whether the record of an entity was only read wrongly before, and can be read now."""
+    """Return whether the record of a damaged entity can be read now."""
     try:
         state.entity(key, writer)
     except CorruptionError:
@@ -116,7 +120,7 @@ def _is_readable(state: State, key: bytes, writer: Draft, *, may_lose: bool) -> 
 
 
 def _slice_end(state: State, limits: Limits) -> int:
-    """The last delta of a slice that is not too long, too large, or too heavy to write."""
+    """Return the last delta of a slice within the limits of length, bytes and weight."""
     last = min(state.seq - 1, state.folded + limits.fold_slice_deltas)
     size = 0
     for seq in range(state.folded + 1, last + 1):

@@ -1,9 +1,8 @@
-"""Supposing: a state as it would be after operations that are not committed.
+"""Hypothetical states: the state after operations that are not committed.
 
-Some reads do upkeep on their way: a peek routes messages, the hash of a log is noted. While a commit
-is in flight, in this process or in another one, upkeep would have to wait for it. Then a read supposes
-it: the operations run on a copy of what they touch, the read is answered from that, and the copy is
-thrown away.
+Some reads need upkeep first: a peek routes messages, and the hash of a log is stored for later. Upkeep
+would have to wait while a commit is in flight. Instead the operations run on a copy of the entities, the
+read is answered from the copy, and the copy is dropped.
 """
 
 from __future__ import annotations
@@ -24,38 +23,38 @@ T = TypeVar("T")
 
 
 class Reading:
-    """One read, and the upkeep that it does: committed, or supposed while a commit is in flight.
+    """A read with its upkeep, which is committed, or hypothetical while a commit is in flight.
 
-    With `waits` it is committed in any case, for a caller that goes on from what is stored.
+    With `waits` the upkeep is always committed, for a caller that needs it stored.
     """
 
     def __init__(self, store: Store, *, waits: bool = False) -> None:
         self.store = store
         self.waits = waits
-        self._supposed: list[Operation[Any]] = []
+        self._operations: list[Operation[Any]] = []
 
     def run(self, operation: Operation[T]) -> T:
-        """Do upkeep; what it changes, the next `view` of this read sees."""
+        """Run upkeep, whose changes the next `view` of this read sees."""
         if self.waits:
             return self.store.run(operation)
-        done = None if self._supposed else self.store.attempt(operation)
+        done = None if self._operations else self.store.attempt(operation)
         if done is not None:
             return done.result  # type: ignore[return-value]
         results: list[T] = []
-        self._supposed.append(lambda tx: results.append(operation(tx)))
+        self._operations.append(lambda tx: results.append(operation(tx)))
         self.view(lambda view: None)
         return results[-1]
 
     def view(self, question: Callable[[View], T]) -> T:
-        """As `Store.view`, with the upkeep of this read."""
-        if not self._supposed:
+        """Answer as `Store.view`, with the upkeep of this read applied."""
+        if not self._operations:
             return self.store.view(question)
 
         def ask(state: State, snapshot: Snapshot) -> T:
-            supposed, rows = state.copied(), Draft(snapshot, self.store.engine.folder())
-            transaction = WriteTransaction(supposed, rows, self.store.limits)
-            for operation in self._supposed:
+            copy, rows = state.copied(), Draft(snapshot, self.store.engine.folder())
+            transaction = WriteTransaction(copy, rows, self.store.limits)
+            for operation in self._operations:
                 transaction.run(operation)
-            return question(View(supposed, rows))
+            return question(View(copy, rows))
 
-        return self.store.standby.look(ask)
+        return self.store.read_copy.look(ask)

@@ -1,4 +1,4 @@
-"""The instance: which store this is. Written once, with the first commit."""
+"""The instance: the id of a store, written with the first commit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from millstream.store.state.view import View
 
 
 class Born(Struct, array_like=True, frozen=True):
-    """The store exists from now on."""
+    """The creation of a store."""
 
     id: str
     at_ms: int
 
 
 class Instance(Entity, array_like=True):
-    """A store's own name, and when it was made."""
+    """The id of a store, and the time of its creation."""
 
     id: str = ""
     created_ms: int = 0
@@ -29,19 +29,19 @@ class Instance(Entity, array_like=True):
     changes: ClassVar = Born
 
     def apply(self, change: Born) -> None:
-        """Take the name."""
+        """Take the id."""
         self.id, self.created_ms = change.id, change.at_ms
 
     def view(self) -> Instance:
-        """It never changes, so readers may see it as it is."""
+        """Return the instance, which never changes."""
         return self
 
 
 def create_instance(tx: WriteTransaction) -> None:
-    """Name a new store."""
+    """Give a new store its id."""
     tx.change(STORE_KEY, Born(secrets.token_hex(8), tx.wall_ms))
 
 
 def instance_id(view: WriteTransaction | View) -> str:
-    """The name of the store that is looked at."""
+    """Return the id of the store."""
     return view.entity(STORE_KEY, Instance).id

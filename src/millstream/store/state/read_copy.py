@@ -1,9 +1,8 @@
-"""The standby: a second state that answers readers while a commit is in flight.
+"""The read copy: a second state that answers readers while a commit is in flight.
 
-The store's own state runs ahead of the disk from a group's first operation until its commit is
-durable. A reader that comes meanwhile asks the standby instead: a state that is moved by durable
-commits alone, in the way in which another process would follow them, by their deltas. It is made
-when a reader first needs it, and let go of when no reader has needed it for a while.
+The state of the store is ahead of the disk from the first operation of a group until its commit is
+durable. Meanwhile readers ask the read copy: a state that applies durable deltas only, as another process
+would. It is made at the first use, and dropped after `IDLE_S` without use.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from millstream.store.state.state import State
 T = TypeVar("T")
 
 IDLE_S = 10.0
-"""How long the standby is kept after a reader has needed it last."""
+"""The read copy is dropped after this time without a reader."""
 
 
-class Standby:
-    """A state behind a lock of its own; `publish` is told of every advance, under that lock."""
+class ReadCopy:
+    """A state behind its own lock; `publish` is called after every advance, under this lock."""
 
     def __init__(
         self,
@@ -43,11 +42,11 @@ class Standby:
         self._publish = publish
         self._state: State | None = None
         self.is_used = False
-        """Whether it has to follow commits: from its first look on, until it is let go of."""
+        """Whether the read copy has to follow commits: from its first use until it is dropped."""
         self._used_s = 0.0
 
     def look(self, question: Callable[[State, Snapshot], T]) -> T:
-        """Ask something of what is durable now; waits for no commit."""
+        """Answer a question from the durable state, without waiting for a commit."""
         with self.lock:
             self.is_used, self._used_s = True, self._clock.seconds()
             state, self._state = self._state or self._make_state(), None
@@ -60,10 +59,10 @@ class Standby:
                     self._state = state
 
     def follow(self, *, is_slow: bool) -> bool:
-        """Keep up with a commit that has become durable; False if the standby was let go of.
+        """Apply a durable commit; return False if the read copy was dropped.
 
-        It has to keep up if readers wait for what it derives (its `followers`). If commits are
-        slow, it had better: the next reader finds little left to apply.
+        Readers may wait for values that followers derive, so a state with followers applies every
+        commit. With slow commits it applies every commit as well, so that the next reader is quick.
         """
         with self.lock:
             state, self._state = self._state, None
@@ -77,7 +76,7 @@ class Standby:
             return True
 
     def _advance(self, state: State, snapshot: Snapshot) -> None:
-        """Apply what has become durable; a state that fails half-way is made anew by the next."""
+        """Apply durable deltas; the caller drops a state that fails half-way."""
         if state.seq == 0:
             state.load(snapshot)
         elif not state.advance(snapshot):

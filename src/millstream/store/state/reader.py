@@ -1,17 +1,16 @@
-"""The reading half of a store: what readers see, and how it is kept up with the disk.
+"""The reading half of a store: reads of the durable state, and updates from the disk.
 
-Readers see what is durable, and wait for no commit.
+Readers see durable commits, and wait for no commit in flight.
 
-    what is asked          answered from                       lock
-    seen                   the views: published, frozen        none
-    look, none in flight   the store's state and a snapshot    the state's, for the question alone
-    look, one in flight    the standby and a snapshot          the standby's
+    call                       answered from                       lock
+    seen                       the views: published, frozen        none
+    look, no commit in flight  the store's state and a snapshot    the mutex, for the question alone
+    look, a commit in flight   the read copy and a snapshot        the lock of the read copy
 
-The state is changed only under `mutex`, and `mutex` is never held while a commit waits for the
-disk. From a group's first operation until its commit is durable the state is `ahead` of the disk: a
-reader that finds it so waits for `PATIENCE_S`, since most commits are over by then, and then asks the
-standby. The next commit lets readers that have waited look first. Reads go on while writes are
-refused.
+The state changes only under `mutex`, and a commit that waits for the disk does not hold `mutex`. The
+state is `ahead` of the disk from the first operation of a group until its commit is durable. A reader
+of a state that is ahead waits for `PATIENCE_S`, since most commits are shorter, and then asks the read
+copy. The next commit lets waiting readers go first. Reads work while writes are refused.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from millstream.limits import Limits
 from millstream.store.commit.transactor import Transactor, fresh
 from millstream.store.state.entity import Kinds
 from millstream.store.state.published import Views
-from millstream.store.state.read_copy import Standby
+from millstream.store.state.read_copy import ReadCopy
 from millstream.store.state.state import Joiner, State
 from millstream.store.state.view import Rows, View
 from millstream.store.watch import Watch
@@ -39,18 +38,18 @@ from millstream.store.watch import Watch
 T = TypeVar("T")
 
 PATIENCE_S = 0.002
-"""How long a reader waits for a commit in flight before it asks the standby."""
+"""A reader waits for a commit in flight up to this time, and then asks the read copy."""
 
 TRIES = 2
-"""How often it does so: the next commit may be in flight when it comes."""
+"""The number of waits of a reader: after the first, the next commit may be in flight."""
 
 LET_READ_S = 0.00005
 LET_READ_STEPS = 20
-"""How long a commit waits for readers that the last one has made wait: each needs microseconds."""
+"""A commit waits up to `LET_READ_STEPS` of these for readers that waited for the last commit."""
 
 
 class Readable:
-    """An engine, and the state over it; the store adds how it changes."""
+    """An engine and the state over it; subclasses add commits."""
 
     _pid: int
     _transactor: Transactor
@@ -73,16 +72,16 @@ class Readable:
         self._parts = {type(part): part for part in parts}
         self._join_rows = join_rows
         self._reason: MillstreamError | None = None
-        """Why the handle has ended."""
+        """The reason why the handle was closed or poisoned."""
         self._start_reading()
 
     def _start_reading(self) -> None:
-        """Know nothing yet: the next look reads what is on disk."""
+        """Start with an empty state, which the next `look` loads from the disk."""
         self.mutex = threading.Lock()
-        """Guards the state; held for a moment only, never while the disk is waited for."""
+        """Guards the state; never held during a sync."""
         self.views = Views()
         self.state = self._make_state()
-        self.standby = Standby(
+        self.read_copy = ReadCopy(
             self.engine,
             self.clock,
             self.limits,
@@ -91,11 +90,11 @@ class Readable:
         )
         self._stale = True
         self._ahead = False
-        """Whether the state has changes that are not durable."""
+        """Whether the state has changes that are not durable yet."""
         self._patient: list[LockType] = []
-        """The locks of readers that wait until the state is not ahead any more."""
+        """The locks of readers that wait until the state is durable."""
         self._promised = 0
-        """How many of them were woken, and have not looked yet."""
+        """The number of woken readers that have not read yet."""
 
     def _make_state(self) -> State:
         return State(
@@ -108,16 +107,16 @@ class Readable:
 
     @property
     def seq(self) -> int:
-        """The newest commit that readers see."""
+        """The sequence of the newest visible commit."""
         return self.views.seq
 
     @property
     def is_committing(self) -> bool:
-        """Whether an operation that is run now has to wait for a commit, or could never be run."""
+        """Whether a new operation would have to wait for a commit, or could never run."""
         return self.engine.read_only or self._transactor.turn.locked()
 
     def refresh(self) -> bool:
-        """See what other processes have committed; True if there was anything."""
+        """Apply the commits of other processes; return True if there were new commits."""
         self._check_usable()
         before = self.views.seq
         if not self._stale and (not self.engine.shared or self.engine.last_seq() == before):
@@ -126,9 +125,9 @@ class Readable:
         return self.views.seq > before
 
     def look(self, question: Callable[[State, Snapshot], T]) -> T:
-        """Ask a state something, with every durable commit in it; waits for no commit in flight.
+        """Answer a question from a state with every durable commit, without waiting for a commit.
 
-        The question is asked under a lock: it must be quick, and must not change the state.
+        The question runs under a lock: it must be quick, and must not change the state.
         """
         self._check_usable()
         for _ in range(TRIES):
@@ -142,7 +141,7 @@ class Readable:
                 self._patient.append(level)
             if not level.acquire(timeout=PATIENCE_S):
                 break
-        return self.standby.look(question)
+        return self.read_copy.look(question)
 
     def _ask(self, question: Callable[[State, Snapshot], T]) -> T:
         with self.engine.read() as snapshot:
@@ -153,34 +152,34 @@ class Readable:
             return answer
 
     def rows(self, snapshot: Snapshot) -> Rows:
-        """What a reader sees that holds no lock: of a row that moves meanwhile, nothing."""
+        """Return a view of rows without a lock; a row that a fold is moving may be missing."""
         return Rows(self.state.overlay, snapshot)
 
     def view(self, question: Callable[[View], T]) -> T:
-        """The same for questions to rows and entities."""
+        """Answer a question about rows and entities, as `look` does."""
         return self.look(lambda state, snapshot: question(View(state, snapshot)))
 
     def hold(self) -> AbstractContextManager[object]:
-        """A block in which no commit and no fold begins; what is asked for waits."""
+        """Return a block in which no commit and no fold begins; operations wait meanwhile."""
         return self._transactor.turn
 
     def seen(self, key: bytes) -> Any:
-        """What readers see of an entity, as of the last `refresh` or commit."""
-        found = self.views.get(key)
-        return self._show(key) if found is None else found
+        """Return the view of an entity, as of the last `refresh` or commit."""
+        view = self.views.get(key)
+        return self._show(key) if view is None else view
 
     def _show(self, key: bytes) -> Any:
         return self.look(lambda state, snap: state.show(key, state.entity(key, snap)))
 
     def _reload(self) -> None:
-        """Bring the state up to what is on disk, and let readers see it."""
+        """Load new deltas from the disk, and publish the state."""
         with self.mutex, self.engine.read() as snapshot:
             self._advance(snapshot)
             self._publish(self.state)
             self._fall_level()
 
     def _fall_level(self) -> None:
-        """The state is what is on disk, or stale; called under the mutex."""
+        """Wake waiting readers, because the state is durable or stale; the caller holds the mutex."""
         self._ahead = False
         if self._patient:
             patient, self._patient = self._patient, []
@@ -189,10 +188,10 @@ class Readable:
                 level.release()
 
     def _let_read(self) -> None:
-        """Before the state runs ahead again, let readers look that the last commit made wait.
+        """Wait for readers that the last commit made wait, before the state is ahead again.
 
-        A writer that commits again at once would be ahead before any of them is awake: they would
-        have to ask the standby, and each commit would be applied twice.
+        A writer that commits again at once would be ahead before the readers are awake. The readers
+        would then ask the read copy, and every commit would be applied twice.
         """
         for _ in range(LET_READ_STEPS):
             if not self._promised:
@@ -201,7 +200,7 @@ class Readable:
         self._promised = 0
 
     def _publish(self, state: State) -> None:
-        """Let readers see what a state knows to be durable; called under the state's lock."""
+        """Publish the views of a durable state, and wake waiters; the caller holds the state's lock."""
         changed = state.publish()
         if state.reloaded:
             state.reloaded = False
@@ -210,7 +209,7 @@ class Readable:
             self.watch.notify(changed)
 
     def _advance(self, snapshot: Snapshot) -> bool:
-        """Bring the state up to a snapshot; if that fails half-way, the next one starts over."""
+        """Apply the deltas of a snapshot; after a failure the next call loads the state again."""
         state, stale = self.state, self._stale
         if not stale and snapshot.last_seq() == state.seq:
             return False

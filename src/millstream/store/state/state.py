@@ -1,8 +1,8 @@
 """The state of a store in memory: the entities in use, the overlay, and where the deltas stand.
 
-It always equals the records plus the deltas up to `seq`. It is changed only under its lock: by the
-operations of the group that is being committed, or by deltas that other processes have written.
-Anything uncertain is mended by the same road that opening takes: forget, reload.
+A state always equals the records plus the deltas up to `seq`. Changes happen under the lock of the state:
+by the operations of the current group, or by deltas of other processes. An uncertain state is repaired
+as a store is opened: forget everything, and load again.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _SECOND = itemgetter(1)
 
 
 class Follower(Protocol):
-    """Something that is kept up to date with every commit, here or elsewhere."""
+    """A value that is derived from entities, and updated at every commit of any process."""
 
     def changed(self, changed: Set[bytes], /) -> Iterable[bytes]:
-        """Entities have changed; answers others whose watchers are to be woken as well."""
+        """Handle changed entities; return further keys whose waiters must wake."""
 
 
 F = TypeVar("F", bound=Follower)
@@ -61,7 +61,7 @@ class State:
     ) -> None:
         self._kinds = kinds
         self._computed = frozenset(c for kind in kinds.values() for c in kind.computed) | {bytes}
-        """The types of changes, and of rows, that are certain to be readable once they are written."""
+        """The types of changes and rows that are certain to be readable once they are written."""
         self._parts = parts or {}
         self.join_rows = join_rows
         self.clock = clock
@@ -69,26 +69,26 @@ class State:
         self.overlay = Overlay()
         self.entities: dict[bytes, Entity] = {}
         self.weight = 0
-        """Of all entities in memory together."""
+        """The sum of the weights of the entities in memory."""
         self._weight_kept = 0
-        """What it was after the last eviction, until there may be more to evict."""
+        """The weight after the last eviction; 0 if a new eviction may gain something."""
         self.views = Views() if views is None else views
-        """What readers see, without a lock, of entities."""
+        """The views that readers use without a lock."""
         self.dirty = Unfolded()
-        """Entities with changes that no record holds yet."""
+        """Entities with changes that are not in their records yet."""
         self.damaged: set[bytes] = set()
-        """Of these, those whose record could not be read: what they were asked was refused."""
+        """Unfolded entities with an unreadable record; operations on them are refused."""
         self.settled: list[bytes] = []
-        """Entities that the slice which is being written lets go of, once it is folded."""
+        """Entities that leave memory once the current slice is folded."""
         self.reloaded = False
-        """Whether changes may have been missed since the last `publish`: a fold had passed us."""
+        """Whether changes were missed since the last `publish`, because another process folded them."""
         self.touched: set[bytes] = set()
-        """Entities changed since the last `publish`."""
+        """Entities that changed after the last `publish`."""
         self._followers: dict[Callable[[State], Follower], Follower] = {}
         self.failures = 0
-        """Commits of this process that have failed."""
+        """The number of failed commits of this process."""
         self.memory = Caches()
-        """What rules remember of operations that ran in this process; no row holds it."""
+        """Data that rules keep about operations of this process, and that is not stored."""
         self.seq = 0
         self.folded = 0
         self.tail_bytes: dict[int, int] = {}
@@ -98,9 +98,9 @@ class State:
         self.id_limit = 0
 
     def copied(self) -> State:
-        """A state that can be changed without changing this one, while this one stays as it is.
+        """Return an independent copy, valid while the original does not change.
 
-        Entities are copied when they are first used.
+        Entities are copied at their first use.
         """
         copy = State(self._kinds, self.clock, parts=self._parts)
         copy.entities, copy.overlay = _Copies(self.entities), self.overlay.copied()
@@ -114,12 +114,12 @@ class State:
         return copy
 
     def load(self, snapshot: Snapshot) -> None:
-        """Start over from the records and the deltas after them."""
+        """Load the state from the records and the unfolded deltas."""
         self.forget()
         self.reloaded = True
         self.folded = self.seq = _folded(snapshot)
         if self.folded > self.views.seq:
-            self.views.clear()  # of what was folded since they were shown, no delta is left
+            self.views.clear()  # deltas that were folded meanwhile can no longer update the views
         self.dirty.clear(self.folded)
         self.advance(snapshot)
         block = snapshot.get(keys.ID_BLOCK_KEY)
@@ -129,7 +129,7 @@ class State:
             self.next_id = max(self.next_id, self.id_limit)
 
     def forget(self) -> None:
-        """Drop everything; `load` must follow."""
+        """Drop everything before a `load`."""
         self.overlay.clear()
         self.entities.clear()
         self.weight = self._weight_kept = 0
@@ -143,7 +143,7 @@ class State:
         self.seq = self.folded = 0
 
     def advance(self, snapshot: Snapshot) -> bool:
-        """Apply what others have committed; True if there was any."""
+        """Apply the deltas of other processes; return True if there were new deltas."""
         last = snapshot.last_seq()
         if last == self.seq:
             return False
@@ -155,35 +155,35 @@ class State:
                 )
             self.load(snapshot)
             return True
-        for found, size in deltas.read(snapshot, self.seq, last):
-            self._apply(found, size, snapshot)
+        for delta, size in deltas.read(snapshot, self.seq, last):
+            self._apply(delta, size, snapshot)
         self.folded_through(first - 1)
         return True
 
     def entity(self, key: bytes, snapshot: Snapshot) -> Entity:
-        """The entity of a key, loaded if need be; `CorruptionError` if its record is damaged."""
-        found = self.entities.get(key)
-        if found is None:
+        """Return the entity of a key, from memory or its record; raise if the record is damaged."""
+        entity = self.entities.get(key)
+        if entity is None:
             kind = self._kinds[key[1]]
             try:
-                found = kind.load(key, snapshot)
+                entity = kind.load(key, snapshot)
             except CorruptionError as error:
                 message = f"{describe(key)} cannot be read: {error.message}"
                 raise CorruptionError(message, **error.data) from error
-            self.entities[key] = found
+            self.entities[key] = entity
             self.weight += kind.weight
             if key in self.damaged:
-                found = self._caught_up(key, snapshot)
-        return found
+                entity = self._caught_up(key, snapshot)
+        return entity
 
     def _caught_up(self, key: bytes, snapshot: Snapshot) -> Entity:
-        """An entity whose record was read wrongly, once: with the changes that were passed over."""
+        """Apply the skipped changes to an entity whose record can be read again, and return the entity."""
         self.damaged.remove(key)
         try:
-            for found, _ in deltas.read(snapshot, snapshot.first_seq() - 1, self.seq):
-                for changed, raw in found.changes:
+            for delta, _ in deltas.read(snapshot, snapshot.first_seq() - 1, self.seq):
+                for changed, raw in delta.changes:
                     if changed == key:
-                        self._change(key, raw, found.seq, snapshot)
+                        self._change(key, raw, delta.seq, snapshot)
             return self.entities[key]
         except BaseException:
             del self.entities[key]
@@ -192,7 +192,7 @@ class State:
             raise
 
     def change(self, key: bytes, change: Any, snapshot: Snapshot) -> None:
-        """Move an entity; None removes it."""
+        """Apply a change to an entity; None removes the entity."""
         entity = self.entities.get(key)
         if entity is None:
             entity = self.entity(key, snapshot)
@@ -202,25 +202,25 @@ class State:
             self.entities[key] = self._kinds[key[1]].gone(entity.lsn)
 
     def find(self, start: bytes, stop: bytes, snapshot: Snapshot, *, limit: int) -> list[bytes]:
-        """The keys of up to `limit` entities that exist, in order."""
+        """Return the keys of up to `limit` existing entities, in order."""
         unfolded = sorted(key for key in self.dirty if start <= key < stop)
-        found: list[bytes] = []
+        existing: list[bytes] = []
         at, more = 0, True
-        while more and len(found) < limit:
-            rows = snapshot.scan(start, stop, limit=limit - len(found))
-            more = len(rows) == limit - len(found)
+        while more and len(existing) < limit:
+            rows = snapshot.scan(start, stop, limit=limit - len(existing))
+            more = len(rows) == limit - len(existing)
             start = rows[-1][0] + b"\x00" if more else stop
             before, at = at, bisect_left(unfolded, start)
-            some = sorted({key for key, _ in rows}.union(unfolded[before:at]))
-            for key in some:
+            page = sorted({key for key, _ in rows}.union(unfolded[before:at]))
+            for key in page:
                 if self.entity(key, snapshot).exists():
-                    found.append(key)
-                    if len(found) == limit:
+                    existing.append(key)
+                    if len(existing) == limit:
                         break
-        return found
+        return existing
 
     def committed(self, delta: deltas.Delta[Any], size: int) -> None:
-        """Note a delta that is durable; its changes are applied already."""
+        """Note a durable delta whose changes are already applied."""
         seq = delta.seq
         self.overlay.is_dropping = False
         self.dirty.note(seq, delta.changes)
@@ -233,30 +233,30 @@ class State:
         self.tail_total += size
 
     def rebuild(self, touched: set[bytes], snapshot: Snapshot, pending: deltas.Delta[Any]) -> None:
-        """Undo a failed operation: bring back entities from records, deltas and the open group."""
+        """Undo a failed operation: rebuild its entities from records, deltas and the open group."""
         folded = snapshot.first_seq() - 1
-        self.folded_through(folded)  # by others, perhaps: of what they wrote no delta is left
+        self.folded_through(folded)  # another process may have folded and deleted deltas
         for key in touched:
             if self.entities.pop(key, None) is not None:
                 self.weight -= self._kinds[key[1]].weight
-        for found, _ in deltas.read(snapshot, folded, self.seq):
-            for key, raw in found.changes:
+        for delta, _ in deltas.read(snapshot, folded, self.seq):
+            for key, raw in delta.changes:
                 if key in touched:
-                    self._change(key, raw, found.seq, snapshot)
+                    self._change(key, raw, delta.seq, snapshot)
         for key, change in pending.changes:
             if key in touched:
                 self.change(key, change, snapshot)
 
     def check(self, delta: deltas.Delta[Any], data: bytes) -> None:
-        """Refuse a delta that could not be read again: nothing that is written may be unreadable."""
-        found = {*map(type, map(_SECOND, delta.changes)), *map(type, map(_SECOND, delta.puts))}
-        if found <= self._computed:
+        """Raise if a delta could not be decoded again, so that no unreadable delta is written."""
+        types = {*map(type, map(_SECOND, delta.changes)), *map(type, map(_SECOND, delta.puts))}
+        if types <= self._computed:
             return
         for key, raw in deltas.decode(delta.seq, data).changes:
             self._kinds[key[1]].decode_change(raw)
 
     def publish(self) -> set[bytes]:
-        """Once a commit is durable: let readers see what it changed; answers which watchers to wake."""
+        """Publish the views of a durable commit; return the keys whose waiters must wake."""
         changed, self.touched = self.touched, set()
         self.views.replace(changed, self.entities, self.seq)
         if self._followers:
@@ -285,22 +285,22 @@ class State:
         return value
 
     def show(self, key: bytes, entity: Entity) -> Any:
-        """Let readers see an entity as it is now; answers what they see."""
+        """Publish the current view of an entity, and return the view."""
         view = entity.view()
         if view is not None:
             self.views.add(key, view, seq=self.seq)
         return view
 
     def folded_through(self, seq: int) -> None:
-        """A fold, here or elsewhere, has moved every delta up to `seq` into records."""
+        """Note that a fold of any process has moved the deltas up to `seq` into records."""
         if seq <= self.folded:
             return
         self.overlay.prune(seq)
         self._weight_kept = 0
         clean = self.dirty.folded_through(seq)
-        if self.damaged:  # where no delta names one any more, its record alone says how it stands
+        if self.damaged:  # an entity without unfolded deltas is judged by its record alone
             self.damaged.intersection_update(self.dirty)
-        # What another state folded (the standby, another process) is settled here as well.
+        # A fold of another state (the read copy, another process) settles entities here as well.
         entities = self.entities
         self._let_go(
             [
@@ -313,39 +313,39 @@ class State:
             self.tail_total -= self.tail_bytes.pop(gone, 0)
         self.folded = seq
 
-    def evict(self, keep: int, weight_max: int = 2**63) -> None:
-        """Past so many entities, or so much weight, let go of the clean ones.
+    def evict(self, count_max: int, weight_max: int = 2**63) -> None:
+        """Drop folded entities from memory if there are too many, or if they are too heavy.
 
-        They are read again when needed. If what is dirty is too much already, nothing is gained by
-        looking before something is folded, or a good part more is loaded.
+        Dropped entities are loaded again at their next use. If the unfolded entities alone exceed the
+        limit, the next eviction waits for a fold, or until the weight has grown by an eighth.
         """
-        if len(self.entities) <= keep and self.weight <= weight_max:
+        if len(self.entities) <= count_max and self.weight <= weight_max:
             return
-        if self._weight_kept and self.weight <= self._weight_kept + min(keep, weight_max) // 8:
+        if self._weight_kept and self.weight <= self._weight_kept + min(count_max, weight_max) // 8:
             return
         self._let_go(self.entities.keys() - self.dirty)
         self._weight_kept = self.weight
 
-    def _let_go(self, found: Iterable[bytes]) -> None:
-        """Drop entities whose records hold everything."""
-        for key in found:
+    def _let_go(self, clean: Iterable[bytes]) -> None:
+        """Drop entities whose records are up to date."""
+        for key in clean:
             del self.entities[key]
             self.weight -= self._kinds[key[1]].weight
             self.views.remove(key)
 
-    def _apply(self, found: deltas.StoredDelta, size: int, snapshot: Snapshot) -> None:
-        for key, raw in found.changes:
-            self._change(key, raw, found.seq, snapshot)
+    def _apply(self, delta: deltas.StoredDelta, size: int, snapshot: Snapshot) -> None:
+        for key, raw in delta.changes:
+            self._change(key, raw, delta.seq, snapshot)
             self.touched.add(key)
-        if found.drops:
-            self.overlay.drop_all(found.drops)
-        self.overlay.put(found.seq, found.puts)
-        self.committed(found, size)
+        if delta.drops:
+            self.overlay.drop_all(delta.drops)
+        self.overlay.put(delta.seq, delta.puts)
+        self.committed(delta, size)
         self.time.restart(
-            boot_id=found.boot_id,
-            boot_ms=found.boot_ms,
-            store_ms=found.store_ms,
-            wall_ms=found.wall_ms,
+            boot_id=delta.boot_id,
+            boot_ms=delta.boot_ms,
+            store_ms=delta.store_ms,
+            wall_ms=delta.wall_ms,
         )
 
     def _change(self, key: bytes, raw: Raw, seq: int, snapshot: Snapshot) -> None:
@@ -369,7 +369,7 @@ class State:
             self.change(key, change, snapshot)
 
     def _can_change(self, key: bytes, snapshot: Snapshot) -> bool:
-        """Load an entity that a delta changes; False if its record is damaged: others go on."""
+        """Load an entity that a delta changes; return False if its record is damaged."""
         if key in self.damaged:
             return False
         try:
@@ -382,25 +382,25 @@ class State:
 
 
 class _Copies(dict[bytes, Entity]):
-    """Copies of another state's entities, each made when it is first asked for."""
+    """Copies of the entities of another state, each made at its first use."""
 
     def __init__(self, originals: dict[bytes, Entity]) -> None:
         super().__init__()
         self._originals = originals
 
     def get(self, key: bytes, default: Any = None) -> Any:
-        """The copy, or what was put in its place."""
-        found = super().get(key)
-        if found is None:
+        """Return the copy of an entity, or the default."""
+        copy = super().get(key)
+        if copy is None:
             original = self._originals.get(key)
             if original is None:
                 return default
-            found = self[key] = original.copied()
-        return found
+            copy = self[key] = original.copied()
+        return copy
 
 
 def _folded(snapshot: Snapshot) -> int:
-    """The last delta that the fold has taken; an emptied store is damage, not a new one."""
+    """Return the sequence of the last folded delta; raise if all deltas are missing."""
     data = snapshot.get(keys.FOLD_KEY)
     folded = 0
     if data is not None:

@@ -1,7 +1,7 @@
-"""Which entities have changes that no record holds yet, found by their first such delta.
+"""The unfolded entities: entities with changes in deltas that are not in their records yet.
 
-A slice of the fold asks for the oldest of them. That costs what the slice takes, not what the whole
-tail holds: a queue with many groups leaves tens of thousands of entities unfolded.
+A slice of the fold asks for the oldest unfolded entities. The index by first delta makes the cost depend
+on the slice, not on the tail: a queue with many groups leaves tens of thousands of unfolded entities.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 
 class Unfolded:
-    """Keys of entities, each with the first and the last delta whose change no record holds."""
+    """Keys of entities, each with its first and last unfolded delta."""
 
     __slots__ = ("_by_first", "_folded", "_spans")
 
     def __init__(self) -> None:
         self._spans: dict[bytes, list[int]] = {}
         self._by_first: dict[int, list[bytes]] = {}
-        """A delta → the entities that it changed first; those that were written since count no more."""
+        """The first unfolded delta → keys of entities; keys that are not in `_spans` are out of date."""
         self._folded = 0
 
     def __iter__(self) -> Iterator[bytes]:
@@ -28,11 +28,11 @@ class Unfolded:
         return len(self._spans)
 
     def last(self, key: bytes) -> int:
-        """The last delta that changed one of them."""
+        """Return the last delta that changed an unfolded entity."""
         return self._spans[key][1]
 
     def oldest(self, through: int) -> Iterator[tuple[int, bytes]]:
-        """Those that deltas up to `through` changed, with the first such delta, in its order."""
+        """Yield the entities that deltas up to `through` changed, in the order of their first delta."""
         spans = self._spans
         for seq in range(self._folded + 1, through + 1):
             for key in self._by_first.get(seq, ()):
@@ -41,7 +41,7 @@ class Unfolded:
                     yield seq, key
 
     def note(self, seq: int, changes: Iterable[tuple[bytes, Any]]) -> None:
-        """The newest delta has changed entities."""
+        """Note the changes of the newest delta."""
         spans = self._spans
         new = []
         for key, _ in changes:
@@ -55,11 +55,11 @@ class Unfolded:
             self._by_first[seq] = new
 
     def written(self, key: bytes) -> None:
-        """The record of an entity holds everything."""
+        """Note that the record of an entity is up to date."""
         self._spans.pop(key, None)
 
     def folded_through(self, seq: int) -> list[bytes]:
-        """Records hold every change up to the delta `seq`; the entities with no later change."""
+        """Note that all deltas up to `seq` are folded; return the entities without a later change."""
         spans, later = self._spans, []
         clean: list[bytes] = []
         for _, key in self.oldest(seq):
@@ -78,7 +78,7 @@ class Unfolded:
         return clean
 
     def clear(self, folded: int) -> None:
-        """Forget all: what comes next are the deltas after `folded`."""
+        """Forget all entities; the next deltas are those after `folded`."""
         self._spans.clear()
         self._by_first.clear()
         self._folded = folded

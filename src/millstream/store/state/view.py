@@ -1,7 +1,7 @@
-"""What is stored, as one reader sees it: rows that are not folded yet, over a snapshot.
+"""Views of the stored rows: the overlay of unfolded rows over a snapshot.
 
-`Rows` is for reads without a lock: what they miss in one place has moved to the other. `View` adds the
-entities, which are only looked at under the store's mutex: by an operation (`tx.view`), or by a
+`Rows` serves reads without a lock: a row that is missing in the overlay has moved to the engine. `View`
+adds the entities, which are read under the mutex of the store: by an operation (`tx.view`), or by a
 question (`store.view`).
 """
 
@@ -22,7 +22,7 @@ KEYS_PER_STEP = 1_000
 
 
 class Rows:
-    """Rows by key, wherever they lie."""
+    """Rows by key, from the overlay and the snapshot."""
 
     __slots__ = ("overlay", "snapshot")
 
@@ -31,22 +31,22 @@ class Rows:
         self.snapshot = snapshot
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, or None."""
-        found = self.overlay.get(key)
-        return self.snapshot.get(key) if found is None else found
+        """Return the value of a key, or None."""
+        value = self.overlay.get(key)
+        return self.snapshot.get(key) if value is None else value
 
     def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
-        """Up to `limit` small rows with start <= key < stop, in order."""
-        found = dict(self.snapshot.scan(start, stop, limit=limit))
+        """Return up to `limit` small rows with start <= key < stop, in order."""
+        values = dict(self.snapshot.scan(start, stop, limit=limit))
         for key in self.overlay.keys(start, stop)[:limit]:
-            held = self.overlay.get(key)
-            if held is not None:
-                found[key] = held
-        return sorted(found.items())[:limit]
+            value = self.overlay.get(key)
+            if value is not None:
+                values[key] = value
+        return sorted(values.items())[:limit]
 
 
 class View(Rows):
-    """Rows, and the entities over them."""
+    """Rows and entities."""
 
     __slots__ = ("state",)
 
@@ -56,17 +56,17 @@ class View(Rows):
         self.state = state
 
     def entity(self, key: bytes, kind: type[E]) -> E:
-        """The entity of a key, to look at; loaded if need be."""
-        found = self.state.entity(key, self.snapshot)
-        assert type(found) is kind
-        return found
+        """Return the entity of a key, to be read only."""
+        entity = self.state.entity(key, self.snapshot)
+        assert type(entity) is kind
+        return entity
 
     def find(self, start: bytes, stop: bytes, *, limit: int) -> list[bytes]:
-        """The keys of up to `limit` entities that exist, in order."""
+        """Return the keys of up to `limit` existing entities, in order."""
         return self.state.find(start, stop, self.snapshot, limit=limit)
 
     def find_all(self, start: bytes, stop: bytes) -> Iterator[bytes]:
-        """The keys of all entities of a range that exist, in order, looked up some at a time."""
+        """Yield the keys of all existing entities of a range, in order, page by page."""
         while page := self.find(start, stop, limit=KEYS_PER_STEP):
             yield from page
             start = page[-1] + b"\x00"
