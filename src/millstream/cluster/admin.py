@@ -1,5 +1,4 @@
-"""The administration of a cluster: it listens to the reports of nodes, and can rebuild the shared
-log.
+"""The administration of a cluster: it reads the reports of nodes, and rebuilds the shared log.
 
 The shared log gets a new beginning after a loss (`repair`), or on other servers (`move`). The new
 stream begins behind the longest store, so that every store of that length goes on, and shorter
@@ -180,8 +179,7 @@ class ClusterAdmin:
 
 
 def longest(reports: Reports, *, members: int, accept_loss: bool = False) -> int:
-    """Return the sequence of the longest store; every store must report, since any may be the
-    longest."""
+    """Return the sequence of the longest store. Every store must report: any may be the longest."""
     all_reports = [report for report, _ in reports.values()]
     leading = [report.node for report in all_reports if report.role == "leader"]
     if leading:

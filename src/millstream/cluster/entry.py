@@ -39,8 +39,7 @@ POSITION_EVERY = 64
 
 
 class Differs(Exception):
-    """The shared log is not the log that this store has followed, or its rows differ from the
-    leader's."""
+    """The shared log is not the log of this store, or its rows differ from the leader's."""
 
 
 class SharedEntry(Struct, frozen=True, array_like=True):
@@ -202,8 +201,7 @@ def closing(sequence: int, data: bytes) -> SharedEntry:
 
 
 def is_noted(kind: int, sequence: int) -> bool:
-    """Whether the position behind an entry is stored, unless earlier chunks wait for their last
-    piece."""
+    """Whether the position behind an entry is stored, unless chunks wait for their last piece."""
     if kind == BARRIER:
         return sequence % POSITION_EVERY == 0
     return kind != CHUNK

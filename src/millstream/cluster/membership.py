@@ -220,8 +220,10 @@ class Membership:
         server.start()
 
     def _join(self, *, is_new: bool) -> tuple[JetStreamLog, NatsReportChannel]:
-        """Open the shared log. Only a node without a history creates it: otherwise its loss would
-        be hidden."""
+        """Open the shared log; only a node without a history creates it.
+
+        Another node must not: a new log would hide the loss of the old one.
+        """
         from millstream.cluster.nats.jetstream import JetStreamLog
         from millstream.cluster.nats.reports import NatsReportChannel
 

@@ -39,7 +39,6 @@ class ClusterClock:
         return self.clock.seconds()
 
     def follow(self, entry: SharedEntry | Position, *, live: bool) -> None:
-        """Continue from an entry: `live` if it was stored just now, else its age comes from the
-        wall clock."""
+        """Continue from an entry; without `live`, its age comes from the wall clock."""
         passed_ms = 0 if live else max(0, self.clock.wall_ms() - entry.wall_ms)
         self._offset_ms = entry.time_ms + passed_ms - self.clock.boot_ms()

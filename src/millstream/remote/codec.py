@@ -236,8 +236,7 @@ class WebSocketCodec(Codec):
 
 
 def _silent() -> logging.Logger:
-    """Return a disabled logger for the state machine, which would log headers, and with them the
-    token."""
+    """Return a disabled logger for the state machine, which would log the token."""
     logger = logging.Logger("millstream.remote.transport")
     logger.disabled = True
     return logger

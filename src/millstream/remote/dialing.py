@@ -163,8 +163,7 @@ def _is_late(error: CannotOpen) -> bool:
 
 
 def _is_enough(nodes: Nodes, attempt: int, *, late: bool) -> bool:
-    """Whether to stop after a failed attempt: several nodes get a second round, if a node may be
-    only slow."""
+    """Whether to stop after a failed attempt; several nodes get a second round if one is slow."""
     rounds = 2 if late and len(nodes) > 1 else 1
     return attempt + 1 >= rounds * len(nodes)
 

@@ -66,8 +66,7 @@ class LoopConnection(asyncio.Protocol):
         return self._came.pop(0)
 
     def begin(self, on_frame: Callable[[bytes], None], on_space: Callable[[], None]) -> None:
-        """Pass received frames to `on_frame` from now on, and call `on_space` when frames can be
-        sent again."""
+        """Pass received frames to `on_frame`, and call `on_space` when frames can be sent again."""
         self._on_frame, self._on_space = on_frame, on_space
         came, self._came = self._came, []
         for frame in came:

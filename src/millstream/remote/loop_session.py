@@ -24,8 +24,7 @@ T = TypeVar("T")
 
 
 async def _answer(client: LoopClient, command: Command[Any]) -> Raw:
-    """Return the answer to a request. If the caller of a claim is cancelled, the messages are
-    returned."""
+    """Return the answer to a request; return the messages of a cancelled claim to the queue."""
     request = LoopRequest(command)
     client.ask(request)
     try:
@@ -37,8 +36,7 @@ async def _answer(client: LoopClient, command: Command[Any]) -> Raw:
 
 
 def _give_back(client: LoopClient, command: ClaimMessages, answer: Raw) -> None:
-    """Return claimed messages that reached no consumer, so that other consumers need not wait for
-    the lease."""
+    """Return claimed messages that reached no consumer, before their lease ends."""
     lots: list[Lot] = result_of(command, answer)
     runs = lots_claimed(lots)
     if runs and client.is_open:

@@ -72,8 +72,7 @@ class Nodes:
             self.pass_on()
 
     def leading(self, named: str | None) -> Address | None:
-        """Return the address of the leading node that a server named, if the client should move
-        there."""
+        """Return the leading node that a server named, if the client should move there."""
         if not named or self.current.stays or named.rstrip("/") == self.current.shown:
             return None
         return next(

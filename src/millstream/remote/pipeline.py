@@ -204,8 +204,7 @@ class Pipeline:
             self._land(number, request)
 
     def _refused(self, request: PendingRequest, refusal: NotLeader) -> None:
-        """Send a request to another node, within the time limit: the node does not lead, and did
-        nothing."""
+        """Send a refused request to another node, within the time limit: nothing was executed."""
         now_s = _seconds()
         if request.refused_s is None:
             request.refused_s = now_s

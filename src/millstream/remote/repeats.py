@@ -47,8 +47,7 @@ class RepeatFate(Enum):
 
 
 class Interrupted(MillstreamError):
-    """The connection of a waiting request was lost, or the server refused it for now; users never
-    see it.
+    """The connection of a waiting request was lost, or the server refused it; never seen by users.
 
     Data: `refusal`, the error of the server, if there is one.
     """

@@ -144,8 +144,7 @@ class ThreadClient:
         self._end_reading(call)
 
     def _withdraw(self, call: ThreadRequest, claim: ClaimMessages) -> None:
-        """Return the messages of a claim whose thread was interrupted, also those that still
-        arrive.
+        """Return the messages of an interrupted claim to the queue, also those that still arrive.
 
         Another waiting caller reads the answer. Without a caller, the answer would stay unread: so
         the connection is closed, and the claim with it; an answer that is on its way is read first.
@@ -178,8 +177,7 @@ class ThreadClient:
         self._lose(opened)
 
     def _begin_reading(self, reader: object) -> bool:
-        """Make `reader` the reader if the connection has no reader; return whether `reader` reads
-        now."""
+        """Make `reader` the reader if there is none; return whether `reader` reads now."""
         with self._lock:
             current = self._reader
             # A caller that was interrupted twice may have left silently.

@@ -1,5 +1,4 @@
-"""The remote session for threads: they share a connection, which the calling threads write and
-read.
+"""The remote session for threads: the calling threads share, write and read a connection.
 
 A caller encodes a command, sends the request, and decodes the answer. Requests of many threads
 travel together. After a fork the child connects anew with its first request; the parent keeps its

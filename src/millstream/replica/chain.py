@@ -34,7 +34,8 @@ from millstream.log.model.names import check_integer
 
 PIECE_RECORDS_MAX = 1_024
 PIECE_BYTES_MAX = 1024 * 1024
-"""Values of one piece. To compare within a piece, a peer reads at most this and one more record."""
+"""The values of a piece. To compare within a piece, a peer reads at most this and one more record.
+"""
 
 DIGEST_BYTES = 32
 ZERO = bytes(DIGEST_BYTES)
@@ -167,8 +168,7 @@ class Chain:
         return self.last.offset + self._run.count
 
     def extend(self, records: RecordBlock | Parsed) -> list[Mark]:
-        """Add a block that begins at the end, and return the marks of the pieces that the block
-        closes."""
+        """Add a block that begins at the end, and return the marks of completed pieces."""
         parsed = records if isinstance(records, Parsed) else parse(records)
         if parsed.first_offset != self.end:
             raise InvalidInput(
@@ -236,8 +236,7 @@ def _add_cells(
 
 
 def _without_empty_maps(cells: list[bytes]) -> tuple[bytes, bytes]:
-    """Hash an empty map of headers as no headers: a record that is stored singly does not tell them
-    apart."""
+    """Hash an empty map of headers as no headers: single records store both alike."""
     cells = [b"" if cell == _EMPTY_MAP else cell for cell in cells]
     return _stored(array("I", map(len, cells))), b"".join(cells)
 

@@ -55,7 +55,7 @@ def newer(first: Meta, second: Meta) -> Meta:
 
 
 def join(local: Entries, peer: Entries) -> dict[str, Meta]:
-    """Return every key of both copies, each with the entry that wins."""
+    """Return every key of the two copies with the winning entry."""
     return {**local, **news(local, peer)}
 
 

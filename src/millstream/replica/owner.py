@@ -40,8 +40,7 @@ def hand_over(tx: WriteTransaction, command: c.HandOver) -> Owner:
 
 
 def take_over(tx: WriteTransaction, command: c.TakeOver) -> Owner:
-    """Append in this store from now on. The call changes nothing if this store owns the log
-    already."""
+    """Append in this store from now on; change nothing if it owns the log already."""
     log_id, head = need_log(tx, command.log)
     if head.owner:
         tx.change(keys.head(log_id), Owned("", head.epoch + 1))

@@ -76,8 +76,7 @@ def grade(messages: int, age_s: float) -> Status:
 
 
 def find_backlogs(store: Store, delivered: OwnPlace = NOWHERE) -> list[RoomBacklog]:
-    """Return the backlogs of rooms in the order of their names, read in steps; at most the first
-    rooms."""
+    """Return the backlogs of the first rooms, in the order of their names, read in steps."""
     backlogs: list[RoomBacklog] = []
     while len(backlogs) < ROOMS_LOOKED_AT:
         after = backlogs[-1].room if backlogs else ""

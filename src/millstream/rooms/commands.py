@@ -207,8 +207,7 @@ class TakeInstance(Procedure[InstanceTaken], frozen=True):
 
 
 class RenewInstance(Operation[None], frozen=True):
-    """Prolong an instance's lease. Raises `Fenced` if the lease has ended, or the name was taken
-    over."""
+    """Prolong an instance's lease. Raises `Fenced` if the lease has ended."""
 
     traits = Traits(needs="internal", repeat="harmless")
 
@@ -241,8 +240,7 @@ class ListInstances(Read[list[InstanceInfo]], frozen=True):
 
 
 class NoteWatermarks(Operation[None], frozen=True):
-    """Store the progress of an instance in several rooms, and rooms where it has no listeners any
-    more.
+    """Store the progress of an instance in rooms, and list rooms without listeners.
 
     A watermark never goes back.
     """

@@ -32,8 +32,7 @@ NAMES_PER_STEP = 500
 
 
 def specify(tx: WriteTransaction, command: c.SpecifyRoom) -> None:
-    """Change the settings of a room; values of types that are no longer retained are deleted at
-    once."""
+    """Change the settings of a room, and delete values of types that are no longer retained."""
     command.settings.check()
     room = make_room(tx, command.room)
     before = room.settings

@@ -107,8 +107,7 @@ def _enter(tx: WriteTransaction, room: FoundRoom, command: c.JoinRoom) -> bool:
 
 
 def leave(tx: WriteTransaction, command: c.LeaveRooms) -> None:
-    """Mark connections that have ended. Connections of an earlier generation ended with the
-    generation."""
+    """Mark connections that have ended, by themselves or with their generation."""
     state = tx.entity(room_keys.instance(command.instance), InstanceState)
     ended_ms = state.end_of(command.generation, store_ms=tx.store_ms)
     due_ms = (tx.store_ms if ended_ms is None else ended_ms) + GRACE_MS
@@ -159,8 +158,7 @@ def needs_settling(view: View) -> bool:
 
 
 def settle(tx: WriteTransaction, command: c.SettlePresence) -> int:
-    """Delete due connections, announce users who have left, and mark connections of dead
-    generations."""
+    """Delete due connections, announce departures, and mark connections of dead generations."""
     departures = _forget_due(tx, command.limit)
     _mark_dead(tx, command.limit)
     return departures
@@ -257,8 +255,10 @@ def _dead(view: View, now_ms: int) -> Iterator[tuple[tuple[bytes, bytes], int]]:
 
 
 def _ends(view: View, now_ms: int) -> dict[int, int | None]:
-    """Return the end time of each known generation, None while it lives. Unknown generations ended
-    long ago."""
+    """Return the end time of each known generation, None while it lives.
+
+    Unknown generations ended long ago.
+    """
     ends: dict[int, int | None] = {}
     for _, instance in all_instances(view):
         ends |= instance.ended
@@ -283,8 +283,7 @@ def get_presence(store: Store, query: c.GetPresence) -> PresenceList:
 
 
 def presence_rows(view: View, room: FoundRoom, *, limit: int = ROWS_MAX) -> list[Row]:
-    """Return the connections to a room, in the order of users; the caller decodes them without a
-    lock."""
+    """Return the rows of a room's connections, in the order of users, to be decoded unlocked."""
     if not room.state.users:
         return []
     return view.scan(*keys.of_queue(keys.PRESENCE, room.log_id), limit=limit)

@@ -74,8 +74,7 @@ def read_retained(store: Store, query: ReadRetained) -> RetainedSome:
 
 
 def retained_rows(view: View, room: FoundRoom, types: Iterable[str] | None) -> list[Row]:
-    """Return the retained rows in the order of types and keys; the caller decodes them without a
-    lock."""
+    """Return the retained rows in the order of types and keys, to be decoded unlocked."""
     return [row for bounds in _ranges(room, types) for row in view.scan(*bounds, limit=ROWS_MAX)]
 
 

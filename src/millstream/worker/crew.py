@@ -55,8 +55,7 @@ class ThreadCrew:
         self._waiting.put(message)
 
     def abandon(self, message: Message) -> None:
-        """Replace a thread that cannot be stopped: a new thread takes over, and the old one ends
-        with its handler."""
+        """Replace a thread that cannot be stopped; the old thread ends with its handler."""
         with self._lock:
             self._abandoned.add(claim_of(message))
             self._size += 1

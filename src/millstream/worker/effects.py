@@ -1,5 +1,4 @@
-"""The effects that a shift asks of its shell, as values. The shell executes an effect and reports
-back."""
+"""The effects that a shift asks of its shell, as values; the shell reports their results."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ class Handled(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """Claim up to `n` messages and acknowledge others, in one commit; answered by `claimed` or
-    `failed`."""
+    """Claim up to `n` messages and send acknowledgements; answered by `claimed` or `failed`."""
 
     n: int
     wait_s: float | None

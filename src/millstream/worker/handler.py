@@ -28,8 +28,8 @@ class HandlerTransaction(Steps):
     """The steps of a handler, committed with the acknowledgement once the handler returns."""
 
     def closing(self, message: Message) -> Transact:
-        """Return all steps and the acknowledgement, for one commit that fails as a whole with
-        `LeaseLost`."""
+        """Return the steps and the acknowledgement as one commit; with `LeaseLost`, all of it
+        fails."""
         if not self._ends(message):
             self.ack(message)
         self._ended = True
@@ -58,8 +58,7 @@ def is_async(handler: Handler) -> bool:
 
 
 def wants_transaction(handler: Handler) -> bool:
-    """Whether the handler needs a transaction: it has a second positional parameter without a
-    default."""
+    """Whether the handler needs a transaction: a second positional parameter without a default."""
     return len(_needed(_parameters(handler) or [])) == 2
 
 
@@ -102,8 +101,7 @@ def _needed(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
 
 
 def log_failure(complaint: Complain) -> None:
-    """Log the failure of a handler and the next step: an error with its traceback, a decision
-    without.
+    """Log the failure of a handler and the next step; only an error has a traceback.
 
     The log names the message, and never contains its contents.
     """

@@ -22,8 +22,7 @@ _OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the stored text of an error: its kind, text and traceback, or the reason of the
-    handler."""
+    """Return the stored text of an error: kind, text and traceback, or the handler's reason."""
     try:
         text = str(error.reason if isinstance(error, Reject | Retry) else error)
     except Exception:  # raised by an error class of the handler

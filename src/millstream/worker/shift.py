@@ -115,8 +115,7 @@ class Shift:
 
     @property
     def stats(self) -> WorkerStats:
-        """Return the counters. The method is safe for all threads, because counters are replaced
-        atomically."""
+        """Return the counters; safe for all threads, because counters are replaced atomically."""
         return replace(self._counts, running=len(self._running))
 
     # Decisions.
@@ -165,8 +164,10 @@ class Shift:
         return Over()
 
     def _given_back(self) -> list[Message]:
-        """Remove and return waiting messages that may be returned. The others begin when a handler
-        is free."""
+        """Remove and return waiting messages that may go back to the queue.
+
+        The others begin when a handler is free.
+        """
         returned = [m for m in self._waiting if self._may_return(m)]
         if returned:
             self._waiting = deque(m for m in self._waiting if not self._may_return(m))

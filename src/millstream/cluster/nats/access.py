@@ -36,8 +36,7 @@ class ClusterTls(Struct, frozen=True):
         return bool(self.certificate or self.key or self.ca)
 
     def check(self, *, serves: bool) -> None:
-        """Raise `InvalidInput` for files that do not belong together; with `serves`, all three are
-        needed."""
+        """Raise `InvalidInput` for files that do not belong together; `serves` needs all three."""
         if bool(self.certificate) != bool(self.key):
             raise InvalidInput(
                 "TLS needs both a certificate and its key: --cluster-certificate and --cluster-key"

@@ -58,8 +58,7 @@ class NatsConnection:
     """A connection to the first reachable server of several NATS servers."""
 
     def __init__(self, access: NatsAccess, *, name: str) -> None:
-        """Begin to connect; only calls wait for the connection. Raises `InvalidInput` for bad TLS
-        files."""
+        """Begin to connect; only calls wait. Raises `InvalidInput` for bad TLS files."""
         self.place = access.place
         self.trouble = "no server has answered yet"
         """The last error, for messages."""
@@ -117,8 +116,7 @@ class NatsConnection:
                 self._calls.discard(future)
 
     def publish(self, subject: str, data: bytes) -> None:
-        """Send a message to all present listeners, without waiting; without a connection it is
-        lost."""
+        """Send a message to present listeners, without waiting; it may be lost."""
         self._soon(partial(self._publish, subject, data))
 
     def subscribe(self, subject: str, hear: Hear) -> None:
@@ -141,7 +139,7 @@ class NatsConnection:
     # Coroutines on the loop.
 
     async def _within(self, work: Coroutine[Any, Any, Answer], timeout_s: float) -> Answer:
-        """Return the result of a coroutine, or raise `TimeoutError` even if the coroutine ignores
+        """Return the result of a coroutine, or raise `TimeoutError`, even if it ignores
         cancellation.
 
         A task can miss its cancellation: `Client.publish` then continues, and so does `wait_for` if
@@ -334,8 +332,7 @@ class NatsConnection:
             )
 
     def _guarded(self, client: Any, value: str) -> Callable[[], str]:
-        """Return a function that gives a credential when it is sent, but never to a server without
-        TLS."""
+        """Return a function that gives a credential when it is sent, but never without TLS."""
 
         def give() -> str:
             self._check_tls(client)

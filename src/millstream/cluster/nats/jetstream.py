@@ -69,8 +69,7 @@ BEHIND = "millstream-behind"
 
 
 class Unfit(Unreachable):
-    """NATS cannot store the log, however long a caller waits: the error names the reason and the
-    remedy."""
+    """NATS cannot store the log, however long a caller waits; the text names the remedy."""
 
 
 class _Doubt:

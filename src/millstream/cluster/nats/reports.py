@@ -10,8 +10,7 @@ from millstream.cluster.reports import NodeReport
 
 
 class NatsReportChannel:
-    """Posts and receives reports over the connection of the shared log; keeps each node's newest
-    report."""
+    """Posts and receives reports over NATS, and keeps each node's newest report."""
 
     def __init__(
         self, connection: NatsConnection, cluster: str, *, clock: Clock | None = None

@@ -148,8 +148,7 @@ class Appender:
         return now_s - self._away_since_s < self._settings.settle_timeout_s
 
     def _settle(self, entry: SharedEntry, deadline_s: float, cause: Exception) -> Position | None:
-        """Find out whether this entry, a barrier (None), or an entry of another node follows the
-        position.
+        """Find out what follows the position: this entry, a barrier (None), or another entry.
 
         A stored barrier shows that the entry can never be stored there.
         """

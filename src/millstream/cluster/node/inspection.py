@@ -55,8 +55,7 @@ class Inspection:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the inspection, and forget its result: the file is closed, or exchanged for a sound
-        file."""
+        """End the inspection, and forget its result: the file is closed or exchanged."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()

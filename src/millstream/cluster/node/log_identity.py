@@ -36,8 +36,8 @@ class LogIdentity:
         self._gap_s = self._settings.look_again_s
 
     def check(self) -> Held | None:
-        """Return the extent of the shared log; None, and the node halts, if the log is gone or too
-        short."""
+        """Return the extent of the shared log. If the log is gone or too short, halt and return
+        None."""
         member, shared = self._member, self._member.shared
         position = member.position
         try:
@@ -59,8 +59,7 @@ class LogIdentity:
         return None
 
     def check_same(self, held: Held) -> bool:
-        """Whether the log agrees with the position on this node's disk; if it disagrees, the node
-        halts for good.
+        """Whether the log agrees with the position on this node's disk; if not, halt for good.
 
         A log without an entry there does not disagree: the next entry will name its predecessor.
         """
@@ -140,8 +139,7 @@ class LogIdentity:
         self._member.halt(reason, may_pass=may_pass)
 
     def _hash_at(self, held: Held, sequence: int) -> bytes | None:
-        """Return the running hash behind an entry, read from the entry itself or from its
-        successor."""
+        """Return the running hash behind an entry, from the entry itself or from its successor."""
         shared, timeout_s = self._member.shared, self._settings.append_timeout_s
         if held.first <= sequence:
             data = shared.entry(sequence, timeout_s=timeout_s)

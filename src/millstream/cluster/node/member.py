@@ -109,8 +109,7 @@ class ClusterMember:
 
     @property
     def resumed(self) -> str:
-        """Return the reason of the last halt from which this node resumed; empty without such a
-        halt."""
+        """Return the reason of the last halt from which this node resumed; empty if none."""
         return self.progress.resumed
 
     @property
@@ -183,8 +182,7 @@ class ClusterMember:
     # Calls of the node's loop.
 
     def load(self) -> None:
-        """Load the position from the file, when the node starts or its file was exchanged; in the
-        turn."""
+        """Load the position from a new or exchanged file; in the turn."""
         self.progress.damaged = self.met_damage = ""
         self.progress.reload()
         view = self.position
@@ -260,8 +258,8 @@ class ClusterMember:
             return True
 
     def halt(self, reason: str, *, may_pass: bool = False) -> None:
-        """Do nothing any more, because going on could do harm; `may_pass` if a later check may
-        clear the halt."""
+        """Do nothing any more: going on could do harm. `may_pass` if a later check may clear the
+        halt."""
         self.progress.halt(reason, may_pass=may_pass)
 
     def resume(self, *, backlog: int) -> bool:

@@ -163,8 +163,7 @@ class Node:
         self._tell()
 
     def _damage_met(self) -> str:
-        """Return damage that reads have met, if a node with sound rows is running; else b"" lets
-        this node go on."""
+        """Return damage that reads have met, if a node with sound rows is running; else ""."""
         may_yield = self.settings.yields_damaged or not self._leadership.leads
         met = self.member.met_damage
         return met if met and may_yield and self._catch_up.source(HEARD_S) is not None else ""
@@ -251,8 +250,7 @@ class Node:
             self._take_snapshot(str(error))
 
     def _hear_reports(self) -> None:
-        """Postpone the campaign while the leader reports: a leader may be alive and have nothing to
-        write."""
+        """Postpone the campaign while the leader reports, even if it has nothing to write."""
         view = self._leadership
         heard = self._status.channel.reports().get(view.leader or "")
         if heard is None or heard[0].node == self.name:

@@ -102,8 +102,7 @@ class LogProgress:
         self.tell()
 
     def halt(self, reason: str, *, may_pass: bool = False) -> None:
-        """Do nothing any more: going on could do harm. A later reason replaces a halt that may
-        pass."""
+        """Do nothing any more: going on could do harm. A later reason replaces a passing one."""
         if not self.halted or self.may_pass:
             self.halted, self.may_pass = reason, may_pass
         self.lose()

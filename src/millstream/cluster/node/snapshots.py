@@ -25,8 +25,7 @@ _logger = logging.getLogger("millstream.cluster")
 
 
 def open_member(path: Path, **options: Any) -> Engine:
-    """Open the engine of a node's file. A damaged file is moved aside, and the node begins without
-    rows.
+    """Open the engine of a node's file, without rows if the file is damaged and moved aside.
 
     The node then recovers its rows from the shared log or from another node.
     """

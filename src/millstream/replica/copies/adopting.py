@@ -35,7 +35,7 @@ from millstream.store.state.instance import instance_id
 from millstream.store.store import Store
 
 BLOCKS_MAX = 100_000
-"""Blocks in one parcel: they are written under the write lock."""
+"""Blocks in a parcel: the commit holds the write lock."""
 
 
 def start_replica(tx: WriteTransaction, command: c.StartReplica) -> bool:
@@ -134,7 +134,7 @@ def check_blocks(command: c.AdoptParcel, limits: Limits) -> list[Parsed]:
 
 
 def _pieces(parsed: Parsed, limits: Limits) -> Iterator[Parsed]:
-    """Split a block that exceeds this store's limits: readers read blocks completely."""
+    """Split a block that exceeds the limits of the store: readers read blocks completely."""
     metadata, payload = parsed.metadata.header, parsed.payload.header
     records_max, ends = limits.batch_records_max, parsed.ends
     size = metadata.body_bytes + payload.body_bytes

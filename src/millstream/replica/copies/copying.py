@@ -111,7 +111,7 @@ def find_extent(reading: Reading, name: str) -> LogExtent | None:
 
 
 def need_extent(reading: Reading, name: str) -> LogExtent:
-    """Return the extent of a log. Raises `NotFound` if there is no such log."""
+    """Return the extent of a log. Raises `NotFound` for an unknown log."""
     extent = find_extent(reading, name)
     if extent is None:
         raise NotFound(f"there is no log {name!r}", name=name)

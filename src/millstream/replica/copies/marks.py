@@ -76,7 +76,7 @@ def begin_marks(tx: WriteTransaction, log_id: int, base: Mark) -> None:
 
 
 def cut_marks(tx: WriteTransaction, log_id: int, above: int) -> None:
-    """Forget the marks above an offset: their records are gone."""
+    """Forget the marks above an offset, together with their records."""
     start, (_, stop) = keys.marks(log_id, above), keys.of_log(keys.MARKS, log_id)
     near = tx.scan(start, stop, limit=1)
     tx.drop_all(start, stop)

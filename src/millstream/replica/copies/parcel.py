@@ -73,8 +73,7 @@ def _first_of(block: RecordBlock) -> RecordBlock:
 
 
 def unpacked(parcel: Parcel, limits: Limits) -> list[RecordBlock]:
-    """Return the blocks of a parcel. Raises `TooLarge` before decompressing if the parcel claims
-    too much."""
+    """Return the blocks of a parcel. Raises `TooLarge` before decompressing a large parcel."""
     if not parcel.packed:
         return parcel.blocks
     check_integer("a parcel's size", parcel.size)

@@ -50,8 +50,7 @@ def set_aside(tx: WriteTransaction, command: c.SetAside, go_back: GoBack) -> c.A
 
 
 def set_tail_aside(tx: WriteTransaction, log_id: int, at: int, name: str) -> Tail:
-    """Set a tail aside under a free name. The caller deals with readers that have passed the
-    offset."""
+    """Set a tail aside under a free name. The caller sets readers back."""
     head = tx.entity(keys.head(log_id), Head)
     end = head.end
     if at > head.end:
@@ -142,8 +141,7 @@ def _cursors_past(tx: WriteTransaction, log_id: int, at: int) -> Iterator[bytes]
 
 
 def _set_cursors_back(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
-    """Set cursors back: an acknowledgement of the tail does not count for the records that replace
-    it."""
+    """Set cursors back: acknowledgements of the tail do not count for replacing records."""
     readers = []
     for key in list(_cursors_past(tx, tail.log_id, tail.at)):
         marks = tx.entity(key, CursorState).marks

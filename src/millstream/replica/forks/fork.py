@@ -47,7 +47,7 @@ from millstream.store.store import Store
 RULES = ("refuse", "longest", "rebase")
 
 REBASE_BYTES = 4 * 1024 * 1024
-"""Values that one commit of a rebase appends."""
+"""Values in a commit of a rebase."""
 
 
 def fork_log(tx: WriteTransaction, command: c.ForkLog) -> str:
@@ -65,8 +65,7 @@ def fork_log(tx: WriteTransaction, command: c.ForkLog) -> str:
 
 
 def get_parent(view: View, query: c.GetParent) -> str | None:
-    """Return the name of a fork's parent, even if the parent was deleted since; None if the log is
-    no fork."""
+    """Return the name of a fork's parent, even of a deleted one; None if the log is no fork."""
     log_id, _ = need_log(view, query.log)
     fork = fork_of(view, log_id)
     return None if fork is None else view.entity(keys.head(fork.parent_id), Head).name or None
@@ -84,7 +83,7 @@ class Step(NamedTuple):
 
 
 class ForkPair(NamedTuple):
-    """A fork and its parent at one moment."""
+    """A snapshot of a fork and its parent."""
 
     fork_id: int
     fork: Fork

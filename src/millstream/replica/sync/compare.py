@@ -57,8 +57,7 @@ def _search(log: str, copies: Copies, low: int, high: int, *, chained: bool) -> 
 
 
 def _same_at(log: str, copies: Copies, offset: int) -> Steps[bool]:
-    """Whether the running hashes at an offset agree; a summary already holds those at its end and
-    base."""
+    """Whether the running hashes at an offset agree. Summaries hold the hashes at ends and bases."""
     digests: dict[Party, bytes] = {}
     for party, copy in copies.items():
         if offset == copy.end:

@@ -169,8 +169,7 @@ class Convergence:
     # Records.
 
     def _compare(self, taker: Party | None) -> Steps[int | None]:
-        """Return the first difference; `taker` is the party that would give way, if that is
-        decided."""
+        """Return the first difference; `taker` is the party that would give way, if decided."""
         comparison = yield from compare(self.log, self._copies)
         if comparison.is_chained:
             return comparison.difference
@@ -196,8 +195,7 @@ class Convergence:
             yield from self._fill(shorter="local" if local.end < peer.end else "peer")
 
     def _follow_leader(self) -> Steps[None]:
-        """Make a copy of an older epoch follow the leading copy; the follower's extra records are
-        set aside."""
+        """Make the older epoch's copy follow the leading copy, and set its extra records aside."""
         leader: Party = max(self._copies, key=lambda party: _pair(self._copies[party]))
         follower = OPPOSITE[leader]
         ahead, behind = self._copies[leader], self._copies[follower]
@@ -290,8 +288,7 @@ class Convergence:
         return None
 
     def _set_aside(self, party: Party, at: int, *, leader: Summary | None = None) -> Steps[str]:
-        """Set a tail aside, and change the owner in the same commit, so that no append comes
-        between."""
+        """Set a tail aside, and change the owner in the same commit: no append comes between."""
         copy = self._copies[party]
         if at < copy.start:
             raise self._truncated_apart(leader or self._copies[OPPOSITE[party]], copy)
@@ -313,8 +310,7 @@ class Convergence:
         return fork
 
     def _note_aside(self, party: Party, answer: Any) -> str:
-        """Record a tail that became a fork and the readers that were set back; return the fork's
-        name."""
+        """Record a tail that became a fork and readers that were set back; return the fork's name."""
         try:  # the wire gives the results of a transaction without their types
             aside = answer if isinstance(answer, Aside) else convert(answer, Aside)
         except MsgspecError as error:
@@ -328,8 +324,7 @@ class Convergence:
         return aside.fork
 
     def _truncated_apart(self, leader: Summary, copy: Summary) -> Conflict:
-        """Return the error for a copy that has forgotten the point where it parted from the other
-        copy."""
+        """Return the error for a copy that has forgotten where it parted from the other copy."""
         return Conflict(
             f"a copy of log {self.log!r} (epoch {copy.epoch}, of {copy.owner}) has forgotten the "
             f"records at which it parted from that of {leader.owner} (epoch {leader.epoch}), up to "

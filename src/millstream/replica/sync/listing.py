@@ -19,7 +19,7 @@ SUMMARIES_PER_PAGE = NAMES_MAX
 
 
 class Pair(NamedTuple):
-    """The summaries of one log in both stores."""
+    """The summaries of a log in the local store and in the peer."""
 
     name: str
     local: Summary | None
@@ -36,8 +36,7 @@ class Pages:
         self._after: str | None = ""
 
     def question(self) -> Question | None:
-        """Return the question for the next page; None if summaries are left, or the listing is
-        complete."""
+        """Return the question for the next page; None while summaries are left, and at the end."""
         if self.summaries or self._after is None:
             return None
         return Question(self.party, SummarizeLogs(self._after, SUMMARIES_PER_PAGE, self._pattern))
@@ -58,13 +57,12 @@ class Pages:
 
 
 class Listing:
-    """The listings of both parties; of a party that only takes, the logs that the other party
-    gives."""
+    """The listings of both parties; of a taking party, only the logs that the giver has."""
 
     def __init__(self, options: Options) -> None:
         self._local, self._peer = Pages("local", options.logs), Pages("peer", options.logs)
         self._giver = {"push": self._local, "pull": self._peer}.get(options.direction)
-        """The only giving party; None in a sync of both directions."""
+        """The only giving party of a push or pull."""
 
     def next(self) -> Steps[Pair | None]:
         """Return the next log; None after the last."""
@@ -85,7 +83,7 @@ class Listing:
         return Pair(name, self._local.take(name), self._peer.take(name))
 
     def _find_others(self, giver: Pages) -> Steps[None]:
-        """Ask the party that takes for its summaries of the same names."""
+        """Ask the taking party for summaries of the giver's names."""
         taker = self._peer if giver is self._local else self._local
         names = [summary.name for summary in giver.summaries]
         if names:

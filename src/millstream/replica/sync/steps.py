@@ -1,8 +1,8 @@
 """Steps of a sync: the questions to the two stores, one round at a time, without I/O.
 
 A sync is written once, as a generator that yields rounds of questions and is sent their answers.
-`drive` asks them (`aio/sync.py`, `threads/sync.py`). The questions of one round go to different
-stores and do not depend on each other, so that one store can read while the other store writes.
+`drive` asks them (`aio/sync.py`, `threads/sync.py`). The questions of a round go to different
+stores and are independent, so that a store can read while its peer writes.
 """
 
 from __future__ import annotations
