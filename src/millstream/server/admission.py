@@ -66,7 +66,8 @@ class Admission:
         self.quota = quota
         self.meter = meter
         self.tracer = Tracer()
-        self._clock = store.clock
+        self.seconds = store.clock.seconds
+        """The clock by which commands are measured."""
         self._limits = store.limits
         self._settings = settings
         self._state = store.state
@@ -105,7 +106,7 @@ class Admission:
 
     def is_ready(self, principal: Principal) -> bool:
         """Whether `admit` may be called now; if not, wait for `tokens.freshen_for` before."""
-        return self.tokens.is_fresh(principal)
+        return not principal.token or self.tokens.is_fresh(principal)
 
     def is_confirmed(self, principal: Principal) -> bool:
         """Whether a principal is known to count now, without a look at the register."""
@@ -152,7 +153,8 @@ class Admission:
         except Exception as error:
             self.meter.failed(kind, error)
             raise
-        call.begin(traceparent)
+        if self.tracer.is_on(call.began_s):
+            call.spans = self.tracer.begin(call.command, traceparent)
         return call
 
     def holdings_of(self, principal: Principal) -> Holdings:
@@ -174,23 +176,20 @@ class Admission:
         """Return the store time, by which leases run."""
         return self._state.time.now()[1]
 
-    def seconds(self) -> float:
-        """Return the clock by which commands are measured."""
-        return self._clock.seconds()
-
 
 class Call(Generic[T]):
     """One admitted command, and everything that is held for it until `settle` or `cancel`."""
 
     __slots__ = (
         "_admission",
-        "_began_s",
+        "_holds",
         "_is_counted",
         "_reserved",
-        "_spans",
+        "began_s",
         "command",
         "holdings",
         "principal",
+        "spans",
         "waits",
     )
 
@@ -206,14 +205,16 @@ class Call(Generic[T]):
         """The client, with the rights that it had when the command was admitted."""
         self.command = command
         """The command as it is to be carried out."""
-        if holdings is None and command.traits.holds:
+        traits = command.traits
+        self._holds = traits.holds
+        if holdings is None and traits.holds:
             holdings = admission.holdings_of(principal)
         self.holdings = holdings
-        self.waits = command.traits.waits is not None and waits(command)
+        self.waits = traits.waits is not None and waits(command)
         self._is_counted = False
         self._reserved: ClaimMessages | None = None
-        self._spans: Any = None
-        self._began_s = admission.seconds()
+        self.spans: Any = None
+        self.began_s = admission.seconds()
 
     @property
     def turns(self) -> Turns | None:
@@ -242,26 +243,25 @@ class Call(Generic[T]):
                 raise
             self.command = self._reserved  # type: ignore[assignment]
 
-    def begin(self, traceparent: str | None) -> None:
-        """Begin the spans of the command."""
-        self._spans = self._admission.tracer.begin(self.command, traceparent)
-
     def confirm(self) -> None:
         """Check again that the client may ask for this; the token's entry must be fresh."""
         self._admission.tokens.confirm_at_once(self.principal).check(self.command)
 
     def settle(self, answer: Any) -> None:
         """Account for the answer, or for the exception in its place, and give back all that is held."""
-        self._give_back()
+        if self._is_counted or self._reserved is not None:
+            self._give_back()
         admission, command = self._admission, self.command
         if isinstance(answer, Exception):
             admission.meter.failed(type(command), answer)
         elif not isinstance(answer, BaseException):  # a cancelled command has no answer to count
-            if self.holdings is not None and command.traits.holds:
+            if self._holds and self.holdings is not None:
                 self.holdings.note(command, answer)
-            admission.meter.answered(type(command), admission.seconds() - self._began_s)
-            admission.tracer.answered(command, answer)
-        self._end_spans(answer)
+            admission.meter.answered(type(command), admission.seconds() - self.began_s)
+            if self._holds:
+                admission.tracer.answered(command, answer)
+        if self.spans is not None:
+            self._end_spans(answer)
 
     def cancel(self) -> None:
         """Give back all that is held: nobody waits for the answer. A second call does nothing."""
@@ -278,6 +278,6 @@ class Call(Generic[T]):
             self._reserved = None
 
     def _end_spans(self, answer: Any) -> None:
-        spans, self._spans = self._spans, None
+        spans, self.spans = self.spans, None
         if spans is not None:
             self._admission.tracer.end(spans, answer)

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from importlib import import_module
+from math import inf
 from typing import Any
 
 from msgspec.structs import replace
@@ -41,6 +42,8 @@ _propagation = _installed("opentelemetry.trace.propagation.tracecontext")
 HEADER = "traceparent"
 CLAIMS_REMEMBERED = 10_000
 """Most messages in flight whose trace is remembered until their ack; the oldest are forgotten."""
+LOOK_S = 1.0
+"""How often the tracer looks whether OpenTelemetry is configured."""
 SPANS_MAX = 100
 """Most spans for the messages of one claim or ack: large batches are not traced completely."""
 
@@ -110,14 +113,21 @@ class Tracer:
 
     def __init__(self) -> None:
         self._claimed: OrderedDict[tuple[str, int], str] = OrderedDict()
+        self._is_on = False
+        self._looks_s = -inf
+        """When the tracer looks again whether OpenTelemetry is configured."""
+
+    def is_on(self, now_s: float) -> bool:
+        """Whether spans are made; as of a second ago, because to ask costs 1 µs per command."""
+        if now_s >= self._looks_s:
+            self._looks_s, self._is_on = now_s + LOOK_S, is_on()
+        return self._is_on
 
     def begin(self, command: Command[Any], traceparent: str | None) -> list[Any] | None:
         """Begin the spans of a command that publishes or acknowledges; None if it has no span.
 
         The spans are not made current: a command that runs without a task has no context for them.
         """
-        if not is_on():
-            return None
         published = _published_to(command)
         if published is not None:
             span = _tracer().start_span(
@@ -143,7 +153,7 @@ class Tracer:
 
     def answered(self, command: Command[Any], answer: Any) -> None:
         """Start a span for each claimed message, in the trace that published the message."""
-        if not isinstance(command, ClaimMessages) or not answer or not is_on():
+        if not self._is_on or not isinstance(command, ClaimMessages) or not answer:
             return
         for message in messages_of(answer)[:SPANS_MAX]:
             parent = message.headers.get(HEADER)
