@@ -32,7 +32,7 @@ def test_entries_that_come_twice_are_applied_once(monkeypatch: pytest.MonkeyPatc
     b.follow(1)
 
     assert b.numbers() == [1, 2]
-    assert b.node.standing().replays == 2
+    assert b.node.state().replays == 2
 
 
 def test_what_follows_a_missing_entry_waits_until_the_entry_is_read(
