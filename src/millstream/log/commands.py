@@ -316,7 +316,7 @@ class GetOwner(Read[Owner], frozen=True):
 
 
 class GetParent(Read[str | None], frozen=True):
-    """Return the name of the parent of a fork; None for other logs."""
+    """Return the name of the parent of a fork; None for a log that is no fork."""
 
     traits = Traits(needs=(on_log("read"),))
 

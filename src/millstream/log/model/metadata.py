@@ -28,7 +28,7 @@ class Stamp(Struct, array_like=True, frozen=True, order=True):
 
 
 class Meta(Struct, array_like=True, frozen=True):
-    """An entry: its stamp, and its value unless it was deleted."""
+    """An entry with its stamp, and its value unless the entry was deleted."""
 
     stamp: Stamp
     present: bool

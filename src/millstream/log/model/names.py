@@ -16,7 +16,7 @@ PRIVATE = ("queue:", "queue-later:", ROOM, "millstream:")
 
 
 def check_integer(what: str, number: int) -> int:
-    """Return a whole number from 0 to 2^63 - 1; raise for any other value, also for True."""
+    """Return a whole number from 0 to 2^63 - 1; raise for other values, including booleans."""
     if type(number) is not int or not 0 <= number <= NUMBER_MAX:
         raise InvalidInput(f"{what} is a whole number from 0 to 2^63 - 1, not {number!r}")
     return number

@@ -1,8 +1,8 @@
 """Partitioned logs: several logs that users see as a single log.
 
 Only the partitions exist as logs; there is no log with the name of the partitioned log. The metadata of
-the first partition holds the number of partitions, and so reaches every copy. One commit makes all
-partitions, and one commit deletes them.
+the first partition holds the number of partitions, and so reaches every copy. Partitions are made in a
+single commit, and deleted in a single commit.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from millstream.store.state.view import View
 
 NO_END = 2**63
-"""An offset past every other: the end of a range that has none."""
+"""The end of an unbounded range of offsets."""
 
 Pin = Callable[[View, int], list[tuple[int, int]]]
 """Returns the ranges of offsets of a log that a part still needs, for the id of the log."""
@@ -26,7 +26,7 @@ class LogUsers(NamedTuple):
 
     pins: tuple[Pin, ...]
     readers: tuple[Readers, ...]
-    """Asked for logs that forget what all readers have consumed."""
+    """Called for logs with retention by consumption."""
 
 
 def pinned(view: View, log_id: int) -> list[tuple[int, int]]:

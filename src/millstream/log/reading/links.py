@@ -17,7 +17,7 @@ _ENTRY = keys.prefix(keys.ENTRY)
 
 
 def payload_of(key: bytes, value: bytes) -> bytes | None:
-    """Return the key of the payload of an entry; None for other rows."""
+    """Return the key of the payload of an entry; None for a row that is no entry."""
     if not key.startswith(_ENTRY):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What can be asked of logs and cursors without changing them."""
+"""The reads of logs and cursors."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ CURSORS_LISTED_MAX = 10_000
 
 
 def get_bounds(store: Store, query: c.GetBounds) -> tuple[int, int]:
-    """Start and end."""
+    """Return the start and the end of a log."""
     bounds = reader.bounds_of(store, reader.log_id_of(store, query.log), query.log)
     return bounds.start, bounds.end
 
 
 def get_extent(store: Store, query: c.GetExtent) -> Extent:
-    """Start, end, and how far the end went back; most logs' ends never do."""
+    """Return the start, the end and the setback of a log; most logs never have a setback."""
     log_id = reader.log_id_of(store, query.log)
     bounds = reader.bounds_of(store, log_id, query.log)
     if bounds.setbacks <= query.known:
@@ -59,7 +59,7 @@ def get_extent(store: Store, query: c.GetExtent) -> Extent:
 
 
 def read_blocks(store: Store, query: c.ReadBlocks) -> list[RecordBlock]:
-    """Some of the records that were asked for."""
+    """Return the first blocks of a range."""
     return reader.read_blocks(
         store,
         query.log,
@@ -71,37 +71,37 @@ def read_blocks(store: Store, query: c.ReadBlocks) -> list[RecordBlock]:
 
 
 def wait_for_partitions(store: Store, query: c.WaitForPartitions) -> Waiting[bool]:
-    """Wait until one of the partitions is past its offset; False if the time is up before."""
-    wanted_ms = query.timeout_ms
-    deadline = None if wanted_ms is None else store.clock.seconds() + wanted_ms / 1000
+    """Wait until a partition is past its offset; return False after the timeout."""
+    timeout_ms = query.timeout_ms
+    deadline = None if timeout_ms is None else store.clock.seconds() + timeout_ms / 1000
     waits = [
         c.WaitForOffset(partition_name(query.log, number), offset, None)
-        for number, offset in enumerate([*query.offsets, 0])  # one that is added counts as well
+        for number, offset in enumerate([*query.offsets, 0])  # the last wait is for a new partition
     ]
     return _until_any(store, waits, deadline)
 
 
 def _until_any(store: Store, waits: list[c.WaitForOffset], deadline: float | None) -> Waiting[bool]:
-    while not any(_is_past(store, one) for one in waits):
+    while not any(_is_past(store, query) for query in waits):
         left_s = None if deadline is None else deadline - store.clock.seconds()
         if left_s is not None and left_s <= 0:
             return False
-        awaited = tuple(_awaited(store, one) for one in waits)
+        awaited = tuple(_awaited(store, query) for query in waits)
         yield Sleep(awaited, partial(_is_any_over, store, waits, awaited), left_s)
     return True
 
 
 def _is_any_over(store: Store, waits: list[c.WaitForOffset], awaited: tuple[bytes, ...]) -> bool:
-    return any(_is_over(store, one, key) for one, key in zip(waits, awaited, strict=True))
+    return any(_is_over(store, query, key) for query, key in zip(waits, awaited, strict=True))
 
 
 def wait_for_offset(store: Store, query: c.WaitForOffset) -> Waiting[bool]:
-    """Wait until there is a record at the offset; False if the time is up before.
+    """Wait until there is a record at the offset; return False after the timeout.
 
-    The time runs from this call, not from the first step.
+    The timeout runs from this call, not from the first step.
     """
-    wanted_ms = query.timeout_ms
-    deadline = None if wanted_ms is None else store.clock.seconds() + wanted_ms / 1000
+    timeout_ms = query.timeout_ms
+    deadline = None if timeout_ms is None else store.clock.seconds() + timeout_ms / 1000
     return _until_past(store, query, deadline)
 
 
@@ -120,48 +120,48 @@ def _is_over(store: Store, query: c.WaitForOffset, key: bytes) -> bool:
 
 
 def _awaited(store: Store, query: c.WaitForOffset) -> bytes:
-    """The entity to wait for until the log grows: its head, or its name if there is no log yet."""
+    """Return the key to watch for growth: the head of the log, or the name of a missing log."""
     log_id = reader.log_id_of(store, query.log)
     return keys.head(log_id) if log_id else keys.log_name(query.log)
 
 
 def _is_past(store: Store, query: c.WaitForOffset) -> bool:
-    """Whether there is a record at the offset now, or what was there was set aside."""
+    """Return whether there is a record at the offset, or the log has had a setback."""
     bounds = reader.bounds_of(store, reader.log_id_of(store, query.log), query.log)
     went_back = query.setbacks is not None and bounds.setbacks > query.setbacks
     return bounds.end > query.offset or went_back
 
 
 def get_metadata(view: View, query: c.GetMetadata) -> dict[str, Any]:
-    """The metadata map: a copy, so that callers cannot change what the store holds."""
-    found = find_log(view, first_of(view, query.log))
-    if found is None:
+    """Return a copy of the metadata map, so that callers cannot change the store's map."""
+    log = find_log(view, first_of(view, query.log))
+    if log is None:
         return {}
-    values = view.entity(keys.metadata(found[0]), MetadataState).values()
+    values = view.entity(keys.metadata(log[0]), MetadataState).values()
     copy: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(values))
     return copy
 
 
 def describe_log(view: View, query: c.DescribeLog) -> LogInfo | None:
-    """What is known of a log; of one with partitions, of all of them together."""
-    found = find_log(view, query.log)
-    if found is not None:
-        return log_info(*found)
-    parts = describe_partitions(view, c.DescribePartitions(query.log))
-    return joined_info(query.log, parts) if parts else None
+    """Describe a log; a partitioned log is described by the sums of its partitions."""
+    log = find_log(view, query.log)
+    if log is not None:
+        return log_info(*log)
+    partitions = describe_partitions(view, c.DescribePartitions(query.log))
+    return joined_info(query.log, partitions) if partitions else None
 
 
 def describe_partitions(view: View, query: c.DescribePartitions) -> list[LogInfo]:
-    """What is known of each partition; one that a copy has not got yet is empty."""
-    found = []
+    """Describe the partitions of a log; a partition that a copy has not received yet is empty."""
+    infos = []
     for name in partitions_of(view, query.log):
-        known = find_log(view, name)
-        found.append(log_info(*(known or (0, Head(name=name)))))
-    return found
+        log = find_log(view, name)
+        infos.append(log_info(*(log or (0, Head(name=name)))))
+    return infos
 
 
 def list_logs(view: View, query: c.ListLogs) -> list[LogInfo]:
-    """Logs in the order of their names; one with partitions stands where the first of these does."""
+    """List logs in the order of names; a partitioned log is listed at its first partition."""
     try:
         return list(islice(_listing(view, query), query.limit))
     except CorruptionError as error:
@@ -184,16 +184,17 @@ def _listing(view: View, query: c.ListLogs) -> Iterator[LogInfo]:
 
 
 def _listed(view: View, key: bytes) -> LogInfo | None:
-    """What a listing says of a name; None for a partition, but for the first, which tells of all.
+    """Return the entry of a name in a listing, or None for a later partition.
 
-    One that its log does not count is told by itself, so that nothing is hidden.
+    The first partition stands for the partitioned log. A partition that its log does not count is listed
+    as a plain log, so that no log is hidden.
     """
     name = keys.name_of_log(key)
-    part = partition_of(name)
-    if part is None or part[1] >= count_partitions(view, part[0]):
+    partition = partition_of(name)
+    if partition is None or partition[1] >= count_partitions(view, partition[0]):
         return _named_info(view, key)
-    whole, number = part
-    return None if number else describe_log(view, c.DescribeLog(whole))
+    partitioned, number = partition
+    return None if number else describe_log(view, c.DescribeLog(partitioned))
 
 
 def _named_info(view: View, key: bytes) -> LogInfo:
@@ -205,30 +206,29 @@ def _named_info(view: View, key: bytes) -> LogInfo:
 
 
 def describe_cursor(view: View, query: c.DescribeCursor) -> CursorInfo | None:
-    """How a cursor stands."""
-    found = find_log(view, query.log)
-    if found is None:
+    """Describe a cursor."""
+    log = find_log(view, query.log)
+    if log is None:
         return None
-    cursor = view.entity(keys.cursor(found[0], query.cursor), CursorState)
-    return cursor_info(query.cursor, cursor, found[1]) if cursor.present else None
+    cursor = view.entity(keys.cursor(log[0], query.cursor), CursorState)
+    return cursor_info(query.cursor, cursor, log[1]) if cursor.present else None
 
 
 def list_cursors(view: View, query: c.ListCursors) -> list[CursorInfo]:
-    """The cursors of a log."""
-    found = find_log(view, query.log)
-    if found is None:
+    """List the cursors of a log."""
+    log = find_log(view, query.log)
+    if log is None:
         if count := count_partitions(view, query.log):
             raise is_partitioned(query.log, count)
         return []
-    page = view.find(*keys.range_of(keys.cursor(found[0], "")), limit=CURSORS_LISTED_MAX)
+    page = view.find(*keys.range_of(keys.cursor(log[0], "")), limit=CURSORS_LISTED_MAX)
     return [
-        cursor_info(keys.trailing_name(key), view.entity(key, CursorState), found[1])
-        for key in page
+        cursor_info(keys.trailing_name(key), view.entity(key, CursorState), log[1]) for key in page
     ]
 
 
 def enforce_retention(store: Store, query: c.EnforceRetention) -> int:
-    """Forget now what the log may forget, or each of its partitions, bytes included."""
+    """Apply the retention of a log and of its partitions now, and delete the bytes."""
     names = store.view(lambda view: partitions_of(view, query.log)) or [query.log]
     return sum(_forget_now(store, reader.log_id_of(store, name)) for name in names)
 
@@ -237,15 +237,15 @@ def _forget_now(store: Store, log_id: int) -> int:
     if not log_id:
         return 0
     gone = 0
-    while some := retention.forget(store, log_id):
-        gone += some
+    while count := retention.forget(store, log_id):
+        gone += count
     while retention.tend(store, log_id):
         pass
     return gone
 
 
 def log_info(log_id: int, head: Head) -> LogInfo:
-    """What the head of a log says of it."""
+    """Describe a log by its head."""
     return LogInfo(
         name=head.name,
         start_offset=head.start,

@@ -1,8 +1,8 @@
-"""Reading: entries from the overlay or the engine, payloads beside them, as blocks.
+"""The reader: makes blocks from the entries and payloads of the overlay and the engine.
 
-A read takes no lock. It looks at a snapshot and at the overlay. If a fold moved a row from one to
-the other in between, or a commit in flight drops rows, it reads once more: inside a `look`, which
-has an overlay and a snapshot of the same commit.
+A read takes no lock: it uses a snapshot and the overlay. If a fold moves a row meanwhile, or a commit in
+flight drops rows, the read is repeated inside a `look`, where overlay and snapshot belong to the same
+commit. Reading under the lock at once would make all reads wait for each other.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from millstream.store.store import Store
 
 ENTRIES_PER_SCAN = 32
 ENTRIES_PER_RUN = 512
-"""Single entries that are decoded together."""
+"""The most single entries that are decoded together."""
 
 SOME_BYTES = 64 * 1024
-"""What is fetched at least when only some records are wanted."""
+"""The bytes to fetch for a caller that needs only the first records."""
 
 T = TypeVar("T")
 
 
 class RowMoved(Exception):
-    """A row is neither in the overlay nor in the snapshot: a fold moved it, or it is gone.
+    """A row is neither in the overlay nor in the snapshot, because a fold moved the row or it is lost.
 
-    `stop` is the first offset behind the records that need it, where that is known.
+    `stop` is the first offset behind the affected records, if known.
     """
 
     def __init__(self, stop: int | None = None) -> None:
@@ -47,7 +47,7 @@ class RowMoved(Exception):
 
 
 def log_id_of(store: Store, name: str) -> int:
-    """The log that a name stands for, 0 for none; sees what others have committed."""
+    """Return the id of a log, 0 for a missing log; first applies the commits of other processes."""
     store.refresh()
     log_id = int(store.seen(keys.log_name(name)))
     if not log_id and store.seen(keys.log_name(partition_name(name, 0))):
@@ -56,31 +56,31 @@ def log_id_of(store: Store, name: str) -> int:
 
 
 def _refuse_whole(store: Store, name: str) -> None:
-    """Refuse to read a log with partitions as an empty log: its records would seem lost."""
+    """Raise for a read of a partitioned log as a plain log, which would seem empty."""
     if count := store.view(lambda view: count_partitions(view, name)):
         raise is_partitioned(name, count)
 
 
 def bounds_of(store: Store, log_id: int, name: str = "") -> Bounds:
-    """Both ends of a log, as of the last `refresh`; an error about damage has the name, if given."""
+    """Return the bounds of a log as of the last `refresh`; an error about damage carries the name."""
     if not log_id:
         return Bounds()
     try:
-        found: Bounds = store.seen(keys.head(log_id))
+        bounds: Bounds = store.seen(keys.head(log_id))
     except CorruptionError as error:
         if not name:
             raise
         raise of_log(error, name) from error
-    return found
+    return bounds
 
 
 def read_blocks(
     store: Store, name: str, *, start: int, stop: int, bytes_max: int, values: bool = True
 ) -> list[RecordBlock]:
-    """Some of the records in [start, stop), from the first on: at least one, if there is any.
+    """Return blocks from `start` on, up to `stop` or about `bytes_max`, at least one record.
 
-    Where damage begins, the answer ends; a read that starts at the damage raises. Without `values`
-    the payloads are not read, and the blocks' `payload` is empty.
+    The blocks end where damage begins; a read that starts at the damage raises. Without `values` the
+    payloads are not read, and `payload` of the blocks is empty.
     """
     log_id = log_id_of(store, name)
 
@@ -106,18 +106,18 @@ def read_blocks(
 
 
 def with_rows(store: Store, log_id: int, read: Callable[[Bounds, Rows], T], name: str = "") -> T:
-    """Read rows of a log, within its bounds, as of one moment at which they were durable.
+    """Read rows of a log within its bounds, as of one durable commit.
 
-    `read` may be called twice; a `RowMoved` that it raises the second time is the row's end.
+    `read` may be called twice; after a `RowMoved` of the second call the row is lost.
     """
     overlay = store.state.overlay
     mark = overlay.mark()
     bounds = bounds_of(store, log_id, name)
     try:
         with store.engine.read() as snapshot:
-            found = read(bounds, Rows(overlay, snapshot))
+            result = read(bounds, Rows(overlay, snapshot))
         if overlay.is_since(mark):
-            return found
+            return result
     except RowMoved:
         pass
     return store.view(lambda view: read(view.entity(keys.head(log_id), Head).view(), view))
@@ -126,7 +126,7 @@ def with_rows(store: Store, log_id: int, read: Callable[[Bounds, Rows], T], name
 def read_sound(
     view: Rows, log_id: int, name: str, *, start: int, stop: int, values: bool = True
 ) -> list[RecordBlock]:
-    """Blocks from `start` on, up to `stop` or to where damage begins; damage at `start` raises."""
+    """Return blocks from `start` on, up to `stop` or the first damage; raise for damage at `start`."""
     try:
         return find_blocks(
             view, log_id, name, start=start, stop=stop, bytes_max=2**62, values=values
@@ -145,7 +145,7 @@ def fetch_blocks(
     bytes_max: int = SOME_BYTES,
     values: bool = True,
 ) -> list[RecordBlock]:
-    """Blocks from `start` on, whatever the log's start."""
+    """Return blocks from `start` on, also below the start of the log."""
 
     def read(_: Bounds, rows: Rows) -> list[RecordBlock]:
         return find_blocks(
@@ -168,47 +168,47 @@ def find_blocks(
     bytes_max: int,
     values: bool = True,
 ) -> list[RecordBlock]:
-    """Blocks from `start` on, as far as they are sound; if the first is not, this raises.
+    """Return the sound blocks from `start` on; raise if the first block is damaged.
 
-    `RowMoved` if the first is not there, as the snapshot has it.
+    Raises `RowMoved` if a row of the first block is missing in the overlay and the snapshot.
     """
-    found: list[RecordBlock] = []
+    sound: list[RecordBlock] = []
     position, size = start, 0
     behind: int | None = None
     try:
-        for first, some in in_runs(entries_of(view, log_id, start=start, stop=stop)):
-            if blocks.is_block(some[0]):
-                # The fold may have joined records with those before them, which were found apart.
-                behind = first + entries.count(some[0])
-                wanted = range(position - first, min(stop, behind) - first)
-                made = _stored_block(view, name, first, wanted, some[0], values=values)
+        for first, run in in_runs(entries_of(view, log_id, start=start, stop=stop)):
+            if blocks.is_block(run[0]):
+                # The fold may have joined records of this block with earlier single records.
+                behind = first + entries.count(run[0])
+                indexes = range(position - first, min(stop, behind) - first)
+                made = _stored_block(view, name, first, indexes, run[0], values=values)
             else:
-                behind, wanted = first + 1, range(len(some))
-                entry = _sound_of(some)
+                behind, indexes = first + 1, range(len(run))
+                entry = _sound_of(run)
                 payloads = _payloads(view, entry.ids, bytes_max - size) if values else None
                 made = pack(name, first, entry, payloads)
-            found.append(made)
+            sound.append(made)
             position, behind = made.offsets.stop, None
             size += len(made.payload if values else made.metadata)
-            if size >= bytes_max or made.count < len(wanted):
+            if size >= bytes_max or made.count < len(indexes):
                 break
     except CorruptionError as error:
-        if not found:
+        if not sound:
             stop = behind or next_entry(view, log_id, error, position, stop)
             raise located(error, name, position, stop) from error
     except RowMoved:
-        if not found:
+        if not sound:
             raise RowMoved(behind or next_entry(view, log_id, None, position, stop)) from None
-    return found
+    return sound
 
 
 def entries_of(view: Rows, log_id: int, *, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """The entries that cover [start, stop), in order, each with its first offset."""
+    """Yield the entries that cover [start, stop), in order, each with its first offset."""
     position = start
     while position < stop:
         near, before = stop, position
-        wanted = min(stop - position, ENTRIES_PER_RUN)
-        for key, value in view.overlay.rows_from(keys.entry(log_id, position), limit=wanted):
+        limit = min(stop - position, ENTRIES_PER_RUN)
+        for key, value in view.overlay.rows_from(keys.entry(log_id, position), limit=limit):
             first, behind = entries.extent(key, value)
             if first > position:
                 near = min(stop, first)
@@ -234,14 +234,14 @@ def entries_of(view: Rows, log_id: int, *, start: int, stop: int) -> Iterator[tu
                 position = first + entries.count(value)
 
 
-def in_runs(found: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, list[bytes]]]:
-    """Entries as they come: blocks by themselves, neighbouring single ones together.
+def in_runs(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, list[bytes]]]:
+    """Group entries: each block alone, and contiguous single entries together.
 
-    What was found before an error is given before the error is raised.
+    Yields the entries before an error, and then raises the error.
     """
     at, run = 0, list[bytes]()
     try:
-        for first, value in found:
+        for first, value in numbered:
             if run and (blocks.is_block(value) or len(run) == ENTRIES_PER_RUN):
                 yield at, run
                 run = []
@@ -261,13 +261,13 @@ def in_runs(found: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, list[byte
 def joined_entries_of(
     view: Rows, log_id: int, *, start: int, stop: int
 ) -> Iterator[tuple[int, bytes]]:
-    """As `entries_of`, but neighbouring single ones are joined into a block, as the fold does it."""
-    for first, some in in_runs(entries_of(view, log_id, start=start, stop=stop)):
-        yield first, some[0] if len(some) == 1 else entries.encode(entries.decode_singles(some))
+    """Yield the entries of `entries_of`, with contiguous single entries joined as the fold does."""
+    for first, run in in_runs(entries_of(view, log_id, start=start, stop=stop)):
+        yield first, run[0] if len(run) == 1 else entries.encode(entries.decode_singles(run))
 
 
 def _sound_of(singles: list[bytes]) -> entries.Entry:
-    """Single entries as one, as far as they are sound; if the first is not, this raises."""
+    """Decode the sound single entries at the front; raise if the first entry is damaged."""
     try:
         return entries.decode_singles(singles)
     except CorruptionError:
@@ -277,7 +277,7 @@ def _sound_of(singles: list[bytes]) -> entries.Entry:
 
 
 def _of_parent(view: Rows, fork: Fork, *, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Entries inherited from the parent, the last one cut at the fork point."""
+    """Yield the entries of the parent, with the last entry cut at the fork point."""
     stop = min(stop, fork.point)
     for first, value in entries_of(view, fork.parent_id, start=start, stop=stop):
         if first + entries.count(value) > fork.point:
@@ -286,7 +286,7 @@ def _of_parent(view: Rows, fork: Fork, *, start: int, stop: int) -> Iterator[tup
 
 
 def _stored(snapshot: Snapshot, log_id: int, position: int, stop: int) -> list[Row]:
-    """Some entries from the one on that covers a position, up to the one that covers the last."""
+    """Return entries from the entry at `position` on, up to the entry at `stop - 1`."""
     if stop - position > 1:
         try:
             rows = snapshot.scan(
@@ -296,18 +296,18 @@ def _stored(snapshot: Snapshot, log_id: int, position: int, stop: int) -> list[R
                 rows += _covering(snapshot, log_id, stop)
             return rows
         except CorruptionError:
-            pass  # of a later row, perhaps, which hides none of the rows before it
+            pass  # the damage may be in a later row: read the first row alone
     return _covering(snapshot, log_id, position)
 
 
 def _covering(snapshot: Snapshot, log_id: int, position: int) -> list[Row]:
-    """The first entry that ends at or behind a position."""
+    """Return the first entry that ends at or behind a position."""
     _, last = keys.of_log(keys.ENTRY, log_id)
     return snapshot.scan(keys.entry(log_id, position), last, limit=1)
 
 
 def _stored_block(
-    view: Rows, name: str, first: int, wanted: range, value: bytes, *, values: bool
+    view: Rows, name: str, first: int, indexes: range, value: bytes, *, values: bool
 ) -> RecordBlock:
     payload = b""
     if values:
@@ -318,33 +318,33 @@ def _stored_block(
         payload = stored
         if not header.payload_bytes:  # a fork has only the first records of this block
             value, payload = entries.with_payload(value, stored)
-    return RecordBlock(name, first + wanted.start, wanted.start, len(wanted), value, payload)
+    return RecordBlock(name, first + indexes.start, indexes.start, len(indexes), value, payload)
 
 
 def _payloads(view: Rows, ids: Sequence[int], bytes_max: int) -> list[bytes]:
-    """Payloads that were published alone: as many as fit and are sound, at least one."""
-    found: list[bytes] = []
+    """Return the sound payloads of single records that fit into `bytes_max`, at least one payload."""
+    payloads: list[bytes] = []
     size, step = 0, 8
-    while len(found) < len(ids) and (not found or size < bytes_max):
-        some = ids[len(found) : len(found) + step]
+    while len(payloads) < len(ids) and (not payloads or size < bytes_max):
+        next_ids = ids[len(payloads) : len(payloads) + step]
         try:
-            for payload in _payload_run(view, some):
-                found.append(payload)
+            for payload in _payload_run(view, next_ids):
+                payloads.append(payload)
                 size += len(payload)
         except (CorruptionError, RowMoved):
-            if not found:
+            if not payloads:
                 raise
             break
         step = min(512, step * 2) if size < bytes_max // 4 else 1
-    return found
+    return payloads
 
 
 def _payload_run(view: Rows, ids: Sequence[int]) -> Iterable[bytes]:
-    """The payloads of some messages; raises where it comes to one that is damaged."""
+    """Return the payloads of messages; iterating raises at a damaged payload."""
     held, snapshot = view.overlay, view.snapshot
-    found = [held.get(keys.payload(message_id)) for message_id in ids]
-    if None not in found:
-        return found  # type: ignore[return-value]
+    payloads = [held.get(keys.payload(message_id)) for message_id in ids]
+    if None not in payloads:
+        return payloads  # type: ignore[return-value]
     stored: dict[bytes, bytes] = {}
     if ids[-1] - ids[0] < 4 * len(ids):
         try:
@@ -352,8 +352,8 @@ def _payload_run(view: Rows, ids: Sequence[int]) -> Iterable[bytes]:
                 snapshot.scan(keys.payload(ids[0]), keys.payload(ids[-1] + 1), limit=4 * len(ids))
             )
         except CorruptionError:
-            pass  # perhaps a payload of another log: each of ours is read by itself
-    return _each_payload(snapshot, zip(ids, found, strict=True), stored)
+            pass  # the damage may be in another log: read each payload alone
+    return _each_payload(snapshot, zip(ids, payloads, strict=True), stored)
 
 
 def _each_payload(

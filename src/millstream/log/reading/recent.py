@@ -1,9 +1,8 @@
 """Recent blocks: the parsed blocks that consumers are working through.
 
-Messages are claimed a few at a time from blocks of many; a block is read, checked and parsed once,
-not once per claim. Blocks never change and ids of logs are never reused, so nothing here goes stale, unless
-a log is set back: then what was read before is not looked at again.
-What a claim gets is cut for it alone.
+Consumers claim a few messages at a time from large blocks. This cache reads, checks and parses a block
+once instead of once per claim. Blocks never change and ids of logs are never reused, so that cached
+blocks stay valid until a setback of their log, which drops the blocks of the log.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from millstream.store.state.overlay import Overlay
 from millstream.store.store import Store
 
 BYTES_KEPT_MAX = 16 * 1024 * 1024
-"""A queue with priorities comes back to each block once per priority: what is kept is not read again."""
+"""The size of the cache; a queue with priorities uses each block once per priority."""
 
 PARSED_BYTES = 3_500
-"""What a parsed block takes whatever it holds, as measured: it bounds the number of small ones."""
+"""The measured memory of an empty parsed block, which bounds the number of small blocks."""
 
 OVERLAPS_MAX = 4
-"""Blocks that begin before a record and are asked for it: those that were read apart may overlap."""
+"""The number of earlier blocks to search for a record, since cached blocks may overlap."""
 
 OFFSETS_BYTES = 16
-"""What a parsed block keeps per record beside its bytes: offsets of value, key and headers."""
+"""The memory of a parsed block per record, beside its bytes, for offsets of cells."""
 
 ROWS_AHEAD = 32
-"""Small records are cut so many at a time for consumers that take them one by one."""
+"""The number of small records that are cut ahead for a consumer of single records."""
 
 ROWS_HELD = 128
-"""Single records that are made one block while they are unfolded."""
+"""The most unfolded single records that are joined into a cached block."""
 
 ROWS_AHEAD_BYTES = 64 * 1024
 
@@ -46,24 +45,24 @@ _ARRAY_OF_ONE = b"\x91"
 
 
 NEAR = 16
-"""Records that are not wanted and are read all the same, between two that are."""
+"""The widest gap between two needed records that are read together."""
 
 
 class Columns(NamedTuple):
-    """Records of a log in order, mostly neighbours, column by column."""
+    """Records of a log in ascending order, as columns."""
 
     offsets: range | list[int]
     values: list[bytes | None]
     timestamps: int | list[int]
-    """One for all, or one for each."""
+    """A common timestamp, or a list with a timestamp per record."""
     keys: list[bytes | None] | None
-    """None if none has one."""
+    """None if no record has a key."""
     packed_headers: bytes
-    """A MessagePack array with a map for each; nothing if none has any."""
+    """A MessagePack array with a map per record; empty if no record has headers."""
 
 
 class ParsedBlock:
-    """A block of records, ready to be cut."""
+    """A parsed block, from which records are cut."""
 
     __slots__ = ("_ahead", "_next", "_rows", "end", "first", "metadata", "payload", "size")
 
@@ -77,12 +76,12 @@ class ParsedBlock:
         self.size = held + PARSED_BYTES
         self._ahead = max(1, min(ROWS_AHEAD, ROWS_AHEAD_BYTES * metadata.count // held))
         self._rows: tuple[int, list[Columns]] = 0, []
-        """Some records that were cut ahead, and the offset of the first of them."""
+        """Records that were cut ahead, with the offset of the first record."""
         self._next = -1
-        """The offset that comes next if a consumer takes records one by one."""
+        """The next offset of a consumer of single records."""
 
     def columns(self, start: int, stop: int) -> Columns:
-        """The records in [start, stop) of those it holds."""
+        """Return the records in [start, stop), which the block must hold."""
         if stop - start == 1:
             return self._row(start)
         metadata, header = self.metadata, self.metadata.header
@@ -101,7 +100,7 @@ class ParsedBlock:
         )
 
     def picked(self, offsets: list[int]) -> Columns:
-        """Some of the records that it holds, which need not be neighbours."""
+        """Return the records at any offsets of the block."""
         metadata, header, first = self.metadata, self.metadata.header, self.first
         indexes = [offset - first for offset in offsets]
         timestamps: int | list[int] | None = metadata.timestamp_ms()
@@ -123,7 +122,7 @@ class ParsedBlock:
         )
 
     def _row(self, offset: int) -> Columns:
-        """One record; for a consumer that takes them one by one, some are cut ahead."""
+        """Return a single record, and cut the next records ahead for a consumer of single records."""
         first, rows = self._rows
         if not 0 <= offset - first < len(rows):
             count = self._ahead if offset == self._next else 1
@@ -132,7 +131,7 @@ class ParsedBlock:
         return rows[offset - first]
 
     def rows(self, start: int, stop: int) -> list[Columns]:
-        """The records in [start, stop) of those it holds, each by itself."""
+        """Return the records in [start, stop) as separate columns per record."""
         metadata, skip, count = self.metadata, start - self.first, stop - start
         headers = metadata.column(blocks.HEADERS, skip, count) or [b""] * count
         rows = zip(
@@ -159,32 +158,32 @@ class ParsedBlock:
 
 
 class RecentBlocks:
-    """Parsed blocks, by log and first offset; the longest unused go first."""
+    """A cache of parsed blocks by log and first offset, with eviction of the least recently used."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[int, int], ParsedBlock] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, int], ParsedBlock] = OrderedDict()
         self._firsts: dict[int, list[int]] = {}
-        """Of each log, the first offsets of its blocks, sorted."""
+        """The id of a log → the sorted first offsets of its blocks."""
         self._size = 0
-        """Of all blocks."""
+        """The size of all blocks."""
         self._last: dict[int, ParsedBlock] = {}
-        """Of each log, the block that was used last; the next claim mostly wants it again."""
+        """The id of a log → its last used block, which the next claim usually needs again."""
         self._setbacks: dict[int, int] = {}
-        """Of logs that were set back, how often."""
+        """The id of a log → its number of setbacks."""
         self._lock = Lock()
 
     def note(self, log_id: int, setbacks: int) -> None:
-        """Forget the blocks of a log that was set back since."""
+        """Drop the blocks of a log after a new setback."""
         if self._setbacks.get(log_id) == setbacks:
             return
         with self._lock:
             self._setbacks[log_id] = setbacks
             self._last.pop(log_id, None)
             for first in self._firsts.pop(log_id, ()):
-                self._size -= self._found.pop((log_id, first)).size
+                self._size -= self._blocks.pop((log_id, first)).size
 
     def find(self, log_id: int, offset: int) -> ParsedBlock | None:
-        """The block that holds a record, if it is remembered."""
+        """Return the cached block with a record, or None."""
         last = self._last.get(log_id)
         if last is not None and last.first <= offset < last.end:
             return last
@@ -192,35 +191,35 @@ class RecentBlocks:
             firsts = self._firsts.get(log_id, [])
             stop = bisect_right(firsts, offset)
             for first in reversed(firsts[max(0, stop - OVERLAPS_MAX) : stop]):
-                parsed = self._found[log_id, first]
+                parsed = self._blocks[log_id, first]
                 if offset < parsed.end:
-                    self._found.move_to_end((log_id, first))
+                    self._blocks.move_to_end((log_id, first))
                     self._last[log_id] = parsed
                     return parsed
         return None
 
     def add(self, log_id: int, block: RecordBlock) -> ParsedBlock:
-        """Parse a block that was read, and remember it."""
-        # Its rows were checked just now, when they were read.
+        """Parse a block, and add it to the cache."""
+        # Trusted: the read has just checked the rows.
         metadata = blocks.Block(block.metadata, kind=blocks.METADATA, trusted=True)
         payload = blocks.Block(block.payload, kind=blocks.PAYLOAD, trusted=True)
         parsed = ParsedBlock(block.first_offset - block.skip, metadata, payload)
         key = log_id, parsed.first
         with self._lock:
-            before = self._found.pop(key, None)
+            before = self._blocks.pop(key, None)
             if before is None:
                 insort(self._firsts.setdefault(log_id, []), parsed.first)
             else:
                 self._size -= before.size
-            self._found[key] = self._last[log_id] = parsed
+            self._blocks[key] = self._last[log_id] = parsed
             self._size += parsed.size
             self._shrink()
         return parsed
 
     def _shrink(self) -> None:
-        """Forget blocks until the others fit; the newest stays, whatever its size."""
-        while len(self._found) > 1 and self._size > BYTES_KEPT_MAX:
-            (log_id, first), gone = self._found.popitem(last=False)
+        """Evict blocks until the cache fits its limit; the newest block always stays."""
+        while len(self._blocks) > 1 and self._size > BYTES_KEPT_MAX:
+            (log_id, first), gone = self._blocks.popitem(last=False)
             self._size -= gone.size
             firsts = self._firsts[log_id]
             del firsts[bisect_left(firsts, first)]
@@ -231,20 +230,20 @@ class RecentBlocks:
 
 
 def recent_columns(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Columns]:
-    """The records in [start, stop) of a log, also below its start while their bytes are there.
+    """Return the records in [start, stop) of a log, also below its start while their bytes exist.
 
-    Where damage begins, the answer ends; if that is at `start`, this raises.
+    The records end where damage begins; damage at `start` raises.
     """
     if stop - start == 1:
         row = held_row(store.state.overlay, log_id, start)
         if row is not None:
             return [row]
-    found = _pieces(store, log_id, name, start, stop)
-    return [parsed.columns(first, end) for parsed, first, end in found]
+    pieces = _pieces(store, log_id, name, start, stop)
+    return [parsed.columns(first, end) for parsed, first, end in pieces]
 
 
 def recent_row(store: Store, log_id: int, offset: int) -> Columns | None:
-    """One record that is in memory; None if it has to be read, or cannot be."""
+    """Return a record from memory; None if the record must be read from the disk or is damaged."""
     try:
         row = held_row(store.state.overlay, log_id, offset)
     except CorruptionError:
@@ -258,18 +257,18 @@ def recent_row(store: Store, log_id: int, offset: int) -> Columns | None:
 
 
 def recent_rows(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Columns]:
-    """The records in [start, stop) of a log as `recent_columns` gives them, each by itself."""
-    found = _pieces(store, log_id, name, start, stop)
-    return list(chain.from_iterable([parsed.rows(first, end) for parsed, first, end in found]))
+    """Return the records of `recent_columns` as separate columns per record."""
+    pieces = _pieces(store, log_id, name, start, stop)
+    return list(chain.from_iterable([parsed.rows(first, end) for parsed, first, end in pieces]))
 
 
 def recent_scattered(store: Store, log_id: int, name: str, offsets: list[int]) -> list[Columns]:
-    """Records of a log, in ascending order, that need not be neighbours; damage raises."""
+    """Return records at any ascending offsets of a log; raise for damage."""
     cache = store.caches.of(RecentBlocks)
     setbacks = bounds_of(store, log_id).setbacks
     if setbacks:
         cache.note(log_id, setbacks)
-    found: list[Columns] = []
+    columns: list[Columns] = []
     at, count = 0, len(offsets)
     while at < count:
         parsed = cache.find(log_id, offsets[at])
@@ -281,23 +280,23 @@ def recent_scattered(store: Store, log_id: int, name: str, offsets: list[int]) -
             read = fetch_blocks(store, log_id, name, start=start, stop=stop)
             parsed, *_ = [cache.add(log_id, block) for block in read]
         end = bisect_left(offsets, parsed.end, at)
-        found.append(parsed.picked(offsets[at:end]))
+        columns.append(parsed.picked(offsets[at:end]))
         at = end
-    return found
+    return columns
 
 
 def _pieces(
     store: Store, log_id: int, name: str, start: int, stop: int
 ) -> list[tuple[ParsedBlock, int, int]]:
-    """Blocks that hold the records in [start, stop) of a log, and which to take from each.
+    """Return the blocks with the records in [start, stop) of a log, and the range to cut from each.
 
-    Blocks may overlap: those of records that were stored apart are made of what was asked for.
+    Blocks may overlap: a block of records that were stored apart covers the range of its request.
     """
     cache = store.caches.of(RecentBlocks)
     bounds = bounds_of(store, log_id)
     if bounds.setbacks:
         cache.note(log_id, bounds.setbacks)
-    found: list[tuple[ParsedBlock, int, int]] = []
+    pieces: list[tuple[ParsedBlock, int, int]] = []
     while start < stop:
         parsed = cache.find(log_id, start)
         if parsed is not None:
@@ -307,20 +306,20 @@ def _pieces(
             try:
                 read = fetch_blocks(store, log_id, name, start=start, stop=behind)
             except CorruptionError:
-                if not found:
+                if not pieces:
                     raise
                 break
             near = [cache.add(log_id, block) for block in read]
         for parsed in near:
             if start < stop:
                 end = min(stop, parsed.end)
-                found.append((parsed, start, end))
+                pieces.append((parsed, start, end))
                 start = end
-    return found
+    return pieces
 
 
 def held_row(held: Overlay, log_id: int, offset: int) -> Columns | None:
-    """A record that was appended alone a moment ago, and lies in memory; None if it does not."""
+    """Return a recently appended single record from the overlay, or None."""
     mark = held.mark()
     entry = held.get(keys.entry(log_id, offset))
     if entry is None or blocks.is_block(entry):
@@ -339,9 +338,9 @@ def held_row(held: Overlay, log_id: int, offset: int) -> Columns | None:
 
 
 def _held_from(store: Store, log_id: int, start: int) -> int:
-    """The end of some single records from `start` on that lie in memory.
+    """Return the end of the single records from `start` on that are in memory.
 
-    They are made one block, for the consumers that take what follows.
+    They become a cached block, for consumers of the following records.
     """
     held = store.state.overlay.rows_from(keys.entry(log_id, start), limit=ROWS_HELD)
     are_single = held and keys.pair(held[-1][0])[1] == start + len(held) - 1
@@ -349,7 +348,7 @@ def _held_from(store: Store, log_id: int, start: int) -> int:
 
 
 def is_at_hand(store: Store, log_id: int, *, start: int, stop: int) -> bool:
-    """Whether `recent_columns` has no block to read for these records."""
+    """Return whether all blocks of a range are cached."""
     cache = store.caches.of(RecentBlocks)
     while start < stop:
         parsed = cache.find(log_id, start)

@@ -1,8 +1,8 @@
-"""Forks, as the store knows them: where the first records of a fork lie, and which log needs which.
+"""Forks of logs: the rows that connect forks and parents, and the records that forks need.
 
-A fork's records below its fork point lie in its parent, the others are its own. What a fork may still
-read is needed of its parent, and so on upwards. A fork whose parent is deleted keeps what it needs of it;
-once nothing is left of a parent, its forks are forks of the parent's own parent.
+The records of a fork below its fork point lie in its parent. A parent keeps the records that its forks
+can still read, also after its deletion, and the same holds for the parent of the parent. Once a deleted
+parent has no records left, its forks become forks of the grandparent.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FORKS_PER_STEP = 1_000
 MARK_ROWS_PER_STEP = 64
 
 FORK_NAME = "~fork-"
-"""In the generated name of a fork."""
+"""The infix of generated names of forks."""
 
 
 class Tail(NamedTuple):
-    """The end of a log that was set aside: its records from an offset on, and the fork that has them now."""
+    """The records of a log from an offset on that were set aside, and the fork that holds them."""
 
     log_id: int
     at: int
@@ -42,13 +42,13 @@ class Tail(NamedTuple):
 
 
 def fork_of(view: Rows | WriteTransaction, log_id: int) -> Fork | None:
-    """Where a log's first records lie, if it is a fork."""
-    found = view.get(keys.fork(log_id))
-    return None if found is None else decode_fork(found)
+    """Return the parent and the fork point of a fork, or None."""
+    row = view.get(keys.fork(log_id))
+    return None if row is None else decode_fork(row)
 
 
 def put_fork(tx: WriteTransaction, log_id: int, fork: Fork) -> None:
-    """Say where a fork's first records lie."""
+    """Set the parent and the fork point of a fork."""
     before = fork_of(tx, log_id)
     if before is not None and before.parent_id != fork.parent_id:
         tx.erase(keys.forks(before.parent_id, log_id))
@@ -58,34 +58,34 @@ def put_fork(tx: WriteTransaction, log_id: int, fork: Fork) -> None:
 
 
 def children(view: Rows | WriteTransaction, log_id: int) -> Iterator[tuple[int, Fork]]:
-    """The forks of a log; an operation may change each in turn."""
+    """Yield the forks of a log; the caller may change each fork meanwhile."""
     start, stop = keys.of_log(keys.FORKS, log_id)
     while rows := view.scan(start, stop, limit=FORKS_PER_STEP):
         for key, _ in rows:
             child_id = keys.pair(key)[1]
-            found = fork_of(view, child_id)
-            if found is not None:
-                yield child_id, found
+            fork = fork_of(view, child_id)
+            if fork is not None:
+                yield child_id, fork
         start = rows[-1][0] + b"\x00"
 
 
 def release(tx: WriteTransaction, log_id: int) -> bool:
-    """A log is removed for good: its forks become its parent's; True if there is more to do."""
-    own = fork_of(tx, log_id)
-    found = list(islice(children(tx, log_id), FORKS_PER_STEP + 1))
-    for child_id, fork in found[:FORKS_PER_STEP]:
-        if own is not None:
-            point = min(own.point, fork.point)
-            put_fork(tx, child_id, fork._replace(parent_id=own.parent_id, point=point))
+    """Give the forks of a removed log to its parent; return True if more work remains."""
+    parent = fork_of(tx, log_id)
+    forks = list(islice(children(tx, log_id), FORKS_PER_STEP + 1))
+    for child_id, fork in forks[:FORKS_PER_STEP]:
+        if parent is not None:
+            point = min(parent.point, fork.point)
+            put_fork(tx, child_id, fork._replace(parent_id=parent.parent_id, point=point))
         else:
             tx.erase(keys.forks(log_id, child_id))
             tx.erase(keys.fork(child_id))
-    if len(found) > FORKS_PER_STEP:
+    if len(forks) > FORKS_PER_STEP:
         return True
     if tx.drop_some(*keys.of_log(keys.MARKS, log_id), limit=MARK_ROWS_PER_STEP):
         return True
-    if own is not None:
-        tx.erase(keys.forks(own.parent_id, log_id))
+    if parent is not None:
+        tx.erase(keys.forks(parent.parent_id, log_id))
         tx.erase(keys.fork(log_id))
     if tx.get(keys.set_back(log_id)) is not None:
         tx.erase(keys.set_back(log_id))
@@ -93,32 +93,35 @@ def release(tx: WriteTransaction, log_id: int) -> bool:
 
 
 def forget_marks(tx: WriteTransaction, log_id: int) -> None:
-    """Drop the marks of a log that goes on without what they were for: all of them, or none."""
+    """Drop all marks of a log whose marked records are gone."""
     start, stop = keys.of_log(keys.MARKS, log_id)
     if tx.scan(start, stop, limit=1):
         tx.drop_all(start, stop)
 
 
 def note_set_back(tx: WriteTransaction, log_id: int, number: int, at: int) -> None:
-    """Remember that a log's end went back to an offset, for the time of that number."""
+    """Store that the setback of this number moved the end of a log back to an offset."""
     key = keys.set_back(log_id)
-    found = tx.get(key)
-    before = [] if found is None else decode_set_back(found)
+    row = tx.get(key)
+    before = [] if row is None else decode_set_back(row)
     tx.put(key, encode_set_back(with_set_back(before, number, at)))
 
 
 def set_back_to(view: Rows, log_id: int, known: int) -> int | None:
-    """The lowest offset to which a log's end went since it had gone back `known` times."""
+    """Return the lowest end of a log since the setback number `known`, or None."""
     key = keys.set_back(log_id)
-    found = view.get(key)
-    later = [at for number, at in decode_set_back(found) if number > known] if found else []
+    row = view.get(key)
+    later = [at for number, at in decode_set_back(row) if number > known] if row else []
     return min(later, default=None)
 
 
 def pin(view: View, log_id: int) -> list[tuple[int, int]]:
-    """The offsets of a log that its forks need, for themselves and for forks and queues of theirs."""
-    found = children(view, log_id)
-    return [one for child_id, fork in found for one in _needed_by(view, child_id, fork.point)]
+    """Return the ranges of a log that its forks need, including the needs of their forks and queues."""
+    return [
+        needed
+        for child_id, fork in children(view, log_id)
+        for needed in _needed_by(view, child_id, fork.point)
+    ]
 
 
 def _needed_by(view: View, child_id: int, point: int) -> list[tuple[int, int]]:

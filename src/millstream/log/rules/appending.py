@@ -18,11 +18,11 @@ from millstream.log.rules.operations import append, find_log, make_log, put_batc
 from millstream.store.commit.transaction import WriteTransaction
 
 BLOCK_RECORDS_MIN = 16
-"""Fewer records are stored as single appends: the fold joins these with their neighbours, and leaves
-blocks as they are."""
+"""Fewer records are stored as single entries, which the fold joins with their neighbours; the fold never
+joins blocks."""
 
 BYTES_MAX = 256 * 1024
-"""Of values that are added together: a block is read whole."""
+"""The most bytes of values that are joined, because a block is read as a unit."""
 
 
 class Appending:
@@ -65,7 +65,7 @@ class Appending:
 
 
 def append_together(tx: WriteTransaction, name: str, records: Sequence[Single]) -> list[int] | None:
-    """Add records of several callers; the offset of each. None if each has to be added alone."""
+    """Add records of several callers; return their offsets, or None if they must be added one by one."""
     values = [record.value or b"" for record in records]
     if sum(map(len, values)) > BYTES_MAX:
         return None
@@ -82,11 +82,12 @@ def append_together(tx: WriteTransaction, name: str, records: Sequence[Single]) 
 def _put_block(tx: WriteTransaction, log_id: int, offset: int, records: Sequence[Single]) -> int:
     wall_ms = tx.wall_ms
     timestamps = [record.timestamp_ms for record in records]
-    own_keys, headers = [record.key for record in records], [record.headers for record in records]
-    given = timestamps.count(None) < len(timestamps)
+    record_keys = [record.key for record in records]
+    headers = [record.headers for record in records]
+    has_timestamps = timestamps.count(None) < len(timestamps)
     columns, metadata = block.encode_metadata(
-        timestamps=[wall_ms if ms is None else ms for ms in timestamps] if given else None,
-        keys=own_keys if own_keys.count(None) < len(own_keys) else None,
+        timestamps=[wall_ms if ms is None else ms for ms in timestamps] if has_timestamps else None,
+        keys=record_keys if record_keys.count(None) < len(record_keys) else None,
         headers=headers if any(headers) else None,
         valid=[record.value is not None for record in records],
     )

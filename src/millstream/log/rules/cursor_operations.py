@@ -1,4 +1,4 @@
-"""The rules of cursors: each takes a transaction and a command, and answers."""
+"""The rules of cursors: functions of a transaction and a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.store.commit.transaction import WriteTransaction
 
 
 def open_cursor(tx: WriteTransaction, command: c.OpenCursor) -> CursorInfo:
-    """Make a cursor if there is none."""
+    """Make a cursor unless it exists, and describe it."""
     if check_integer("a section", command.section) < 1:
         raise InvalidInput(f"a section has at least one record, not {command.section}")
     log_id, head = make_log(tx, command.log)
@@ -37,7 +37,7 @@ def open_cursor(tx: WriteTransaction, command: c.OpenCursor) -> CursorInfo:
 
 
 def acknowledge(tx: WriteTransaction, command: c.Acknowledge) -> int:
-    """Mark ranges as done."""
+    """Acknowledge ranges of offsets."""
     key, state, head = _need_cursor(tx, command.log, command.cursor)
     _check_still_there(tx, command, head, max((stop for _, stop in command.ranges), default=0))
     for start, stop in command.ranges:
@@ -46,23 +46,23 @@ def acknowledge(tx: WriteTransaction, command: c.Acknowledge) -> int:
         if stop > head.end:
             raise _past_the_end(head, stop - 1)
     marks: Marks = state.marks
-    most = tx.limits.cursor_ranges_max
+    ranges_max = tx.limits.cursor_ranges_max
     if (
-        marks.count() + len(command.ranges) > most
-        and marks.with_added(command.ranges).count() > most
+        marks.count() + len(command.ranges) > ranges_max
+        and marks.with_added(command.ranges).count() > ranges_max
     ):
         raise TooLarge(
             f"cursor {command.cursor!r} has {marks.count():,} gaps; fill them before "
             "acknowledging further out of order",
             size=marks.count(),
-            limit=most,
+            limit=ranges_max,
         )
     tx.change(key, Acked(command.ranges))
     return marks.floor
 
 
 def move_cursor(tx: WriteTransaction, command: c.MoveCursor) -> int:
-    """Set a cursor's floor."""
+    """Set the floor of a cursor."""
     key, state, head = _need_cursor(tx, command.log, command.cursor)
     marks: Marks = state.marks
     _check_still_there(tx, command, head, command.floor)
@@ -75,10 +75,10 @@ def move_cursor(tx: WriteTransaction, command: c.MoveCursor) -> int:
 
 def delete_cursor(tx: WriteTransaction, command: c.DeleteCursor) -> bool:
     """Forget a cursor."""
-    found = find_log(tx, command.log)
-    if found is None:
+    log = find_log(tx, command.log)
+    if log is None:
         return False
-    key = keys.cursor(found[0], command.cursor)
+    key = keys.cursor(log[0], command.cursor)
     if not tx.entity(key, CursorState).present:
         return False
     tx.change(key, None)
@@ -88,12 +88,12 @@ def delete_cursor(tx: WriteTransaction, command: c.DeleteCursor) -> bool:
 def _check_still_there(
     tx: WriteTransaction, command: c.Acknowledge | c.MoveCursor, head: Head, stop: int
 ) -> None:
-    """Refuse to acknowledge records that were set aside: others lie at their offsets now."""
-    known = command.setbacks
-    if known is None or head.setbacks <= known:
+    """Raise for an acknowledgement of records that were set aside, and replaced at their offsets."""
+    setbacks = command.setbacks
+    if setbacks is None or head.setbacks <= setbacks:
         return
     log_id, _ = need_log(tx, command.log)
-    at = set_back_to(tx.view, log_id, known)
+    at = set_back_to(tx.view, log_id, setbacks)
     if at is not None and stop > at:
         raise set_aside(command.log, at)
 
@@ -116,7 +116,7 @@ def _past_the_end(head: Head, position: int) -> OutOfRange:
 
 
 def cursor_info(name: str, state: CursorState, head: Head) -> CursorInfo:
-    """How a cursor stands; what was truncated counts as acknowledged."""
+    """Describe a cursor; truncated records count as acknowledged."""
     marks: Marks = state.marks
     floor, _ = marks.next_gap(head.start)
     ranges = [(a, b) for a, b in marks.ranges() if a > floor]

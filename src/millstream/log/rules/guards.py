@@ -1,4 +1,4 @@
-"""Guards: checks that other parts run before an operation on a log whose name they have reserved.
+"""Guards: checks of other parts, which run before an operation on a log with a reserved name.
 
 The rules of logs know neither queues nor rooms. A part that keeps its data in logs with names of its
 own (`queue:jobs`, `room:lobby`) declares a guard for these names. The table of commands in

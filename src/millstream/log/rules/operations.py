@@ -1,7 +1,7 @@
-"""The rules of logs: each takes a transaction and a command, and answers.
+"""The rules of logs: functions of a transaction and a command.
 
-They check first and change then. What is true of a log stands in its head; nothing here looks at
-a clock or a disk of its own.
+A rule checks first and changes then. The head of a log holds its state. Rules read neither clocks nor
+disks, except through the transaction.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from millstream.store.state.view import View
 
 
 def find_log(view: WriteTransaction | View, name: str) -> tuple[int, Head] | None:
-    """The log that a name stands for; an error about damage has the name."""
+    """Return the id and the head of a log, or None; an error about damage carries the name."""
     log_id = view.entity(keys.log_name(name), Name).log_id
     try:
         return (log_id, view.entity(keys.head(log_id), Head)) if log_id else None
@@ -65,10 +65,10 @@ def find_log(view: WriteTransaction | View, name: str) -> tuple[int, Head] | Non
 
 
 def make_log(tx: WriteTransaction, name: str) -> tuple[int, Head]:
-    """The log that a name stands for; made if there is none."""
-    found = find_log(tx, name)
-    if found is not None:
-        return found
+    """Return the id and the head of a log, which is made if it is missing."""
+    log = find_log(tx, name)
+    if log is not None:
+        return log
     check_plain(tx, name)
     log_id, head = new_log(tx, name)
     if not name.startswith(PRIVATE) and (rules := first_retention(tx)):
@@ -77,12 +77,12 @@ def make_log(tx: WriteTransaction, name: str) -> tuple[int, Head]:
 
 
 def first_retention(tx: WriteTransaction) -> Retention:
-    """What a new log may forget until it is told otherwise."""
+    """Return the retention of a new log."""
     return Retention(age_ms=tx.limits.log_age_ms or None)
 
 
 def new_log(tx: WriteTransaction, name: str) -> tuple[int, Head]:
-    """An empty log, under a name that no log has."""
+    """Make an empty log with an unused name."""
     log_id = tx.take_entity_id()
     tx.change(keys.log_name(name), LogNamed(log_id))
     tx.change(keys.head(log_id), Created(name, tx.wall_ms))
@@ -90,17 +90,17 @@ def new_log(tx: WriteTransaction, name: str) -> tuple[int, Head]:
 
 
 def need_log(view: WriteTransaction | View, name: str) -> tuple[int, Head]:
-    """The log that a name stands for; there must be one."""
-    found = find_log(view, name)
-    if found is None:
+    """Return the id and the head of a log; raise if it is missing."""
+    log = find_log(view, name)
+    if log is None:
         if count := count_partitions(view, name):
             raise is_partitioned(name, count)
         raise NotFound(f"there is no log {name!r}", name=name)
-    return found
+    return log
 
 
 def create_log(tx: WriteTransaction, command: c.CreateLog) -> bool:
-    """Make an empty log; False if there was one."""
+    """Make an empty log; return False if the log exists."""
     if find_log(tx, command.log) is not None or count_partitions(tx, command.log):
         return False
     make_log(tx, command.log)
@@ -108,16 +108,16 @@ def create_log(tx: WriteTransaction, command: c.CreateLog) -> bool:
 
 
 def append(tx: WriteTransaction, command: c.Append) -> int:
-    """Add records at the end; the offset of the first."""
+    """Add records at the end; return the offset of the first record."""
     name, expected, producer = command.log, command.expect_end, command.producer
-    found = find_log(tx, name)
-    end = found[1].end if found else 0
+    log = find_log(tx, name)
+    end = log[1].end if log else 0
     records = command.records
     count = 1 if isinstance(records, Single) else records.count
     if producer is not None:
         _check_producer(producer)
-        if found is not None:
-            repeated = _repeated(tx, found[0], producer, count)
+        if log is not None:
+            repeated = _repeated(tx, log[0], producer, count)
             if repeated is not None:
                 return repeated
     if expected is not None and end != expected:
@@ -130,7 +130,7 @@ def append(tx: WriteTransaction, command: c.Append) -> int:
             size=end + count,
             limit=MESSAGE_ID_MAX,
         )
-    log_id, head = found or make_log(tx, name)
+    log_id, head = log or make_log(tx, name)
     if head.owner:
         raise not_owner(head)
     token = command.token
@@ -139,8 +139,10 @@ def append(tx: WriteTransaction, command: c.Append) -> int:
         if token:
             _hold(tx, log_id, token)
     if producer is not None:
-        kept, idle_ms = tx.limits.producer_sequences_kept, tx.limits.producer_idle_ms
-        noted = Produced(producer.epoch, producer.sequence, end, count, tx.store_ms, kept, idle_ms)
+        kept_max, idle_ms = tx.limits.producer_sequences_kept, tx.limits.producer_idle_ms
+        noted = Produced(
+            producer.epoch, producer.sequence, end, count, tx.store_ms, kept_max, idle_ms
+        )
         tx.change(keys.producer(log_id, producer.name), noted)
     if isinstance(records, Single):
         size = put_singles(tx, log_id, end, [records])
@@ -151,7 +153,7 @@ def append(tx: WriteTransaction, command: c.Append) -> int:
 
 
 def not_owner(head: Head) -> NotOwner:
-    """The error for an append to a copy: a log is written by one store, its owner."""
+    """Return the error for an append to a copy: only the owner of a log may append."""
     return NotOwner(
         f"log {head.name!r} is a copy: it is written by the store {head.owner} (epoch {head.epoch}); "
         "append there, or take the log over (log.take_over, `millstream log owner --take-over`)",
@@ -170,12 +172,12 @@ def _check_producer(producer: Producer) -> None:
 
 
 def _repeated(tx: WriteTransaction, log_id: int, producer: Producer, count: int) -> int | None:
-    """Where a repeated append went the first time; None for a new one."""
+    """Return the first offset of a repeated append; None for a new append."""
     state = tx.entity(keys.producer(log_id, producer.name), ProducerState)
-    found = state.repeated(producer, now_ms=tx.store_ms)
-    if found is None:
+    first_append = state.repeated(producer, now_ms=tx.store_ms)
+    if first_append is None:
         return None
-    first, before = found
+    first, before = first_append
     if before != count:
         raise InvalidInput(
             f"producer {producer.name!r} repeats sequence {producer.sequence} with "
@@ -185,7 +187,7 @@ def _repeated(tx: WriteTransaction, log_id: int, producer: Producer, count: int)
 
 
 def put_singles(tx: WriteTransaction, log_id: int, offset: int, records: Sequence[Single]) -> int:
-    """Store records as if each was appended alone; how many bytes of the log they count for."""
+    """Store records as single entries; return their size."""
     size, message_id, wall_ms = 0, tx.take_ids(len(records)), tx.wall_ms
     for record in records:
         timestamp_ms = record.timestamp_ms
@@ -206,7 +208,7 @@ def put_singles(tx: WriteTransaction, log_id: int, offset: int, records: Sequenc
 
 
 def put_batch(tx: WriteTransaction, log_id: int, offset: int, batch: Batch) -> int:
-    """Store the records of a batch; how many bytes of the log they count for."""
+    """Store a batch as a block; return its size."""
     first_id = tx.take_ids(batch.count)
     payload = block.place_values(
         batch.payload, count=batch.count, first_id=first_id, body_crc=batch.payload_crc
@@ -228,22 +230,22 @@ def put_batch(tx: WriteTransaction, log_id: int, offset: int, batch: Batch) -> i
 
 
 def truncate(tx: WriteTransaction, command: c.Truncate) -> int:
-    """Forget what lies before an offset; only ever forwards, and past the end only if told so."""
-    known = find_log(tx, command.log)
+    """Move the start of a log forwards; past the end only with `past_end`."""
+    log = find_log(tx, command.log)
     check_integer("an offset", command.before)
-    if known is None:
+    if log is None:
         check_plain(tx, command.log)
-    _check_within(command, 0 if known is None else known[1].end)
-    before = 0 if known is None else known[1].start
+    _check_within(command, 0 if log is None else log[1].end)
+    before = 0 if log is None else log[1].start
     gone = truncate_log(tx, command)
-    found = known or find_log(tx, command.log)
-    if found is not None and found[1].start > before:
-        tx.change(keys.head(found[0]), Touched(tx.wall_ms))
+    changed = log or find_log(tx, command.log)
+    if changed is not None and changed[1].start > before:
+        tx.change(keys.head(changed[0]), Touched(tx.wall_ms))
     return gone
 
 
 def _check_within(command: c.Truncate, end: int) -> None:
-    """Refuse an offset that is most likely a mistake: those that are skipped never come back."""
+    """Raise for an offset past the end without `past_end`, since skipped offsets never come back."""
     if command.before <= end:
         return
     if not command.past_end:
@@ -261,15 +263,15 @@ def _check_within(command: c.Truncate, end: int) -> None:
 
 
 def truncate_log(tx: WriteTransaction, command: c.Truncate) -> int:
-    """Truncate, but leave the time of the last change: another copy brings its own."""
-    found = find_log(tx, command.log)
+    """Truncate without a new time of change, for copies, which receive the time of their source."""
+    log = find_log(tx, command.log)
     before = command.before
     check_integer("an offset", before)
-    if found is None:
+    if log is None:
         if before <= 0:
             return 0
-        found = make_log(tx, command.log)
-    log_id, head = found
+        log = make_log(tx, command.log)
+    log_id, head = log
     if before <= head.start:
         return 0
     if before > head.end:
@@ -283,15 +285,15 @@ def truncate_log(tx: WriteTransaction, command: c.Truncate) -> int:
 
 
 def delete_log(tx: WriteTransaction, command: c.DeleteLog) -> bool:
-    """Forget a log with its cursors and metadata; its bytes and marks go in the background.
+    """Forget a log with its cursors and metadata; the background deletes its bytes and marks.
 
-    One with partitions goes with all of them, also with those that it does not count.
+    A partitioned log goes with all its partitions, including uncounted partitions.
     """
-    part = partition_of(command.log)
-    if part is not None and part[1] < count_partitions(tx, part[0]):
+    partition = partition_of(command.log)
+    if partition is not None and partition[1] < count_partitions(tx, partition[0]):
         raise InvalidInput(
-            f"{command.log!r} is partition {part[1]} of log {part[0]!r}, which cannot lack one: "
-            f"delete {part[0]!r}, and all of its partitions go",
+            f"{command.log!r} is partition {partition[1]} of log {partition[0]!r}, which cannot lack one: "
+            f"delete {partition[0]!r}, and all of its partitions go",
             log=command.log,
         )
     if find_log(tx, command.log) is not None:
@@ -301,10 +303,10 @@ def delete_log(tx: WriteTransaction, command: c.DeleteLog) -> bool:
 
 
 def _forget(tx: WriteTransaction, name: str) -> bool:
-    found = find_log(tx, name)
-    if found is None:
+    log = find_log(tx, name)
+    if log is None:
         return False
-    log_id, head = found
+    log_id, head = log
     check_free(tx, head, "")
     for prefix in (keys.cursor(log_id, ""), keys.producer(log_id, "")):
         for key in tx.view.find_all(*keys.range_of(prefix)):
@@ -316,7 +318,7 @@ def _forget(tx: WriteTransaction, name: str) -> bool:
 
 
 def set_metadata(tx: WriteTransaction, command: c.SetMetadata) -> None:
-    """Set or delete one metadata entry."""
+    """Set or delete a metadata entry."""
     if command.key == PARTITIONS_KEY:
         raise InvalidInput(
             f"the metadata entry {PARTITIONS_KEY!r} is the store's own: `add_partitions`, or `millstream "
@@ -346,11 +348,11 @@ def set_metadata(tx: WriteTransaction, command: c.SetMetadata) -> None:
 
 
 def set_retention(tx: WriteTransaction, command: c.SetRetention) -> None:
-    """Say what a log may forget, or each of its partitions."""
+    """Set the retention of a log, or of all its partitions."""
     rules = command.retention
-    for name, most in (("age", rules.age_ms), ("bytes", rules.bytes), ("count", rules.count)):
-        if most is not None:
-            check_integer(f"retention by {name}", most)
+    for name, limit in (("age", rules.age_ms), ("bytes", rules.bytes), ("count", rules.count)):
+        if limit is not None:
+            check_integer(f"retention by {name}", limit)
     if type(rules.consumed) is not bool:
         raise InvalidInput(f"consumed is True or False, not {rules.consumed!r}")
     for name in partitions_of(tx, command.log) or [command.log]:
@@ -359,7 +361,7 @@ def set_retention(tx: WriteTransaction, command: c.SetRetention) -> None:
 
 
 def take_log(tx: WriteTransaction, command: c.TakeLog) -> int:
-    """Hold a log exclusively for a while; its holder may prolong that."""
+    """Hold a log exclusively for a while, or prolong the hold."""
     log_id, head = make_log(tx, command.log)
     if head.owner:
         raise not_owner(head)
@@ -374,19 +376,19 @@ def _hold(tx: WriteTransaction, log_id: int, token: str) -> None:
 
 
 def free_log(tx: WriteTransaction, command: c.FreeLog) -> None:
-    """Release a hold; that of another handle is left alone."""
-    found = find_log(tx, command.log)
-    if found is None:
+    """Release the hold of a handle; holds of other handles stay."""
+    log = find_log(tx, command.log)
+    if log is None:
         return
-    if found[1].token == command.token:
-        tx.change(keys.head(found[0]), HoldTaken("", 0))
-    producer = keys.producer(found[0], command.token)
+    if log[1].token == command.token:
+        tx.change(keys.head(log[0]), HoldTaken("", 0))
+    producer = keys.producer(log[0], command.token)
     if tx.entity(producer, ProducerState).exists():
-        tx.change(producer, None)  # the handle is gone, and repeats none of its commits
+        tx.change(producer, None)  # the handle is gone, and repeats no commit
 
 
 def check_free(tx: WriteTransaction, head: Head, token: str) -> None:
-    """Let the holder pass, or any caller if there is no hold; an expired hold is removed."""
+    """Raise unless the token holds the log or the log is free; remove an expired hold."""
     if head.token == token:
         return
     if not head.token:

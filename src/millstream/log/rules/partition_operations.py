@@ -1,4 +1,4 @@
-"""The rules of logs with partitions: how they are made, and get more."""
+"""The rules of partitioned logs: creation and growth."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from millstream.store.state.instance import instance_id
 
 
 def create_partitions(tx: WriteTransaction, command: c.CreatePartitions) -> int:
-    """Make a log with so many partitions, or raise their number; then any that are gone are made."""
-    log, wanted = check_name(command.log), command.partitions
-    if type(wanted) is not int or not 1 <= wanted <= PARTITIONS_MAX:
-        raise InvalidInput(f"a log has 1 to {PARTITIONS_MAX:,} partitions, not {wanted!r}")
+    """Make a partitioned log, or raise its number of partitions; missing partitions are made."""
+    log, new_count = check_name(command.log), command.partitions
+    if type(new_count) is not int or not 1 <= new_count <= PARTITIONS_MAX:
+        raise InvalidInput(f"a log has 1 to {PARTITIONS_MAX:,} partitions, not {new_count!r}")
     count = count_partitions(tx, log)
-    if count == wanted and not command.grows:
+    if count == new_count and not command.grows:
         return count
     retention = first_retention(tx)
     if not count:
         _check_new(tx, command)
-    elif not command.grows or wanted < count:
-        raise _other_number(log, count, wanted)
+    elif not command.grows or new_count < count:
+        raise _other_number(log, count, new_count)
     else:
         head = need_log(tx, partition_name(log, 0))[1]
         if head.owner:
             raise not_owner(head)
         retention = head.retention
-    for number in range(wanted):
+    for number in range(new_count):
         if find_log(tx, partition_name(log, number)) is None:
             log_id, _ = new_log(tx, partition_name(log, number))
             if retention:
                 tx.change(keys.head(log_id), Retained(retention))
-    if count != wanted:
-        _note(tx, log, wanted)
-    return wanted
+    if count != new_count:
+        _note(tx, log, new_count)
+    return new_count
 
 
 def _check_new(tx: WriteTransaction, command: c.CreatePartitions) -> None:
@@ -54,9 +54,9 @@ def _check_new(tx: WriteTransaction, command: c.CreatePartitions) -> None:
             "partitions, under another name",
             name=log,
         )
-    begun = tx.view.find(*keys.range_of(keys.log_name(log + PARTITION)), limit=1)
-    if begun:
-        named = tx.entity(keys.head(tx.entity(begun[0], Name).log_id), Head).name
+    partition_names = tx.view.find(*keys.range_of(keys.log_name(log + PARTITION)), limit=1)
+    if partition_names:
+        named = tx.entity(keys.head(tx.entity(partition_names[0], Name).log_id), Head).name
         raise AlreadyExists(
             f"there is a copy of the partition {named!r}, but not of how many there are: sync it "
             f"again, delete it, or choose another name",
@@ -64,9 +64,9 @@ def _check_new(tx: WriteTransaction, command: c.CreatePartitions) -> None:
         )
 
 
-def _other_number(log: str, count: int, wanted: int) -> Partitioned:
+def _other_number(log: str, count: int, new_count: int) -> Partitioned:
     return Partitioned(
-        f"log {log!r} has {count} partitions, not {wanted}: say partitions={count}. Their number "
+        f"log {log!r} has {count} partitions, not {new_count}: say partitions={count}. Their number "
         "can be raised (`add_partitions`, `millstream log create --grow`), never lowered",
         log=log,
         partitions=count,

@@ -1,8 +1,8 @@
 """Publishing: several parts appended to logs in one commit, once for each name.
 
-What was published is noted in a log of its own, the book, by the same commit. The book's producers
-are the names, so it is known by one look whether a name was published. Nothing of this can be asked
-by clients of a server: who may publish what under which name, the server decides.
+The same commit appends an entry to a separate log, the book. The names are the producers of the book,
+so that one lookup tells whether a name was published. Clients of a server cannot send these commands:
+the server decides which client publishes under which name.
 """
 
 from __future__ import annotations
@@ -29,38 +29,37 @@ from millstream.store.store import Store
 
 
 class Published(Struct, frozen=True):
-    """Where parts went: `count` records from `offset` of a log on. It is also the book's entry.
+    """The position of published parts: `count` records from `offset` of a log on; the entry of the book.
 
-    Of parts that went to several logs the log is empty, and the offset that of the first part.
+    For parts of several logs the log is empty, and the offset is that of the first part.
     """
 
     log: str
     offset: int
     count: int
     digest: str
-    """A digest of the content, computed by its publisher."""
+    """A digest of the content, computed by the publisher."""
 
 
 class PublishParts(Operation[Published | None], frozen=True):
-    """Append parts to logs and note it in the book; None if the name was published before."""
+    """Append parts to logs and an entry to the book; return None if the name was published before."""
 
     traits = Traits(needs="internal")
 
     book: str
     remember_ms: int
-    """How long the book keeps its entries, if it is made now."""
+    """The retention of a new book."""
     name: str
     log: str
     parts: Any
-    """An iterable of packed records: taken one by one, so that they need not be in memory together;
-    maybe more than once."""
+    """An iterable of packed records, read one at a time to save memory, perhaps more than once."""
     digest: str
     logs: tuple[str, ...] = ()
-    """The log of each part, if they go to several."""
+    """The log of each part, if the parts go to several logs."""
 
 
 class FindPublished(Read[Published | None], frozen=True):
-    """What was published under a name; None if nothing was, or it is long ago."""
+    """Return the entry of a name; None for an unknown or forgotten name."""
 
     traits = Traits(needs="internal")
 
@@ -69,7 +68,7 @@ class FindPublished(Read[Published | None], frozen=True):
 
 
 def publish_parts(tx: WriteTransaction, command: PublishParts) -> Published | None:
-    """Append all of it, and the entry of the book."""
+    """Append the packed_parts, and the entry of the book."""
     book = find_log(tx, command.book)
     if book is None:
         keep = Retention(age_ms=command.remember_ms)
@@ -80,11 +79,11 @@ def publish_parts(tx: WriteTransaction, command: PublishParts) -> Published | No
             return None
     first, count = 0, 0
     logs = iter(command.logs)
-    parts: Iterable[Single | Batch] = command.parts
-    for part in parts:
-        at = append(tx, Append(next(logs, command.log), part))
+    packed_parts: Iterable[Single | Batch] = command.parts
+    for records in packed_parts:
+        at = append(tx, Append(next(logs, command.log), records))
         first = first if count else at
-        count += part.count
+        count += records.count
     published = Published(command.log, first, count, command.digest)
     entry = Single(msgspec.json.encode(published), None, b"", None)
     append(tx, Append(command.book, entry, producer=Producer(command.name, 0)))
@@ -92,7 +91,7 @@ def publish_parts(tx: WriteTransaction, command: PublishParts) -> Published | No
 
 
 def find_published(store: Store, command: FindPublished) -> Published | None:
-    """Look the name up, and read its entry."""
+    """Look up a name, and read its entry."""
 
     def noted(view: View) -> tuple[int, int] | None:
         book = view.entity(keys.log_name(command.book), Name)
@@ -100,10 +99,10 @@ def find_published(store: Store, command: FindPublished) -> Published | None:
         _, now_ms = view.state.time.now()
         return producer.repeated(Producer(command.name, 0), now_ms=now_ms)
 
-    found = store.view(noted)
-    if found is None:
+    position = store.view(noted)
+    if position is None:
         return None
-    at, _ = found
+    at, _ = position
     try:
         blocks = read_blocks(store, command.book, start=at, stop=at + 1, bytes_max=1)
         return blocks[0].records()[0].json(Published)

@@ -1,9 +1,8 @@
-"""Retention: what a log may forget, and the deletion of what it has forgotten.
+"""Retention: moves the start of logs, and deletes the bytes below the start.
 
-The start of a log moves at once, by an ordinary truncation. The bytes below it go in the background,
-whole entries at a time, in slices of one short commit each; what a queue still needs of them stays, and
-is looked at again later (`sparse`). Rules look at when records were appended, never at timestamps that
-producers chose.
+An ordinary truncation moves the start at once. The background deletes the bytes below the start entry by
+entry, in short commits. Records that queues still need stay, and are checked again later (`sparse`).
+Retention by age uses the append times of records, never the timestamps of producers.
 """
 
 from __future__ import annotations
@@ -34,24 +33,24 @@ ENTRIES_PER_CUT = 1_000
 ENTRIES_PER_SLICE = 64
 PAYLOADS_PER_SLICE = 500
 TRIES = 8
-"""How often retention is computed again while other callers truncate the same log."""
+"""The number of tries while other callers truncate the same log."""
 
 REST_S = 5.0
 """The backoff of a log in which nothing could be deleted, while others are written."""
 
 
 class Rest(NamedTuple):
-    """The backoff of a log: it was looked at, and nothing more could be deleted."""
+    """The backoff of a log in which nothing could be deleted."""
 
     start: int
     deleted: bool
     as_of: tuple[int, int]
-    """The last commit and the last fold before."""
+    """The sequences of the last commit and the last fold before the check."""
     until_s: float
 
 
 class LogUpkeep:
-    """Goes round the logs of a store, some hundreds per call, and lets them forget."""
+    """Applies retention to the logs of a store, some hundreds per call."""
 
     def __init__(self) -> None:
         self._positions: dict[int, bytes] = {}
@@ -59,43 +58,43 @@ class LogUpkeep:
         self._rests: dict[int, Rest] = {}
 
     def __call__(self, store: Store) -> bool:
-        """Look after the next logs; True if one of them has more to do right now."""
+        """Apply retention to the next logs; return True if a log has has_more work now."""
         idle = store.view(self._idle_producers)
         if idle:
             store.run(lambda tx: _forget_producers(tx, idle))
-        more, damage = False, None
+        has_more, damage = False, None
         for log_id in store.view(self._next_heads):
             if store.is_closing:
                 break
             try:
-                more = self._tend(store, log_id) or more
+                has_more = self._tend(store, log_id) or has_more
             except CorruptionError as error:
                 damage = error
         if damage is not None:
             raise damage
-        return more
+        return has_more
 
     def _tend(self, store: Store, log_id: int) -> bool:
         forget(store, log_id)
-        rest = store.view(lambda view: self._rest(view, log_id))
-        if rest is None:
+        backoff = store.view(lambda view: self._rest(view, log_id))
+        if backoff is None:
             return False
         if store.run(lambda tx: _drop_slice(tx, log_id)):
             return True
         if self._sweeps.setdefault(log_id, Sweep(log_id)).step(store):
             return True
         self._sweeps.pop(log_id, None)
-        self._rests[log_id] = rest
+        self._rests[log_id] = backoff
         return False
 
     def _rest(self, view: View, log_id: int) -> Rest | None:
-        """The backoff to note if nothing can be deleted now; None if the log need not be tried."""
+        """Return the backoff to note if nothing can be deleted; None if the log needs no try."""
         head = view.entity(keys.head(log_id), Head)
         state = view.state
         now_s, as_of = state.clock.seconds(), (state.seq, state.folded)
         last = self._rests.get(log_id)
-        same = last is not None and last[:2] == (head.start, head.deleted)
-        if last is not None and same and (last.as_of == as_of or now_s < last.until_s):
+        is_unchanged = last is not None and last[:2] == (head.start, head.deleted)
+        if last is not None and is_unchanged and (last.as_of == as_of or now_s < last.until_s):
             return None
         if not head.wants_dropping() and not head.kept:
             self._rests.pop(log_id, None)
@@ -112,7 +111,7 @@ class LogUpkeep:
         return [key for key in page if view.entity(key, ProducerState).idle(now_ms)]
 
     def _next_page(self, view: View, kind: int) -> list[bytes]:
-        """The next entities of a type; after the last ones it begins again."""
+        """Return the next page of entities of a type, starting over after the last page."""
         first, stop = keys.range_of(keys.prefix(kind))
         page = view.find(self._positions.get(kind, first), stop, limit=HEADS_PER_PASS)
         self._positions[kind] = first if len(page) < HEADS_PER_PASS else page[-1] + b"\x00"
@@ -130,7 +129,7 @@ def _wants(head: Head) -> bool:
 
 
 def tend(store: Store, log_id: int) -> bool:
-    """Let a log forget, and delete some of what it has forgotten; True if more is left."""
+    """Apply the retention of a log and delete a slice of its bytes; return True if more remains."""
     forget(store, log_id)
     if store.run(lambda tx: _drop_slice(tx, log_id)):
         return True
@@ -141,15 +140,15 @@ def tend(store: Store, log_id: int) -> bool:
 
 
 def forget(store: Store, log_id: int) -> int:
-    """Move a log's start as far as its retention allows; answers how many records went."""
+    """Move the start of a log as far as its retention allows; return the number of forgotten records."""
     for tried in range(TRIES):
-        found = store.view(lambda view: _facts(view, log_id))
-        if found is None:
+        facts = store.view(lambda view: _facts(view, log_id))
+        if facts is None:
             return 0
-        head, floor = found
+        head, floor = facts
         try:
             start = cut(store, log_id, head, floor=floor, now_ms=store.clock.wall_ms())
-        except RowMoved as moved:  # another process has deleted what was to be looked at
+        except RowMoved as moved:  # another process has deleted the entries
             if tried + 1 < TRIES:
                 continue
             raise lost(head.name, head.start, moved.stop) from None
@@ -162,7 +161,7 @@ def forget(store: Store, log_id: int) -> int:
 
 
 def _forget(tx: WriteTransaction, *, log_id: int, head: Head, start: int) -> int:
-    """Move the start, if what was counted then is still there; else 0, to count again."""
+    """Move the start unless the log has changed since the computation; then return 0 for a new try."""
     current = tx.entity(keys.head(log_id), Head)
     if current.deleted or (current.start, current.dropped) != (head.start, head.dropped):
         return 0
@@ -174,7 +173,7 @@ def _forget(tx: WriteTransaction, *, log_id: int, head: Head, start: int) -> int
 
 
 def _facts(view: View, log_id: int) -> tuple[Head, int | None] | None:
-    """A log's head, and up to where all its readers have passed it, where that counts."""
+    """Return the head of a log, and the lowest offset of its readers for retention by consumption."""
     head = view.entity(keys.head(log_id), Head)
     if not head.retention or head.deleted:
         return None
@@ -183,15 +182,15 @@ def _facts(view: View, log_id: int) -> tuple[Head, int | None] | None:
 
 
 def cursors_passed(view: View, log_id: int) -> list[int]:
-    """Up to where each durable cursor has acknowledged a log without a gap, from its start on."""
+    """Return the first unacknowledged offset of each durable cursor of a log."""
     head = view.entity(keys.head(log_id), Head)
     cursors = view.find_all(*keys.range_of(keys.cursor(log_id, "")))
-    found = (view.entity(key, CursorState) for key in cursors)
-    return [int(cursor.marks.next_gap(head.start)[0]) for cursor in found]
+    states = (view.entity(key, CursorState) for key in cursors)
+    return [int(cursor.marks.next_gap(head.start)[0]) for cursor in states]
 
 
 def cut(store: Store, log_id: int, head: Head, *, floor: int | None, now_ms: int) -> int:
-    """The start that retention allows: the furthest of its rules."""
+    """Return the new start of a log: the furthest start of its retention rules."""
     rules = head.retention
     start = head.start
     if rules.count is not None:
@@ -211,8 +210,8 @@ def cut(store: Store, log_id: int, head: Head, *, floor: int | None, now_ms: int
 
 def _cut_by_age(view: Rows, log_id: int, head: Head, oldest_ms: int) -> int:
     start = head.start
-    found = entries_of(view, log_id, start=start, stop=head.end)
-    for _, (first, value) in zip(range(ENTRIES_PER_CUT), found, strict=False):
+    numbered_entries = entries_of(view, log_id, start=start, stop=head.end)
+    for _, (first, value) in zip(range(ENTRIES_PER_CUT), numbered_entries, strict=False):
         appended = entries.decode(value).appended
         old = bisect_left(appended, oldest_ms)
         start = max(start, first + old)
@@ -234,14 +233,14 @@ def _cut_by_bytes(view: Rows, log_id: int, head: Head, excess: int) -> int:
 
 
 def _kept_before(view: Rows, rows: list[Row], dropped: int) -> int:
-    """What counts as kept of the first entry, which may reach across what was dropped."""
+    """Return the kept bytes of a first entry that reaches across `dropped`."""
     if not rows or entries.extent(*rows[0])[0] >= dropped:
         return 0
     return bytes_below(view, rows[0], dropped)
 
 
 def _drop_slice(tx: WriteTransaction, log_id: int) -> bool:
-    """Delete what is not pinned of some entries below the start; True if more are left."""
+    """Delete unneeded records of a slice of entries below the start; return True if more remain."""
     key = keys.head(log_id)
     head = tx.entity(key, Head)
     if not head.exists() or not head.wants_dropping():
@@ -262,21 +261,21 @@ def _drop_slice(tx: WriteTransaction, log_id: int) -> bool:
 
 
 class _Thinned(NamedTuple):
-    """What one slice has done."""
+    """The result of a slice."""
 
     through: int
-    """Everything below this offset was looked at."""
+    """Entries below this offset were processed."""
     gone: int
-    """How many bytes less the log has,"""
+    """The number of deleted bytes."""
     kept: int
-    """and by how many more of them lie below that offset."""
+    """The growth of the kept bytes below `through`."""
     more: bool
 
 
 def _thin_some(tx: WriteTransaction, log_id: int, start: int, end: int, needed: Needed) -> _Thinned:
-    """Delete what nobody needs of the entries between what was dropped and an end."""
+    """Delete unneeded records of the entries between `start` and `end`."""
     rows = rows_of(tx.view, log_id, start, end, ENTRIES_PER_SLICE)
-    kept = -_kept_before(tx.view, rows, start)
+    kept_more = -_kept_before(tx.view, rows, start)
     through, gone, payloads, done = start, 0, 0, 0
     for row in rows:
         if payloads >= PAYLOADS_PER_SLICE:
@@ -285,17 +284,17 @@ def _thin_some(tx: WriteTransaction, log_id: int, start: int, end: int, needed: 
         cut = thin(tx, row, needed)
         cut.apply(tx)
         gone += cut.size - cut.left
-        kept += cut.left
+        kept_more += cut.left
         done += 1
         payloads += needed.count(first, through) + 1
-    more = done < len(rows) or done == ENTRIES_PER_SLICE
-    if not more and through < end:
+    has_more = done < len(rows) or done == ENTRIES_PER_SLICE
+    if not has_more and through < end:
         through = max(through, _begin_across(tx, log_id, end))
-    return _Thinned(through, gone, kept, more)
+    return _Thinned(through, gone, kept_more, has_more)
 
 
 def _begin_across(tx: WriteTransaction, log_id: int, end: int) -> int:
-    """Where the entry begins that reaches across an end: it stays whole; the end, if none does."""
+    """Return the start of an entry that reaches across an end, or the end without such an entry."""
     _, last = keys.of_log(keys.ENTRY, log_id)
     near = tx.scan(keys.entry(log_id, end), last, limit=1)
     return min([end, *(entries.extent(*row)[0] for row in near)])

@@ -1,11 +1,11 @@
-"""Sparse logs: below what was dropped, a log holds what queues still need, and little besides.
+"""Sparse logs: deletes the unneeded entries below `dropped`, where queues and forks need few records.
 
-An entry that no queue or fork needs goes, whatever lies before it. One of which fewer than a quarter of the
-messages are needed is replaced by singles, under the same offsets and ids: one failed message does
-not hold a thousand. Each step is one commit, so what is needed is there at every moment.
+An entry without needed records is deleted. An entry of which fewer than a quarter of the records are
+needed is replaced by single entries with the same offsets and ids, so that a failed message does not keep
+a thousand others. Each step is one commit, so that needed records always exist.
 
-The fold joins neighbouring singles, also across the offset up to which a log was dropped. Such an entry
-is left alone until the log is dropped further; until then only a part of it counts as kept.
+The fold joins contiguous single entries, even across `dropped`. Such an entry stays until `dropped`
+moves on; until then the bytes of its records below `dropped` count as kept.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from millstream.store.state.view import Rows, View
 from millstream.store.store import Store
 
 LIVE_DIVISOR = 4
-"""An entry is replaced once fewer than one in so many of its messages are needed,"""
+"""Rewrite an entry as single records when fewer than 1/4 of its messages are needed."""
 SINGLES_MAX = 2_000
-"""and no more than these: they are written in one commit."""
+"""The most records that are rewritten in one commit."""
 
 ENTRIES_PER_STEP = 64
 PAYLOADS_PER_STEP = 500
@@ -39,7 +39,7 @@ class Needed:
 
     def __init__(self, ranges: list[tuple[int, int]]) -> None:
         self.floor = min((start for start, stop in ranges if stop == NO_END), default=NO_END)
-        """From here on everything is needed."""
+        """All records from this offset on are needed."""
         merged: list[tuple[int, int]] = []
         for start, stop in sorted(ranges):
             if merged and start <= merged[-1][1]:
@@ -51,16 +51,16 @@ class Needed:
         self._before = list(accumulate((stop - start for start, stop in merged), initial=0))
 
     def count(self, start: int, stop: int) -> int:
-        """How many offsets in [start, stop) are needed."""
+        """Return the number of needed offsets in [start, stop)."""
         return self._below(stop) - self._below(start)
 
     def offsets(self, start: int, stop: int) -> list[int]:
-        """Which offsets in [start, stop) are needed."""
-        found: list[int] = []
+        """Return the needed offsets in [start, stop)."""
+        needed: list[int] = []
         at = max(0, bisect_right(self._starts, start) - 1)
         for low, high in self.ranges[at : bisect_left(self._starts, stop)]:
-            found += range(max(low, start), min(high, stop))
-        return found
+            needed += range(max(low, start), min(high, stop))
+        return needed
 
     def _below(self, offset: int) -> int:
         at = bisect_right(self._starts, offset) - 1
@@ -71,19 +71,19 @@ class Needed:
 
 
 class Cut(NamedTuple):
-    """What became of an entry."""
+    """The rows to delete and to write for an entry."""
 
     size: int
-    """Bytes that it counted for before,"""
+    """The size of the entry."""
     left: int
-    """and those of what is left of it."""
+    """The size of the remaining records."""
     over: list[bytes]
-    """The rows that have to go: its own, then payloads; none if it stays as it is."""
+    """The keys to delete, of the entry and its payloads; empty if the entry stays."""
     again: list[Row]
-    """The rows to be written afterwards: one of them may take the place of the entry."""
+    """The rows to write after the deletion; a row may replace the entry."""
 
     def apply(self, tx: WriteTransaction) -> None:
-        """Let it be so."""
+        """Delete and write the rows."""
         for key in self.over:
             tx.drop(key)
         for row in self.again:
@@ -91,14 +91,14 @@ class Cut(NamedTuple):
 
 
 def is_sparse(first: int, value: bytes, needed: Needed) -> bool:
-    """Whether so little of an entry is needed that the rest shall go."""
+    """Return whether an entry has so few needed records that it should be rewritten."""
     total = entries.count(value)
     live = needed.count(first, first + total)
     return live * LIVE_DIVISOR < total and live <= SINGLES_MAX
 
 
 def thin(tx: WriteTransaction, row: Row, needed: Needed) -> Cut:
-    """What becomes of an entry: if little of it is needed, that is written again, as singles."""
+    """Plan the rewrite of an entry with few needed records as single entries."""
     key, value = row
     first, stop = entries.extent(key, value)
     payloads, size = payloads_of(tx.view, value)
@@ -109,16 +109,18 @@ def thin(tx: WriteTransaction, row: Row, needed: Needed) -> Cut:
     if offsets:
         try:
             puts = _singles(tx, keys.pair(key)[0], first, value, offsets)
-        except CorruptionError:  # damaged, and the doctor's: nothing of it is touched
+        except CorruptionError:  # leave a damaged entry to the doctor
             return Cut(size, size, [], [])
-    left = sum(len(one) for _, one in puts) - len(offsets) * entries.SINGLE_HEAD_BYTES
-    return Cut(size, left, [key, *payloads], puts)
+    remaining = (
+        sum(len(row_value) for _, row_value in puts) - len(offsets) * entries.SINGLE_HEAD_BYTES
+    )
+    return Cut(size, remaining, [key, *payloads], puts)
 
 
 def _singles(
     tx: WriteTransaction, log_id: int, first: int, value: bytes, offsets: list[int]
 ) -> list[Row]:
-    """The rows of some messages of a block, as if each had been appended alone."""
+    """Return the rows of messages of a block as single entries."""
     entry = entries.decode(value)
     payloads = blocks.Block(_found(tx, keys.payload_block(entry.ids[0])), kind=blocks.PAYLOAD)
     rows = []
@@ -146,7 +148,7 @@ def _found(tx: WriteTransaction, key: bytes) -> bytes:
 
 
 class Sweep:
-    """One look at everything that a log keeps below what was dropped, in bounded steps."""
+    """A pass over the entries of a log below `dropped`, in bounded steps."""
 
     def __init__(self, log_id: int) -> None:
         self._log_id = log_id
@@ -154,7 +156,7 @@ class Sweep:
         self._needed: Needed | None = None
 
     def step(self, store: Store) -> bool:
-        """Look at some entries and delete what is not needed; True if there are more."""
+        """Rewrite sparse entries of the next page; return True if has_more pages follow."""
         dropped = store.view(self._begin)
         if not dropped:
             return False
@@ -163,21 +165,21 @@ class Sweep:
         with store.engine.read() as snapshot:
             view = store.rows(snapshot)
             rows = rows_of(view, self._log_id, self._position, dropped, ENTRIES_PER_STEP)
-            more = len(rows) == ENTRIES_PER_STEP
+            has_more = len(rows) == ENTRIES_PER_STEP
             for key, value in rows:
                 first, self._position = entries.extent(key, value)
                 if is_sparse(first, value, self._needed):
                     sparse.append(key)
                     payloads += self._position - first
                     if payloads >= PAYLOADS_PER_STEP:
-                        more = True
+                        has_more = True
                         break
         if sparse:
             store.run(lambda tx: self._let_go(tx, sparse))
-        return more
+        return has_more
 
     def _begin(self, view: View) -> int:
-        """How far the log was dropped, 0 if nothing is kept below; what is needed is collected once."""
+        """Return `dropped`, or 0 without kept entries; collect the needed offsets at the first call."""
         head = view.entity(keys.head(self._log_id), Head)
         if not head.kept:
             return 0
@@ -185,8 +187,8 @@ class Sweep:
             self._needed = Needed(pinned(view, self._log_id))
         return head.dropped
 
-    def _let_go(self, tx: WriteTransaction, found: list[bytes]) -> None:
-        """Thin what is still sparse: meanwhile a message may have been given another claim id."""
+    def _let_go(self, tx: WriteTransaction, row_keys: list[bytes]) -> None:
+        """Rewrite the entries that are still sparse, since needs may have changed meanwhile."""
         key = keys.head(self._log_id)
         head = tx.entity(key, Head)
         if not head.exists():
@@ -194,7 +196,7 @@ class Sweep:
         tx.notice_folds()
         needed = Needed(pinned(tx.view, self._log_id))
         gone = 0
-        for row_key in found:
+        for row_key in row_keys:
             value = tx.get(row_key)
             if value is not None:
                 cut = thin(tx, (row_key, value), needed)
@@ -208,15 +210,15 @@ class Sweep:
 
 
 def rows_of(view: Rows, log_id: int, start: int, stop: int, limit: int) -> list[Row]:
-    """Entries with start <= last offset < stop, wherever they lie, in order.
+    """Return the entries with start <= last offset < stop, in order.
 
-    The first may have begun before the start. One that reaches across the stop is not among them.
+    The first entry may begin before the start. An entry that reaches across the stop is not included.
     """
     return view.scan(keys.entry(log_id, start), keys.entry(log_id, stop), limit=limit)
 
 
 def bytes_below(view: Rows, row: Row, offset: int) -> int:
-    """What the records of joined singles count for that lie below an offset."""
+    """Return the size of the records below an offset in an entry of joined singles."""
     key, value = row
     first, stop = entries.extent(key, value)
     count = min(offset, stop) - first
@@ -234,7 +236,7 @@ def bytes_below(view: Rows, row: Row, offset: int) -> int:
 
 
 def payloads_of(view: Rows, value: bytes) -> tuple[list[bytes], int]:
-    """Where an entry's payloads lie, and how many bytes entry and payloads count for."""
+    """Return the keys of the payloads of an entry, and the size of the entry with its payloads."""
     if blocks.is_block(value):
         header = blocks.decode_header(value, kind=blocks.METADATA)
         return [keys.payload_block(header.first_id)], header.log_bytes
