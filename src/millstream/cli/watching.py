@@ -22,7 +22,7 @@ from millstream.engine.place import check_file, is_bucket
 from millstream.errors import CannotOpen, Denied, MillstreamError, Unauthenticated
 from millstream.record import Status
 from millstream.remote.address import Address
-from millstream.remote.http import BrokenHttp, HttpConnection
+from millstream.remote.http import BrokenHttp, HttpClient
 from millstream.remote.nodes import parse_nodes
 from millstream.store.store import Store
 from millstream.threads.read_only import ReadOnly
@@ -180,7 +180,7 @@ class WatchedServer:
     def _hear(self) -> None:
         last = {"Last-Event-ID": str(self._last_ms)}
         with (
-            HttpConnection(self._address, timeout_s=ANSWER_S) as server,
+            HttpClient(self._address, timeout_s=ANSWER_S) as server,
             server.stream("GET", _LIVE, headers=last) as answer,
         ):
             _check(answer.status)

@@ -1,6 +1,6 @@
 """The HTTP client: plain requests to a server or a node, for threads and for the event loop.
 
-`HttpConnection` serves threads; it stands on the standard library. `LoopConnections` serves the event
+`HttpClient` serves threads; it stands on the standard library. `LoopConnections` serves the event
 loop and streams the body of a request while the answer already arrives, which a relay needs; it parses
 answers with httptools, a package of the server's, and imports it only when it is used. Both verify TLS
 by the context of the address and send its token. No proxy of the environment is ever asked, and no
@@ -91,7 +91,7 @@ class HttpAnswer:
             return ""
 
 
-class HttpConnection:
+class HttpClient:
     """A connection of one thread, opened by the first request and reused by the following ones."""
 
     def __init__(self, address: Address, *, timeout_s: float) -> None:
@@ -138,7 +138,7 @@ class HttpConnection:
         """Close the connection."""
         self._connection.close()
 
-    def __enter__(self) -> HttpConnection:
+    def __enter__(self) -> HttpClient:
         return self
 
     def __exit__(
@@ -160,7 +160,7 @@ def ask(
     timeout_s: float,
 ) -> HttpAnswer:
     """Send one request over a connection of its own. Raises `BrokenHttp`."""
-    with HttpConnection(address, timeout_s=timeout_s) as connection:
+    with HttpClient(address, timeout_s=timeout_s) as connection:
         return connection.ask(method, path, body, headers)
 
 

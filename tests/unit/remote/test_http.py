@@ -12,7 +12,7 @@ import pytest
 
 from millstream.errors import Fenced, MillstreamError
 from millstream.remote.address import Address, parse_address
-from millstream.remote.http import BrokenHttp, HttpConnection, ask
+from millstream.remote.http import BrokenHttp, HttpClient, ask
 
 
 class Echo(BaseHTTPRequestHandler):
@@ -74,7 +74,7 @@ def test_a_request_goes_below_the_path_of_the_address_and_shows_the_token(addres
 
 
 def test_requests_of_one_connection_share_it(address: Address) -> None:
-    with HttpConnection(address, timeout_s=10) as connection:
+    with HttpClient(address, timeout_s=10) as connection:
         ports = {json.loads(connection.ask("GET", "/logs").body)["port"] for _ in range(3)}
     assert len(ports) == 1
 
@@ -92,7 +92,7 @@ def test_a_title_that_is_no_error_of_ours_gives_a_plain_error(address: Address) 
 
 
 def test_a_connection_that_broke_is_opened_again_by_the_next_request(address: Address) -> None:
-    with HttpConnection(address, timeout_s=10) as connection:
+    with HttpClient(address, timeout_s=10) as connection:
         with pytest.raises(BrokenHttp) as broken:
             connection.ask("GET", "/hang-up")
         assert broken.value.was_sent

@@ -25,7 +25,7 @@ from millstream.log.model.partitioned import check_copy
 from millstream.log.rules.operations import check_free, find_log, need_log, new_log, truncate_log
 from millstream.replica import commands as c
 from millstream.replica.chain import Mark, Parsed, parse
-from millstream.replica.copies.copying import LogExtent, advance, chains_of
+from millstream.replica.copies.copying import CopyExtent, advance, chains_of
 from millstream.replica.copies.marks import add_marks, begin_marks, last_mark
 from millstream.replica.copies.parcel import unpacked
 from millstream.replica.metadata import adopt_metadata
@@ -167,7 +167,7 @@ def _adopt(
     tx: WriteTransaction,
     *,
     command: c.AdoptParcel,
-    extent: LogExtent,
+    extent: CopyExtent,
     parsed_blocks: list[Parsed],
     marks: list[Mark],
 ) -> int:

@@ -49,7 +49,7 @@ TRIES = 100
 """How often a chain is computed again while its log is set back, truncated or deleted."""
 
 
-class LogExtent(NamedTuple):
+class CopyExtent(NamedTuple):
     """The bounds of a log and its last mark, at one moment."""
 
     log_id: int
@@ -68,7 +68,7 @@ class Chains:
         self._entries: OrderedDict[int, tuple[int, Chain]] = OrderedDict()
         self._lock = Lock()
 
-    def find(self, extent: LogExtent) -> Chain | None:
+    def find(self, extent: CopyExtent) -> Chain | None:
         """Return a cached chain that continues from a log's last mark."""
         with self._lock:
             entry = self._entries.get(extent.log_id)
@@ -79,7 +79,7 @@ class Chains:
                 return None
             return chain.copy()
 
-    def keep(self, extent: LogExtent, chain: Chain) -> None:
+    def keep(self, extent: CopyExtent, chain: Chain) -> None:
         """Cache a chain."""
         with self._lock:
             self._entries[extent.log_id] = extent.setbacks, chain.copy()
@@ -96,21 +96,21 @@ def chains_of(store: Store) -> Chains:
 # The extent of a log.
 
 
-def find_extent(reading: Reading, name: str) -> LogExtent | None:
+def find_extent(reading: Reading, name: str) -> CopyExtent | None:
     """Return the extent of a log; None if the log does not exist."""
 
-    def ask(view: View) -> LogExtent | None:
+    def ask(view: View) -> CopyExtent | None:
         log = find_log(view, name)
         if log is None:
             return None
         log_id, head = log
         last = last_mark(view, log_id)
-        return LogExtent(log_id, head.name, head.start, head.end, head.setbacks, last)
+        return CopyExtent(log_id, head.name, head.start, head.end, head.setbacks, last)
 
     return reading.view(ask)
 
 
-def need_extent(reading: Reading, name: str) -> LogExtent:
+def need_extent(reading: Reading, name: str) -> CopyExtent:
     """Return the extent of a log. Raises `NotFound` for an unknown log."""
     extent = find_extent(reading, name)
     if extent is None:
@@ -121,7 +121,7 @@ def need_extent(reading: Reading, name: str) -> LogExtent:
 # Chains.
 
 
-def advance(reading: Reading, name: str) -> tuple[LogExtent, Chain]:
+def advance(reading: Reading, name: str) -> tuple[CopyExtent, Chain]:
     """Compute a log's chain up to its end, store its marks, and return the hash state at the end."""
     for _ in range(TRIES):
         extent = need_extent(reading, name)
@@ -135,12 +135,12 @@ def advance(reading: Reading, name: str) -> tuple[LogExtent, Chain]:
     raise NotFound(f"log {name!r} changes all the time; ask again", name=name)
 
 
-def _is_same(earlier: LogExtent, later: LogExtent | None) -> bool:
+def _is_same(earlier: CopyExtent, later: CopyExtent | None) -> bool:
     """Whether a log can have changed by appends only."""
     return later is not None and later._replace(end=earlier.end, last=earlier.last) == earlier
 
 
-def _advance(reading: Reading, extent: LogExtent) -> tuple[LogExtent, Chain]:
+def _advance(reading: Reading, extent: CopyExtent) -> tuple[CopyExtent, Chain]:
     """Try once. Raises `_Changed` if the log changed other than by an append meanwhile."""
     if extent.last is None:
         extent = _with_marks(reading, extent, [Mark(extent.start, ZERO)])
@@ -165,14 +165,14 @@ class _Changed(Exception):  # never leaves this module
     """The log is no longer the log whose chain was computed."""
 
 
-def _with_marks(reading: Reading, extent: LogExtent, marks: list[Mark]) -> LogExtent:
+def _with_marks(reading: Reading, extent: CopyExtent, marks: list[Mark]) -> CopyExtent:
     """Store marks, and return the extent with the new last mark."""
     if not reading.run(partial(_note, extent=extent, marks=marks)):
         raise _Changed
     return extent._replace(last=marks[-1])
 
 
-def _inherited(reading: Reading, extent: LogExtent) -> list[Mark]:
+def _inherited(reading: Reading, extent: CopyExtent) -> list[Mark]:
     """Return marks that a fork's parent has computed, as far as they hold for the fork too."""
 
     def ask(view: View) -> list[Mark]:
@@ -190,7 +190,7 @@ def _inherited(reading: Reading, extent: LogExtent) -> list[Mark]:
     return reading.view(ask)
 
 
-def _blocks(reading: Reading, extent: LogExtent, start: int, stop: int) -> Iterator[RecordBlock]:
+def _blocks(reading: Reading, extent: CopyExtent, start: int, stop: int) -> Iterator[RecordBlock]:
     while start < stop:
         for block in fetch_blocks(
             reading.store,
@@ -204,7 +204,7 @@ def _blocks(reading: Reading, extent: LogExtent, start: int, stop: int) -> Itera
             start = block.offsets.stop
 
 
-def _note(tx: WriteTransaction, *, extent: LogExtent, marks: list[Mark]) -> bool:
+def _note(tx: WriteTransaction, *, extent: CopyExtent, marks: list[Mark]) -> bool:
     """Write marks behind the last mark; False if the log is no longer the hashed one."""
     head = tx.entity(keys.head(extent.log_id), Head)
     if not head.exists() or head.deleted or head.setbacks != extent.setbacks:
@@ -278,7 +278,7 @@ def _names(view: View, *, after: str, limit: int) -> list[str]:
     return [key[2:].decode() for key in view.find(*keys.log_names(after), limit=limit)]
 
 
-def _summary(view: View, *, extent: LogExtent, digest: bytes) -> c.Summary | None:
+def _summary(view: View, *, extent: CopyExtent, digest: bytes) -> c.Summary | None:
     """Summarize a log up to its hashed end; None if the log was replaced meanwhile."""
     head = view.entity(keys.head(extent.log_id), Head)
     base = mark_at(view, extent.log_id, head.start)
@@ -344,7 +344,7 @@ def transfer_blocks(store: Store, query: c.SendBlocks) -> list[RecordBlock]:
     )
 
 
-def _checked(reading: Reading, extent: LogExtent, offset: int) -> Mark:
+def _checked(reading: Reading, extent: CopyExtent, offset: int) -> Mark:
     """Return the mark from which the hash at an offset is computed. Raises if that is impossible."""
     check_integer("an offset", offset)
     if offset > extent.end:

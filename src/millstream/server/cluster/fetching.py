@@ -19,7 +19,7 @@ import msgspec
 from millstream.cluster.reports import NodeReport
 from millstream.errors import CorruptionError, Overloaded
 from millstream.remote.address import parse_address
-from millstream.remote.http import BrokenHttp, HttpConnection
+from millstream.remote.http import BrokenHttp, HttpClient
 from millstream.server.cluster.copies import OfferedCopy, digest_of
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Fetcher:
     def __call__(self, source: NodeReport, path: Path) -> None:
         """Download a copy of a node's store into a file. Raises `Overloaded` if all tries fail."""
         address = parse_address(source.address, token=self._key, ca=self._ca, is_handed_on=True)
-        connection = HttpConnection(address, timeout_s=TIMEOUT_S)
+        connection = HttpClient(address, timeout_s=TIMEOUT_S)
         try:
             offer = self._try(partial(_offer, connection))
             with suppress(FileNotFoundError):
@@ -94,7 +94,7 @@ class Fetcher:
         raise AssertionError("there is at least one try")
 
 
-def _get(connection: HttpConnection, target: str) -> tuple[bytes, str]:
+def _get(connection: HttpClient, target: str) -> tuple[bytes, str]:
     """Return the body of an answer, and its digest from the header."""
     try:
         answer = connection.ask("GET", target)
@@ -106,7 +106,7 @@ def _get(connection: HttpConnection, target: str) -> tuple[bytes, str]:
     return answer.body, answer.headers.get(DIGEST_HEADER, "")
 
 
-def _offer(connection: HttpConnection) -> OfferedCopy:
+def _offer(connection: HttpClient) -> OfferedCopy:
     body, _ = _get(connection, PATH)
     try:
         return msgspec.json.decode(body, type=OfferedCopy)
@@ -114,7 +114,7 @@ def _offer(connection: HttpConnection) -> OfferedCopy:
         raise _Failed(f"the node offers no copy: {error}") from error
 
 
-def _chunk(connection: HttpConnection, offer: OfferedCopy, number: int) -> bytes:
+def _chunk(connection: HttpClient, offer: OfferedCopy, number: int) -> bytes:
     body, digest = _get(connection, f"{PATH}?copy={offer.copy}&chunk={number}")
     if digest_of(body) != digest:
         raise _Failed(f"chunk {number} was damaged on the way: its digest differs")
