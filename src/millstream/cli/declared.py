@@ -1,15 +1,15 @@
 """Declared options: made from the fields of a struct, with names, types, units and defaults.
 
 A field such as `wait_ms` or `body_bytes_max` becomes an option `--wait` or `--body-max` that is
-typed with its unit: `30s`, `64MiB`. A number of seconds whose help starts with `DURATION:` is typed
-in the same way. A field with several texts becomes an option that may be repeated.
+typed with its unit: `30s`, `64MiB`. A number whose help starts with `DURATION:` or `SIZE:` is
+typed in the same way. A field with several texts becomes an option that may be repeated.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -23,6 +23,7 @@ from millstream.record import to_ms
 
 _UNIT = re.compile(r"_(ms|s|bytes)(?=_max$|$)")
 _METAVARS = {"ms": "DURATION", "s": "DURATION", "bytes": "SIZE"}
+_UNITS = {"DURATION": "s", "SIZE": "bytes"}
 
 Fields = dict[str, Any]
 """The fields of a struct that were set on the command line."""
@@ -32,54 +33,60 @@ Fields = dict[str, Any]
 class Declared:
     """The fields of a struct as options: the fields in `helps`, with their help texts.
 
-    A help may start with the metavar: `LOG: a log`.
+    Without `helps`, all fields are options, and each has its help in its annotation:
+    `Annotated[int, "most records."]`. A help may start with the metavar: `LOG: a log`.
     """
 
     struct: type[msgspec.Struct]
-    helps: Mapping[str, str]
+    helps: Mapping[str, str] = field(default_factory=dict)
     show_defaults: bool = True
 
     def options(self) -> Iterator[tuple[str, Any, Any]]:
         """Yield name, annotation and default of each option; None stands for an option not
         typed."""
         defaults = self.struct()
-        for name, field in self._fields.items():
-            metavar, colon, help = self.helps[name].partition(": ")
+        for name, option in self._fields.items():
+            metavar, colon, help = option.help.partition(": ")
             if not colon or not metavar.isupper():
-                metavar, help = "", self.helps[name]
-            shown = field.written(getattr(defaults, name)) if self.show_defaults else ""
+                metavar, help = "", option.help
+            shown = option.written(getattr(defaults, name)) if self.show_defaults else ""
             info = typer.Option(
-                field.flag + (f"/--no{field.flag[1:]}" if field.kind is bool else ""),
-                metavar=metavar or field.metavar,
+                option.flag + (f"/--no{option.flag[1:]}" if option.kind is bool else ""),
+                metavar=metavar or option.metavar,
                 help=help[:1].upper() + help[1:],
-                min=0 if field.typed in (int, float) else None,
+                min=option.least if option.typed in (int, float) else None,
                 show_default=shown or False,
             )
-            yield field.option, Annotated[field.typed | None, info], None
+            yield option.option, Annotated[option.typed | None, info], None
 
     def fields(self, typed: Mapping[str, Any]) -> Fields:
         """Return the typed options as values of the fields."""
-        options = ((field, typed[field.option]) for field in self._fields.values())
-        return {field.name: field.parsed(value) for field, value in options if value is not None}
+        values = ((option, typed[option.option]) for option in self._fields.values())
+        return {option.name: option.parsed(value) for option, value in values if value is not None}
 
     @cached_property
     def _fields(self) -> dict[str, DeclaredField]:
-        hints = get_type_hints(self.struct)
-        return {
-            name: DeclaredField(name, hints[name], is_duration=help.startswith("DURATION: "))
-            for name, help in self.helps.items()
-        }
+        hints = get_type_hints(self.struct, include_extras=True)
+        names = self.helps or self.struct.__struct_fields__
+        return {name: DeclaredField(name, hints[name], self.helps.get(name, "")) for name in names}
 
 
 class DeclaredField:
     """A field of a struct, and the form in which its option is typed."""
 
-    def __init__(self, name: str, hint: Any, *, is_duration: bool = False) -> None:
+    def __init__(self, name: str, hint: Any, help: str = "") -> None:
+        self.name, self.help, self.least = name, help, 0
+        if get_origin(hint) is Annotated:
+            hint, *extras = get_args(hint)
+            for extra in extras:
+                if isinstance(extra, str):
+                    self.help = help or extra
+                elif isinstance(extra, msgspec.Meta):
+                    self.least = int(extra.ge or 0)
         unit = _UNIT.search(name)
-        self.name = name
         self.unit = unit[1] if unit else "bytes" if name == "bytes" else ""
-        if is_duration and not unit:
-            self.unit = "s"
+        if not unit:
+            self.unit = _UNITS.get(self.help.partition(": ")[0], self.unit)
         self.is_many = get_origin(hint) is tuple
         self.kind = hint if self.is_many else (*get_args(hint), hint)[0]
         plain = _UNIT.sub("", name)

@@ -30,7 +30,7 @@ _AGAIN = "Run the same command again: it resumes where it stopped"
 
 
 @dataclass(frozen=True)
-class Where:
+class SparkJob:
     """The Spark that runs a pipeline, and whether its progress is shown."""
 
     master: Annotated[

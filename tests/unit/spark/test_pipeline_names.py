@@ -45,3 +45,13 @@ def test_a_function_and_its_command_have_the_same_parameters(pipeline: str) -> N
     function = getattr(import_module(f"millstream.spark.pipelines.{pipeline}"), pipeline)
     parameters = set(inspect.signature(function).parameters) - GIVEN
     assert names_of(command_of(pipeline)) - common == parameters
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_the_help_shows_the_defaults_of_the_function(pipeline: str) -> None:
+    function = getattr(import_module(f"millstream.spark.pipelines.{pipeline}"), pipeline)
+    parameters = inspect.signature(function).parameters
+    options = getattr(import_module("millstream.cli.spark"), f"{pipeline.capitalize()}Options")()
+    for name in options.__struct_fields__:
+        shown, default = getattr(options, name), parameters[name].default
+        assert shown == default or not (shown or default), name
