@@ -19,12 +19,10 @@ from millstream.cli.bench import bench
 from millstream.cli.cluster import cluster
 from millstream.cli.command import command
 from millstream.cli.config import use_file
-from millstream.cli.copy import copy
 from millstream.cli.demo import demo
 from millstream.cli.display import PrintedLine, silence
 from millstream.cli.doctor import doctor
 from millstream.cli.log import log
-from millstream.cli.migrate import migrate
 from millstream.cli.place import CA, STORE, TOKEN
 from millstream.cli.promote import promote
 from millstream.cli.put import put
@@ -33,7 +31,7 @@ from millstream.cli.read import read
 from millstream.cli.room import room
 from millstream.cli.serve import serve
 from millstream.cli.spark import spark
-from millstream.cli.store import fold, stats
+from millstream.cli.store import copy, fold, migrate, stats
 from millstream.cli.sync import sync
 from millstream.cli.token import token
 from millstream.cli.top import top

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import select
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 import typer
 
 from millstream.cli.arguments import parse_headers
 from millstream.cli.display import progress
-from millstream.cli.lines import batches
-from millstream.errors import InvalidInput
+from millstream.errors import InvalidInput, TooLarge
 from millstream.format.header_cells import CONTENT_TYPE
 from millstream.format.packing import JSON
 from millstream.header import Headers
+from millstream.limits import Limits, MiB
+
+READ_BYTES = 256 * 1024
+BATCH_BYTES_MAX = 8 * MiB
+PATIENCE_S = 0.02
+"""How long to wait for more input before an unfilled batch is returned."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class Input:
         if self.raw:
             yield [sys.stdin.buffer.read()]
             return
-        lines = batches(sys.stdin.buffer, lines_max=self.batch, steady=steady)
+        lines = line_batches(sys.stdin.buffer, lines_max=self.batch, steady=steady)
         is_visible = sys.stdin.isatty() or (sys.stdout.isatty() and not quiet)
         yield from lines if is_visible else _shown(lines, noun)
 
@@ -115,3 +121,45 @@ def _only_json(batches: Iterator[list[Any]], noun: str) -> Iterator[list[bytes]]
             checked.append(data)
         yield checked
         count += len(checked)
+
+
+def line_batches(stream: BinaryIO, *, lines_max: int, steady: bool) -> Iterator[list[bytes]]:
+    """Yield the lines of a stream in batches, without their line ends.
+
+    A batch is full after a number of lines or bytes. With a slow pipe, a batch is returned as soon
+    as no more input waits, so that arriving lines are stored at once. `steady` batches are always
+    full: a repeated input makes equal batches.
+    """
+    partial_line = b""
+    gathered: list[bytes] = []
+    size = 0
+    read = getattr(stream, "read1", stream.read)
+    while chunk := read(READ_BYTES):
+        *lines, partial_line = (partial_line + chunk).split(b"\n")
+        if len(partial_line) > Limits().value_bytes_max:
+            raise TooLarge(
+                f"a line is longer than {Limits().value_bytes_max:,} bytes; --raw appends a complete "
+                "stream as one record, up to the same limit",
+                size=len(partial_line),
+                limit=Limits().value_bytes_max,
+            )
+        for line in lines:
+            gathered.append(line)
+            size += len(line)
+            if len(gathered) >= lines_max or size >= BATCH_BYTES_MAX:
+                yield gathered
+                gathered, size = [], 0
+        if gathered and not steady and not _has_more(stream):
+            yield gathered
+            gathered, size = [], 0
+    if partial_line:
+        gathered.append(partial_line)
+    if gathered:
+        yield gathered
+
+
+def _has_more(stream: BinaryIO) -> bool:
+    try:
+        return bool(select.select([stream], [], [], PATIENCE_S)[0])
+    except (OSError, ValueError):
+        return True  # not a stream of the operating system: the input is complete

@@ -1,11 +1,16 @@
-"""`millstream stats` and `millstream fold`: the store as a whole."""
+"""`millstream stats`, `fold`, `copy` and `migrate`: commands for a store as a whole."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from millstream import Millstream
-from millstream.cli.display import FactSheet, Printed, plural, safe, size
+from millstream.cli.display import FactSheet, Printed, plural, progress, safe, size
+from millstream.cli.place import StorePlace
+from millstream.engine.place import is_address, is_bucket
+from millstream.errors import CannotOpen, InvalidInput
 
 
 def stats(ms: Millstream) -> Printed:
@@ -34,3 +39,83 @@ def fold(ms: Millstream) -> Printed:
     """Fold all commits into base rows now."""
     folded = ms.fold()
     return Printed({"folded": folded}, f"{plural(folded, 'commit')} folded")
+
+
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="A file or a bucket.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="A place without a store.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the store's file at TO, if it is not in use.")
+    ] = False,
+    without_tables: Annotated[
+        bool,
+        typer.Option(
+            "--without-tables", help="Copy to a bucket without the application's own tables."
+        ),
+    ] = False,
+) -> Printed:
+    """Copy a store while it is in use, and compare both: the backup of a store.
+
+    A file is copied to a file completely: logs, queues, cursors, rooms, tokens, and the
+    application's own tables (`tx.sql`), as of one commit. TO appears when the copy is complete;
+    start an interrupted copy again. A copy from or to a bucket goes row by row, and the same
+    command resumes it; a bucket cannot hold the application's tables. Commits during the copy are
+    not included.
+    """
+    from millstream.engine.copy import copy_store
+
+    for place in (source, target):
+        if is_address(place):
+            raise InvalidInput(
+                f"{safe(place)} is a server: `millstream copy` works on files and buckets; run it "
+                "on the machine of the server"
+            )
+    with progress("copying") as show:
+        report = copy_store(
+            source, target, replace=replace, without_tables=without_tables, heard=show
+        )
+    shown = [
+        f"{plural(report.rows, 'row')} ({size(report.bytes)}) are the same in {safe(source)} and "
+        f"{safe(target)}; {report.written} were written now"
+    ]
+    if report.tables:
+        shown.append(f"with the application's tables: {safe(', '.join(report.tables))}")
+    if report.left_behind:
+        missing = safe(", ".join(report.left_behind))
+        shown.append(f"WITHOUT the application's tables, which are not in the copy: {missing}")
+    return Printed({"from": source, "to": target, **report._asdict()}, *shown)
+
+
+def migrate(
+    place: StorePlace,
+    path: Annotated[
+        str | None, typer.Argument(metavar="PATH", help="The store's file; default: --store.")
+    ] = None,
+) -> Printed:
+    """Check all rows of a store's file, and rewrite the file without checksums in its pages.
+
+    For files of an earlier version: afterwards every SQLite tool may write to the file. No other
+    process may have the store open. A damaged store is left unchanged. The exit code is also 0 if
+    there was nothing to do.
+    """
+    from millstream.engine.sqlite.convert import convert_file
+
+    file = place.home("migrate", path)
+    if isinstance(file, str) or is_bucket(file):
+        raise InvalidInput(f"{safe(str(file))} is a bucket: `millstream migrate` is for files")
+    if not file.exists():
+        raise CannotOpen(f"{safe(str(file))}: there is no store", path=str(file))
+    with progress("checking") as show:
+        done = convert_file(file.absolute(), show)
+    changed = done.had_page_checksums or not done.was_complete
+    if changed:
+        shown = (
+            f"{safe(str(file))}: {plural(done.rows, 'row')} checked, and the file was rewritten: "
+            f"{size(done.bytes_before)} before, {size(done.bytes_after)} now; every SQLite tool may "
+            "write to it"
+        )
+    else:
+        shown = f"{safe(str(file))}: nothing to do; every SQLite tool may write to it"
+    facts = {"path": str(file), "converted": changed, "rows": done.rows}
+    sizes = {"bytes_before": done.bytes_before, "bytes_after": done.bytes_after}
+    return Printed({**facts, **sizes, "had_page_checksums": done.had_page_checksums}, shown)

@@ -35,12 +35,11 @@ from millstream.server.auth.tickets import mint_ticket
 from millstream.server.auth.tokens import Tokens
 from millstream.server.auth.turns import Turns
 from millstream.server.claim_counts import Holdings
-from millstream.server.cluster.checking import check_cluster
 from millstream.server.cluster.copies import Copies
 from millstream.server.cluster.forwarding import Forwarder, NodeSession
 from millstream.server.cluster.pairing import Pairing
 from millstream.server.cluster.relay import Relay
-from millstream.server.cluster.role import FORWARD_S, Seat, SeatNode
+from millstream.server.cluster.role import FORWARD_S, Seat, SeatNode, check_cluster
 from millstream.server.observe.health import Checkup
 from millstream.server.observe.live import Live
 from millstream.server.observe.meter import Meter

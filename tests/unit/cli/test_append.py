@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import millstream
-from millstream.cli.lines import batches
+from millstream.cli.input import line_batches
 from millstream.errors import InvalidInput
 
 STORE = "millstream.db"
@@ -161,7 +161,11 @@ def test_a_directory_that_is_missing_is_named(cli: Any) -> None:
 
 def test_a_batch_is_full_after_so_many_lines_or_at_the_end() -> None:
     stream = io.BytesIO(b"1\n2\n3\n\n5")
-    assert list(batches(stream, lines_max=2, steady=False)) == [[b"1", b"2"], [b"3", b""], [b"5"]]
+    assert list(line_batches(stream, lines_max=2, steady=False)) == [
+        [b"1", b"2"],
+        [b"3", b""],
+        [b"5"],
+    ]
 
 
 class SlowPipe(io.BytesIO):
@@ -188,7 +192,7 @@ def test_a_slow_pipe_is_stored_as_it_arrives_unless_batches_must_be_steady(
 ) -> None:
     quiet, other_end = os.pipe()
     try:
-        assert list(batches(SlowPipe(quiet), lines_max=3, steady=steady)) == expected
+        assert list(line_batches(SlowPipe(quiet), lines_max=3, steady=steady)) == expected
     finally:
         os.close(quiet)
         os.close(other_end)

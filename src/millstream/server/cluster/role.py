@@ -19,6 +19,7 @@ from millstream.cluster.reports import NodeReport
 from millstream.cluster.settings import ELECTION_S
 from millstream.command import Command, waits
 from millstream.errors import MillstreamError, NotLeader
+from millstream.server.observe.health import Check
 
 BARRIER_S = ELECTION_S
 """How long a strong read waits for the proof of leadership."""
@@ -32,6 +33,11 @@ REACH_S = ELECTION_S
 AGAIN_S = 0.05
 """The pause before a leader that did not answer is asked again."""
 
+SILENT_S = 10.0
+"""A node that applied no entry for this long is cut off from its cluster."""
+
+LAG_WARNING = 10_000
+"""A node that is this many entries behind answers old reads."""
 
 KEY_OF_THIS_MACHINE = "nodes-of-this-machine"
 """The key of nodes on loopback without tokens; it keeps no client out."""
@@ -235,3 +241,25 @@ def _looked_at(task: asyncio.Task[None]) -> None:
     """Read the error of a proof whose readers have gone, so that asyncio does not log it."""
     if not task.cancelled() and isinstance(error := task.exception(), Exception):
         assert isinstance(error, MillstreamError | RuntimeError), error
+
+
+async def check_cluster(seat: Seat) -> Check:
+    """Check a node: a leader must prove its leadership, a follower must have applied an entry.
+
+    The proof is a barrier through the shared log. The node does not trust another program's word.
+    """
+    stance = seat.node.state()
+    if stance.role == "halted":
+        return Check("cluster", "critical", f"this node has halted: {stance.reason}")
+    if seat.leads:
+        try:
+            await seat.prove()
+        except MillstreamError as error:
+            return Check("cluster", "critical", error.message)
+        return Check("cluster", "healthy", f"leads in epoch {stance.epoch}")
+    if stance.progress_age_s > SILENT_S:
+        silent = f"no entry of the shared log was applied for {stance.progress_age_s:.0f} s"
+        return Check("cluster", "critical" if not stance.leader else "warning", silent)
+    if stance.lag > LAG_WARNING or stance.role == "joining":
+        return Check("cluster", "warning", f"{stance.lag:,} entries behind; the node catches up")
+    return Check("cluster", "healthy", f"follows {stance.leader or 'no node yet'}")

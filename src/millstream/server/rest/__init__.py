@@ -21,13 +21,12 @@ from millstream.server.rest import (
     search,
     staging,
     store,
-    tickets,
     tokens,
     transactions,
 )
 
 _NOUNS = (
     *(logs, forks, records, search, cursors, queues, messages, claims, rooms, transactions),
-    *(staging, replica, store, live, cluster, tickets, tokens),
+    *(staging, replica, store, live, cluster, tokens),
 )
 ENDPOINTS = tuple(entry for noun in _NOUNS for entry in noun.endpoint)

@@ -1,4 +1,4 @@
-"""Tokens over REST: the caller's access, and listing, creating and revoking tokens.
+"""Tokens and tickets over REST: the caller's access; create, list and revoke tokens.
 
 Access to the register amounts to all rights. Therefore these endpoints need the permission
 `store:admin`, named literally, and a token: a ticket lasts an hour and must not create anything
@@ -17,8 +17,10 @@ from msgspec import Meta, Struct
 from millstream.embedded.session import EmbeddedSession
 from millstream.errors import Denied
 from millstream.record import moment, optional_ms
+from millstream.server.auth import tickets
 from millstream.server.auth.need import Need
 from millstream.server.auth.register import Registrar, Token
+from millstream.server.auth.tickets import BrowserTicket, TicketWanted
 from millstream.server.auth.tokens import create_token
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints
@@ -107,6 +109,16 @@ async def get_access(ask: Ask) -> Access:
         tokens=ask.core.settings.needs_tokens(),
         may_manage_tokens=principal.allows(_NEEDED) and not principal.is_ticket,
     )
+
+
+@endpoint("POST /tickets", status=201)
+async def make_ticket(ask: Ask, body: TicketWanted) -> BrowserTicket:
+    """Create a ticket: some rights of a token, for up to an hour.
+
+    A browser sends the ticket as `?ticket=` when it opens a socket or sends a `GET`.
+    """
+    wall_ms = ask.core.store.clock.wall_ms()
+    return await tickets.make_ticket(ask.core.tokens, ask.principal, body, wall_ms=wall_ms)
 
 
 @endpoint("GET /tokens")

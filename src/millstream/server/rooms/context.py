@@ -6,12 +6,31 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from msgspec import Struct
+
 from millstream.embedded.loop.feed_reads import FETCH_RECORDS_MAX
 from millstream.embedded.loop.session import AsyncEmbeddedSession
 from millstream.server.auth.quota import Quota
 from millstream.server.rooms.own_records import OwnRecords
-from millstream.server.rooms.profile import Profile
 from millstream.store.store import Store
+
+
+class Profile(Struct, frozen=True, kw_only=True):
+    """The settings of a profile."""
+
+    gather_s: float
+    """How long new messages of a room gather before they are fetched and pushed."""
+    tick_factor: float
+    """The factor by which the ticks of conflated types are longer than the room's setting."""
+    pushes_own: bool
+    """Whether messages that this instance stores are pushed at once, and not read back first."""
+
+
+PROFILES: dict[str, Profile] = {
+    "balanced": Profile(gather_s=0.0, tick_factor=1.0, pushes_own=True),
+    "low-latency": Profile(gather_s=0.0, tick_factor=0.5, pushes_own=True),
+    "high-throughput": Profile(gather_s=0.2, tick_factor=2.5, pushes_own=False),
+}
 
 
 class RoomsContext:

@@ -20,7 +20,7 @@ from millstream.rooms.model import RoomLook
 from millstream.server.auth.access import Principal
 from millstream.server.auth.need import Need
 from millstream.server.core import Core
-from millstream.server.rooms.context import RoomsContext
+from millstream.server.rooms.context import PROFILES, RoomsContext
 from millstream.server.rooms.entry import EntryRequest, check_offset, find_sent, missing_of, user_of
 from millstream.server.rooms.frames import (
     Welcome,
@@ -30,7 +30,6 @@ from millstream.server.rooms.frames import (
 from millstream.server.rooms.listener import RoomListener
 from millstream.server.rooms.live import LiveRoom
 from millstream.server.rooms.presence import Attendance
-from millstream.server.rooms.profile import PROFILES
 
 LOOK_S = 0.5
 """How often the tokens of all listeners are checked."""

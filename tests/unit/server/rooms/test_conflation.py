@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.server.rooms.conflation import Conflation
+from millstream.server.rooms.live import Conflation
 
 
 def test_the_latest_of_a_type_and_sender_wins() -> None:
