@@ -30,7 +30,7 @@ def test_the_log_is_synced_after_it_was_written_again(
         before = log.read_bytes()
         turn, other = apsw.Connection(str(path)), apsw.Connection(str(path))
         monkeypatch.setattr(os, "fsync", fsync)
-        repair_log(path, turn=turn, other=other)
+        repair_log(path, turn=turn, observer=other)
         monkeypatch.undo()
         turn.execute("ROLLBACK")
         turn.close()

@@ -27,7 +27,7 @@ from millstream.engine.sqlite.options import SqliteOptions
 from millstream.engine.sqlite.wal import HEADER_BYTES
 
 COPIES_MAX = 4
-"""How often the log is copied beside running writers before they are kept out for the rest."""
+"""How often the WAL is copied beside running writers before writers are excluded."""
 
 START_BYTES = 64 * 1024
 """A shorter WAL is not preallocated: most stores that are opened write little."""
@@ -42,11 +42,11 @@ LARGE_BYTES = 64 * 1024
 """A commit of this size is followed by no preallocation: the zeros would cost too much beside it."""
 
 Copy = Callable[[int], tuple[int, int] | None]
-"""A checkpoint in one of SQLite's modes: bytes in the log, and bytes copied; None if it was busy."""
+"""Runs a checkpoint in a mode of SQLite; returns bytes in the WAL and bytes copied, or None if busy."""
 
 
 class Checkpoints:
-    """How large the write-ahead log is, and how much of it has been copied."""
+    """The size of the WAL, and the bytes that checkpoints have copied."""
 
     def __init__(self, options: SqliteOptions) -> None:
         self._options = options
@@ -56,30 +56,30 @@ class Checkpoints:
         self._copy_from_bytes = options.wal_bytes_checkpoint
 
     def is_due(self) -> bool:
-        """Whether the log has grown enough to be copied."""
+        """True if the WAL has grown enough for a checkpoint."""
         return self.wal_bytes - self._copied_bytes >= self._copy_from_bytes
 
     def committed(self, wal_bytes: int) -> bool:
-        """A commit of this process has left the log with so many bytes; True if a copy is due."""
+        """Note the size of the WAL after a commit of this process; True if a checkpoint is due."""
         if wal_bytes < self.wal_bytes:
             self._copied_bytes = 0
         self.wal_bytes = wal_bytes
         return wal_bytes - self._copied_bytes >= self._copy_from_bytes
 
     def notice(self, file_bytes: int) -> None:
-        """The file of the log has so many bytes: other processes may have left them, and be gone."""
+        """Note the size of the WAL's file: other processes may have written it and ended."""
         if file_bytes - self._noticed_bytes >= self._options.wal_bytes_checkpoint:
             self._noticed_bytes = file_bytes
             self.wal_bytes = max(file_bytes, self.wal_bytes)
 
     def run(self, copy: Copy, alone: AbstractContextManager[object]) -> None:
-        """Copy the log beside writers; the rest, if it is little, while they are kept out."""
+        """Copy the WAL beside writers, then the remainder, if it is small, without writers."""
         if self._copy_beside(copy):
             with alone:
                 self._note(copy(apsw.SQLITE_CHECKPOINT_RESTART))
 
     def _copy_beside(self, copy: Copy) -> bool:
-        """Copy while writers go on; True if the log should be started anew now."""
+        """Copy the WAL beside writers; True if it should be restarted now."""
         options = self._options
         for _ in range(COPIES_MAX):
             self._note(copy(apsw.SQLITE_CHECKPOINT_PASSIVE))

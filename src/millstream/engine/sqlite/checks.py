@@ -1,14 +1,14 @@
-"""What a store's file is compared with when it is opened first, and what is done about a difference.
+"""Checks of a store's file: a few on opening, and a full check of all pages and rows on demand.
 
-    found                                       means                    is done
+    difference on opening                       meaning                  action
     the tables are not as they were made        damage                   refused
     deltas do not pass SQLite's check           damage                   refused
     a tree begins elsewhere, and all is sound   another tool's `VACUUM`  noted in the file's row
     a tree begins elsewhere, and not all is     damage                   refused
     tables of an earlier version, all sound     a file from then         completed, unless only read
 
-All is sound if SQLite's check of the whole file finds nothing and the checksum of every row fits. That
-takes as long as reading the file. So it is done only where something differs.
+A file is sound if SQLite's check of the complete file finds nothing and the checksum of every row fits.
+This takes as long as reading the file, so opening does it only after a difference.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from millstream.format import keys
 from millstream.format.version import FORMAT
 
 Heard = Callable[[str, int, int], None]
-"""Told the stage, how many rows are done, and of how many; 0 if that is not known."""
+"""Receives progress: the stage, the rows done, and the total; 0 for an unknown total."""
 
 BUSY_MS = 10_000
 ROWS_PER_WORD = 1_000
 STEPS_PER_WORD = 200_000
-"""Of SQLite's machine, between two signs of life during its own check."""
+"""Steps of SQLite's virtual machine between two progress reports of its own check."""
 
 
 def settle_file(connection: apsw.Connection, path: Path, *, read_only: bool) -> bool:
-    """Compare a file with what it says of itself; True if its records have two indexes."""
+    """Compare a file with its schema and its own row; True if its records have two indexes."""
     try:
         schema = read_schema(connection)
         _check_vacuum(connection, schema)
@@ -77,7 +77,7 @@ def settle_file(connection: apsw.Connection, path: Path, *, read_only: bool) -> 
 
 
 def layer_for(path: Path) -> str | None:
-    """The layer by which SQLite should reach a file: that of the checksums, if its pages have some."""
+    """Return the layer for a file: the checksum layer if its pages have checksums, else None."""
     layer = checksum_layer()
     if layer is None or not path.exists() or not path.stat().st_size:
         return None
@@ -87,13 +87,13 @@ def layer_for(path: Path) -> str | None:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         return layer if wants_layer(connection) else None
     except apsw.Error:
-        return None  # the next connection will tell
+        return None  # the next connection reports the error
     finally:
         connection.close()
 
 
 def wants_layer(connection: apsw.Connection) -> bool:
-    """Whether the pages of a file have checksums that count; if its schema is damaged, by its header."""
+    """True if the pages of a file have valid checksums; with a damaged schema, the header decides."""
     if connection.reserve_bytes() != RESERVED_BYTES:
         return False
     try:
@@ -103,8 +103,8 @@ def wants_layer(connection: apsw.Connection) -> bool:
 
 
 def complete(connection: apsw.Connection, *, page_checksums: bool) -> None:
-    """Give a file what it lacks, and say what it is now; inside a transaction of the caller."""
-    if read_schema(connection).row is None:  # else another process was faster
+    """Add missing tables to a file, and update its own row; inside a transaction of the caller."""
+    if read_schema(connection).row is None:  # otherwise another process was faster
         complete_schema(connection)
     write_file_row(connection, page_checksums=page_checksums)
     if connection.pragma("user_version") == FORMAT | PAGE_CHECKSUMS and not page_checksums:
@@ -112,9 +112,9 @@ def complete(connection: apsw.Connection, *, page_checksums: bool) -> None:
 
 
 def check_all(connection: apsw.Connection, heard: Heard | None = None) -> int:
-    """Run SQLite's check of the whole file, and compare the checksum of every row; answers how many.
+    """Run SQLite's check of the file, compare the checksum of every row, and return their number.
 
-    Raises `CorruptionError` for the first that is damaged.
+    Raises `CorruptionError` for the first damaged row.
     """
     hear = heard or (lambda _stage, _done, _total: None)
     connection.set_progress_handler(lambda: bool(hear("checking the file", 0, 0)), STEPS_PER_WORD)
@@ -126,7 +126,7 @@ def check_all(connection: apsw.Connection, heard: Heard | None = None) -> int:
 
 
 def check_rows(connection: apsw.Connection, heard: Heard | None = None) -> int:
-    """Compare the checksum of every row; answers how many. Raises `CorruptionError` for one."""
+    """Compare the checksum of every row, and return their number. Raises `CorruptionError`."""
     done = 0
     total = sum(
         connection.execute(f"SELECT count(*) FROM {table}").get
@@ -144,11 +144,11 @@ def check_rows(connection: apsw.Connection, heard: Heard | None = None) -> int:
 
 
 def _check_deltas(connection: apsw.Connection) -> None:
-    """Have SQLite check the table of deltas: the newest ones are named nowhere else."""
+    """Have SQLite check the table of deltas: no other row refers to the newest deltas."""
     _check(connection, f"PRAGMA integrity_check({DELTA})")
     query = f"SELECT count(*), min(id), max(id) FROM {DELTA}"
-    found: list[Any] = connection.execute(query).fetchall()
-    ((count, first, last),) = found
+    rows: list[Any] = connection.execute(query).fetchall()
+    ((count, first, last),) = rows
     if count and count != last - first + 1:
         raise CorruptionError(
             f"of the deltas {first:,} to {last:,} only {count:,} are there",
@@ -159,15 +159,15 @@ def _check_deltas(connection: apsw.Connection) -> None:
 
 def _check(connection: apsw.Connection, statement: str) -> None:
     try:
-        found = [str(row[0]) for row in connection.execute(statement)]
+        messages = [str(row[0]) for row in connection.execute(statement)]
     except UnicodeDecodeError as error:  # a name is damaged
-        found = [str(error)]
-    if found != ["ok"]:
-        raise CorruptionError(f"SQLite says: {found[0]}", what="file", where="")
+        messages = [str(error)]
+    if messages != ["ok"]:
+        raise CorruptionError(f"SQLite says: {messages[0]}", what="file", where="")
 
 
 def _check_vacuum(connection: apsw.Connection, schema: Schema) -> None:
-    """Refuse a header that says `auto_vacuum` of a file whose second page is no map of pointers."""
+    """Refuse a header with `auto_vacuum` if the second page of the file is no map of pointers."""
     if connection.pragma("auto_vacuum") and 2 in schema.roots.values():
         raise CorruptionError("its header is not what was written", what="file", where="")
 
@@ -183,23 +183,23 @@ def _write(connection: apsw.Connection, change: Callable[[], None]) -> None:
 
 
 STEPS_PER_LOOK = 10_000
-"""Of SQLite's machine, between two looks whether to stop."""
+"""Steps of SQLite's virtual machine between two questions whether to stop."""
 
 
 def check_pages(connection: apsw.Connection, stop: Callable[[], bool], *, place: str) -> bool:
-    """Read all tables and indexes, the application's own too; False if it was stopped.
+    """Read all tables and indexes, also of the application; False if `stop` ended the check.
 
-    A page whose checksum does not fit is an error of SQLite; what else is wrong with the trees, and
-    a row whose checksum does not fit, raises `CorruptionError`.
+    A page with a wrong checksum is an error of SQLite. Other damage of the trees, and a row with a
+    wrong checksum, raises `CorruptionError`.
     """
     connection.set_progress_handler(stop, STEPS_PER_LOOK)
     try:
-        found = connection.execute("PRAGMA integrity_check(1)").fetchall()
+        messages = connection.execute("PRAGMA integrity_check(1)").fetchall()
         check_rows(connection)
     except apsw.InterruptError:
         return False
     finally:
         connection.set_progress_handler(None)
-    if found != [("ok",)]:
-        raise CorruptionError(f"{place} is damaged: {found[0][0]}", what="file", where=place)
+    if messages != [("ok",)]:
+        raise CorruptionError(f"{place} is damaged: {messages[0][0]}", what="file", where=place)
     return True

@@ -1,13 +1,13 @@
 """The SQLite engine: one file, many threads, many processes.
 
-Records lie in one table with two indexes by key: in a table that is itself sorted by key, large values
-would stand between the keys, and a search would read many more pages. What is keyed by one number
-(payloads, payload blocks, deltas) lies in tables by that number. Beside each row stands the CRC32C of
-its key and value, checked whenever the row is read; the second index tells of rows that the first one
-has lost (`sqlite_schema`).
+Records lie in one table with two indexes by key. In a table that is itself sorted by key, large values
+would lie between the keys, and a search would read many more pages. Rows that are keyed by one number
+(payloads, payload blocks, deltas) lie in tables by that number. Beside each row lies the CRC32C of
+its key and value, compared at each read. The second index shows rows that the first index has lost
+(`schema.py`).
 
-Writers take turns by `BEGIN IMMEDIATE`; readers never wait. Checkpoints run on a connection of
-their own. "Database is locked" is waited for, and becomes `Overloaded` in the end.
+Writers take turns by `BEGIN IMMEDIATE`; readers never wait. Checkpoints run on a separate
+connection. The engine waits while the database is locked, and raises `Overloaded` after a timeout.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ from millstream.errors import (
 from millstream.limits import Limits
 
 SCRUB_CACHE_KIB = 512
-"""Of the connection that scrubs: it reads each page once or twice, and then no more for hours."""
+"""Cache of the connection that scrubs: it reads each page once or twice, and not again for hours."""
 
 _open_paths: Counter[str] = Counter()
-"""How many engines of this process have a file open."""
+"""Number of engines of this process that have a file open, by path."""
 
 
 def is_open_here(path: Path) -> bool:
-    """Whether this process uses a file: then it must not be opened and closed by other means.
+    """True if an engine of this process has a file open: no other code may open and close the file.
 
-    Closing any descriptor of a file drops all locks that the process has on it.
+    Closing any descriptor of a file drops all locks of the process on the file.
     """
     return _open_paths[os.path.realpath(path)] > 0
 
@@ -108,17 +108,17 @@ class SqliteEngine:
         accept_loss: bool = False,
         file_mode: int | None = None,
     ) -> None:
-        """Open or make a file; one that is there keeps its mode.
+        """Open or create a file; an existing file keeps its mode.
 
-        A write-ahead log whose damage cuts off commits is refused; with `accept_loss` the store
-        opens as it was before them, and they are gone. `vfs` names the layer that SQLite reaches
-        files by, instead of the one with checksums of pages.
+        A damaged write-ahead log that cuts off commits is refused. With `accept_loss` the store
+        opens without these commits, and they are lost. `vfs` names the layer through which SQLite
+        reaches files, in place of the layer with page checksums.
         """
         self.path = Path(path).absolute()
         self.place = str(self.path)
         self.on_upkeep_due: Callable[[], None] | None = None
         self.on_damage: Callable[[CorruptionError], None] | None = None
-        """Called by any thread that meets a damaged row or page, before its caller is told."""
+        """Called on the thread that meets a damaged row or page, before the error is raised."""
         self.read_only = read_only
         self.durability: Durability = durability
         self.commits = 0
@@ -132,21 +132,21 @@ class SqliteEngine:
         self._tender: apsw.Connection | None = None
         self._scrubber: apsw.Connection | None = None
         self._preallocation = WalPreallocation(os.path.realpath(self.path)) if vfs is None else None
-        """None if SQLite reaches files by another layer, which has to see every write."""
+        """None with a layer of the caller, which has to see every write."""
         self._real_path = os.path.realpath(self.path)
         folder = os.path.dirname(self._real_path)
         self._options = fitted(options or SqliteOptions(), folder)
         self._checkpoints = Checkpoints(self._options)
         self.scrub_share = 0.0 if read_only else self._options.scrub_share
-        """A handle that only reads leaves the scrub to those that write."""
-        self._room = DiskSpace(folder, limits or Limits(), self._clock, file=self._space)
+        """A read-only handle leaves the scrub to handles that write."""
+        self._disk = DiskSpace(folder, limits or Limits(), self._clock, file=self._space)
         log_was_left = self._prepare_file(file_mode)
         self._home = Home(self._real_path, self._clock, shown=self.place)
         self._open_first(log_was_left=log_was_left, accept_loss=accept_loss)
         _open_paths[self._real_path] += 1
 
     def _prepare_file(self, file_mode: int | None) -> bool:
-        """Check the file, convert or create it; True if a dead process has left a write-ahead log."""
+        """Check the file, convert or create it; True if a dead process left a write-ahead log."""
         is_first = not is_open_here(self.path)
         if is_first:
             inspect(self.path)
@@ -154,8 +154,8 @@ class SqliteEngine:
             if not is_ours_alone and was_touched(self.path):
                 convert_file(self.path)
         if self._vfs is None:
-            wanted = self._options.page_checksums and not size_of(self.path)
-            self._vfs = checksum_layer() if wanted else layer_for(self.path)
+            is_new = self._options.page_checksums and not size_of(self.path)
+            self._vfs = checksum_layer() if is_new else layer_for(self.path)
         log_was_left = is_first and self._wal_file_bytes() > 0
         if not self.read_only:
             create(
@@ -166,11 +166,11 @@ class SqliteEngine:
                 page_checksums=self._options.page_checksums,
             )
         elif not self.path.exists() or not self.path.stat().st_size:
-            raise CannotOpen(f"{self.path}: there is no store", path=str(self.path))
+            raise CannotOpen(f"there is no store at {self.path}", path=str(self.path))
         return log_was_left
 
     def _open_first(self, *, log_was_left: bool, accept_loss: bool) -> None:
-        """Open the first connection, and check with it that the file is sound."""
+        """Open the first connection, and check the file through it."""
         connection = self._connect()
         try:
             self._page_checksums = is_verified(connection)
@@ -189,7 +189,7 @@ class SqliteEngine:
             self._pool.keep(self._reader_on(connection))
 
     def write(self, *, waits: bool = True) -> SqliteWriter:
-        """Wait for the turn to write; leaving without a commit undoes it all."""
+        """Wait for the turn to write; leaving without a commit undoes all changes."""
         if self.read_only:
             raise CannotOpen(f"{self.path} was opened to be read only", path=str(self.path))
         writer = self._writer or self._reopen_writer()
@@ -198,12 +198,12 @@ class SqliteEngine:
         return writer
 
     def read(self) -> PooledSnapshot:
-        """A snapshot on a connection from the pool."""
+        """Open a snapshot on a connection from the pool."""
         self._home.check_read()
         return PooledSnapshot(self._pool)
 
     def last_seq(self) -> int:
-        """The sequence of the newest delta."""
+        """Return the sequence of the newest delta."""
         reader = self._pool.take()
         try:
             return reader.last_seq()
@@ -213,30 +213,30 @@ class SqliteEngine:
             self._pool.give(reader)
 
     def await_change(self, seen: int, stop: threading.Event) -> bool:
-        """Look every few milliseconds for what other processes have committed."""
+        """Poll for commits of other processes."""
         return poll(lambda: self.last_seq() != seen, stop)
 
     def upkeep(self, alone: AbstractContextManager[object]) -> None:
-        """Copy the write-ahead log into the file if it has grown enough, also by others."""
+        """Checkpoint the write-ahead log if it has grown enough, also by other processes."""
         self._checkpoints.notice(self._wal_file_bytes())
         if self._checkpoints.is_due():
             self.checkpoint(alone)
         short = self.shortage()
         large = self._wal_file_bytes() > self._options.wal_bytes_checkpoint
-        if short is not None and (large or short.owed_bytes):  # the disk needs the log's room
+        if short is not None and (large or short.owed_bytes):  # the disk needs the space of the log
             with alone:
                 self._copy_log(apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def checkpoint(self, alone: AbstractContextManager[object]) -> None:
-        """Copy the write-ahead log into the file, whether it has grown or not."""
+        """Checkpoint the write-ahead log at once."""
         self._checkpoints.run(self._copy_log, alone)
 
     def shortage(self) -> Shortage | None:
-        """Whether the disk has too little room."""
-        return self._room.shortage(self._checkpoints.wal_bytes)
+        """Return the shortage of free space on the disk, or None."""
+        return self._disk.shortage(self._checkpoints.wal_bytes)
 
     def _space(self) -> FileSpace:
-        """What the file has room for, and will need; the worst if that cannot be told now."""
+        """Return the space in the file; assume the worst if it cannot be read now."""
         with suppress(MillstreamError, apsw.Error, OSError), self.read() as snapshot:
             ((pages,),) = snapshot.connection.execute("PRAGMA page_count")
             ((free_pages,),) = snapshot.connection.execute("PRAGMA freelist_count")
@@ -245,22 +245,22 @@ class SqliteEngine:
         return FileSpace(0, self._checkpoints.wal_bytes)
 
     def folder(self) -> Path | None:
-        """The folder of the file, wherever links lead."""
+        """Return the folder of the file, with links resolved."""
         return Path(self._real_path).parent
 
     def recover(self) -> None:
-        """Write what the write-ahead log holds to disk once more; the writer is opened anew."""
+        """Write the write-ahead log to disk again, and open the writer anew."""
         with self._pool.held():
-            found: list[apsw.Connection] = []
+            connections: list[apsw.Connection] = []
             try:
-                found = [self._connect(), self._connect()]
-                repair_log(Path(self._real_path), turn=found[0], other=found[1])
+                connections = [self._connect(), self._connect()]
+                repair_log(Path(self._real_path), turn=connections[0], observer=connections[1])
             except apsw.Error as error:
                 raise self._refused(error) from error
             except OSError as error:
                 raise WriteFailed(f"{self.path}: {error}", path=str(self.path)) from error
             finally:
-                for connection in found:
+                for connection in connections:
                     close_connection(connection, checkpoint=False)
             with self._pool.lock:
                 writer, self._writer = self._writer, None
@@ -272,7 +272,7 @@ class SqliteEngine:
         self._pool.suspend(partial(self._drop_connections, checkpoint=False))
 
     def resume(self, *, in_child: bool) -> None:
-        """After the fork: connections are opened again when they are needed."""
+        """After the fork: allow new connections."""
         self._pool.resume(in_child=in_child)
 
     def copy_to(
@@ -282,26 +282,26 @@ class SqliteEngine:
         heard: PagesCopied | None = None,
         check: Callable[[SqliteReader], None] | None = None,
     ) -> None:
-        """Write a consistent copy of the whole file into a new one, beside running commits.
+        """Write a consistent copy of the file into a new file, beside running commits.
 
-        `check` is called with the snapshot that was copied, to compare it with the copy.
+        `check` is called with the copied snapshot, to compare it with the copy.
         """
         with self.read() as snapshot:
-            snapshot.last_seq()  # the transaction sees from now on what it saw at its first read
+            snapshot.last_seq()  # the first read of a transaction fixes its snapshot
             copy_file(snapshot.connection, path, vfs=self._vfs, heard=heard)
             if check is not None:
                 check(snapshot)
 
     def verify(self, stop: Callable[[], bool]) -> bool:
-        """Read every page, beside running commits; False if it was stopped.
+        """Read every page, beside running commits; False if `stop` ended it.
 
-        Raises `CorruptionError` for a damaged one.
+        Raises `CorruptionError` for a damaged page.
         """
         with self.read() as snapshot:
             return check_pages(snapshot.connection, stop, place=self.place)
 
     def scrub(self, stage: str, at: str, bounds: StepBounds, needs: Reference) -> ScrubStep:
-        """Read on in a stage, on a connection of its own: what others have in their caches stays there."""
+        """Continue to read a stage, on a separate connection that leaves other caches alone."""
         self._home.check_read()
         with self._pool.held():
             with self._pool.lock:
@@ -312,16 +312,16 @@ class SqliteEngine:
                 step = scrub_step(self._scrubber, stage, at, bounds, needs)
             except apsw.Error as error:
                 raise self._damaged(error) from error
-        for found in step.unsound:
-            self._tell_damage(CorruptionError(found.message, what="row", where=found.at))
+        for unsound in step.unsound:
+            self._tell_damage(CorruptionError(unsound.message, what="row", where=unsound.at))
         return step
 
     def scrubbed_file(self) -> Path:
-        """The store's file, wherever links lead."""
+        """Return the store's file, with links resolved."""
         return Path(self._real_path)
 
     def exchange(self, path: Path, *, aside: Path) -> None:
-        """Put another file in the place of this one, which goes aside; reads wait meanwhile."""
+        """Replace the file by another file, and move the old one aside; reads wait."""
         self.suspend()
         try:
             exchange_file(Path(self._real_path), path, aside=aside)
@@ -330,19 +330,19 @@ class SqliteEngine:
             self.resume(in_child=False)
 
     def close(self) -> None:
-        """Close every connection; the last one to go checkpoints and removes the log."""
+        """Close every connection; the last connection checkpoints and removes the log."""
         self._pool.close(self._close_all)
 
     def _close_all(self) -> None:
-        kept = self.read_only and self._wal_file_bytes() > 0
+        keeps_wal = self.read_only and self._wal_file_bytes() > 0
         if self._writer is not None:
             with suppress(StoreGone):
                 self._home.check_contents(self._writer.connection)
-        self._drop_connections(checkpoint=not kept and self._home.may_checkpoint)
+        self._drop_connections(checkpoint=not keeps_wal and self._home.may_checkpoint)
         _open_paths[self._real_path] -= 1
 
     def describe(self) -> dict[str, Any]:
-        """Facts for `stats`."""
+        """Return facts for `stats`."""
         return {
             "engine": "sqlite",
             "durability": self.durability,
@@ -354,7 +354,7 @@ class SqliteEngine:
         }
 
     def _refused(self, error: apsw.Error) -> MillstreamError:
-        """Why a transaction to write could not be begun."""
+        """Return the error for a write transaction that could not begin."""
         if isinstance(error, apsw.BusyError):
             return still_locked(self.path, self._options.busy_timeout_ms)
         if isinstance(error, apsw.FullError):
@@ -369,7 +369,7 @@ class SqliteEngine:
 
     def _connect(self) -> apsw.Connection:
         self._home.check_connecting()
-        path = Path(self._real_path)  # wherever links lead by now
+        path = Path(self._real_path)  # links may lead elsewhere by now
         connection = connect(path, busy=self._busy(), vfs=self._vfs)
         level = "FULL" if self.durability == "full" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {level}")
@@ -413,23 +413,23 @@ class SqliteEngine:
             return self._writer
 
     def _check_log(self, connection: apsw.Connection, *, accept_loss: bool) -> None:
-        """Refuse a log that a dead process has left if acknowledged commits in it are cut off."""
-        found = break_beside_writers(self.path, connection, self._connect_beside)
-        if found is None:
+        """Refuse the log of a dead process if damage cuts off acknowledged commits."""
+        damage = break_beside_writers(self.path, connection, self._connect_beside)
+        if damage is None:
             return
-        torn = self.durability == "relaxed" and found.may_be_torn
+        torn = self.durability == "relaxed" and damage.may_be_torn
         if not (accept_loss or torn):
             raise damaged(
-                self.path, f"{found}; to go on without them, open it with accept_loss=True"
+                self.path, f"{damage}; to go on without them, open it with accept_loss=True"
             )
-        if not self.read_only:  # or the next one to open it would find the same
+        if not self.read_only:  # otherwise the next process would find the same damage
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def _connect_beside(self) -> apsw.Connection:
         return connect(self.path, busy=self._busy(), vfs=self._vfs)
 
     def _check_file(self, connection: apsw.Connection) -> None:
-        """Compare the file with what it says of itself, and bring that up to date."""
+        """Compare the file with its schema and its own row, and update the row."""
         if is_open_here(self.path):
             self._is_twofold = read_schema(connection).is_twofold
         else:
@@ -455,7 +455,7 @@ class SqliteEngine:
             with self._pool.lock:
                 if self._tender is None:
                     self._tender = self._connect()
-            self._home.check_contents(self._tender)  # else it would be mixed with what is there now
+            self._home.check_contents(self._tender)  # else pages of two files would be mixed
             return self._copy(self._tender, mode)
 
     def _copy(self, tender: apsw.Connection, mode: int) -> tuple[int, int] | None:
@@ -463,7 +463,7 @@ class SqliteEngine:
             pages, copied_pages = tender.wal_checkpoint(mode=mode)
             return pages * self._page_bytes, copied_pages * self._page_bytes
         except apsw.BusyError:
-            return None  # another process reads or writes just now; the next commit asks again
+            return None  # another process reads or writes now; the next commit tries again
         except apsw.Error as error:
             if is_damage(error):
                 raise self._damaged(error) from error
@@ -472,11 +472,11 @@ class SqliteEngine:
             raise WriteFailed(f"{self.path}: checkpoint: {error}") from error
 
     def _drop_connections(self, *, checkpoint: bool) -> None:
-        found = [reader.connection for reader in self._pool.drain()]
-        found += [self._writer.connection] if self._writer else []
-        found += [one for one in (self._tender, self._scrubber) if one]
+        connections = [reader.connection for reader in self._pool.drain()]
+        connections += [self._writer.connection] if self._writer else []
+        connections += [extra for extra in (self._tender, self._scrubber) if extra]
         self._tender = self._scrubber = self._writer = None
-        for connection in found:
+        for connection in connections:
             close_connection(connection, checkpoint=checkpoint)
 
     def _busy(self) -> Callable[[int], bool]:

@@ -1,11 +1,11 @@
-"""The file of the SQLite engine: recognised before it is touched, created in one step.
+"""The file of the SQLite engine: recognised before SQLite opens it, created in one step.
 
-A file that is not ours, or that a newer version wrote, is refused by its header alone; SQLite does
-not open it. Creation is one transaction in rollback mode, so a kill in the middle leaves an empty
-file, which is as good as none.
+A file of another program, or of a newer version, is refused by its header alone, before SQLite opens
+it. Creation is one transaction in rollback mode. A kill in the middle leaves an empty file, which
+counts as no file.
 
-A new file has no checksums in its pages, so that every SQLite tool may write to it (`sqlite_schema`
-says how damage is noticed without them). An option gives it some, by SQLite's checksum layer.
+A new file has no checksums in its pages, so that every SQLite tool may write to it (`schema.py`
+says how damage is noticed without them). With an option, SQLite's checksum layer adds them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ APPLICATION_ID = 0x4D494C4C
 """'MILL', where SQLite keeps a file's owner."""
 
 PAGE_CHECKSUMS = 0x10000
-"""Beside the format in the user version: every page has a checksum."""
+"""A flag beside the format in the user version: every page has a checksum."""
 
 PAGE_BYTES = 4096
-"""Of a new file. Measured: of 4, 8 and 16 KiB the best for single commits and no worse for blocks."""
+"""Page size of a new file. Measured with 4, 8 and 16 KiB: 4 is best for single commits, and blocks
+are not slower."""
 
 FILE_MODE = 0o600
-"""Of a new store: it holds what it was given, and the secrets of its server."""
+"""Mode of a new store: the file holds records of users, and secrets of a server."""
 
 _CREATION_TRIES = 200
 _HEADER_TRIES = 3
@@ -51,7 +52,7 @@ _NAMED = b"CREATE TABLE millstream_record"
 
 
 def inspect(path: Path) -> None:
-    """Refuse a path that cannot be a store, before anything is written."""
+    """Refuse a path that cannot be a store, before any byte is written."""
     try:
         if not path.parent.is_dir():
             raise CannotOpen(
@@ -75,7 +76,7 @@ def inspect(path: Path) -> None:
             return
         if not Path(f"{path}-journal").exists():
             break
-        sleep(0.01)  # another process is creating it just now
+        sleep(0.01)  # another process is creating the file now
     assert problem is not None
     raise problem
 
@@ -95,7 +96,7 @@ def _problem(path: Path) -> MillstreamError | None:
 
 def _damaged_header(path: Path, file: BufferedReader, page: bytes) -> MillstreamError | None:
     if is_half_made(path):
-        return None  # SQLite undoes what was interrupted
+        return None  # SQLite undoes an interrupted transaction
     missing = cut(path, page)
     if missing:
         return damaged(path, missing)
@@ -103,16 +104,16 @@ def _damaged_header(path: Path, file: BufferedReader, page: bytes) -> Millstream
         problem = header_problem(file, path.stat().st_size, has_log=_has(path, "-wal"))
         if problem is None:
             return None
-        sleep(0.01)  # another process may be writing it just now
+        sleep(0.01)  # another process may be writing the header now
     assert problem is not None
     return damaged(path, problem)
 
 
 def refusal(path: Path, page: bytes) -> MillstreamError | None:
-    """Why a file is no store that can be opened, by its first page; None if it may be one."""
+    """Return why a file is no store, judged by its first page; None for a possible store."""
     if page[:16] == MAGIC and len(page) >= HEADER_BYTES:
         if _is_marked(page) or not _is_whole(page):
-            return None  # `connect` looks for the tables, wherever they are
+            return None  # the schema has further pages: `connect` looks for the tables
         strange = "is an SQLite file, but not a Millstream store"
     elif _NAMED in page:
         return damaged(path, "its header is not what was written")
@@ -122,42 +123,42 @@ def refusal(path: Path, page: bytes) -> MillstreamError | None:
 
 
 def _is_marked(page: bytes) -> bool:
-    """Whether the header or the schema in the first page names a store."""
+    """True if the header or the schema in the first page names a store."""
     return int.from_bytes(page[68:72], "big") == APPLICATION_ID or _NAMED in page
 
 
 def _is_whole(page: bytes) -> bool:
-    """Whether the whole schema is in the first page: the page is a leaf."""
+    """True if the first page is a leaf, and so holds the complete schema."""
     return page[HEADER_BYTES : HEADER_BYTES + 1] == b"\x0d"
 
 
 def cut(path: Path, page: bytes) -> str | None:
-    """How much is missing at the end of a file; None if nothing, or if SQLite's files have the rest."""
+    """Describe missing pages at the end of a file; None if SQLite's journal or WAL may have them."""
     pages, page_bytes = page_count_of(page), page_bytes_of(page)
     if not (pages and page_bytes):
-        return None  # the count of pages is not kept up to date
+        return None  # this header has no reliable count of pages
     if is_half_made(path) or _has(path, "-wal"):
         return None  # a creation or a checkpoint was interrupted: SQLite undoes or ends it
-    there = path.stat().st_size
-    if there >= pages * page_bytes:
+    size = path.stat().st_size
+    if size >= pages * page_bytes:
         return None
-    return f"the file was cut: it ends in page {there // page_bytes + 1:,} of {pages:,}"
+    return f"the file was cut: it ends in page {size // page_bytes + 1:,} of {pages:,}"
 
 
 def is_half_made(path: Path) -> bool:
-    """Whether a creation was interrupted, or goes on, or a write of a tool that keeps such a journal."""
+    """True if a rollback journal exists: of a running or interrupted creation, or of another tool."""
     return _has(path, "-journal")
 
 
 def _has(path: Path, suffix: str) -> bool:
-    other = Path(f"{path}{suffix}")
-    return other.exists() and other.stat().st_size > 0
+    neighbour = Path(f"{path}{suffix}")
+    return neighbour.exists() and neighbour.stat().st_size > 0
 
 
-def damaged(path: Path | str, found: str) -> CorruptionError:
-    """What is said of a file that is not what was written: what was found, and what to do."""
+def damaged(path: Path | str, damage: str) -> CorruptionError:
+    """Return the error for a damaged file, with advice."""
     return CorruptionError(
-        f"{path} is damaged: {found}; `millstream doctor {path}` says what is lost and what can "
+        f"{path} is damaged: {damage}; `millstream doctor {path}` says what is lost and what can "
         "still be read; put back a copy of the file, or copy what can be read to a new store",
         what="file",
         where=str(path),
@@ -165,21 +166,21 @@ def damaged(path: Path | str, found: str) -> CorruptionError:
 
 
 def is_damage(error: apsw.Error) -> bool:
-    """Whether SQLite has found bytes that are not what was written."""
+    """True if an error of SQLite means damaged bytes."""
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return True
     return getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA
 
 
 def reason_of(error: apsw.Error) -> str:
-    """What is wrong with bytes that SQLite could not use."""
+    """Describe the damage that an error of SQLite reports."""
     if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
         return "the checksum of a page does not fit"
     return f"SQLite says: {error}"
 
 
 def explained(error: apsw.Error, path: Path | str) -> MillstreamError:
-    """What an error of SQLite means to the caller."""
+    """Return the error of Millstream for an error of SQLite."""
     if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
         return damaged(
             path,
@@ -199,12 +200,12 @@ def create(
     file_mode: int = FILE_MODE,
     page_checksums: bool = False,
 ) -> None:
-    """Make the file and its tables if they are missing; several processes may try at once."""
+    """Create the file and its tables if they are missing; several processes may try at once."""
     connection = None
     try:
         _make(path, file_mode)
         connection = _open(path, busy=busy, vfs=vfs)
-        # A log that was left must not vanish before it was looked at.
+        # Closing must not checkpoint a WAL that a dead process left: it is checked first.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if has_tables(connection):
             return
@@ -236,7 +237,7 @@ def create(
 
 
 def check_mode(file_mode: Any) -> int:
-    """A mode that a store's file may have: its owner must read and write it."""
+    """Return a valid mode of a store's file; the owner must be able to read and write the file."""
     if not isinstance(file_mode, int) or file_mode & ~0o666 or file_mode & 0o600 != 0o600:
         shown = oct(file_mode) if isinstance(file_mode, int) else repr(file_mode)
         raise InvalidInput(
@@ -246,9 +247,9 @@ def check_mode(file_mode: Any) -> int:
 
 
 def _make(path: Path, file_mode: int) -> None:
-    """An empty file with this mode, whatever the umask; SQLite gives its neighbours the same."""
+    """Create an empty file with a mode, despite the umask; SQLite gives the WAL the same mode."""
     try:
-        place = os.path.realpath(path)  # a link may lead to a file that is not there yet
+        place = os.path.realpath(path)  # a link may lead to a missing file
         descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, file_mode)
     except FileExistsError:
         return
@@ -259,7 +260,7 @@ def _make(path: Path, file_mode: int) -> None:
 
 
 def connect(path: Path, *, busy: Callable[[int], bool], vfs: str | None) -> apsw.Connection:
-    """A connection to a file that exists, in write-ahead mode."""
+    """Open a connection to an existing file, in write-ahead mode."""
     try:
         connection = _open(path, busy=busy, vfs=vfs)
     except apsw.Error as error:
@@ -280,13 +281,16 @@ def connect(path: Path, *, busy: Callable[[int], bool], vfs: str | None) -> apsw
 
 
 def close_connection(connection: apsw.Connection, *, checkpoint: bool) -> None:
-    """Close a connection; the last one of all copies the log into the file, if it is to."""
+    """Close a connection; with `checkpoint`, the last connection copies the WAL into the file."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0 if checkpoint else 1)
     connection.close()
 
 
 def patience(clock: Clock, timeout_s: float) -> Callable[[int], bool]:
-    """Wait in short, uneven steps: the lock is free again within a commit or a fold slice."""
+    """Return a busy handler that waits in short random steps until a timeout.
+
+    The lock is free again within a commit or a fold slice.
+    """
     deadline = 0.0
 
     def wait(attempt: int) -> bool:
@@ -302,7 +306,7 @@ def patience(clock: Clock, timeout_s: float) -> Callable[[int], bool]:
 
 
 def no_layer(path: Path) -> CannotOpen:
-    """What is said of a file whose page checksums could not be kept."""
+    """Return the error for a file with page checksums and an apsw without the checksum layer."""
     return CannotOpen(
         f"{path}: pages with checksums are wanted, and this apsw ({apsw.apsw_version()}) came without "
         "SQLite's checksum layer, so it would spoil them: install a wheel of apsw 3.51 or newer "
@@ -312,7 +316,7 @@ def no_layer(path: Path) -> CannotOpen:
 
 
 def _refuse_other_tables(connection: apsw.Connection, path: Path) -> None:
-    """Refuse to make a store among the tables of others; a file that was left empty is as good as none."""
+    """Refuse to create a store in a file with other tables; an empty file is accepted."""
     if connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None:
         raise CannotOpen(f"{path} is an SQLite file, but not a Millstream store", path=str(path))
 

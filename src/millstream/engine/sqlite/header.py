@@ -1,4 +1,4 @@
-"""The first 100 bytes of a SQLite file, and its list of free pages: what SQLite takes on trust.
+"""The header of a SQLite file, and its list of free pages: fields that SQLite does not check.
 
 A flipped bit there can make SQLite ignore a write-ahead log, hand out a page that is in use, or write
 a map of pointers over one. So these fields are compared with each other before SQLite opens the file.
@@ -12,8 +12,8 @@ a map of pointers over one. So these fields are compared with each other before 
     52   largest root page              0, unless a tool has set `auto_vacuum`
     56   encoding                       1, UTF-8
 
-Where a write-ahead log was left, the first page may lie there; only what SQLite reads before it is
-compared then.
+With a write-ahead log of a dead process, the first page may lie in the log. Then only the fields that
+SQLite reads before the log are compared.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _FRACTIONS = bytes((64, 32, 32))
 
 
 def page_bytes_of(header: bytes) -> int:
-    """The bytes of a page, as the header says; 0 if it says nothing possible."""
-    found = int.from_bytes(header[16:18], "big")
-    found = _PAGE_BYTES_MAX if found == 1 else found
-    return found if is_page_size(found) else 0
+    """Return the bytes of a page by the header; 0 for an impossible size."""
+    size = int.from_bytes(header[16:18], "big")
+    size = _PAGE_BYTES_MAX if size == 1 else size
+    return size if is_page_size(size) else 0
 
 
-def is_page_size(found: int) -> bool:
-    """Whether a number of bytes is one that SQLite knows for pages."""
-    return _PAGE_BYTES_MIN <= found <= _PAGE_BYTES_MAX and found & (found - 1) == 0
+def is_page_size(size: int) -> bool:
+    """True if SQLite allows pages of this size."""
+    return _PAGE_BYTES_MIN <= size <= _PAGE_BYTES_MAX and size & (size - 1) == 0
 
 
 def page_count_of(header: bytes) -> int:
-    """The number of pages that the header says, if it is kept up to date; else 0."""
+    """Return the number of pages by the header; 0 if the header does not maintain it."""
     return int.from_bytes(header[28:32], "big") if header[24:28] == header[92:96] else 0
 
 
 def header_problem(file: BufferedReader, size: int, *, has_log: bool) -> str | None:
-    """What is damaged in the header of an open file of this size, or in its list of free pages."""
+    """Describe damage in the header of an open file, or in its list of free pages; None without."""
     file.seek(0)
     header = file.read(HEADER_BYTES)
     page_bytes = page_bytes_of(header)
@@ -83,13 +83,13 @@ def _has_content(file: BufferedReader, start: int) -> bool:
 def _free_list_problem(
     file: BufferedReader, header: bytes, page_bytes: int, pages: int
 ) -> str | None:
-    """What is wrong with the free pages: a chain of pages, each with the numbers of others."""
+    """Describe damage of the free list: a chain of trunk pages with numbers of free pages."""
     trunk, count = int.from_bytes(header[32:36], "big"), int.from_bytes(header[36:40], "big")
     usable = page_bytes - header[20]
-    found: set[int] = set()
-    seen = 0
+    free: set[int] = set()
+    count_listed = 0
     while trunk:
-        if not 1 < trunk <= pages or trunk in found:
+        if not 1 < trunk <= pages or trunk in free:
             return f"its list of free pages leads to page {trunk:,}"
         file.seek((trunk - 1) * page_bytes)
         page = file.read(page_bytes)
@@ -97,12 +97,12 @@ def _free_list_problem(
         if leaves > usable // 4 - 2:
             return f"page {trunk:,} is no list of free pages"
         numbers = {int.from_bytes(page[at : at + 4], "big") for at in range(8, 8 + 4 * leaves, 4)}
-        seen += 1 + leaves
-        found |= numbers
-        found.add(trunk)
-        if len(found) != seen or not all(1 < number <= pages for number in numbers):
+        count_listed += 1 + leaves
+        free |= numbers
+        free.add(trunk)
+        if len(free) != count_listed or not all(1 < number <= pages for number in numbers):
             return f"the list of free pages in page {trunk:,} is not what was written"
         trunk = int.from_bytes(page[:4], "big")
-    if seen != count:
-        return f"its header says {count:,} free pages, and the list has {seen:,}"
+    if count_listed != count:
+        return f"its header says {count:,} free pages, and the list has {count_listed:,}"
     return None

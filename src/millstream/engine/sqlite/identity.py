@@ -1,10 +1,10 @@
-"""Whether the files of a store are still those that were opened.
+"""The identity of a store's files: checks that the names still lead to the files that were opened.
 
-On POSIX a file that is removed, renamed or replaced stays open. SQLite goes on writing to it, and
-what is written there is gone when the last process closes it, or lies under another name. A new
-connection opens whatever has the name by then, and shares the index of the write-ahead log with
-it. So writers, and readers as well, look every few milliseconds whether the names still lead to the
-files that were opened.
+On POSIX a file that is removed, renamed or replaced stays open. SQLite continues to write to it, and
+these writes are lost when the last process closes the file, or lie under another name. A new
+connection opens the new file of that name, and shares the index of the write-ahead log with the old
+one. So writers and readers check every few milliseconds whether the names still lead to the opened
+files.
 
 While a file is open, the operating system gives its inode number to no other file. So the number
 is enough to recognise the file.
@@ -38,11 +38,11 @@ from millstream.engine.sqlite.header import HEADER_BYTES, MAGIC
 from millstream.errors import StoreGone
 
 TRIES = 3
-"""How often the file is looked at before it is taken for another: its header may be written just now."""
+"""How often the header is read before the file counts as foreign: SQLite may be writing it now."""
 
 
 class Contents:
-    """The file as it was when it was looked at last."""
+    """The file as of the last check: time stamp, size, change counter, schema version."""
 
     __slots__ = ("_bytes", "_counter", "_schema", "_stamp", "is_foreign")
 
@@ -50,14 +50,14 @@ class Contents:
         self._stamp = (0, 0)
         self._bytes = self._counter = self._schema = 0
         self.is_foreign = False
-        """Whether another file was found to have been copied over it: that stays so."""
+        """True once another file was copied over this one; it stays True."""
 
-    def check(self, found: os.stat_result, connection: apsw.Connection) -> bool:
-        """Whether the file, as `stat` has just shown it, is what SQLite has written."""
-        stamp = found.st_mtime_ns, found.st_size
+    def check(self, status: os.stat_result, connection: apsw.Connection) -> bool:
+        """True if only SQLite has written the file, whose present `stat` is given."""
+        stamp = status.st_mtime_ns, status.st_size
         if stamp != self._stamp and not self.is_foreign:
-            if any(self._fits(found.st_size, connection) for _ in range(TRIES)):
-                self._stamp, self._bytes = stamp, found.st_size
+            if any(self._fits(status.st_size, connection) for _ in range(TRIES)):
+                self._stamp, self._bytes = stamp, status.st_size
             else:
                 self.is_foreign = True
         return not self.is_foreign
@@ -70,7 +70,7 @@ class Contents:
                 for name in ("page_count", "page_size", "schema_version", "auto_vacuum")
             )
         except apsw.Error:
-            return True  # the transaction itself will tell
+            return True  # the transaction itself will fail
         counter = int.from_bytes(header[24:28], "big")
         if header[:16] != MAGIC or counter < self._counter:
             return False
@@ -81,28 +81,28 @@ class Contents:
         return True
 
     def _may_become(self, size: int, database_bytes: int) -> bool:
-        """Whether a checkpoint can have left the file with this size."""
+        """True if a checkpoint can have left the file with this size."""
         return min(self._bytes, database_bytes) <= size <= max(self._bytes, database_bytes)
 
 
 ASKED_S = 0.01
-"""How long an answer holds while all is well: to ask takes about as long as a tenth of a commit."""
+"""How long a good answer is cached: a check takes about a tenth of the time of a commit."""
 
 Identity = tuple[int, int]
-"""Device and inode."""
+"""Device and inode number of a file."""
 
 
 def identity(path: str) -> Identity | None:
-    """Which file a name leads to; None if to none."""
+    """Return the identity of the file at a path; None without a file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def size_of(path: str | os.PathLike[str]) -> int:
-    """The bytes of a file; 0 if there is none."""
+    """Return the bytes of a file; 0 without a file."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
@@ -110,42 +110,42 @@ def size_of(path: str | os.PathLike[str]) -> int:
 
 
 class Home:
-    """The names of a store's file and of its write-ahead log, and the files that were found there."""
+    """The names of a store's file and its write-ahead log, and the identities of both files."""
 
     __slots__ = ("_clock", "_contents", "_due_s", "_file", "_log", "_path", "_shown")
 
     def __init__(self, path: str, clock: Clock, *, shown: str) -> None:
-        """`path` has its links resolved; `shown` is what callers know it by."""
+        """`path` has its links resolved; `shown` is the path in messages."""
         self._path, self._clock, self._shown = path, clock, shown
         self.settle()
 
     def settle(self) -> None:
-        """What is here now is what shall be here."""
+        """Take the present file as the right one."""
         self._file = identity(self._path)
         self._contents = Contents()
         self.forget_log()
 
     def forget_log(self) -> None:
-        """The connection to write is opened anew: it finds a log, or makes one."""
+        """Forget the identity of the log, because a new writer finds or creates a log."""
         self._log: Identity | None = None
         self._due_s = -1.0
 
     def check_connecting(self) -> None:
-        """Raise `StoreGone` if a new connection would open another file, or none."""
+        """Raise `StoreGone` if a new connection would open a different file or none."""
         if self._contents.is_foreign or identity(self._path) != self._file:
             raise self._error(self._path)
 
     def check_read(self) -> None:
-        """Raise `StoreGone` if another file has the name; what is only gone can be read."""
+        """Raise `StoreGone` if another file has the name; a removed file can still be read."""
         if self._clock.seconds() < self._due_s:
             return
         if self._contents.is_foreign or identity(self._path) not in (self._file, None):
             raise self._error(self._path)
 
     def check_write(self, connection: apsw.Connection) -> None:
-        """Raise `StoreGone` unless the file and its log are those that were opened.
+        """Raise `StoreGone` unless the file and its log are the opened ones.
 
-        The connection is the caller's, and open: so no other process removes the log as the last one.
+        The connection of the caller is open, so no other process closes last and removes the log.
         """
         if self._clock.seconds() < self._due_s:
             return
@@ -153,22 +153,22 @@ class Home:
         log = f"{self._path}-wal"
         if self._log is not None and identity(log) != self._log:
             raise self._error(log)
-        if self._log is None:  # SQLite makes it with the first transaction
+        if self._log is None:  # SQLite creates the log with the first transaction
             self._log = identity(f"{self._path}-wal")
         self._due_s = self._clock.seconds() + ASKED_S
 
     def check_contents(self, connection: apsw.Connection) -> None:
-        """Raise `StoreGone` unless the file is that which was opened, and has what SQLite wrote."""
+        """Raise `StoreGone` unless the file is the opened one, and only SQLite has written it."""
         try:
-            found = os.stat(self._path)
+            status = os.stat(self._path)
         except OSError:
             raise self._error(self._path) from None
-        is_here = (found.st_dev, found.st_ino) == self._file
-        if not (is_here and self._contents.check(found, connection)):
+        is_same = (status.st_dev, status.st_ino) == self._file
+        if not (is_same and self._contents.check(status, connection)):
             raise self._error(self._path)
 
     def missing(self) -> str | None:
-        """Which of the names does not lead to the file that was opened, as it was written."""
+        """Return the name that does not lead to the opened file; None if both do."""
         if self._contents.is_foreign or identity(self._path) != self._file:
             return self._path
         log = f"{self._path}-wal"
@@ -176,16 +176,16 @@ class Home:
 
     @property
     def may_checkpoint(self) -> bool:
-        """Whether the last connection to go may copy the log into the file, and remove its name.
+        """True if the last connection may checkpoint and remove the log.
 
-        Not if another store has one of the names now: SQLite would remove that one's log.
+        False if another store has one of the names now: SQLite would remove the log of that store.
         """
         if self._contents.is_foreign or identity(self._path) != self._file:
             return False
         return self._log is None or identity(f"{self._path}-wal") in (None, self._log)
 
     def _error(self, path: str) -> StoreGone:
-        """What callers are told of a name that leads elsewhere."""
+        """Return the error for a name that leads to another file."""
         if self._contents.is_foreign:
             return StoreGone(
                 f"{path} was overwritten while the store was open, by another file or an older copy; "
@@ -193,9 +193,9 @@ class Home:
                 f"{path}-wal away, which belongs to what was there before, and copy the file again",
                 path=self._shown,
             )
-        found = "is another file now" if os.path.exists(path) else "is gone"
+        state = "is another file now" if os.path.exists(path) else "is gone"
         return StoreGone(
-            f"{path} {found}: it was removed, renamed or replaced while the store was open; nothing "
+            f"{path} {state}: it was removed, renamed or replaced while the store was open; nothing "
             "was stored, since it would be lost; put the file back, or close the store and open it "
             "again",
             path=self._shown,

@@ -1,8 +1,8 @@
-"""Which process holds the write lock of a SQLite file, for the error of a process that waited in vain.
+"""The holder of a SQLite file's write lock, for the error of a writer whose wait timed out.
 
 In write-ahead mode the write lock is byte 120 of the `-shm` file. Linux lists all locks in
-`/proc/locks`. Asking by `fcntl` would need a descriptor of that file, and closing it would drop all
-locks that this process has there.
+`/proc/locks`. `fcntl` would need a descriptor of that file, and closing the descriptor would drop all
+locks of this process on the file.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ class Holder(NamedTuple):
     process: int
     name: str
     is_stopped: bool
-    """Whether it was stopped, as by SIGSTOP or Ctrl-Z, and does not go on by itself."""
+    """True if the process was stopped, as by SIGSTOP or Ctrl-Z."""
 
 
 def still_locked(path: Path, waited_ms: int) -> Overloaded:
-    """What writers are told that waited for the write lock in vain."""
-    told = f"{path}: other processes kept the write lock for {waited_ms / 1000:g} s"
+    """Return the error for a writer that did not get the write lock in time."""
+    message = f"{path}: other processes kept the write lock for {waited_ms / 1000:g} s"
     data: dict[str, Any] = {"path": str(path)}
     holder = find_holder(path)
     if holder is not None:
         data["holder"] = holder.process
-        told += f"; process {holder.process} ({holder.name}) holds it"
+        message += f"; process {holder.process} ({holder.name}) holds it"
         if holder.is_stopped:
-            told += (
+            message += (
                 f" and is stopped: let it go on (kill -CONT {holder.process}), or end it; its "
                 "transaction is then undone"
             )
-    return Overloaded(told, **data)
+    return Overloaded(message, **data)
 
 
 def find_holder(path: Path) -> Holder | None:
-    """The process that holds the write lock of a file now; None if none does, or it is not known."""
+    """Return the process that holds the write lock of a file; None if free or unknown."""
     with suppress(OSError, ValueError, IndexError):
         inode = os.stat(f"{os.path.realpath(path)}-shm").st_ino
         for line in LOCKS.read_text(encoding="ascii", errors="replace").splitlines():

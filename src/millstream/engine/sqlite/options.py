@@ -1,4 +1,4 @@
-"""What can be set of the SQLite engine alone; every other engine has options of its own."""
+"""Options of the SQLite engine."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ from millstream.limits import MiB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqliteOptions:
-    """How one handle uses its file; `millstream.open(path, options=SqliteOptions(...))` says so."""
+    """Options of one handle: `millstream.open(path, options=SqliteOptions(...))`."""
 
     busy_timeout_ms: int = 60_000
-    """How long a writer waits for other processes before it gives up with `Overloaded`."""
+    """Timeout of a writer that waits for other processes; afterwards it raises `Overloaded`."""
 
     wal_bytes_checkpoint: int = 16 * MiB
-    """Growth of the write-ahead log after which it is copied into the file, in the background.
+    """Growth of the write-ahead log after which a background checkpoint copies it into the file.
 
-    This and the next two are less on a disk below 256 MiB: a sixteenth of it, a 128th, a quarter.
+    On a disk below 256 MiB this option and the next two are at most a sixteenth, a 128th and a quarter
+    of the disk.
     """
 
     wal_bytes_left: int = 2 * MiB
-    """What may be left after copying for the log to be started anew, under the write lock."""
+    """Uncopied bytes up to which a checkpoint restarts the write-ahead log, under the write lock."""
 
     wal_bytes_reset: int = 64 * MiB
-    """Size at which the write-ahead log is started anew even if much is left."""
+    """Size at which a checkpoint restarts the write-ahead log, even with many uncopied bytes."""
 
     page_checksums: bool = False
-    """Whether a new file gets a checksum in each page; one that is there stays as it was made.
+    """True gives each page of a new file a checksum; an existing file is not changed.
 
-    For stores that Millstream alone opens: any other SQLite tool that writes to the file spoils them.
+    Only for stores that no other SQLite tool writes to: such a tool does not update the checksums.
     """
 
     scrub_share: float = 0.01
-    """The share of time for which the background reads all rows again, to find damage; 0 turns it off."""
+    """The share of time in which the background scrubs all rows for damage; 0 turns it off."""
 
 
 def fitted(options: SqliteOptions, folder: str | os.PathLike[str]) -> SqliteOptions:
-    """The same for the disk of a folder: on a small one the write-ahead log leaves the file its room."""
+    """Lower the options for a small disk, so that the write-ahead log leaves space for the file."""
     try:
         disk_bytes = shutil.disk_usage(folder).total
     except OSError:
-        return options  # opening the file will tell
+        return options  # opening the file will fail
     return replace(
         options,
         wal_bytes_checkpoint=min(options.wal_bytes_checkpoint, disk_bytes // 16),

@@ -1,12 +1,12 @@
 """Checksums of SQLite's pages, and the layer of SQLite that keeps them.
 
-The checksum beside each row cannot see a row that an index no longer finds. SQLite's checksum layer
-(`cksumvfs`, which comes with apsw's wheels) stands below the pages: it writes a checksum into the last
-8 bytes of each page of the file, and compares it whenever a page is read.
+The checksum beside each row cannot show a row that an index no longer finds. SQLite's checksum layer
+(`cksumvfs`, part of apsw's wheels) works below the pages: it writes a checksum into the last 8 bytes
+of each page of the file, and compares it at each read.
 
     page    4,088 bytes, then two sums over their 32-bit words, little-endian
 
-The frames of the write-ahead log carry sums of the same kind, each over all frames before it.
+The frames of the write-ahead log carry sums of the same kind, over all earlier frames.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import apsw
 
 RESERVED_BYTES = 8
-"""At the end of each page, for its checksum. SQLite's header says how many there are."""
+"""Bytes at the end of each page for its checksum. SQLite's header holds this number."""
 
 _LAYER = "cksmvfs"
 _MASK = 0xFFFFFFFF
@@ -28,7 +28,7 @@ _loaded: list[str | None] = []
 
 
 def checksum_layer() -> str | None:
-    """The name of SQLite's checksum layer; None where apsw came without it."""
+    """Return the name of SQLite's checksum layer; None with an apsw without the layer."""
     with _loading:
         if not _loaded:
             _loaded.append(_load())
@@ -47,36 +47,36 @@ def _load() -> str | None:
             sqlite_extra.load(connection, "cksumvfs")
         finally:
             connection.close()
-        apsw.set_default_vfs(default)  # other databases of the process stay as they are
+        apsw.set_default_vfs(default)  # other databases of the process do not use the layer
     except (ImportError, AttributeError, apsw.Error):
         return None
     return _LAYER
 
 
 def plain_layer() -> str:
-    """The name of the layer below that of the checksums, which takes pages as they are."""
+    """Return the name of the layer below the checksum layer, which does not check pages."""
     return next(name for name in apsw.vfs_names() if name != checksum_layer())
 
 
 def is_layered(connection: apsw.Connection) -> bool:
-    """Whether pages go through the checksum layer; whether the file has checksums is another matter."""
+    """True if pages go through the checksum layer; the file may have no checksums."""
     return connection.pragma("checksum_verification") is not None
 
 
 def is_verified(connection: apsw.Connection) -> bool:
-    """Whether the checksum of each page is compared when it is read."""
+    """True if SQLite compares the checksum of each page at each read."""
     return connection.pragma("checksum_verification") in (1, "1")
 
 
 def fits(page: bytes) -> bool:
-    """Whether a page's checksum is that of its content."""
+    """True if the checksum of a page fits its content."""
     content, stored = page[:-RESERVED_BYTES], page[-RESERVED_BYTES:]
     first, second = sums(content, swap=sys.byteorder == "big")
     return stored == first.to_bytes(4, "little") + second.to_bytes(4, "little")
 
 
 def sums(data: bytes, seeds: tuple[int, int] = (0, 0), *, swap: bool) -> tuple[int, int]:
-    """SQLite's two sums over 32-bit words; `swap` if these have not this machine's byte order."""
+    """Return SQLite's two sums over 32-bit words; `swap` for a foreign byte order."""
     words = array("I", data)
     if swap:
         words.byteswap()
@@ -89,10 +89,10 @@ def sums(data: bytes, seeds: tuple[int, int] = (0, 0), *, swap: bool) -> tuple[i
 
 
 def is_one_bit(computed: tuple[int, int], stored: tuple[int, int], data_bytes: int) -> bool:
-    """Whether one flipped bit, in that many bytes or in their sums, explains that the sums differ.
+    """True if one flipped bit, in the data or in its sums, explains the difference of the sums.
 
-    The sums are linear: a bit adds or takes a power of two, times a factor that depends on its
-    word alone. Torn writes do not look so, but for a chance of about one in 10^14.
+    The sums are linear: a bit adds or subtracts a power of two, times a factor that depends on its
+    word alone. A torn write looks so with a chance of about 1 in 10^14.
     """
     if sum((a ^ b).bit_count() for a, b in zip(computed, stored, strict=True)) == 1:
         return True
@@ -106,7 +106,7 @@ def is_one_bit(computed: tuple[int, int], stored: tuple[int, int], data_bytes: i
 
 
 def _factors(pairs: int) -> Iterator[tuple[int, int]]:
-    """By how much one in a word changes both sums, from the last pair of words to the first."""
+    """Yield the factors by which a word changes both sums, from the last pair of words to the first."""
     even, odd = (1, 1), (0, 1)
     for _ in range(pairs):
         yield even

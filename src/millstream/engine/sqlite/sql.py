@@ -1,4 +1,4 @@
-"""The application's own tables in a store's file: its statements, kept away from ours."""
+"""SQL on the application's own tables in a store's file; Millstream's tables are out of reach."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 Authorizer = Callable[[int, str | None, str | None, str | None, str | None], int]
 
 NOT_SQL = apsw.Error, TypeError, ValueError, OverflowError
-"""What a statement raises that cannot be run as it stands."""
+"""Errors of a statement that is invalid."""
 
 _FORBIDDEN = {
     apsw.SQLITE_TRANSACTION,
@@ -29,7 +29,7 @@ _READS = {apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLIT
 def may_write(
     action: int, first: str | None, second: str | None, _database: str | None, _by: str | None
 ) -> int:
-    """Keep statements away from our tables and from the transaction itself."""
+    """Authorize a statement: deny our tables, transactions, pragmas and attached databases."""
     if action in _FORBIDDEN:
         return apsw.SQLITE_DENY
     ours = any(name is not None and name.lower().startswith(PREFIX) for name in (first, second))
@@ -39,7 +39,7 @@ def may_write(
 def may_read(
     action: int, first: str | None, second: str | None, database: str | None, by: str | None
 ) -> int:
-    """The same, for statements that change nothing."""
+    """Authorize a statement that only reads."""
     if action not in _READS:
         return apsw.SQLITE_DENY
     return may_write(action, first, second, database, by)
@@ -48,7 +48,7 @@ def may_read(
 def run(
     connection: apsw.Connection, statement: str, parameters: Parameters, allowed: Authorizer
 ) -> SqlResult:
-    """Run a statement, as far as it is allowed to; the errors are SQLite's."""
+    """Run a statement under an authorizer; errors of SQLite pass through."""
     connection.authorizer = allowed
     before = connection.total_changes()
     try:
@@ -60,7 +60,7 @@ def run(
 
 
 def application_tables(connection: apsw.Connection) -> list[str]:
-    """The names of the application's tables and views, in order."""
+    """Return the names of the application's tables and views, in order."""
     rows = connection.execute(
         "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
     )
@@ -68,9 +68,9 @@ def application_tables(connection: apsw.Connection) -> list[str]:
 
 
 def stored_tables(connection: apsw.Connection) -> list[str]:
-    """The application's tables that have rows of their own: no views, no virtual tables.
+    """Return the application's tables that store rows: no views, no virtual tables.
 
-    A virtual table keeps its rows in tables beside it, which are among these.
+    A virtual table stores its rows in ordinary tables, which are included.
     """
     rows = connection.execute(
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 ORDER BY name"
@@ -79,7 +79,7 @@ def stored_tables(connection: apsw.Connection) -> list[str]:
 
 
 def table_rows(connection: apsw.Connection, table: str) -> Iterator[tuple[Any, ...]]:
-    """All rows of a table, in the order of its tree, without columns that are computed."""
+    """Yield all rows of a table, in the order of its tree, without computed columns."""
     named = connection.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
     columns = ", ".join(_quoted(str(name)) for (name,) in named)
     yield from connection.execute(f"SELECT {columns} FROM main.{_quoted(table)} NOT INDEXED")

@@ -1,19 +1,18 @@
-"""SQLite's write-ahead log, frame by frame: what SQLite would silently leave out of it.
+"""SQLite's write-ahead log (WAL), frame by frame: commits that SQLite would silently ignore.
 
-Commits that have not been copied into the file yet lie here. Each frame carries a checksum over all
-frames before it; where that chain breaks, SQLite takes the log to end. That is right for the last
-transaction, which a power cut may have torn before it was acknowledged, and wrong for one that was
-acknowledged. There is proof that commits are lost
+The WAL holds commits that no checkpoint has copied into the file. Each frame carries a checksum over
+all frames before it. Where this chain breaks, SQLite takes the WAL to end. That is right for the last
+transaction, which a power cut may have torn before it was acknowledged, and wrong for an acknowledged
+transaction. Commits are certainly lost
 
-- if the frame at the break differs in one bit from what its checksum says: torn writes do not, or
+- if the frame at the break differs in one bit from its checksum: torn writes do not look so, or
 - if behind the break a commit is followed by a frame that continues its chain: its writer had seen
-  that commit succeed, or
-- if the header of the log is damaged and commits follow: it is synced before they are written.
+  the commit succeed, or
+- if the header of the WAL is damaged and commits follow: it is synced before they are written.
 
-The second is no proof for a store whose commits are not synced (`durability="relaxed"`).
+The second case proves nothing for a store whose commits are not synced (`durability="relaxed"`).
 
-What remains unseen: damage of more than a bit in the last transaction alone. It looks as a torn write
-does.
+Damage of more than a bit in the last transaction alone stays unseen: it looks like a torn write.
 
     header  32 bytes, big-endian: magic, version, page size, sequence, two salts, two checksums
     frame   24 bytes: page, size of the file after a commit or 0, two salts, two checksums; then the page
@@ -49,7 +48,7 @@ from millstream.engine.sqlite.pages import is_one_bit, sums
 HEADER_BYTES = 32
 FRAME_BYTES = 24
 TRIES = 3
-"""A log that is started anew while it is read is looked at again."""
+"""How often a WAL is read that restarts during the read."""
 
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
@@ -62,18 +61,18 @@ Salts = tuple[int, int]
 
 
 class Break(NamedTuple):
-    """Where the chain of checksums ends although commits follow."""
+    """A break in the chain of checksums with commits behind it."""
 
     frame: int
-    """From 1; 0 is the header."""
+    """The number of the broken frame, from 1; 0 is the header."""
     frames: int
     commits_behind: int
-    """Those that can still be seen there, at least."""
+    """The number of commits that are visible behind the break."""
     may_be_torn: bool = False
-    """Whether a power cut explains it too, for commits that were not synced one by one."""
+    """True if a power cut could explain the break, for commits that were not synced singly."""
 
     def __str__(self) -> str:
-        """What is damaged, and what is lost by it."""
+        """Describe the damage and the loss."""
         place = f"frame {self.frame} of {self.frames}" if self.frame else "its header"
         return (
             f"the write-ahead log is damaged at {place}: SQLite would ignore what lies behind, and "
@@ -95,7 +94,7 @@ class _Frame(NamedTuple):
 
 
 def step_bytes(page_bytes: int) -> int:
-    """The bytes of a frame with its page."""
+    """Return the bytes of a frame with its page."""
     return FRAME_BYTES + page_bytes
 
 
@@ -104,30 +103,30 @@ def find_break(
     count_known: Callable[[], int] = lambda: 0,
     is_written: Callable[[], bool] = lambda: False,
 ) -> Break | None:
-    """Where acknowledged commits are cut off; None if nowhere, or if there is no log.
+    """Find the break that cuts off acknowledged commits; None without a break or without a WAL.
 
-    `count_known` says how many frames SQLite has found in order, with a commit at the end, by now;
-    `is_written`, whether a living process has the turn to write. What SQLite knows is not looked at,
-    nor what such a process has not committed.
+    `count_known` returns the number of frames that SQLite accepts now, up to a commit. `is_written`
+    tells whether a living process has the turn to write. Frames that SQLite accepts are not checked,
+    nor uncommitted frames of a living process.
     """
     for _ in range(TRIES):
         try:
-            with path.open("rb", buffering=0) as file:  # a buffer would hold what was there before
+            with path.open("rb", buffering=0) as file:  # a buffer would keep old bytes
                 before = file.read(HEADER_BYTES)
                 if len(before) < HEADER_BYTES:
                     return None
                 log = _Log(file, before, path.stat().st_size)
-                found = log.find_break(count_known, is_written)
+                damage = log.find_break(count_known, is_written)
                 file.seek(0)
                 if file.read(HEADER_BYTES) == before:
-                    return found
+                    return damage
         except FileNotFoundError:
             return None
     return None
 
 
 def count_sound(path: Path) -> int:
-    """How many frames from the first on are as they were written."""
+    """Return the number of intact frames from the first on."""
     with path.open("rb", buffering=0) as file:
         header = file.read(HEADER_BYTES)
         if len(header) < HEADER_BYTES:
@@ -136,7 +135,7 @@ def count_sound(path: Path) -> int:
 
 
 class _Log:
-    """An open log; frames are numbered from 1."""
+    """An open WAL; frames are numbered from 1."""
 
     def __init__(self, file: FileIO, header: bytes, size: int) -> None:
         self._file = file
@@ -155,14 +154,14 @@ class _Log:
     def find_break(
         self, count_known: Callable[[], int], is_written: Callable[[], bool]
     ) -> Break | None:
-        """Where commits are cut off."""
+        """Find the break that cuts off commits."""
         if not self.is_sound:
             return self._break_in_header()
         before = 0
         while True:
             known = min(count_known(), self.frames)
             ours = list(self._ours(known + 1))
-            if not ours:  # as mostly: what lies behind is older than the log's last new start
+            if not ours:  # the usual case: later frames are older than the last restart of the WAL
                 return None
             if not any(frame.commit for _, frame in ours):
                 if is_written():
@@ -170,14 +169,16 @@ class _Log:
                 if min(count_known(), self.frames) > known:
                     continue  # committed just now
             at = self._first_broken(known)
-            found = self._break_at(at, ours) if at <= self.frames else None
-            if found is None or at <= before:
-                return found
-            before = at  # a writer may just be there: what it wrote behind came after this frame
+            damage = self._break_at(at, ours) if at <= self.frames else None
+            if damage is None or at <= before:
+                return damage
+            # A writer may have been writing this frame. Later frames are written after it, so a
+            # second look finds it complete, unless it is damaged.
+            before = at
 
     def _break_at(self, at: int, ours: list[tuple[int, _Frame]]) -> Break | None:
-        """What is cut off by a frame that does not continue the chain."""
-        ours = [one for one in ours if one[0] >= at]
+        """Count the commits behind a frame that does not continue the chain."""
+        ours = [numbered for numbered in ours if numbered[0] >= at]
         behind = sum(frame.commit > 0 for _, frame in ours)
         if self._is_one_bit(at):
             return Break(at, self.frames, behind)
@@ -186,11 +187,11 @@ class _Log:
         return None
 
     def count_sound(self) -> int:
-        """The frames up to the first that does not continue the chain."""
+        """Return the number of frames before the first break of the chain."""
         return self._first_broken(0) - 1 if self.is_sound else 0
 
     def _break_in_header(self) -> Break | None:
-        """The salts of the header may be what is damaged: those of the first frame will do as well."""
+        """Find commits behind a damaged header, by the salts of the first frame."""
         if self.frames < 1:
             return None
         header, self.salts = self.salts, self._frame(1).salts
@@ -200,7 +201,7 @@ class _Log:
         return Break(0, self.frames, behind) if behind else None
 
     def _first_broken(self, sound: int) -> int:
-        """The first frame that does not continue the chain."""
+        """Return the number of the first frame that does not continue the chain."""
         chain = self._frame(sound).stored if sound else self._seeds
         for number in range(sound + 1, self.frames + 1):
             frame = self._frame(number)
@@ -218,7 +219,7 @@ class _Log:
         return is_one_bit(computed, frame.stored, len(frame.summed) + self.page_bytes)
 
     def _has_successor(self, ours: list[tuple[int, _Frame]]) -> bool:
-        """Whether a commit among these was followed by a frame that knew of it."""
+        """True if a frame continues the chain of a commit: its writer knew of the commit."""
         for number, frame in ours:
             if frame.commit and number < self.frames:
                 after = self._frame(number + 1)
@@ -229,7 +230,7 @@ class _Log:
         return False
 
     def _ours(self, start: int) -> Iterator[tuple[int, _Frame]]:
-        """The frames that were written since the log was started anew; a damaged bit is forgiven."""
+        """Yield the frames since the last restart of the WAL; one damaged bit in a salt is tolerated."""
         descriptor, salted = self._file.fileno(), _SALTS.pack(*self.salts)
         for number in range(start, self.frames + 1):
             head = os.pread(descriptor, FRAME_BYTES, self._place(number)).ljust(FRAME_BYTES, b"\0")
@@ -251,16 +252,16 @@ class _Log:
         return self._file.read(size).ljust(size, b"\0")
 
 
-def _distance(one: Salts, other: Salts) -> int:
-    return (one[0] ^ other[0]).bit_count() + (one[1] ^ other[1]).bit_count()
+def _distance(first: Salts, second: Salts) -> int:
+    return (first[0] ^ second[0]).bit_count() + (first[1] ^ second[1]).bit_count()
 
 
 def break_in_log(
     path: Path, connection: apsw.Connection, is_written: Callable[[], bool] = lambda: False
 ) -> Break | None:
-    """Where the log of a file cuts off acknowledged commits; SQLite has looked at its first part.
+    """Find the break in the WAL of a file, behind the frames that SQLite accepts.
 
-    `is_written` says whether a living process has the turn to write.
+    `is_written` tells whether a living process has the turn to write.
     """
     noop = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", None)
 
@@ -273,40 +274,41 @@ def break_in_log(
 def break_beside_writers(
     path: Path, connection: apsw.Connection, connect: Callable[[], apsw.Connection]
 ) -> Break | None:
-    """As `break_in_log`, while other processes may write; `connect` makes further connections."""
+    """Find the break in the WAL while other processes may write; `connect` opens connections."""
     if break_in_log(path, connection, lambda: _is_written(connect())) is None:
         return None
-    other = connect()
+    # Another process may have been writing a frame. Look again while no process can write.
+    blocker = connect()
     try:
-        other.execute("BEGIN IMMEDIATE")  # another process may have been writing just now
+        blocker.execute("BEGIN IMMEDIATE")
         return break_in_log(path, connection)
     finally:
-        close_connection(other, checkpoint=False)
+        close_connection(blocker, checkpoint=False)
 
 
-def _is_written(other: apsw.Connection) -> bool:
-    """Whether a process has the turn to write: that ends with the process."""
+def _is_written(connection: apsw.Connection) -> bool:
+    """True if a living process has the turn to write; closes the connection."""
     try:
-        other.set_busy_handler(None)
-        other.execute("BEGIN IMMEDIATE")
+        connection.set_busy_handler(None)
+        connection.execute("BEGIN IMMEDIATE")
     except apsw.BusyError:
         return True
     finally:
-        close_connection(other, checkpoint=False)
+        close_connection(connection, checkpoint=False)
     return False
 
 
 CHUNK_BYTES = 1 << 20
 
 
-def repair_log(path: Path, *, turn: apsw.Connection, other: apsw.Connection) -> None:
-    """Make the log of a file durable again; `turn` keeps writers out while `other` looks.
+def repair_log(path: Path, *, turn: apsw.Connection, observer: apsw.Connection) -> None:
+    """Make the WAL of a file durable again; `turn` excludes writers, `observer` counts frames.
 
     Raises `CorruptionError` if frames of commits are missing, and `OSError` if the disk still fails.
     """
     turn.execute("BEGIN IMMEDIATE")
     mode = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", apsw.SQLITE_CHECKPOINT_PASSIVE)
-    frames = max(0, other.wal_checkpoint(mode=mode)[0])
+    frames = max(0, observer.wal_checkpoint(mode=mode)[0])
     log = Path(f"{path}-wal")
     sound = count_sound(log) if frames else 0
     if sound < frames:
@@ -317,13 +319,13 @@ def repair_log(path: Path, *, turn: apsw.Connection, other: apsw.Connection) -> 
     _write_again(log, HEADER_BYTES + frames * step if frames else 0)
 
 
-def _write_again(log: Path, kept_bytes: int) -> None:
-    """Cut a file, then write what is left of it in place, and sync it."""
+def _write_again(log: Path, size: int) -> None:
+    """Truncate a file, write its content again in place, and sync it."""
     with log.open("r+b", buffering=0) as file:
-        file.truncate(kept_bytes)
-        for place in range(0, kept_bytes, CHUNK_BYTES):
+        file.truncate(size)
+        for place in range(0, size, CHUNK_BYTES):
             file.seek(place)
-            data = file.read(min(CHUNK_BYTES, kept_bytes - place))
+            data = file.read(min(CHUNK_BYTES, size - place))
             file.seek(place)
             if file.write(data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
