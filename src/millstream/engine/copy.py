@@ -1,12 +1,12 @@
-"""A copy of a store: a file into a file as a whole, anything else row by row.
+"""Copies of a store: a file page by page into a file, any other pair of places row by row.
 
-A file is copied by SQLite's online backup, in one snapshot, beside running commits: with the
-application's own tables, indexes, triggers and views. The copy is written under another name beside
-its place, is compared with the snapshot, and gets its name last. So there is no moment at which a
-half copy has the name of a store, and a copy that was broken off is begun again.
+SQLite's online backup copies a file in one snapshot, beside running commits, with the application's
+own tables, indexes, triggers and views. The copy is written under a temporary name beside its target,
+is compared with the snapshot, and gets its name last. So an incomplete copy never has the name of a
+store, and an interrupted copy starts again.
 
-A bucket has no room for the application's tables. A store that has them is copied into one only if
-the caller says that they may stay behind.
+A bucket cannot hold the application's tables. A store with tables is copied into a bucket only if the
+caller allows to leave them behind.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from millstream.engine.sqlite.sql import application_tables, stored_tables, tabl
 from millstream.errors import CannotOpen, CorruptionError, DiskFull, InvalidInput, MillstreamError
 
 PARTIAL = ".copying"
-"""Behind the name of a copy until it is whole."""
+"""Suffix of the name of an incomplete copy."""
 
 IN_USE_S = 5.0
-"""How long a file that is to be replaced may still be in use."""
+"""How long a copy waits while the file that it replaces is in use."""
 
 
 class StoreCopy(NamedTuple):
-    """What a copy of a store did."""
+    """The result of a copy of a store."""
 
     rows: int
-    """Rows of Millstream that are the same on both sides."""
+    """Rows of Millstream that are equal in source and target."""
     bytes: int
     written: int
-    """Rows that were not there yet, or were others."""
+    """Rows that the target did not have, or had with other values."""
     tables: list[str]
-    """The application's tables and views that were copied."""
+    """The application's tables and views in the copy."""
     left_behind: list[str]
-    """Those that were not."""
+    """The application's tables and views that the copy lacks."""
 
 
 def copy_store(
@@ -62,11 +62,11 @@ def copy_store(
     without_tables: bool = False,
     heard: Heard | None = None,
 ) -> StoreCopy:
-    """Copy a store to a place where there is none, and compare both.
+    """Copy a store to an empty place, and compare source and target.
 
-    `replace` puts the copy in the place of a store's file that nobody uses. Raises `CannotOpen` if
-    the target holds something else, and `InvalidInput` if the application's tables would stay
-    behind without `without_tables`.
+    `replace` replaces the file of a store that no process uses. Raises `CannotOpen` if the target
+    holds another store, and `InvalidInput` if the application's tables would be left behind without
+    `without_tables`.
     """
     if IN_MEMORY in (source, target):
         raise InvalidInput("a store in memory is copied nowhere: copy files and buckets")
@@ -82,7 +82,7 @@ def copy_store(
         left_behind = _tables_of(origin) if isinstance(origin, SqliteEngine) else []
         if left_behind and not without_tables:
             raise InvalidInput(
-                f"{source} has tables of the application, and {target} has no room for them: "
+                f"{source} has tables of the application, and {target} cannot hold them: "
                 f"{', '.join(left_behind)}. Nothing was copied: copy to a file to have them too, or "
                 "say that they may stay behind (--without-tables)"
             )
@@ -93,7 +93,7 @@ def copy_store(
 
 
 def _quiet(_stage: str, _done: int, _total: int) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 def _tables_of(engine: SqliteEngine) -> list[str]:
@@ -107,10 +107,10 @@ def _copy_file(source: SqliteEngine, target: Path, *, replace: bool, hear: Heard
     _check_target(source, place, shown=target, replace=replace)
     if source.last_seq() == 0:
         raise CannotOpen(f"there is no store at {source.place}", path=source.place)
-    found: list[StoreCopy] = []
+    results: list[StoreCopy] = []
 
     def check(snapshot: SqliteReader) -> None:
-        found.append(_compare(snapshot, partial, target, hear))
+        results.append(_compare(snapshot, partial, target, hear))
 
     try:
         with _partial(place, target) as partial:
@@ -119,7 +119,7 @@ def _copy_file(source: SqliteEngine, target: Path, *, replace: bool, hear: Heard
             _give_name(partial, place, shown=target, replace=replace)
             sync_folder(place)
     except apsw.FullError as error:
-        raise _without_room(target, full(place.parent, str(error))) from error
+        raise _disk_full(target, full(place.parent, str(error))) from error
     except apsw.Error as error:
         raise explained(error, target) from error
     except OSError as error:
@@ -128,19 +128,19 @@ def _copy_file(source: SqliteEngine, target: Path, *, replace: bool, hear: Heard
             "is there now that was not before",
             path=str(target),
         ) from error
-    return found[0]
+    return results[0]
 
 
-def _without_room(target: Path, error: DiskFull) -> MillstreamError:
+def _disk_full(target: Path, error: DiskFull) -> MillstreamError:
     return DiskFull(
         f"the copy to {target} broke off: the disk is full, and what was copied is removed again. "
-        "Make room, and copy once more",
+        "Free space on the disk, and copy once more",
         **error.data,
     )
 
 
 def _check_target(source: SqliteEngine, place: Path, *, shown: Path, replace: bool) -> None:
-    """Refuse a place that is taken, before anything is copied."""
+    """Refuse a target that exists, before any byte is copied."""
     if place.exists() and os.path.samefile(place, source.path):
         raise InvalidInput(f"{shown} is the store itself: copy it to another file")
     if not place.parent.is_dir():
@@ -163,7 +163,7 @@ def _check_target(source: SqliteEngine, place: Path, *, shown: Path, replace: bo
             "(--replace)",
             path=str(shown),
         )
-    inspect(place)  # what is no store is not replaced
+    inspect(place)  # only a store is replaced
 
 
 def _has_log(place: Path) -> bool:
@@ -173,9 +173,9 @@ def _has_log(place: Path) -> bool:
 
 @contextmanager
 def _partial(place: Path, shown: Path) -> Iterator[Path]:
-    """An empty file beside the target, which this copy alone writes; removed if it was not renamed.
+    """Create an empty file beside the target, for this copy alone; remove it unless it was renamed.
 
-    The lock on it tells a copy that runs from one that was killed, whose file is used again.
+    A lock on the file tells a running copy from a killed copy, whose file is used again.
     """
     partial = place.with_name(place.name + PARTIAL)
     descriptor = os.open(partial, os.O_RDWR | os.O_CREAT, 0o600)
@@ -201,7 +201,7 @@ def _partial(place: Path, shown: Path) -> Iterator[Path]:
 
 
 def _is_same(path: Path, descriptor: int) -> bool:
-    """Whether a path still names an open file."""
+    """True if a path still names an open file."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     return False
@@ -214,15 +214,15 @@ def _remove(path: Path, *endings: str) -> None:
 
 
 def _give_name(partial: Path, place: Path, *, shown: Path, replace: bool) -> None:
-    """Give a whole copy the name of the target, unless another program has taken it meanwhile."""
+    """Give a complete copy the name of the target, unless another program has created the target."""
     if replace and place.exists() and place.stat().st_size:
         _replace(partial, place, shown)
         return
     with suppress(FileNotFoundError):
         if not place.stat().st_size:
-            place.unlink()  # an empty file is as good as none
+            place.unlink()  # an empty file counts as no file
     try:
-        os.link(partial, place)  # a rename would replace what is there
+        os.link(partial, place)  # a rename would replace an existing file
     except FileExistsError as error:
         raise CannotOpen(
             f"{shown} was made by another program meanwhile, and was left as it is",
@@ -233,10 +233,10 @@ def _give_name(partial: Path, place: Path, *, shown: Path, replace: bool) -> Non
 
 
 def _replace(partial: Path, place: Path, shown: Path) -> None:
-    """Put a copy in the place of a store's file that nobody uses.
+    """Replace the file of a store that no process uses by a copy.
 
-    The write-ahead log of that file must go first: SQLite would read it into the copy. A file
-    leaves write-ahead mode only if nobody else has it open, and is locked until it is gone.
+    The write-ahead log of the old file must go first: SQLite would read it into the copy. SQLite
+    leaves write-ahead mode only for a single connection, and the lock is held until the rename.
     """
     in_use = CannotOpen(
         f"{shown} is in use, and was left as it is: close it everywhere, or copy to another name",
@@ -259,7 +259,7 @@ def _replace(partial: Path, place: Path, shown: Path) -> None:
 
 
 def _compare(snapshot: SqliteReader, partial: Path, shown: Path, hear: Heard) -> StoreCopy:
-    """Read the whole copy, and compare every row of every table with what was copied."""
+    """Read the complete copy, and compare every row of every table with the snapshot."""
     made = open_engine(partial, mode="r")
     try:
         assert isinstance(made, SqliteEngine)
@@ -271,8 +271,8 @@ def _compare(snapshot: SqliteReader, partial: Path, shown: Path, hear: Heard) ->
                 raise _differs(shown, "its tables, indexes, triggers and views")
             for table in stored_tables(snapshot.connection):
                 hear(f"comparing {table}", 0, 0)
-                both = (table_rows(one.connection, table) for one in (snapshot, copy))
-                if any(one != other for one, other in zip_longest(*both)):
+                rows, copied = (table_rows(of.connection, table) for of in (snapshot, copy))
+                if any(row != copied_row for row, copied_row in zip_longest(rows, copied)):
                     raise _differs(shown, f"the table {table!r}")
         tables = application_tables(snapshot.connection)
         return StoreCopy(report.rows, report.bytes, report.rows, tables, [])
@@ -285,9 +285,9 @@ def _schema(reader: SqliteReader) -> list[tuple[object, ...]]:
     return reader.connection.execute(query).fetchall()
 
 
-def _differs(shown: Path, what: str) -> CorruptionError:
+def _differs(shown: Path, difference: str) -> CorruptionError:
     return CorruptionError(
-        f"the copy to {shown} differs from what was copied in {what}, and was removed: look after "
+        f"the copy to {shown} differs from what was copied in {difference}, and was removed: look after "
         "the disk, and copy once more",
         what="copy",
         where=str(shown),

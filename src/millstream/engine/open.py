@@ -37,9 +37,8 @@ def open_engine(
     """Open the engine of a place: SQLite for a file, SlateDB for a bucket, memory for `:memory:`.
 
     Opening a bucket to write fences its present writer. `before_fencing` is called right before, and
-    may still refuse by an error. The file of a cluster's node is opened as any other file; the package
-    `embedded` refuses to write it. `of_files` are arguments of `SqliteEngine` alone; other engines
-    ignore them.
+    may still refuse by an error. A node's file is opened as any other file; the package `embedded`
+    refuses to write it. `of_files` are arguments of `SqliteEngine` alone, ignored for other places.
     """
     if is_bucket(place):
         if isinstance(options, SqliteOptions):

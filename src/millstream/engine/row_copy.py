@@ -1,7 +1,7 @@
-"""Copies: all rows of one engine into another, of whatever kind, and then both compared.
+"""Copies of rows between two engines of any kind, and the comparison of both.
 
-Rows go over in the order of their types, deltas last and in one commit. So a copy that was broken
-off cannot be opened as a store, and the next run goes on: what is there already is compared, not sent again.
+Rows are copied by type, deltas last and in one commit. So an interrupted copy cannot be opened as a
+store, and the next run continues: it compares existing rows, and does not write them again.
 """
 
 from __future__ import annotations
@@ -18,32 +18,31 @@ COMMIT_BYTES = 4 * 1024 * 1024
 SCAN_ROWS = 64
 
 Heard = Callable[[str, int, int], None]
-"""Told the stage, how many rows are done, and of how many; 0 if that is not known."""
+"""Receives progress: the stage, the rows done, and the total; 0 for an unknown total."""
 
 _FIRST = (keys.STORE, keys.ID_BLOCK)
-"""What every store has: with it and without deltas, opening refuses what is there as damaged."""
+"""Rows of every store: with these rows and without deltas, opening refuses a store as damaged."""
 
 
 class CopyReport(NamedTuple):
-    """What a copy did."""
+    """The result of a copy of rows."""
 
     rows: int
     bytes: int
     written: int
-    """Rows that were not there yet, or were others."""
+    """Rows that the target did not have, or had with other values."""
 
 
 def copy_rows(source: Engine, target: Engine, heard: Heard | None = None) -> CopyReport:
-    """Make the rows of the target those of the source, byte for byte, and compare them all.
+    """Make the rows of the target equal to the source, byte for byte, and compare all rows.
 
-    Raises `CannotOpen` if the target holds another store, or one that has gone on since.
+    Raises `CannotOpen` if the target holds another store, or a copy that was written since.
     """
     hear = heard or (lambda _stage, _done, _total: None)
     with source.read() as snapshot:
         if snapshot.last_seq() == 0:
             raise CannotOpen(f"there is no store at {source.place}", path=source.place)
-        found = target.last_seq()
-        if not found:
+        if not target.last_seq():
             written = _copy(snapshot, target, hear)
         elif _first_difference(snapshot, target, hear) is None:
             written = 0
@@ -60,32 +59,32 @@ def _copy(snapshot: Snapshot, target: Engine, hear: Heard) -> int:
     written = done = 0
     for kind in _kinds():
         rows: list[Row] = []
-        gone: list[bytes] = []
+        deletes: list[bytes] = []
         size = 0
-        whole = kind == keys.DELTA
-        for key, wanted, there in _pairs(snapshot, target, kind):
+        in_one_commit = kind == keys.DELTA
+        for key, source_value, target_value in _pairs(snapshot, target, kind):
             done += 1
-            if wanted is None:
-                gone.append(key)
-            elif wanted != there:
-                rows.append((key, wanted))
-                size += len(wanted)
-            if size >= COMMIT_BYTES and not whole:
-                written += _commit(target, rows, gone)
-                rows, gone, size = [], [], 0
+            if source_value is None:
+                deletes.append(key)
+            elif source_value != target_value:
+                rows.append((key, source_value))
+                size += len(source_value)
+            if size >= COMMIT_BYTES and not in_one_commit:
+                written += _commit(target, rows, deletes)
+                rows, deletes, size = [], [], 0
                 hear("copying", done, 0)
-        written += _commit(target, rows, gone)
+        written += _commit(target, rows, deletes)
     return written
 
 
-def _commit(target: Engine, rows: list[Row], gone: list[bytes]) -> int:
-    if rows or gone:
+def _commit(target: Engine, rows: list[Row], deletes: list[bytes]) -> int:
+    if rows or deletes:
         shortage = target.shortage()
         try:
             if shortage is not None:
                 raise shortage.error()
             with target.write() as writer:
-                writer.commit(Commit(rows, deletes=gone))
+                writer.commit(Commit(rows, deletes=deletes))
         except (DiskFull, OutcomeUnknown) as error:
             raise type(error)(
                 f"the copy to {target.place} broke off: {error.message}. Copy again once that is "
@@ -96,18 +95,18 @@ def _commit(target: Engine, rows: list[Row], gone: list[bytes]) -> int:
 
 
 def compare_rows(snapshot: Snapshot, target: Engine, hear: Heard) -> CopyReport:
-    """Compare all rows of a copy with what was copied; `CorruptionError` if one differs."""
+    """Compare all rows of a copy with the snapshot; raise `CorruptionError` for a difference."""
     rows = size = 0
     for kind in _kinds():
-        for key, wanted, there in _pairs(snapshot, target, kind):
-            if wanted != there or wanted is None:
+        for key, source_value, target_value in _pairs(snapshot, target, kind):
+            if source_value != target_value or source_value is None:
                 raise CorruptionError(
                     f"the row {key.hex()} of {target.place} is not what was copied; run it again",
                     what="row",
                     where=key.hex(),
                 )
             rows += 1
-            size += len(key) + len(wanted)
+            size += len(key) + len(source_value)
             if rows % 1_000 == 0:
                 hear("comparing", rows, 0)
     return CopyReport(rows, size, written=0)
@@ -116,14 +115,14 @@ def compare_rows(snapshot: Snapshot, target: Engine, hear: Heard) -> CopyReport:
 def _first_difference(snapshot: Snapshot, target: Engine, hear: Heard) -> bytes | None:
     hear("comparing", 0, 0)
     for kind in _kinds():
-        for key, wanted, there in _pairs(snapshot, target, kind):
-            if wanted != there:
+        for key, source_value, target_value in _pairs(snapshot, target, kind):
+            if source_value != target_value:
                 return key
     return None
 
 
 def _kinds() -> Iterator[int]:
-    """All types of records, in the order in which they are copied."""
+    """Yield all types of records, in the order of the copy."""
     yield from _FIRST
     yield from (kind for kind in range(256) if kind not in (*_FIRST, keys.DELTA))
     yield keys.DELTA
@@ -132,18 +131,18 @@ def _kinds() -> Iterator[int]:
 def _pairs(
     snapshot: Snapshot, target: Engine, kind: int
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """Every key of a type that either side has, in order, with both values."""
-    with target.read() as there:
-        left, right = _rows(snapshot, kind), _rows(there, kind)
-        one, other = next(left, None), next(right, None)
-        while one is not None or other is not None:
-            key = min(row[0] for row in (one, other) if row is not None)
-            mine = theirs = None
-            if one is not None and one[0] == key:
-                mine, one = one[1], next(left, None)
-            if other is not None and other[0] == key:
-                theirs, other = other[1], next(right, None)
-            yield key, mine, theirs
+    """Yield every key of a type in source or target, in order, with both values."""
+    with target.read() as target_snapshot:
+        sources, targets = _rows(snapshot, kind), _rows(target_snapshot, kind)
+        source, copy = next(sources, None), next(targets, None)
+        while source is not None or copy is not None:
+            key = min(row[0] for row in (source, copy) if row is not None)
+            source_value = target_value = None
+            if source is not None and source[0] == key:
+                source_value, source = source[1], next(sources, None)
+            if copy is not None and copy[0] == key:
+                target_value, copy = copy[1], next(targets, None)
+            yield key, source_value, target_value
 
 
 def _rows(snapshot: Snapshot, kind: int) -> Iterator[Row]:

@@ -1,12 +1,12 @@
-"""The scrub: every row of a store is read again in the background, so that damage is found before it is needed.
+"""The scrub: the background reads every row of a store again, to find damage before a user needs the row.
 
-A pass goes through all stages of the engine in small steps. A step ends after `share` of a second, and a pause
-follows that keeps the whole within that share of time: a slow disk is read less often. Nothing is
-done in the first minute of a handle, so that a command never scrubs. Of several processes one scrubs.
+A pass goes through all stages of the engine in small steps. A step ends after `share` of a second, and
+a pause follows that limits the scrub to this share of time, also on a slow disk. A handle does not
+scrub in its first minute, so that short commands never scrub. Of several processes, one scrubs.
 
-A finding stays until a look at its place finds it sound or gone; that is looked at once a minute. The
-scrub never writes to the store, and never keeps it from anything. Position, time of the last pass
-and findings are in a file of notes, written once a minute at most unless something is found.
+A finding stays until its place is sound or deleted, which is checked once a minute. The scrub never
+writes to the store, and never blocks it. Position, time of the last pass and findings are in a file of
+notes, written at most once a minute, and at each new finding.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from millstream.limits import MiB
 _logger = logging.getLogger("millstream.store")
 
 TURN_S = 1.0
-"""How often a step may be taken: as often as the keeper looks."""
+"""Least time between two steps: the period of the keeper."""
 
 FIRST_S = 60.0
-"""How long a handle is open before it scrubs, and how often one that may not scrub asks again."""
+"""Age of a handle before it scrubs, and the period of its attempts to take the lock."""
 
 NOTED_S = 60.0
-"""How often the position is written down, and findings are looked at again."""
+"""Period in which the position is written, and findings are checked again."""
 
 PASS_S = 3_600.0
-"""How long the scrub rests after a pass."""
+"""Pause after a pass."""
 
 NEWS_S = 5.0
-"""How often the notes of another process are read."""
+"""Period in which the notes of another process are read."""
 
 SHARE_MAX = 0.5
 ROWS_MAX = 2_000
 BYTES_MAX = 4 * MiB
-"""Of one step."""
+"""Maxima of one step."""
 
 ScrubState = Literal["off", "waiting", "running", "resting", "elsewhere"]
-"""`waiting`: the handle is not open for long; `elsewhere`: another process scrubs."""
+"""`waiting`: the handle is too new; `elsewhere`: another process scrubs."""
 
 
 class Scrub:
@@ -61,9 +61,9 @@ class Scrub:
         needs: Reference = lambda _key, _value: None,
         lost: Callable[[bytes, bytes], str] = lambda _parent, _child: "",
     ) -> None:
-        """`whose` names the store; `lost` says what a missing row means, and whether it is missing."""
+        """`whose` names the store. `lost` describes the loss by a missing row, or returns an empty text."""
         self._engine = cast(Scrubbable, engine) if "scrub" in engine.abilities else None
-        self._clock, self._whose, self._known = clock, whose, ""
+        self._clock, self._whose, self._store_name = clock, whose, ""
         self._needs, self._lost = needs, lost
         self._share = 0.0 if self._engine is None else check_share(self._engine.scrub_share)
         self._store_file = None if self._engine is None else self._engine.scrubbed_file()
@@ -75,12 +75,12 @@ class Scrub:
         self._noted_s = self._news_s = clock.seconds()
         self._has_news, self._is_elsewhere = True, False
         self.rows_read = 0
-        """By this handle, since it was opened."""
+        """Rows that this handle has read since it was opened."""
         self.last_failure: str | None = None
 
     @property
     def share(self) -> float:
-        """The share of time that it reads for."""
+        """The share of time that the scrub reads."""
         return self._share
 
     @share.setter
@@ -88,7 +88,7 @@ class Scrub:
         self._share = check_share(share)
 
     def turn(self) -> None:
-        """Do what is due; called by the keeper about once a second. Damage is noted, not raised."""
+        """Take a step if one is due; the keeper calls it each second. Damage is noted, not raised."""
         if not self._share or self._engine is None or self._clock.seconds() < self._due_s:
             return
         if not self._file.is_held and not self._begin():
@@ -104,12 +104,12 @@ class Scrub:
                 self._note_if_due()
                 self._due_s = began_s + FIRST_S
             self.last_failure = None
-        except MillstreamError as error:  # such as a file that is gone or busy: others tell it
+        except MillstreamError as error:  # a missing or busy file, for example: its users report it
             self.last_failure = error.message
             self._due_s = began_s + FIRST_S
 
     def pass_over(self) -> None:
-        """Read everything once, now, on the caller's thread, without a pause; for tests and tools."""
+        """Run a complete pass on the caller's thread, without pauses; for tests and tools."""
         assert self._engine is not None
         if not self._file.is_held and not self._begin():
             return
@@ -118,10 +118,10 @@ class Scrub:
             self._step()
 
     def report(self) -> dict[str, Any]:
-        """How it stands, for `stats`."""
+        """Return the state of the scrub for `stats`."""
         if self._engine is None:
             return {"scrub": "off"}
-        notes = self._seen()
+        notes = self._current_notes()
         with self._lock:
             age_ms = self._clock.wall_ms() - notes.completed_ms
             return {
@@ -134,13 +134,13 @@ class Scrub:
             }
 
     def close(self) -> None:
-        """Write down how far it is, and let another process go on."""
+        """Write the position, and release the lock for another process."""
         if self._file.is_held:
             self._file.write(self._notes)
             self._file.release()
 
     def drop(self) -> None:
-        """In a forked child: let go of what belongs to the parent."""
+        """In a forked child, close the descriptor that belongs to the parent."""
         self._file.release(in_child=True)
 
     def _state(self, notes: Notes) -> ScrubState:
@@ -150,49 +150,49 @@ class Scrub:
             return "elsewhere" if self._is_elsewhere else "waiting"
         return "running" if notes.is_running else "resting"
 
-    def _seen(self) -> Notes:
-        """The notes of this process if it scrubs, else those of the one that does."""
+    def _current_notes(self) -> Notes:
+        """Return the notes of the process that scrubs."""
         if self._file.is_held:
             return self._notes
         with self._lock:
             now_s = self._clock.seconds()
             if self._has_news or now_s - self._news_s >= NEWS_S:
                 self._has_news, self._news_s = False, now_s
-                self._notes = self._own(self._file.read()) or self._notes
+                self._notes = self._of_store(self._file.read()) or self._notes
             return self._notes
 
     def _begin(self) -> bool:
-        """Become the process that scrubs, and go on where the last one was."""
+        """Take the lock, and continue at the position of the last process."""
         self._is_elsewhere = not self._file.take()
         if self._is_elsewhere:
             return False
         with self._lock:
-            self._notes = self._own(self._file.read()) or Notes(whose=self._name())
+            self._notes = self._of_store(self._file.read()) or Notes(whose=self._name())
         return True
 
-    def _own(self, notes: Notes | None) -> Notes | None:
+    def _of_store(self, notes: Notes | None) -> Notes | None:
         return notes if notes is not None and notes.whose == self._name() else None
 
     def _name(self) -> str:
-        """The store, and the file that it is in: a copy that was put back is read anew.
+        """Return the name of the store and the inode of its file: a restored copy is read anew.
 
-        Damage may hide the name: the notes are then about the file alone.
+        Damage may hide the name of the store: the inode alone identifies the notes then.
         """
         inode = 0
         if self._store_file is not None:
             with suppress(OSError):
                 inode = self._store_file.stat().st_ino
-        if not self._known:
+        if not self._store_name:
             with suppress(MillstreamError):
-                self._known = self._whose()
-        return f"{self._known} {inode}"
+                self._store_name = self._whose()
+        return f"{self._store_name} {inode}"
 
     # One step.
 
     def _step(self) -> None:
         notes, engine = self._notes, self._engine
         assert engine is not None
-        if notes.whose != self._name():  # the file was exchanged for another one
+        if notes.whose != self._name():  # the file was exchanged
             with self._lock:
                 self._notes = notes = Notes(whose=self._name())
         self._note_if_due()
@@ -206,8 +206,8 @@ class Scrub:
             notes.fraction = step.fraction
             read = notes.stage_bytes.get(notes.stage, 0)
             notes.stage_bytes[notes.stage] = read + step.bytes
-            for found in unsound:
-                is_new = self._hold(found) or is_new
+            for finding in unsound:
+                is_new = self._hold(finding) or is_new
             ended = step.next_at is None and self._end_stage()
             if step.next_at is not None:
                 notes.at = step.next_at
@@ -218,7 +218,7 @@ class Scrub:
     def _read(
         self, stage: str, at: str, *, rows: int, within_s: float
     ) -> tuple[ScrubStep, list[Unsound]]:
-        """Read on from a place; what needs rows that are not there is added to what is unsound."""
+        """Read from a place; add rows with missing references to the findings."""
         assert self._engine is not None
         until_s = self._clock.seconds() + within_s
         bounds = StepBounds(rows, BYTES_MAX, lambda: self._clock.seconds() >= until_s)
@@ -237,7 +237,7 @@ class Scrub:
             notes.rows, notes.stage_bytes, notes.left_off = 0, {}, 0
 
     def _end_stage(self) -> bool:
-        """Go on to the next stage; True if that was the last one: what was not met again is sound."""
+        """Begin the next stage; True at the end of the pass, which drops findings not met again."""
         assert self._engine is not None
         notes, stages = self._notes, self._engine.scrub_stages
         following = stages[stages.index(notes.stage) + 1 :]
@@ -246,21 +246,21 @@ class Scrub:
             return False
         notes.completed_ms = self._clock.wall_ms()
         notes.last_bytes = notes.stage_bytes
-        notes.findings = [one for one in notes.findings if one.pass_number == notes.pass_number]
+        notes.findings = [held for held in notes.findings if held.pass_number == notes.pass_number]
         return True
 
-    def _hold(self, found: Unsound) -> bool:
-        """Note a finding; True if it is new."""
+    def _hold(self, finding: Unsound) -> bool:
+        """Note a finding; True for a new finding."""
         notes = self._notes
         for held in notes.findings:
-            if (held.found.stage, held.found.at) == (found.stage, found.at):
-                held.found, held.pass_number = found, notes.pass_number
+            if (held.found.stage, held.found.at) == (finding.stage, finding.at):
+                held.found, held.pass_number = finding, notes.pass_number
                 return False
         if len(notes.findings) >= FINDINGS_MAX:
             notes.left_off += 1
             return False
-        notes.findings.append(HeldFinding(found, notes.pass_number))
-        _logger.warning("store_damaged", extra={"why": found.message})
+        notes.findings.append(HeldFinding(finding, notes.pass_number))
+        _logger.warning("store_damaged", extra={"why": finding.message})
         return True
 
     def _is_pass_due(self) -> bool:
@@ -268,7 +268,7 @@ class Scrub:
         return not 0 <= rested_ms < PASS_S * 1000  # also if the wall clock was set back
 
     def _note_if_due(self) -> None:
-        """Once a minute, look at the findings again and write the notes down, if they have changed."""
+        """Once a minute, check the findings again, and write changed notes."""
         if self._clock.seconds() - self._noted_s < NOTED_S:
             return
         self._noted_s = self._clock.seconds()
@@ -276,12 +276,12 @@ class Scrub:
             self._file.write(self._notes)
 
     def _look_again(self) -> bool:
-        """Forget findings whose places are sound by now, or hold nothing; True if there were any."""
+        """Drop findings whose places are sound or empty now; True if a finding was dropped."""
         healed = []
         for held in list(self._notes.findings):
-            found = held.found
-            _, unsound = self._read(found.stage, found.at, rows=1, within_s=self._share)
-            if all((one.stage, one.at) != (found.stage, found.at) for one in unsound):
+            place = held.found.stage, held.found.at
+            _, unsound = self._read(*place, rows=1, within_s=self._share)
+            if all((finding.stage, finding.at) != place for finding in unsound):
                 healed.append(held)
         with self._lock:
             for held in healed:
@@ -290,7 +290,7 @@ class Scrub:
 
 
 def check_share(share: Any) -> float:
-    """A share of time that a scrub may have."""
+    """Return a valid share of time for a scrub."""
     if not isinstance(share, int | float) or not 0 <= share <= SHARE_MAX:
         raise InvalidInput(
             f"scrub_share is a share of time from 0 (off) to {SHARE_MAX:g}, such as 0.01, not {share!r}"

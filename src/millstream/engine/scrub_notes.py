@@ -1,9 +1,9 @@
-"""The notes of a scrub: how far it is and what it found, in a small file beside the store.
+"""The notes of a scrub: its position and its findings, in a small file beside the store.
 
-They are about the bytes on this disk, so they are no part of the store: a copy of the store begins with
-notes of its own, and notes that are lost cost no more than a pass. The process that holds the file's
-lock scrubs; the others read the notes. A process that dies lets go of the lock. The file is written
-in place, because a new file would have another lock, and is not synced: half of one is ignored.
+The notes describe the bytes on this disk, so they are not stored in the store: a copy of the store
+starts with new notes, and lost notes cost one pass. The process with the lock on the file scrubs; other
+processes read the notes. The lock ends with its process. The file is written in place, because a new
+file would have a new lock. It is not synced: a torn file is ignored.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from msgspec import Struct
 from millstream.engine.protocol import Unsound
 
 SUFFIX = "-scrub"
-"""Behind the name of a store's file: the file of its notes."""
+"""Suffix of the name of the notes, behind the name of the store's file."""
 
 FINDINGS_MAX = 100
-"""Findings that are kept; further ones are counted."""
+"""Maximum of listed findings; further findings are only counted."""
 
 NOTES_BYTES_MAX = 1024 * 1024
 
@@ -35,35 +35,35 @@ class HeldFinding(Struct):
 
 
 class Notes(Struct, kw_only=True):
-    """How far a scrub is, and what it has found."""
+    """The position of a scrub, and its findings."""
 
     whose: str = ""
-    """The store and the file that were read: the notes of another one are ignored."""
+    """The store and the file of these notes: notes of another file are ignored."""
     stage: str = ""
-    """What the running pass reads; empty between two passes."""
+    """The stage of the running pass; empty between two passes."""
     at: str = ""
     pass_number: int = 0
     fraction: float = 0.0
-    """How much of the stage lies behind."""
+    """The share of the stage that is read."""
     rows: int = 0
-    """Rows that the running pass has read, or the last one."""
+    """Rows that the running or the last pass has read."""
     stage_bytes: dict[str, int] = {}
-    """What the running pass has read of each stage."""
+    """Bytes that the running pass has read, by stage."""
     last_bytes: dict[str, int] = {}
-    """The same of the last complete pass: how much of a pass each stage is."""
+    """Bytes of the last complete pass, by stage: the weights of the stages in `progress`."""
     completed_ms: int = 0
-    """When the last complete pass ended, by the wall clock; 0: there was none."""
+    """Wall time at the end of the last complete pass; 0 before the first."""
     findings: list[HeldFinding] = []
     left_off: int = 0
-    """How many findings of this pass are not listed."""
+    """Number of findings of this pass that are not listed."""
 
     @property
     def is_running(self) -> bool:
-        """Whether a pass has begun and not ended."""
+        """True during a pass."""
         return bool(self.stage)
 
     def progress(self, stages: tuple[str, ...]) -> float:
-        """How much of the running pass lies behind, from 0 to 1; 1 between two passes."""
+        """Return the share of the running pass that is done, from 0 to 1; 1 between two passes."""
         if not self.stage or self.stage not in stages:
             return 1.0 if self.completed_ms else 0.0
         weights = [self.last_bytes.get(name, 0) + 1 for name in stages]
@@ -75,16 +75,16 @@ class NotesFile:
     """The file of the notes, and its lock."""
 
     def __init__(self, store_file: Path | None) -> None:
-        """The notes lie beside the store's file; without one nothing is written down."""
+        """Place the notes beside the store's file; without a file, no notes are written."""
         self._like = store_file
         self._path = None if store_file is None else Path(f"{store_file}{SUFFIX}")
         self._descriptor: int | None = None
         self.is_held = False
 
     def take(self) -> bool:
-        """Hold the lock, and make the file if need be; False while another process holds it.
+        """Take the lock, and create the file if needed; False while another process has the lock.
 
-        Where no file can be made, this process scrubs and remembers nothing.
+        Where no file can be created, this process scrubs without notes.
         """
         if self._path is None:
             self.is_held = True
@@ -99,7 +99,7 @@ class NotesFile:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._like is not None:
-                with suppress(OSError):  # the file may be another user's
+                with suppress(OSError):  # the file may belong to another user
                     os.fchmod(descriptor, os.stat(self._like).st_mode & 0o666)
         except OSError:
             os.close(descriptor)
@@ -108,7 +108,7 @@ class NotesFile:
         return True
 
     def read(self) -> Notes | None:
-        """What was written last, by any process; None if there is nothing that can be understood."""
+        """Read the last notes of any process; None without readable notes."""
         if self._path is None:
             return None
         try:
@@ -118,7 +118,7 @@ class NotesFile:
             return None
 
     def write(self, notes: Notes) -> None:
-        """Write all of it; a disk that refuses costs the notes, not the scrub."""
+        """Write the notes; a failing disk costs the notes, not the scrub."""
         if self._descriptor is None:
             return
         data = msgspec.json.encode(notes)
@@ -127,7 +127,7 @@ class NotesFile:
             os.ftruncate(self._descriptor, len(data))
 
     def release(self, *, in_child: bool = False) -> None:
-        """Let another process scrub; a forked child only lets go of what it inherited."""
+        """Release the lock for another process; a forked child only closes its descriptor."""
         if self._descriptor is not None:
             if not in_child:
                 with suppress(OSError):

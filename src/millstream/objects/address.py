@@ -1,8 +1,9 @@
-"""Addresses of object storage, and what opens them: `s3://bucket/prefix`, `gs://`, `az://`, `file:///`.
+"""Addresses of object storage and their settings: `s3://bucket/prefix`, `gs://`, `az://`, `file:///`.
 
 Credentials come from the usual environment variables. For S3 they may also come from the profile
-that `AWS_PROFILE` names, in the files of the AWS command line. `AWS_ENDPOINT_URL` leads to a store
-that imitates S3, `STORAGE_EMULATOR_HOST` to one that imitates Google's. Behind a `?` an address may set options (`slate_options`).
+in `AWS_PROFILE`, in the files of the AWS command line. `AWS_ENDPOINT_URL` names a store that imitates
+S3, `STORAGE_EMULATOR_HOST` an emulator of Google Cloud Storage. An address may set options behind a
+`?` (`engine/slate/options.py`).
 """
 
 from __future__ import annotations
@@ -32,28 +33,28 @@ _ADDRESS = re.compile(r"(s3|gs|az|file|memory)://([^/?#]*)(/[^?#]*)?(?:\?([^#]*)
 
 
 class ObjectAddress(NamedTuple):
-    """Where a store lies on object storage."""
+    """The place of a store on object storage."""
 
     scheme: Scheme
     bucket: str
     prefix: str
     options: str = ""
-    """What is set behind the `?`; it is not shown."""
+    """The options behind the `?`, hidden in messages."""
 
     @property
     def text(self) -> str:
-        """The address as it is shown."""
+        """The address in messages."""
         root = "" if self.scheme == "file" else self.bucket
         return f"{self.scheme}://{root}/{self.prefix}".rstrip("/")
 
 
 def parse_address(text: str) -> ObjectAddress:
-    """An address from what a caller wrote; `CannotOpen` says what is wrong with it."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None:
+    """Parse an address; `CannotOpen` names the mistake."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
         raise _wrong(text, "it has no `#`, and one of s3, gs, az, file or memory before ://")
-    scheme = cast(Scheme, found[1].lower())
-    bucket, prefix, options = found[2], (found[3] or "").strip("/"), found[4] or ""
+    scheme = cast(Scheme, match[1].lower())
+    bucket, prefix, options = match[2], (match[3] or "").strip("/"), match[4] or ""
     if scheme == "file":
         if bucket not in ("", "localhost"):
             raise _wrong(text, "a folder has three slashes: file:///folder/of/the/store")
@@ -68,26 +69,26 @@ def parse_address(text: str) -> ObjectAddress:
 def settings_of(
     address: ObjectAddress, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """What is set for an address beyond what the environment's variables say themselves."""
+    """Return settings for an address that the client does not read from the environment itself."""
     if address.scheme == "gs":
         return _emulator(environment.get("STORAGE_EMULATOR_HOST", ""))
     if address.scheme != "s3":
         return {}
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL", "")
     if endpoint:
-        found["endpoint"] = endpoint
+        settings["endpoint"] = endpoint
     if endpoint.startswith("http://"):
-        found["allow_http"] = "true"
+        settings["allow_http"] = "true"
     if "AWS_ACCESS_KEY_ID" not in environment:
-        found |= _profile(environment)
+        settings |= _profile(environment)
     if "AWS_REGION" not in environment and "AWS_DEFAULT_REGION" not in environment:
-        found.setdefault("region", "us-east-1")
-    return found
+        settings.setdefault("region", "us-east-1")
+    return settings
 
 
 def open_objects(module: Any, address: ObjectAddress) -> Any:
-    """SlateDB's handle of the object store at an address."""
+    """Return SlateDB's handle of the object store at an address."""
     kind = module.ObjectStoreType[_TYPES[address.scheme]]
     builder = module.ObjectStoreBuilder.from_env(kind)
     if address.scheme == "file":
@@ -100,7 +101,7 @@ def open_objects(module: Any, address: ObjectAddress) -> Any:
 
 
 def _emulator(host: str) -> dict[str, str]:
-    """What leads to an emulator of Google Cloud Storage, which asks for no credentials."""
+    """Return settings for an emulator of Google Cloud Storage, which needs no credentials."""
     if not host:
         return {}
     endpoint = host if "://" in host else f"http://{host}"
@@ -111,31 +112,31 @@ def _emulator(host: str) -> dict[str, str]:
         "private_key": "",
         "private_key_id": "",
     }
-    found = {"service_account_key": json.dumps(account)}
+    settings = {"service_account_key": json.dumps(account)}
     if endpoint.startswith("http://"):
-        found["allow_http"] = "true"
-    return found
+        settings["allow_http"] = "true"
+    return settings
 
 
 def _profile(environment: Mapping[str, str]) -> dict[str, str]:
-    """Credentials and region of a profile in the files of the AWS command line."""
+    """Return credentials and region of a profile in the files of the AWS command line."""
     name = environment.get("AWS_PROFILE", "default")
     home = Path(environment.get("HOME", "~")).expanduser() / ".aws"
     secret = environment.get("AWS_SHARED_CREDENTIALS_FILE", str(home / "credentials"))
     config = environment.get("AWS_CONFIG_FILE", str(home / "config"))
     files = configparser.ConfigParser(interpolation=None)
     files.read([config, secret])
-    found: dict[str, str] = {}
+    profile: dict[str, str] = {}
     for section in (f"profile {name}", name):
         if files.has_section(section):
-            found |= dict(files[section])
+            profile |= dict(files[section])
     names = {
         "aws_access_key_id": "access_key_id",
         "aws_secret_access_key": "secret_access_key",
         "aws_session_token": "session_token",
         "region": "region",
     }
-    return {names[key]: value for key, value in found.items() if key in names}
+    return {names[key]: value for key, value in profile.items() if key in names}
 
 
 def _wrong(text: str, expected: str) -> CannotOpen:

@@ -1,6 +1,7 @@
-"""Objects beside SlateDB's own: how a store's prefix in a bucket is looked at, probed and leased.
+"""Objects below a prefix of a bucket: get, put, conditional replace, list and delete.
 
-Names are below the store's prefix. Every call is one request, except a listing.
+Leases, staging, archives and the checks of a bucket use them, beside the objects of SlateDB. Every
+call is one request, except a listing.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from millstream.errors import CannotOpen, StoreError
 from millstream.objects.address import ObjectAddress, settings_of
 
 REQUEST_S_MAX = 30.0
-"""How long one request may take, its repeats included."""
+"""Timeout of a request, with its retries."""
 
 STAGED = "staging"
-"""The folder of what bulk writers have staged, and the writer has not adopted yet."""
+"""The folder of objects that bulk writers have staged, until the writer adopts them."""
 
 
 class StoredObject(NamedTuple):
-    """An object, and the tag by which it can be replaced if it is still the same."""
+    """An object, and its tag for a conditional replace."""
 
     data: bytes
     tag: str
@@ -35,41 +36,41 @@ class ListedObject(NamedTuple):
     name: str
     size: int
     modified_ms: int = 0
-    """When it was put, by the object store's clock."""
+    """Time of the last put, by the object store's clock."""
 
 
 class ObjectReader(io.RawIOBase):
-    """An object as a file: each read is a request."""
+    """An object as a file whose reads are requests."""
 
     def __init__(self, folder: ObjectFolder, name: str, size: int) -> None:
         self._folder, self._name, self._size = folder, name, size
         self._at = 0
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Return the position of the next read."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Say where the next read begins."""
+        """Set the position of the next read."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = base + offset
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """Some bytes from there on, or all of them."""
-        left = max(0, self._size - self._at)
-        length = left if size is None or size < 0 else min(size, left)
-        found = self._folder.get_range(self._name, self._at, length) if length else b""
-        self._at += len(found)
-        return found
+        """Read up to `size` bytes from the position on, or all bytes without a size."""
+        unread = max(0, self._size - self._at)
+        length = unread if size is None or size < 0 else min(size, unread)
+        data = self._folder.get_range(self._name, self._at, length) if length else b""
+        self._at += len(data)
+        return data
 
 
 class ObjectFolder:
@@ -87,80 +88,80 @@ class ObjectFolder:
         self._store = self._opened()
 
     def get(self, name: str) -> StoredObject | None:
-        """An object, or None."""
+        """Return an object, or None."""
         try:
-            found = self._module.get(self._store, name)
-            return StoredObject(bytes(found.bytes()), tag_of(found.meta))
+            result = self._module.get(self._store, name)
+            return StoredObject(bytes(result.bytes()), tag_of(result.meta))
         except FileNotFoundError:
             return None
         except self._errors.BaseError as error:
             raise self._failed(error) from error
 
     def create(self, name: str, data: bytes) -> str | None:
-        """Put an object that is not there yet; its tag, or None if it is there."""
+        """Create an object and return its tag; None if the object exists."""
         try:
             return tag_of(self._module.put(self._store, name, data, mode="create"))
         except self._errors.AlreadyExistsError:
             return None
-        except (self._errors.BaseError, OSError) as error:  # also: there is no such bucket
+        except (self._errors.BaseError, OSError) as error:  # OSError: the bucket does not exist
             raise self._failed(error) from error
 
     def replace(self, name: str, data: bytes, tag: str) -> str | None:
-        """Put an object if it is still the one with that tag; its new tag, or None if it is not."""
+        """Replace an object with a tag, and return the new tag; None if the tag has changed."""
         try:
             return tag_of(self._module.put(self._store, name, data, mode=condition_of(tag)))
         except (self._errors.PreconditionError, FileNotFoundError):
             return None
-        except (self._errors.BaseError, RuntimeError) as error:  # also: it knows no tags
+        except (self._errors.BaseError, RuntimeError) as error:  # RuntimeError: no support for tags
             raise self._failed(error) from error
 
     def put(self, name: str, data: bytes) -> str:
-        """Put an object, whatever is there; its tag."""
+        """Create or replace an object, and return its tag."""
         try:
             return tag_of(self._module.put(self._store, name, data))
         except (self._errors.BaseError, OSError) as error:
             raise self._failed(error) from error
 
     def upload(self, name: str, file: Path) -> None:
-        """Put a file of any size."""
+        """Upload a file of any size as an object."""
         try:
             self._module.put(self._store, name, file)
         except (self._errors.BaseError, OSError) as error:
             raise self._failed(error) from error
 
-    def rename(self, name: str, wanted: str) -> None:
-        """Give an object another name, in the place of what is there."""
+    def rename(self, name: str, new_name: str) -> None:
+        """Rename an object; an object with the new name is replaced."""
         try:
-            self._module.rename(self._store, name, wanted)
+            self._module.rename(self._store, name, new_name)
         except (self._errors.BaseError, OSError) as error:
             raise self._failed(error) from error
 
     def open(self, name: str) -> ObjectReader:
-        """An object as a file that fetches what is read of it."""
+        """Open an object as a file that fetches only the bytes of each read."""
         try:
             return ObjectReader(self, name, int(self._module.head(self._store, name)["size"]))
         except (self._errors.BaseError, OSError) as error:
             raise self._failed(error) from error
 
     def modified_ms(self, name: str) -> int | None:
-        """When an object was put, by the object store's clock; None if there is none."""
+        """Return the time of an object's last put, by the object store's clock; None without it."""
         try:
-            found = self._module.head(self._store, name)["last_modified"]
-            return int(found.timestamp() * 1000)
+            modified = self._module.head(self._store, name)["last_modified"]
+            return int(modified.timestamp() * 1000)
         except FileNotFoundError:
             return None
         except (self._errors.BaseError, OSError) as error:
             raise self._failed(error) from error
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """Some bytes of an object."""
+        """Return a range of an object's bytes."""
         try:
             return bytes(self._module.get_range(self._store, name, start=start, length=length))
         except (self._errors.BaseError, OSError) as error:
             raise self._failed(error) from error
 
     def delete(self, name: str) -> None:
-        """Remove an object; one that is missing is no error."""
+        """Delete an object; a missing object is no error."""
         try:
             self._module.delete(self._store, name)
         except FileNotFoundError:
@@ -169,12 +170,12 @@ class ObjectFolder:
             raise self._failed(error) from error
 
     def list(self, prefix: str = "") -> Iterator[ListedObject]:
-        """All objects, or those in a folder."""
+        """Yield all objects, or the objects of a folder."""
         try:
-            for found in self._module.list(self._store, prefix or None):
-                for one in found:
-                    modified_ms = int(one["last_modified"].timestamp() * 1000)
-                    yield ListedObject(one["path"], one["size"], modified_ms)
+            for page in self._module.list(self._store, prefix or None):
+                for entry in page:
+                    modified_ms = int(entry["last_modified"].timestamp() * 1000)
+                    yield ListedObject(entry["path"], entry["size"], modified_ms)
         except (self._errors.BaseError, OSError) as error:
             raise self._failed(error) from error
 
@@ -185,29 +186,29 @@ class ObjectFolder:
             return stores.LocalStore(f"/{address.prefix}", mkdir=True)
         if address.scheme == "memory":
             return stores.MemoryStore()
-        given = settings_of(address)
-        client = {"allow_http": True} if given.pop("allow_http", "") else {}
+        settings = settings_of(address)
+        client = {"allow_http": True} if settings.pop("allow_http", "") else {}
         return stores.from_url(
             f"{address.scheme}://{address.bucket}/{address.prefix}",
             client_options=client,
             retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=REQUEST_S_MAX)},
-            **given,
+            **settings,
         )
 
     def _failed(self, error: BaseException) -> StoreError:
-        said = str(error).partition("\n")[0]
-        return StoreError(f"{self.address.text} does not answer as it should: {said}", cause=said)
+        cause = str(error).partition("\n")[0]
+        return StoreError(f"{self.address.text} does not answer as it should: {cause}", cause=cause)
 
 
 def tag_of(facts: Mapping[str, Any]) -> str:
-    """What tells one state of an object from another: its entity tag, and its version if it has one.
+    """Return the tag of an object's state: its entity tag and, if present, its version.
 
-    Amazon S3 and Azure compare the entity tag, Google Cloud Storage the version.
+    Amazon S3 and Azure compare the entity tag, Google Cloud Storage compares the version.
     """
     return f"{facts['e_tag']}\n{facts.get('version') or ''}"
 
 
 def condition_of(tag: str) -> dict[str, str]:
-    """That an object is still in the state of a tag, as a request says it."""
+    """Return the condition of a request that an object still has a tag."""
     entity, _, version = tag.partition("\n")
     return {"e_tag": entity, "version": version} if version else {"e_tag": entity}

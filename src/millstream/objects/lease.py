@@ -1,22 +1,22 @@
-"""The lease of a server on object storage: an object by which a standby knows that the writer lives.
+"""The lease of a server on object storage: an object by which a standby sees that the writer lives.
 
-The lease decides who opens the store to write, and when; that only one writes is SlateDB's promise
-and not the lease's. So no clocks are compared: a standby measures by its own clock how long the object
-has stayed the same. The holder replaces it every `RENEW_S`; once it is `LEASE_S` old, it is free.
+The lease decides which server opens the store to write, and when. SlateDB, not the lease, guarantees a
+single writer. So no clocks are compared: a standby measures by its own clock how long the object has not
+changed. The holder replaces the object every `RENEW_S`; after `LEASE_S` without a change it is free.
 
-A server that stands still may have lost its lease without knowing. It therefore asks right before and
-right after it opens the store (`LeaseKeeper.check`): else it would fence the server that has it now.
+A server that was suspended may have lost its lease unnoticed. So it asks the object store right before
+and right after it opens the store (`LeaseKeeper.check`): otherwise it would fence the present holder.
 
-Bulk writers that have staged something call the holder by it (`call_holder`): they count `calls` up,
-which the holder notices when it renews. So nothing is polled while no one writes in bulk, and a call
-does not make a dead holder look alive: a standby compares the beats.
+Bulk writers with staged objects call the holder through the lease (`call_holder`): they increment
+`calls`, and the holder notices at its next renewal. So no server polls for staged objects, and a call
+does not make a dead holder look alive, because a standby compares the heartbeat (`beat`).
 
 The object is `lease` below the store's prefix, as JSON:
 
-    holder      text        who has it; empty once it was given back
-    generation  integer     how often it has changed hands
-    beat        integer     how often this holder has replaced it
-    calls       integer     how often bulk writers have called a holder
+    holder      text        the name of the holder; empty once the lease was released
+    generation  integer     the number of changes of the holder
+    beat        integer     the heartbeat: the number of renewals by this holder
+    calls       integer     the number of calls of bulk writers
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ NAME = "lease"
 LEASE_S = 4.0
 RENEW_S = 1.2
 LOOK_S = 1.0
-"""How often a standby looks."""
+"""Period in which a standby reads the object."""
 
 TRIES = 20
-"""How often a note is replaced anew that another process has replaced meanwhile."""
+"""How often a replace is retried after another process has replaced the object."""
 
 
 class LeaseNote(msgspec.Struct, frozen=True):
-    """What the object says."""
+    """The content of the object."""
 
     holder: str
     generation: int
@@ -52,20 +52,20 @@ class LeaseNote(msgspec.Struct, frozen=True):
 
     @property
     def sign(self) -> tuple[str, int, int]:
-        """What only its holder changes."""
+        """The fields that only a holder changes."""
         return self.holder, self.generation, self.beat
 
 
 class LeaseWatch:
-    """How long the object has stayed the same, by the clock of the process that looks: pure."""
+    """The time since the last change of the object, by the clock of the observer: pure."""
 
     def __init__(self) -> None:
         self._sign = ("", 0, 0)
         self._since_s = 0.0
 
-    def is_free(self, found: StoredObject | None, now_s: float) -> bool:
-        """Whether the lease may be taken; asked with each look."""
-        if found is None or not (note := decoded(found.data)).holder:
+    def is_free(self, stored: StoredObject | None, now_s: float) -> bool:
+        """True if the lease may be taken; called with each read of the object."""
+        if stored is None or not (note := decoded(stored.data)).holder:
             return True
         if note.sign != self._sign:
             self._sign, self._since_s = note.sign, now_s
@@ -73,7 +73,7 @@ class LeaseWatch:
 
 
 class ObjectLease:
-    """The lease, as one server sees it; `holder` is a name that no other server has."""
+    """The lease from the view of one server; `holder` is the unique name of the server."""
 
     def __init__(self, objects: ObjectFolder, holder: str) -> None:
         self._objects, self._holder = objects, holder
@@ -83,34 +83,34 @@ class ObjectLease:
 
     @property
     def calls(self) -> int:
-        """How often bulk writers have called, as far as this server knows."""
+        """The number of calls of bulk writers, as of the last renewal."""
         return self._note.calls
 
     def look(self) -> StoredObject | None:
-        """The object, as it is now."""
+        """Read the object."""
         return self._objects.get(NAME)
 
-    def take(self, found: StoredObject | None) -> bool:
-        """Take the lease from the state that was seen; False if another was faster."""
-        before = LeaseNote("", 0, 0) if found is None else decoded(found.data)
+    def take(self, stored: StoredObject | None) -> bool:
+        """Take the lease if the object is unchanged; False if another server was faster."""
+        before = LeaseNote("", 0, 0) if stored is None else decoded(stored.data)
         self._note = LeaseNote(self._holder, before.generation + 1, 0, before.calls)
         data = msgspec.json.encode(self._note)
-        if found is None:
+        if stored is None:
             tag = self._objects.create(NAME, data)
         else:
-            tag = self._objects.replace(NAME, data, found.tag)
+            tag = self._objects.replace(NAME, data, stored.tag)
         if tag is None:
             return self._is_ours()
         self._tag = tag
         return True
 
     def seize(self) -> None:
-        """Take the lease at once, from whatever server holds it."""
+        """Take the lease at once from its holder."""
         while not self.take(self.look()):
-            pass  # another replaced it between the look and the take
+            pass  # another server replaced the object between read and replace
 
     def renew(self) -> bool:
-        """Say that this server lives; False if the lease is another's."""
+        """Renew the lease by a heartbeat; False if another server has the lease."""
         with self._lock:
             beat = self._note.beat + 1
             for _ in range(TRIES):
@@ -122,41 +122,41 @@ class ObjectLease:
                 if not self._is_ours():
                     return False
                 if self._note.beat == beat:
-                    return True  # the answer was lost; else a bulk writer has called
+                    return True  # the answer was lost; otherwise a bulk writer has called
             return True
 
     def give_back(self) -> None:
-        """Let the next server have it at once; nothing happens if it is another's."""
+        """Release the lease for the next server; do nothing if another server has the lease."""
         with self._lock:
             note = replace(self._note, holder="")
             self._objects.replace(NAME, msgspec.json.encode(note), self._tag)
 
     def _is_ours(self) -> bool:
-        """After a refusal: an answer may have been lost, and the repeat of the request refused."""
-        found = self.look()
-        if found is None:
+        """After a refusal, find out whether a first attempt succeeded whose answer was lost."""
+        stored = self.look()
+        if stored is None:
             return False
-        note = decoded(found.data)
+        note = decoded(stored.data)
         if (note.holder, note.generation) != (self._holder, self._note.generation):
             return False
-        self._note, self._tag = note, found.tag
+        self._note, self._tag = note, stored.tag
         return True
 
 
 def call_holder(objects: ObjectFolder) -> bool:
-    """Have the server that holds the lease look for staged writes; False if no server holds it."""
+    """Ask the holder of the lease to adopt staged objects; False without a holder."""
     for _ in range(TRIES):
-        found = objects.get(NAME)
-        if found is None or not (note := decoded(found.data)).holder:
+        stored = objects.get(NAME)
+        if stored is None or not (note := decoded(stored.data)).holder:
             return False
         called = msgspec.json.encode(replace(note, calls=note.calls + 1))
-        if objects.replace(NAME, called, found.tag) is not None:
+        if objects.replace(NAME, called, stored.tag) is not None:
             break
     return True
 
 
 def decoded(data: bytes) -> LeaseNote:
-    """A note from its bytes; what cannot be read is nobody's."""
+    """Decode a note; an unreadable note has no holder."""
     try:
         return msgspec.json.decode(data, type=LeaseNote)
     except msgspec.DecodeError:
@@ -164,16 +164,16 @@ def decoded(data: bytes) -> LeaseNote:
 
 
 def wait_for_lease(lease: ObjectLease, clock: Clock, stop: threading.Event) -> str | None:
-    """Wait until the lease is free, and take it; from which holder, or None if told to stop.
+    """Wait until the lease is free, take it, and return its last holder; None after `stop`.
 
-    While the object store does not answer, nothing is taken: it is asked again.
+    While the object store does not answer, the lease is not taken, and the wait goes on.
     """
     watch = LeaseWatch()
     while not stop.is_set():
         try:
-            found = lease.look()
-            if watch.is_free(found, clock.seconds()) and lease.take(found):
-                return "" if found is None else decoded(found.data).holder
+            stored = lease.look()
+            if watch.is_free(stored, clock.seconds()) and lease.take(stored):
+                return "" if stored is None else decoded(stored.data).holder
         except StoreError:
             pass
         stop.wait(LOOK_S)
@@ -184,7 +184,7 @@ Loss = Literal["taken", "fenced"]
 
 
 class LeaseKeeper:
-    """A thread that renews the lease, until it is closed, or lost: then it tells so once."""
+    """A thread that renews the lease until `close`; it reports a lost lease once."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class LeaseKeeper:
         self._thread.start()
 
     def check(self) -> None:
-        """Ask the object store whether the lease is still ours; `Fenced` if it is another's."""
+        """Renew the lease; raise `Fenced` if another server has taken it."""
         if self._was_taken or not self._lease.renew():
             self._was_taken = True
             raise Fenced(
@@ -213,14 +213,14 @@ class LeaseKeeper:
             )
 
     def close(self) -> None:
-        """Stop, and give the lease back; a server that was fenced lets the next one have it, too."""
+        """Stop the thread, and release the lease, also after the server was fenced."""
         self._stop.set()
         self._thread.join()
         if not self._was_taken:
             try:
                 self._lease.give_back()
             except StoreError:
-                pass  # it ends by itself
+                pass  # the lease expires
 
     def _run(self) -> None:
         while not self._stop.wait(RENEW_S):
@@ -237,4 +237,4 @@ class LeaseKeeper:
                     if self._on_called is not None:
                         self._on_called()
             except StoreError:
-                pass  # the object store does not answer: no other server can take it either
+                pass  # the object store does not answer, so no server can take the lease

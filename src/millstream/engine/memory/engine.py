@@ -1,11 +1,11 @@
 """The memory engine: an engine without a disk, for tests and simulation.
 
-It keeps every promise of the protocol, checksums included, and breaks them on demand: a hook is
-asked before each step (see `faults`) and may raise. After a simulated crash the engine is dead, and
-`reopen` gives a new one with what was durable.
+The engine keeps every promise of the protocol, checksums included, and breaks promises on demand: it
+calls a hook before each step (see `faults`), and the hook may raise. After a simulated crash the engine
+is dead, and `reopen` returns a new engine with the durable rows.
 
-Rows lie in one sorted map. A commit gathers its changes beside it and moves them in at once; if
-there is a reader of a snapshot just then, they go into a copy instead.
+Rows lie in one sorted map. A commit collects its changes, and applies them together. While a snapshot
+is open, the commit applies them to a copy of the map instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Cell = tuple[bytes, int]
 """A value and its checksum."""
 
 Changes = dict[bytes, Cell | None]
-"""What a transaction does to rows; None deletes."""
+"""The changes of a transaction: a new cell by key, or None for a deletion."""
 
 _DELTAS = keys.range_of(keys.prefix(keys.DELTA))
 
@@ -43,15 +43,15 @@ class Image:
         self._order = order
 
     def copy(self) -> Image:
-        """An image of its own with the same rows."""
+        """Return an independent copy of the rows."""
         return Image(dict(self.cells), list(self._order))
 
     def between(self, start: bytes, stop: bytes) -> list[bytes]:
-        """The keys with start <= key < stop, in order."""
+        """Return the keys with start <= key < stop, in order."""
         return self._order[bisect_left(self._order, start) : bisect_left(self._order, stop)]
 
     def apply(self, changes: Changes) -> None:
-        """Take over what a transaction did."""
+        """Apply the changes of a transaction."""
         gone = False
         for key, cell in changes.items():
             if cell is None:
@@ -72,12 +72,12 @@ class MemorySnapshot:
         self._step = step
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         self._step("get")
         return self._value(key)
 
     def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
-        """Up to `limit` rows with start <= key < stop."""
+        """Return up to `limit` rows with start <= key < stop."""
         self._step("scan")
         rows: list[Row] = []
         for key in self._image.between(start, stop):
@@ -89,14 +89,14 @@ class MemorySnapshot:
         return rows
 
     def last_seq(self) -> int:
-        """The sequence of the newest delta."""
-        found = self._image.between(*_DELTAS)
-        return keys.number(found[-1]) if found else 0
+        """Return the sequence of the newest delta."""
+        deltas = self._image.between(*_DELTAS)
+        return keys.number(deltas[-1]) if deltas else 0
 
     def first_seq(self) -> int:
-        """The sequence of the oldest delta."""
-        found = self._image.between(*_DELTAS)
-        return keys.number(found[0]) if found else 0
+        """Return the sequence of the oldest delta."""
+        deltas = self._image.between(*_DELTAS)
+        return keys.number(deltas[0]) if deltas else 0
 
     def _value(self, key: bytes) -> bytes | None:
         cell = self._image.cells.get(key)
@@ -111,7 +111,7 @@ class MemoryWriter(MemorySnapshot):
         self._write = write
 
     def commit(self, commit: Commit) -> None:
-        """Make it durable."""
+        """Make a commit durable."""
         changes: Changes = {}
         for key in commit.deletes:
             self._step("delete")
@@ -126,10 +126,10 @@ class MemoryWriter(MemorySnapshot):
 
 
 class MemoryEngine:
-    """Rows in this process's memory.
+    """Rows in the memory of this process, without abilities: no SQL, and no use in a forked child.
 
-    With `shared`, several stores over one engine look for each other's commits, as processes over
-    one file do. It has no abilities: no SQL, and a forked child cannot use it.
+    With `shared`, several stores over one engine poll for each other's commits, as processes over
+    a file do.
     """
 
     abilities: frozenset[Ability] = frozenset()
@@ -151,10 +151,10 @@ class MemoryEngine:
         self.commits = 0
         self.on_upkeep_due: Callable[[], None] | None = None
         self.short: Shortage | None = None
-        """What the engine says of its room."""
+        """The shortage that `shortage` returns, set by tests."""
         self._image = image or Image({}, [])
         self._looking = 0
-        """Open snapshots of the image: while there are any, it must stay as it is."""
+        """Number of open snapshots of the image; they forbid changes in place."""
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._synced: Image | None = None
@@ -190,27 +190,27 @@ class MemoryEngine:
                     self._looking -= 1
 
     def last_seq(self) -> int:
-        """The sequence of the newest delta."""
+        """Return the sequence of the newest delta."""
         with self.read() as snapshot:
             return snapshot.last_seq()
 
     def await_change(self, seen: int, stop: threading.Event) -> bool:
-        """Look every few milliseconds for what other stores over this engine have committed."""
+        """Poll for commits of other stores over this engine."""
         return poll(lambda: self.last_seq() != seen, stop)
 
     def upkeep(self, alone: AbstractContextManager[object]) -> None:
-        """There is none."""
+        """Do nothing: memory needs no upkeep."""
 
     def shortage(self) -> Shortage | None:
-        """What a test says."""
+        """Return the shortage that a test has set."""
         return self.short
 
     def folder(self) -> Path | None:
-        """There is no disk."""
+        """Return None: the rows are on no disk."""
         return None
 
     def recover(self) -> None:
-        """Find out about the commit in doubt: from now on it is there, or it is not."""
+        """Settle the commit in doubt: apply it or drop it, as the fault says."""
         self._step("recover")
         changes, self._in_doubt = self._in_doubt, None
         if changes:
@@ -221,7 +221,7 @@ class MemoryEngine:
         self._closed = True
 
     def describe(self) -> dict[str, Any]:
-        """Facts for `stats`."""
+        """Return facts for `stats`."""
         return {"engine": "memory", "durability": self.durability, "rows": len(self._image.cells)}
 
     # What only tests do.
@@ -233,9 +233,9 @@ class MemoryEngine:
         self._unsynced = []
 
     def reopen(self, *, lost: int = 0, faults: Hook | None = None) -> Self:
-        """A new engine with what is durable, as after a crash or a close.
+        """Return a new engine with the durable rows, as after a crash or a close.
 
-        After a loss of power the last `lost` of the commits that were not yet synced are missing.
+        A loss of power drops the last `lost` commits that were not synced.
         """
         return type(self)(
             durability=self.durability,
@@ -245,11 +245,11 @@ class MemoryEngine:
         )
 
     def survivors(self, *, lost: int = 0) -> list[Row]:
-        """The rows that `reopen` would find, in order, unchecked."""
+        """Return the rows that `reopen` would have, in order, unchecked."""
         return [(key, cell[0]) for key, cell in sorted(self._survivors(lost).cells.items())]
 
     def corrupt(self, key: bytes, *, bit: int = 0) -> None:
-        """Flip a bit in the stored value of a row, or in its checksum if the value is empty."""
+        """Flip a bit in the value of a row, or in the checksum of an empty value."""
         value, crc = self._image.cells[key]
         if not value:
             self._image.cells[key] = (value, crc ^ 1)

@@ -1,7 +1,7 @@
-"""Faults: what a test lets happen to a memory engine, and when.
+"""Faults that a test injects into a memory engine, at named steps.
 
-The engine names each step before it takes it; a fault is an exception that the script raises there,
-or a `Pause`, which makes sense at any step.
+The engine names each step before it takes the step. A fault is an exception that the script raises
+there, or a `Pause`, which makes sense at any step.
 
     step          what follows                        faults that make sense
     read          a snapshot is opened                any error of reading
@@ -24,10 +24,10 @@ PAUSE_S_MAX = 20.0
 
 
 class Pause:
-    """A fault that raises nothing: the step waits where it is until the test lets it go on.
+    """A fault that raises nothing: the step waits until the test releases it.
 
-    Paused at `sent`, a commit is on its way to the disk for as long as the test wants. Leaving the
-    `with` block lets it go on.
+    Paused at `sent`, a commit stays on its way to the disk until the release. Leaving the `with` block
+    releases the step.
     """
 
     def __init__(self) -> None:
@@ -44,19 +44,19 @@ class Pause:
         assert self._reached.wait(PAUSE_S_MAX), "no thread has come to the paused step"
 
     def release(self) -> None:
-        """Let the step go on."""
+        """Release the step."""
         self._released.set()
 
     def take_place(self) -> None:
-        """What the engine's thread does at the step."""
+        """Wait at the step, on the engine's thread, until the release."""
         self._reached.set()
         assert self._released.wait(PAUSE_S_MAX), "the paused step was never released"
 
 
 class Crash(BaseException):
-    """The process ended here: of its engine only what was durable may be looked at.
+    """The end of the process at a step: only the durable rows of its engine survive.
 
-    `kept` says whether a commit that was on its way just then has arrived.
+    `kept` tells whether a commit that was on its way is durable.
     """
 
     def __init__(self, message: str = "the process ended here", *, kept: bool = False) -> None:
@@ -65,9 +65,9 @@ class Crash(BaseException):
 
 
 class Torn(Exception):
-    """The answer to a commit was lost: the caller gets `OutcomeUnknown`.
+    """A lost answer to a commit: the caller gets `OutcomeUnknown`.
 
-    `kept` says whether the commit is there when the engine is opened again.
+    `kept` tells whether the commit is durable.
     """
 
     def __init__(self, *, kept: bool) -> None:
@@ -76,7 +76,7 @@ class Torn(Exception):
 
 
 class Faults:
-    """A script of faults, and the record of the steps that it was asked about."""
+    """A script of faults, and a record of all steps."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -92,7 +92,7 @@ class Faults:
         self._on.setdefault(step, []).append((self.steps.count(step) + nth, fault))
 
     def __call__(self, step: str) -> None:
-        """Note a step of the engine; raises if the script says so."""
+        """Record a step of the engine, and raise the fault that is due."""
         self.steps.append(step)
         fault = self._at.pop(len(self.steps) - 1, None)
         if fault is not None:

@@ -1,8 +1,8 @@
 """Checkpoints of SQLite's write-ahead log (WAL): when it is copied, restarted, and preallocated.
 
-A WAL that is written from its start again is synced faster than one that grows. Where writers add
-little while it is copied, it is restarted each time. Where they are too fast for that, it first grows
-to its maximum.
+A WAL that is written from its start again is synced faster than a growing WAL. If writers add little
+during a checkpoint, each checkpoint restarts the WAL. Faster writers let the WAL grow to its maximum
+first.
 
 Preallocation. The file of a WAL that grows has its new size and blocks synced with every commit.
 Measured on ext4: a page written behind the end of the file is durable after 125 µs, a page written
@@ -10,7 +10,7 @@ over zeros after 58 µs (2026-11). So `WalPreallocation` adds many zeros at once
 SQLite takes a WAL to end at the first frame that does not continue the chain of checksums. Zeros never
 continue it, and a restarted WAL has old frames there anyway.
 
-These are writes into another program's file, so their gain was measured again. Without the zeros,
+SQLite owns this file, so the gain must justify the zeros. Without them,
 `bench core --only publish_one` falls from 0.68 to 0.55 of the speed of a raw file (medians of four
 runs in turns on a busy machine), and its median latency rises from 0.4 to 3.8 ms (2026-11).
 """
@@ -33,7 +33,7 @@ START_BYTES = 64 * 1024
 """A shorter WAL is not preallocated: most stores that are opened write little."""
 
 AHEAD_BYTES = 512 * 1024
-"""Zeros that one preallocation adds."""
+"""Bytes of zeros that a preallocation adds."""
 
 LOW_BYTES = 16 * 1024
 """Preallocated bytes below which the next preallocation is made; most commits are smaller."""

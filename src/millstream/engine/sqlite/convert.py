@@ -1,14 +1,14 @@
-"""A file with checksums in its pages becomes one without, so that any SQLite tool may write to it.
+"""Conversion of a file with page checksums into a file without, so that any SQLite tool may write it.
 
-Files were made with page checksums by default until 2026-11. A stock SQLite that writes to such a file
-does not keep them: they no longer fit, although every row is there. Damage looks the same. What tells
-them apart is everything else: if SQLite's check of the whole file finds nothing, and the checksum
-beside each row fits, a tool has written and nothing is lost. Otherwise the file is left as it is.
+Files had page checksums by default until 2026-11. A stock SQLite that writes to such a file does not
+update them: the checksums no longer fit, although every row is intact. Damage looks the same. The rest
+of the file decides: if SQLite's check of the file finds nothing, and the checksum beside each row fits,
+another tool has written the pages and no row is lost. Otherwise the file is not changed.
 
-The file gets its second index and a row that says that checksums in pages do not count any more, in one
-transaction: a kill leaves the old file or the new one. The 8 bytes at the end of each page stay; SQLite
-has no way to take them back but to copy every table, and they harm nobody. Others must not have the
-file open meanwhile: they would go on to compare checksums.
+The file gets its second index and a row that ends page checksums, in one transaction. So a kill leaves
+the old file or the new file. The 8 bytes at the end of each page stay: SQLite could remove them only by
+copying every table. No other process may have the file open meanwhile: it would still compare
+checksums.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from millstream.engine.sqlite.wal import break_in_log
 from millstream.errors import CannotOpen, CorruptionError, MillstreamError
 
 BUSY_MS = 1_000
-"""How long others may keep a lock before the file counts as in use."""
+"""How long another process may hold a lock before the file counts as in use."""
 
 SOUGHT_BYTES_MAX = 256 * 1024 * 1024
-"""Of a larger file the pages are not read on opening: reading 256 MiB takes about half a second."""
+"""Opening does not read the pages of a larger file: reading 256 MiB takes about half a second."""
 
 PAGE_TRIES = 3
-"""How often a page is read whose checksum does not fit: it may be written just now."""
+"""How often a page with a wrong checksum is read: another process may be writing the page."""
 
 
 class Conversion(NamedTuple):
-    """What was done with a file."""
+    """The result of a conversion."""
 
     rows: int
-    """Whose checksums were compared."""
+    """Rows whose checksums were compared."""
     had_page_checksums: bool
     was_complete: bool
-    """Whether it had two indexes before."""
+    """True if the file had two indexes before."""
     bytes_before: int
     bytes_after: int
 
 
 def was_touched(path: Path) -> bool:
-    """Whether a file has checksums in its pages, and one of them does not fit.
+    """True if a file has page checksums, and the checksum of a page does not fit.
 
-    The file is read by SQLite's own means: closing it otherwise would drop the locks of this process.
+    The file is read through SQLite: a plain descriptor would drop the locks of this process on close.
     """
     layer = layer_for(path)
     if layer is None or path.stat().st_size > SOUGHT_BYTES_MAX:
@@ -70,7 +70,7 @@ def was_touched(path: Path) -> bool:
 
 
 def _starts(file: apsw.VFSFile) -> range:
-    """Where pages begin; none if they have no checksums."""
+    """Return the positions of all pages; an empty range without page checksums."""
     try:
         header = file.xRead(100, 0)
     except apsw.Error:
@@ -96,10 +96,10 @@ def _fits(file: apsw.VFSFile, start: int, page_bytes: int) -> bool:
 
 
 def convert_file(path: Path, heard: Heard | None = None) -> Conversion:
-    """Check every row of a file, and have it go without checksums in its pages.
+    """Check every row of a file, and end its page checksums.
 
-    Raises `CorruptionError` if something is damaged, and `CannotOpen` if others have it open; the
-    file is as it was then.
+    Raises `CorruptionError` for damage, and `CannotOpen` if another process has the file open; the
+    file is not changed then.
     """
     hear = heard or (lambda _stage, _done, _total: None)
     inspect(path)
@@ -107,12 +107,12 @@ def convert_file(path: Path, heard: Heard | None = None) -> Conversion:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=plain_layer())
     try:
         connection.set_busy_timeout(BUSY_MS)
-        # A log that was left must not vanish before it was looked at.
+        # Closing must not checkpoint a WAL that a dead process left: it is checked first.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         schema = read_schema(connection)
-        found = break_in_log(path, connection)
-        if found is not None:
-            raise damaged(path, f"{found}; to go on without them, open it with accept_loss=True")
+        damage = break_in_log(path, connection)
+        if damage is not None:
+            raise damaged(path, f"{damage}; to go on without them, open it with accept_loss=True")
         had_checksums = schema.has_page_checksums(connection)
         if schema.row is not None and not had_checksums and not schema.is_moved:
             return Conversion(0, False, True, bytes_before, bytes_before)
@@ -136,7 +136,7 @@ def convert_file(path: Path, heard: Heard | None = None) -> Conversion:
 
 
 def _keep_others_out(connection: apsw.Connection, path: Path) -> None:
-    """Leave write-ahead mode, which SQLite allows to the only connection alone."""
+    """Leave write-ahead mode, which SQLite allows only to a single connection."""
     try:
         mode = connection.execute("PRAGMA journal_mode = DELETE").get
     except (apsw.BusyError, apsw.LockedError):

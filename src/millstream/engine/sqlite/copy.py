@@ -1,4 +1,4 @@
-"""A whole SQLite file, copied beside running commits, or exchanged for another."""
+"""Copies of a SQLite file beside running commits, and the exchange of a file for another."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from millstream.engine.sqlite.file import FILE_MODE
 from millstream.engine.sqlite.pages import RESERVED_BYTES, is_verified
 
 COPY_PAGES = 4096
-"""Pages that are copied at a time, 16 MiB."""
+"""Pages of one step of a copy, 16 MiB."""
 
 
 PagesCopied = Callable[[int, int], None]
-"""Told how many pages are copied, and of how many."""
+"""Receives progress: pages copied, and pages in total."""
 
 
 def copy_file(
     source: apsw.Connection, path: Path, *, vfs: str | None, heard: PagesCopied | None = None
 ) -> None:
-    """Copy everything that a connection sees into a new or empty file, and sync it.
+    """Copy the snapshot of a connection into a new or empty file, and sync the file.
 
-    The connection has a transaction open, so that all pages are of one moment.
+    The connection has an open transaction, so all pages belong to one snapshot.
     """
     if path.exists() and path.stat().st_size:
         raise FileExistsError(f"{path} is not empty")
@@ -34,9 +34,8 @@ def copy_file(
         _begin(path, vfs)
     target = apsw.Connection(str(path), vfs=vfs)
     try:
-        target.execute(
-            "SELECT * FROM sqlite_schema"
-        )  # the layer sees by it that pages have checksums
+        # A first read shows the checksum layer that pages have checksums.
+        target.execute("SELECT * FROM sqlite_schema")
         with target.backup("main", source, "main") as backup:
             while not backup.done:
                 backup.step(COPY_PAGES)
@@ -53,10 +52,10 @@ def copy_file(
 
 
 def _begin(path: Path, vfs: str | None) -> None:
-    """Make a file whose pages have checksums.
+    """Create a file whose pages have checksums.
 
-    The checksum layer learns from the first page whether a file has them, and a copy of more pages
-    than SQLite's cache holds is written to the file before its first page is.
+    The checksum layer reads from the first page whether a file has checksums. A copy with more pages
+    than SQLite's cache writes later pages before the first page, so the first page is written here.
     """
     target = apsw.Connection(str(path), vfs=vfs)
     try:
@@ -67,17 +66,17 @@ def _begin(path: Path, vfs: str | None) -> None:
 
 
 def exchange_file(path: Path, new: Path, *, aside: Path) -> None:
-    """Move a file and its write-ahead log aside, and another one to its place; nobody has it open."""
+    """Move a file and its write-ahead log aside, and a new file into its place; no process has it open."""
     move_aside(path, aside)
     os.rename(new, path)
 
 
 def move_aside(path: Path, aside: Path) -> None:
-    """Move a file and its write-ahead log to another name; nobody has it open."""
-    for ending in (
-        "-wal",
-        "",
-    ):  # the log first: without it, the rest is refused as damaged or older
+    """Rename a file and its write-ahead log; no process has the file open.
+
+    The log goes first: after a crash in between, the file alone is older, or refused as damaged.
+    """
+    for ending in ("-wal", ""):
         with suppress(FileNotFoundError):
             os.rename(f"{path}{ending}", f"{aside}{ending}")
     with suppress(FileNotFoundError):

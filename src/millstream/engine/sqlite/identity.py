@@ -50,7 +50,7 @@ class Contents:
         self._stamp = (0, 0)
         self._bytes = self._counter = self._schema = 0
         self.is_foreign = False
-        """True once another file was copied over this one; it stays True."""
+        """True once a foreign file was copied over the store's file; stays True."""
 
     def check(self, status: os.stat_result, connection: apsw.Connection) -> bool:
         """True if only SQLite has written the file, whose present `stat` is given."""
@@ -168,7 +168,7 @@ class Home:
             raise self._error(self._path)
 
     def missing(self) -> str | None:
-        """Return the name that does not lead to the opened file; None if both do."""
+        """Return the name that does not lead to the opened file, or None."""
         if self._contents.is_foreign or identity(self._path) != self._file:
             return self._path
         log = f"{self._path}-wal"

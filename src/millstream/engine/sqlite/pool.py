@@ -1,7 +1,7 @@
-"""The readers of one SQLite file, kept for the next read.
+"""The pool of readers of a SQLite file: connections that are reused by later reads.
 
-Whatever is in use is counted: a fork and the closing of the file wait until nothing is, and a use
-that begins during a fork waits for its end. What the connections are is left to the engine.
+The pool counts connections in use. A fork, and the closing of the file, wait until the count is 0. A
+use that begins during a fork waits for the end of the fork. The engine opens the connections.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from millstream.errors import Closed, MillstreamError
 READERS_KEPT = 8
 
 READS_S_MAX = 10.0
-"""How long closing waits for running reads: an interrupted one may never report that it ended."""
+"""How long closing waits for running reads: an interrupted read may never report its end."""
 
 
 class ReaderPool:
-    """Readers that nobody uses, and how many uses there are."""
+    """Idle readers, and the number of connections in use."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class ReaderPool:
         explain: Callable[[apsw.Error], MillstreamError],
     ) -> None:
         self.lock = threading.Lock()
-        """Also held by the engine while it opens or drops connections of other kinds."""
+        """The engine also holds the lock while it opens or drops its other connections."""
         self.is_closed = False
         self.explain = explain
-        """From an error of SQLite to what callers get."""
+        """Maps an error of SQLite to the error for callers."""
         self._path = path
         self._make = make
         self._readers: list[SqliteReader] = []
@@ -46,11 +46,11 @@ class ReaderPool:
         self._idle = threading.Condition(self.lock)
 
     def keep(self, reader: SqliteReader) -> None:
-        """Have one more, for the next read."""
+        """Add a reader for later reads."""
         self._readers.append(reader)
 
     def take(self) -> SqliteReader:
-        """A reader, made if all are in use. Raises `Closed`."""
+        """Return an idle or new reader. Raises `Closed`."""
         with self.lock:
             self._begin_use()
             if self._readers:
@@ -62,7 +62,7 @@ class ReaderPool:
             raise
 
     def give(self, reader: SqliteReader) -> None:
-        """Have a reader back."""
+        """Take a reader back."""
         with self.lock:
             self._in_use -= 1
             if len(self._readers) < READERS_KEPT:
@@ -74,7 +74,7 @@ class ReaderPool:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep forks and closing from going on meanwhile."""
+        """Delay forks and closing while the block runs."""
         with self.lock:
             self._begin_use()
         try:
@@ -83,19 +83,19 @@ class ReaderPool:
             self._end_use()
 
     def check_open(self) -> None:
-        """Raise `Closed` if it was closed."""
+        """Raise `Closed` if the pool was closed."""
         if self.is_closed:
             raise self._gone()
 
     def suspend(self, drop: Callable[[], None]) -> None:
-        """Hold new uses back, wait for the others, and drop all connections."""
+        """Hold new uses back, wait for running uses, and drop all connections."""
         with self._idle:
             self._suspended = True
             self._idle.wait_for(lambda: not self._in_use, READS_S_MAX)
             drop()
 
     def resume(self, *, in_child: bool) -> None:
-        """Let uses begin again; a forked child has a lock of its own from then on."""
+        """Allow new uses; a forked child gets a new lock."""
         if in_child:
             self.lock = threading.Lock()
             self._idle = threading.Condition(self.lock)
@@ -104,7 +104,7 @@ class ReaderPool:
             self._idle.notify_all()
 
     def close(self, drop: Callable[[], None]) -> None:
-        """Refuse new uses, wait for the others, and drop all connections; once."""
+        """Refuse new uses, wait for running uses, and drop all connections, once."""
         with self._idle:
             if self.is_closed:
                 return
@@ -113,12 +113,12 @@ class ReaderPool:
             drop()
 
     def drain(self) -> list[SqliteReader]:
-        """Let go of the readers that are not in use; called under the lock."""
-        found, self._readers = self._readers, []
-        return found
+        """Remove and return the idle readers; called under the lock."""
+        idle, self._readers = self._readers, []
+        return idle
 
     def _begin_use(self) -> None:
-        """Wait for a running fork, and keep the next one back; called under the lock."""
+        """Wait for a running fork, and delay the next fork; called under the lock."""
         while self._suspended:
             self._idle.wait()
         if self.is_closed:
@@ -135,7 +135,7 @@ class ReaderPool:
 
 
 class PooledSnapshot:
-    """A snapshot while it is open: a reader of the pool, in a transaction."""
+    """An open snapshot: a reader of the pool, in a transaction."""
 
     __slots__ = ("_pool", "_reader")
 

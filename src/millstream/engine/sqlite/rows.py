@@ -1,10 +1,10 @@
-"""Rows in SQLite's tables: how a key finds its table, and what a transaction does with rows.
+"""Rows in SQLite's tables: the table of each key, and reads in a transaction.
 
-What is keyed by one number lies in a table of its own, by that number; everything else in one table
-with two indexes by key. Statements are few and fixed, so that SQLite compiles each only once.
+Rows that are keyed by one number lie in tables by that number; all other rows lie in one table with two
+indexes by key. Statements are few and fixed, so that SQLite compiles each statement only once.
 
-A record is looked for by the first index. Where that misses a key, and behind every range, the second
-one is asked: a key that only one of them has is damage (`sqlite_schema`).
+A read searches the first index. For a missing key, and after every range, it also searches the second
+index: a key in only one index is damage (`schema.py`).
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ _FIRST = f"SELECT min(id) FROM {NUMBERED[keys.DELTA]}"
 
 
 class SqliteSnapshot:
-    """Reads on one connection, inside whatever transaction it has."""
+    """Reads on a connection, inside its present transaction."""
 
     on_damage: Callable[[CorruptionError], None] | None = None
-    """Told of every damaged row or page that is met, before the caller is."""
+    """Called for every damaged row or page, before the error is raised."""
 
     is_twofold = False
-    """Whether the keys of records lie in two indexes, so that one that vanishes is noticed."""
+    """True if the keys of records lie in two indexes, so that a vanished key is noticed."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
         self._execute = connection.execute
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         numbered = _GET_NUMBERED.get(key[1])
         try:
             if numbered is not None:
-                found = self._execute(numbered, (keys.number(key),)).fetchone()
+                row = self._execute(numbered, (keys.number(key),)).fetchone()
             else:
-                found = self._execute(_GET_RECORD, (key,)).fetchone()
-                if found is None and self.is_twofold:
+                row = self._execute(_GET_RECORD, (key,)).fetchone()
+                if row is None and self.is_twofold:
                     self._confirm_absence(key)
-            return None if found is None else checked(key, found[0], found[1])
+            return None if row is None else checked(key, row[0], row[1])
         except apsw.Error as error:
             raise self._met(self.failed(error)) from error
         except _NOT_BYTES as error:
@@ -84,12 +84,12 @@ class SqliteSnapshot:
             raise
 
     def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
-        """Up to `limit` rows with start <= key < stop."""
+        """Return up to `limit` rows with start <= key < stop."""
         table = NUMBERED.get(start[1])
         try:
             if table is None:
-                found = self._execute(_SCAN_RECORDS, (start, stop, limit))
-                records = [(key, checked(key, value, crc)) for key, value, crc in found]
+                rows = self._execute(_SCAN_RECORDS, (start, stop, limit))
+                records = [(key, checked(key, value, crc)) for key, value, crc in rows]
                 _check_order(records, start)
                 if self.is_twofold:
                     self._confirm_range(start, stop, limit, records)
@@ -116,41 +116,41 @@ class SqliteSnapshot:
             raise
 
     def _confirm_absence(self, key: bytes) -> None:
-        """Raise `CorruptionError` if the second index has a key that the first one misses."""
+        """Raise `CorruptionError` if the second index has a key that the first index misses."""
         if self._execute(_HAS_RECORD, (key,)).fetchone() is not None:
             raise _one_index(key)
 
     def _confirm_range(self, start: bytes, stop: bytes, limit: int, records: list[Row]) -> None:
         """Raise `CorruptionError` unless both indexes have the same keys in a range.
 
-        The last key tells as well as all of them, since their number is compared too: a key that one
-        index misses makes it end later, or with fewer.
+        The number of keys and the last key are compared instead of all keys: an index that misses a
+        key ends at a later key, or has fewer keys.
         """
         last = records[-1][0] if records else None
-        ((count, found),) = self._execute(_COUNT_RECORDS, (start, stop, limit))
-        if count != len(records) or found != last:
+        ((count, last_again),) = self._execute(_COUNT_RECORDS, (start, stop, limit))
+        if count != len(records) or last_again != last:
             raise _one_index(start)
 
     def last_seq(self) -> int:
-        """The sequence of the newest delta."""
+        """Return the sequence of the newest delta."""
         return self._number(_LAST)
 
     def first_seq(self) -> int:
-        """The sequence of the oldest delta."""
+        """Return the sequence of the oldest delta."""
         return self._number(_FIRST)
 
     def failed(self, error: apsw.Error) -> MillstreamError:
-        """What an error of SQLite means to the caller of a read."""
+        """Return the error of Millstream for a failed read."""
         if isinstance(error, apsw.BusyError | apsw.LockedError):
             return Overloaded(f"{self.connection.filename} is busy: {error}")
         return explained(error, self.connection.filename)
 
     def _number(self, query: str) -> int:
         try:
-            ((found,),) = self._execute(query).fetchall()
+            ((number,),) = self._execute(query).fetchall()
         except apsw.Error as error:
             raise self._met(self.failed(error)) from error
-        return int(found or 0)
+        return int(number or 0)
 
     def _met(self, error: MillstreamError) -> MillstreamError:
         if self.on_damage is not None and isinstance(error, CorruptionError):
@@ -159,7 +159,7 @@ class SqliteSnapshot:
 
 
 class SqliteReader(SqliteSnapshot):
-    """A connection to read on, one transaction after the other, with one cursor for all of them."""
+    """A connection for reads in successive transactions, with one cursor."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         super().__init__(connection)
@@ -170,13 +170,13 @@ class SqliteReader(SqliteSnapshot):
         self._execute("BEGIN")
 
     def end(self) -> None:
-        """End the transaction, and with it whatever a query has left open."""
+        """End the transaction, and every query that is still open."""
         try:
             self._execute("COMMIT")
         except apsw.SQLError:
             if self.connection.in_transaction:
                 raise
-            # SQLite gave it up when a page could not be read; the reader was told then
+            # SQLite ended the transaction itself when a page could not be read.
 
     def query(self, statement: str, parameters: Parameters) -> SqlResult:
         """Read the application's own tables; a statement that would change anything is refused."""
@@ -226,7 +226,7 @@ def _check_order(records: list[Row], start: bytes) -> None:
 
 
 def number_range(start: bytes, stop: bytes) -> tuple[str, tuple[int, ...]]:
-    """A range of keys as a condition on their numbers; the end of the type is no bound at all."""
+    """Return a range of keys as a condition on numbers; the end of the type needs no bound."""
     first = keys.first_number_at(start)
     if stop[1] != start[1]:
         return "id >= ?", (first,)

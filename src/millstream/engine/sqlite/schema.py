@@ -1,6 +1,6 @@
-"""The tables of a store's file, and what is compared with them on opening.
+"""The tables of a store's file, their schema, and the row that describes the file.
 
-    table              rows by                      found again by
+    table              rows by                      lost rows are noticed by
     millstream_file    one row: what the file is    this module
     millstream_record  key, in two indexes          either index, if the other one misses a key
     millstream_payload message id                   the entry of a log that names the id
@@ -8,14 +8,14 @@
     millstream_delta   sequence, without gaps       SQLite's own check of this table, on opening
 
 A flipped bit in an index or in an interior page makes rows vanish. The checksum beside a row cannot
-tell that. So the key of each record lies in two indexes: one bit cannot damage both. Appends and
-claims write deltas, and only folds write records: the processor time of single appends, claims and
-reads is the same with the second index as before it (measured in turns, 2026-11). Links from each row
-to the next one would cost more: each insert would change two rows.
+show that. So the key of each record lies in two indexes: one bit cannot damage both. Appends and
+claims write deltas, and only folds write records. So the second index adds no processor time to single
+appends, claims and reads (measured in turns, 2026-11). A link from each row to the next row would cost
+more: each insert would change two rows.
 
-`millstream_file` comes first in the schema: a page that loses its last cells loses the other tables,
-and opening says so. Its row names the root page of each tree. A root page that differs was moved by
-`VACUUM` of some SQLite tool, or it is damaged: SQLite's check of the whole file tells which.
+`millstream_file` comes first in the schema: a page that loses its last cells loses the later tables,
+and opening reports them as missing. Its row names the root page of each tree. A different root page
+was moved by `VACUUM` of another tool, or is damaged: SQLite's check of the complete file decides.
 """
 
 from __future__ import annotations
@@ -59,40 +59,40 @@ _FILE_KEY = _FILE.encode()
 
 
 class FileRow(msgspec.Struct, frozen=True):
-    """What a file says of itself, in a row with a checksum."""
+    """The description of a file, in a row with a checksum."""
 
     format: int
     page_checksums: bool
     roots: dict[str, int]
-    """The root page of each of our trees."""
+    """The root page of each tree of Millstream."""
 
 
 class Schema(NamedTuple):
-    """What the schema of a file was found to be."""
+    """The schema of a file, as it was read."""
 
     row: FileRow | None
-    """None in a file that an earlier version has made."""
+    """None in a file of an earlier version."""
     roots: dict[str, int]
 
     @property
     def is_twofold(self) -> bool:
-        """Whether the keys of records lie in two indexes."""
+        """True if the keys of records lie in two indexes."""
         return self.row is not None
 
     def has_page_checksums(self, connection: apsw.Connection) -> bool:
-        """Whether pages are to have checksums: earlier versions said so in the header alone."""
+        """True if pages have checksums; earlier versions noted them in the header alone."""
         if self.row is not None:
             return self.row.page_checksums
         return int(connection.reserve_bytes()) == RESERVED_BYTES
 
     @property
     def is_moved(self) -> bool:
-        """Whether a tree has another root page than the file's row says."""
+        """True if the root page of a tree differs from the file's row."""
         return self.row is not None and self.row.roots != self.roots
 
 
 def create_schema(connection: apsw.Connection, *, page_checksums: bool) -> None:
-    """Make all tables in an empty file; inside a transaction of the caller."""
+    """Create all tables in an empty file; inside a transaction of the caller."""
     connection.execute(_FILE_SQL)
     for name, text in _TABLES.items():
         connection.execute(text)
@@ -102,13 +102,13 @@ def create_schema(connection: apsw.Connection, *, page_checksums: bool) -> None:
 
 
 def complete_schema(connection: apsw.Connection) -> None:
-    """Add the tables that the file of an earlier version lacks; inside a transaction of the caller."""
+    """Add the tables that a file of an earlier version lacks; inside a transaction of the caller."""
     connection.execute(_SECOND_SQL)
     connection.execute(_FILE_SQL)
 
 
 def write_file_row(connection: apsw.Connection, *, page_checksums: bool) -> None:
-    """Say what the file is, and where its trees begin now."""
+    """Write the row that describes the file, with the present root pages."""
     row = FileRow(FORMAT, page_checksums, _roots(connection))
     value = msgspec.json.encode(row, order="sorted")
     connection.execute(
@@ -118,14 +118,14 @@ def write_file_row(connection: apsw.Connection, *, page_checksums: bool) -> None
 
 
 def has_tables(connection: apsw.Connection) -> bool:
-    """Whether the file holds a store, whatever its header says."""
-    found = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (RECORD,))
-    return found.fetchone() is not None
+    """True if the file has the tables of a store; its header is not considered."""
+    tables = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (RECORD,))
+    return tables.fetchone() is not None
 
 
 def read_schema(connection: apsw.Connection) -> Schema:
-    """Compare the schema of a file with what was written. Raises `CorruptionError`, `CannotOpen`."""
-    found = {
+    """Compare the schema of a file with the expected one. Raises `CorruptionError`, `CannotOpen`."""
+    objects = {
         name: ((kind, table, text), root)
         for kind, name, table, root, text in connection.execute(
             "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_schema "
@@ -133,14 +133,14 @@ def read_schema(connection: apsw.Connection) -> Schema:
         )
         if name in _ORIGINAL or name in _ADDED
     }
-    is_added = not _ADDED.keys().isdisjoint(found)
+    is_added = not _ADDED.keys().isdisjoint(objects)
     expected = {**_ORIGINAL, **_ADDED} if is_added else _ORIGINAL
-    for name, wanted in expected.items():
-        there = found.get(name)
-        if there is None or there[0] != wanted:
-            what = "is missing" if there is None else "is not defined as it was made"
-            raise CorruptionError(f"{wanted[0]} {name} {what}", what="schema", where=name)
-    roots = {name: root for name, (_, root) in found.items()}
+    for name, definition in expected.items():
+        present = objects.get(name)
+        if present is None or present[0] != definition:
+            damage = "is missing" if present is None else "is not defined as it was made"
+            raise CorruptionError(f"{definition[0]} {name} {damage}", what="schema", where=name)
+    roots = {name: root for name, (_, root) in objects.items()}
     pages = connection.pragma("page_count")
     if len(set(roots.values())) < len(roots) or not all(
         1 < root <= pages for root in roots.values()
@@ -167,12 +167,12 @@ def _read_row(connection: apsw.Connection) -> FileRow:
 
 
 def _roots(connection: apsw.Connection) -> dict[str, int]:
-    found: list[Any] = connection.execute("SELECT name, rootpage FROM sqlite_schema").fetchall()
-    return {name: root for name, root in found if name in _ORIGINAL or name in _ADDED}
+    rows: list[Any] = connection.execute("SELECT name, rootpage FROM sqlite_schema").fetchall()
+    return {name: root for name, root in rows if name in _ORIGINAL or name in _ADDED}
 
 
 def newer(format_: int) -> str:
-    """What is said of a file of a later version."""
+    """Return the reason why a file of a later version is refused."""
     return (
         f"has format {format_}, and this Millstream knows formats up to {FORMAT}; "
         "upgrade Millstream to open it"

@@ -1,11 +1,11 @@
-"""One step of a scrub over the tables of a SQLite file, in one snapshot.
+"""A step of a scrub over the tables of a SQLite file, in one snapshot.
 
-Each row's checksum is compared. Every record is looked up by its key in the index, and every entry of
-the index leads to its record: so a row that a damaged page hides from one of the two is found through
-the other. Deltas have no gap. Rows that other rows need are asked for. All of it is compared within
-one snapshot, so that rows which are written, folded or deleted meanwhile cannot look like damage.
+A step compares the checksum of each row. It looks up every record by its key in both indexes, and
+every index entry in the table: so a row that a damaged page hides from one tree is found through the
+other. Deltas must have no gap. Referenced rows must exist. One snapshot serves the complete step, so
+that rows which are written, folded or deleted meanwhile cannot look like damage.
 
-A page that cannot be read is one finding, and the step goes on behind it.
+An unreadable page is one finding, and the step continues behind the page.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NUMBERED_STAGES = {
 CHECKED_COLUMNS = (
     "CAST(value AS BLOB), CAST(crc AS INTEGER), typeof(value) || ' and ' || typeof(crc)"
 )
-"""Cast, since a damaged type would make Python decode text that is none."""
+"""With casts, because Python would try to decode a value with a damaged type as text."""
 COLUMN_TYPES = "blob and integer"
 
 _BY_INDEX = {
@@ -45,7 +45,7 @@ _BY_ROW = f"SELECT CAST(key AS BLOB) FROM {RECORD} NOT INDEXED WHERE rowid = ?"
 _FIRST_NUMBER = -(2**63)
 _LAST_NUMBER = 2**63 - 1
 _KEY_BYTES = 10
-"""Bytes of a key that are counted as a number: the prefix and the first u64."""
+"""Bytes of a key that form its number: the prefix and the first u64."""
 
 _UNREADABLE = {apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_CORRUPTFS}
 
@@ -54,21 +54,21 @@ Place = int | bytes
 
 
 def problem_of(key: bytes, value: bytes | None, crc: int | None, types: str) -> str:
-    """What is wrong with a row, by the columns `CHECKED_COLUMNS`; empty if it is sound."""
+    """Describe the damage of a row, by the columns `CHECKED_COLUMNS`; empty for a sound row."""
     if value is None or types != COLUMN_TYPES:
         return f"its columns are not {COLUMN_TYPES}, but {types}"
     return "" if row_checksum(key, value) == crc else "its checksum does not fit"
 
 
 def is_unreadable(error: apsw.Error) -> bool:
-    """Whether SQLite met bytes that are not what was written, or that the disk does not give back."""
+    """True if SQLite met damaged bytes, or bytes that the disk could not read."""
     return is_damage(error) or getattr(error, "extendedresult", 0) in _UNREADABLE
 
 
 def scrub_step(
     connection: apsw.Connection, stage: str, at: str, bounds: StepBounds, needs: Reference
 ) -> ScrubStep:
-    """Read on in a stage; raises `apsw.Error` only for what is no damage."""
+    """Continue to read a stage; raises `apsw.Error` only for errors without damage."""
     walk = _StageWalk(connection, stage, at, bounds, needs)
     try:
         connection.execute("BEGIN")
@@ -79,23 +79,23 @@ def scrub_step(
 
 
 class _StageWalk:
-    """One step: what it has read so far."""
+    """The progress of one step: its position, its counts, and its findings."""
 
     def __init__(
         self, connection: apsw.Connection, stage: str, at: str, bounds: StepBounds, needs: Reference
     ) -> None:
         self._execute = connection.cursor().execute
         self._look_up = connection.cursor().execute
-        """On a cursor of its own: the first one is in the middle of the walk."""
+        """Uses a second cursor: the first cursor is in the middle of the walk."""
         self._stage, self._bounds, self._needs = stage, bounds, needs
         self._kind = _NUMBERED_STAGES.get(stage)
         self._table = RECORD if self._kind is None else NUMBERED[self._kind]
         self._index = _INDEXES.get(stage, FIRST_INDEX)
         self._by_key = stage in _INDEXES
-        self._indexes = [one for one in _INDEXES.values() if self._is_there(one)]
-        """A file that an earlier version has made has one index."""
+        self._indexes = [index for index in _INDEXES.values() if self._has_index(index)]
+        """A file of an earlier version has only the first index."""
         self._start: Place = self._parsed(at)
-        """The first place that is not read yet."""
+        """The first unread place."""
         self._rows = self._bytes = 0
         self._unsound: list[Unsound] = []
         self._missing: list[MissingRow] = []
@@ -126,7 +126,7 @@ class _StageWalk:
         next_at = None if ended else self._text(self._start)
         return ScrubStep(next_at, self._rows, self._bytes, fraction, self._unsound, self._missing)
 
-    def _is_there(self, index: str) -> bool:
+    def _has_index(self, index: str) -> bool:
         query = "SELECT 1 FROM sqlite_schema WHERE name = ?"
         return self._looked_up(query, index, unreadable=1) is not None
 
@@ -143,7 +143,7 @@ class _StageWalk:
         return iter(self._execute(query, (self._start,)))
 
     def _is_next(self, place: Any) -> bool:
-        """Whether a row lies where the walk is: a tree whose pages are mixed up gives others."""
+        """True if a row lies at or behind the walk's position; mixed-up pages return other rows."""
         start: Any = self._start
         return type(place) is type(start) and bool(place >= start)
 
@@ -168,35 +168,35 @@ class _StageWalk:
         if problem := problem_of(key, value, crc, types):
             self._report(row, f"{describe(key)}: {problem}")
             return
-        found = [self._looked_up(_BY_INDEX[one], key, unreadable=row) for one in self._indexes]
-        if any(one != row for one in found):
+        rows = [self._looked_up(_BY_INDEX[index], key, unreadable=row) for index in self._indexes]
+        if any(indexed != row for indexed in rows):
             self._report(row, f"{describe(key)}: it is stored, and the index does not lead to it")
         child = self._needs(key, value)
         if child is not None and not self._has(child):
             self._missing.append(MissingRow(self._text(row), key, child))
 
     def _check_index_entry(self, key: bytes, row: int) -> None:
-        found = self._looked_up(_BY_ROW, row, unreadable=key)
-        if found is None:
+        stored = self._looked_up(_BY_ROW, row, unreadable=key)
+        if stored is None:
             self._report(key, f"{describe(key)}: it is in the index, and its row is gone")
-        elif found != key:
+        elif stored != key:
             self._report(key, f"{describe(key)}: the index leads to another row")
 
     def _looked_up(self, query: str, place: Place | str, *, unreadable: Any) -> Any:
-        """What a query finds in another tree, or None; a page of it that is damaged answers `unreadable`.
+        """Return the first column of a query in another tree, or None without a row.
 
-        The stage that walks the other tree reports such a page, once.
+        For a damaged page, return `unreadable`: the stage of the other tree reports the page, once.
         """
         try:
-            found = self._look_up(query, (place,)).fetchone()
+            row = self._look_up(query, (place,)).fetchone()
         except apsw.Error as error:
             if not is_unreadable(error):
                 raise
             return unreadable
-        return None if found is None else found[0]
+        return None if row is None else row[0]
 
     def _check_gap(self, place: Place) -> None:
-        """Deltas go away from the oldest on: behind one that is there, the next must be."""
+        """Report a gap between deltas: folds delete the oldest first, so no gap may be left."""
         start = self._start
         if self._kind != keys.DELTA or place == start or start == _FIRST_NUMBER:
             return
@@ -212,7 +212,7 @@ class _StageWalk:
         return self._looked_up(query, keys.number(key), unreadable=0) is not None
 
     def _pass_over(self, why: str) -> bool:
-        """Note what cannot be read, and go on behind it; False if nothing behind it can be read."""
+        """Report unreadable pages, and continue behind them; False if no later row can be read."""
         start = self._start
         behind = self._first_behind(_as_number(start))
         until = "the end" if behind is None else f"before {self._named(behind)}"
@@ -224,16 +224,16 @@ class _StageWalk:
         return behind is not None
 
     def _first_behind(self, damaged: int) -> Place | None:
-        """The first row behind damaged pages: looked for at distances that double, then halve."""
+        """Find the first row behind damaged pages, at distances that double, and then halve."""
         damaged, distance = max(damaged, -1), 1
         last = 256**_KEY_BYTES - 1 if self._by_key else _LAST_NUMBER
-        found = None
-        while found is None and damaged < last:
+        row = None
+        while row is None and damaged < last:
             target = min(damaged + distance, last)
-            found, is_end = self._row_from(target)
+            row, is_end = self._row_from(target)
             if is_end:
                 return None
-            if found is None:
+            if row is None:
                 damaged, distance = target, distance * 2
         readable = damaged + distance
         while readable - damaged > 1:
@@ -242,11 +242,11 @@ class _StageWalk:
             if nearer is None:
                 damaged = middle
             else:
-                readable, found = middle, nearer
-        return found
+                readable, row = middle, nearer
+        return row
 
     def _row_from(self, number: int) -> tuple[Place | None, bool]:
-        """The first row at or behind a number, if it can be reached; and whether none is there."""
+        """Return the first readable row at or behind a number, and True if no row follows."""
         place = number.to_bytes(_KEY_BYTES, "big") if self._by_key else number
         column = "key" if self._by_key else "rowid"
         index = f"INDEXED BY {self._index}" if self._by_key else "NOT INDEXED"
@@ -255,24 +255,24 @@ class _StageWalk:
             f"ORDER BY {column} LIMIT 1"
         )
         try:
-            found = self._execute(query, (place,)).fetchone()
+            row = self._execute(query, (place,)).fetchone()
         except (apsw.Error, UnicodeDecodeError) as error:
             if isinstance(error, apsw.Error) and not is_unreadable(error):
                 raise
             return None, False
-        if found is None:
+        if row is None:
             return None, True
-        return (found[0] if self._is_next(found[0]) and found[0] >= place else None), False
+        return (row[0] if self._is_next(row[0]) and row[0] >= place else None), False
 
     def _fraction(self) -> float:
         column = "key" if self._by_key else "rowid"
         try:
             ends = [
-                found
-                for which in ("min", "max")
-                for (found,) in self._look_up(f"SELECT {which}({column}) FROM {self._table}")
+                place
+                for extreme in ("min", "max")
+                for (place,) in self._look_up(f"SELECT {extreme}({column}) FROM {self._table}")
             ]
-        except (apsw.Error, UnicodeDecodeError):  # of a damaged key
+        except (apsw.Error, UnicodeDecodeError):  # a key is damaged
             return 0.0
         first, last = map(_as_number, ends)
         return min(1.0, max(0.0, (_as_number(self._start) - first) / (last - first + 1)))
@@ -285,7 +285,7 @@ class _StageWalk:
         self._unsound.append(Unsound(self._stage, self._text(place), message))
 
     def _named(self, place: Place) -> str:
-        """A place in words; the first number of a table stands for its beginning."""
+        """Describe a place; the first number of a table is its beginning."""
         if isinstance(place, bytes):
             return describe(place) if place else "the beginning"
         if place == _FIRST_NUMBER:
@@ -310,12 +310,12 @@ class _StageWalk:
 
 
 def _following(place: Place) -> Place:
-    """The first place behind one."""
+    """Return the next possible place."""
     return keys.successor(place) if isinstance(place, bytes) else place + 1
 
 
 def _as_number(place: Any) -> int:
-    """A place as a number; what is no place, because of damage, counts as 0."""
+    """Return a place as a number; 0 for a damaged value that is no place."""
     if isinstance(place, bytes):
         return int.from_bytes(place[:_KEY_BYTES].ljust(_KEY_BYTES, b"\x00"), "big")
     return place if isinstance(place, int) else 0

@@ -1,4 +1,4 @@
-"""The writer of a SQLite file: one transaction, what it changes, and how its commit fails."""
+"""The writer of a SQLite file: its transaction, its commit, and the errors of failed commits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from millstream.format import keys
 from millstream.record import SqlResult
 
 PUT_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes of values that are bound at once: a large commit is read from its spool in parts."""
+"""Bytes of values that one statement binds: a large commit is read from its spool in steps."""
 
 _PUT_RECORD = (
     f"INSERT INTO {RECORD} (key, value, crc) VALUES (?, ?, ?) "
@@ -42,7 +42,7 @@ _PUT_NUMBERED = {
     for kind, table in NUMBERED.items()
 }
 Bindings = tuple[bytes | int, bytes, int]
-"""A row as its table has it: the key or its number, the value, the checksum."""
+"""The columns of a row: the key or its number, the value, the checksum."""
 
 _DELETE_RECORD = f"DELETE FROM {RECORD} INDEXED BY {FIRST_INDEX} WHERE key = ?"
 _DELETE_RECORDS = f"DELETE FROM {RECORD} INDEXED BY {FIRST_INDEX} WHERE key >= ? AND key < ?"
@@ -50,7 +50,7 @@ _DELETE_NUMBERED = {kind: f"DELETE FROM {table} WHERE id = ?" for kind, table in
 
 
 class SqliteWriter(SqliteReader):
-    """A connection to write on: entered, it is a transaction, until commit or rollback."""
+    """A connection for writes; as a context manager it is a transaction."""
 
     def __init__(
         self,
@@ -63,17 +63,17 @@ class SqliteWriter(SqliteReader):
         super().__init__(connection)
         self._preallocation = preallocation
         self.waits = True
-        """Whether the next transaction waits for a lock that another process has."""
+        """True if the next transaction waits for a lock of another process."""
         connection.set_busy_handler(lambda attempt: self.waits and busy(attempt))
         self.allowed: Authorizer = may_write
-        """What statements on the application's tables may do."""
+        """The authorizer of statements on the application's tables."""
         self._refused = refused
         self._newest: int | None = None
-        """The sequence of the newest delta in the file, if it is known."""
+        """The sequence of the newest delta in the file; None if unknown."""
         self._version = 0
-        """SQLite's change counter when that was so: it counts the commits of all connections."""
+        """SQLite's change counter at that delta, which counts the commits of all connections."""
         self._damage: CorruptionError | None = None
-        """Why this transaction cannot be committed any more."""
+        """The damage that forbids a commit of this transaction."""
 
     def __enter__(self) -> Self:
         try:
@@ -82,7 +82,7 @@ class SqliteWriter(SqliteReader):
             except apsw.SQLError:
                 if not self.connection.in_transaction:
                     raise
-                self._execute("ROLLBACK")  # of one that was interrupted on its way out
+                self._execute("ROLLBACK")  # the last transaction was interrupted in `__exit__`
                 self._execute("BEGIN IMMEDIATE")
             self._damage, self.waits = None, True
             if self.connection.data_version() != self._version:
@@ -107,20 +107,20 @@ class SqliteWriter(SqliteReader):
             self._execute("ROLLBACK")
 
     def last_seq(self) -> int:
-        """The sequence of the newest delta; looked for only if others may have written one."""
+        """Return the sequence of the newest delta; read only if another process may have written."""
         if self._newest is None:
             self._newest = super().last_seq()
         return self._newest
 
     def failed(self, error: apsw.Error) -> MillstreamError:
-        """As for a reader. What is left of the transaction, if SQLite has given it up, is refused."""
-        found = super().failed(error)
-        if isinstance(found, CorruptionError) and not self.connection.in_transaction:
-            self._damage = found
-        return found
+        """Return the error for a failed read; forbid a commit if SQLite ended the transaction."""
+        failure = super().failed(error)
+        if isinstance(failure, CorruptionError) and not self.connection.in_transaction:
+            self._damage = failure
+        return failure
 
     def commit(self, commit: Commit) -> None:
-        """Write everything, and make it durable."""
+        """Apply the deletes first, then the puts, and make the commit durable."""
         if self._damage is not None:
             raise CorruptionError(self._damage.message, **self._damage.data)
         try:
@@ -143,11 +143,11 @@ class SqliteWriter(SqliteReader):
             ) from error
         if newest is not None:
             self._newest = newest
-        self._version = self.connection.data_version()  # last: if interrupted, it is looked for
+        self._version = self.connection.data_version()  # last: an interrupt makes `last_seq` read
 
     def _put(self, rows: Collection[Row]) -> int | None:
-        """Put rows, a bounded part of them at a time; answers the last delta among them."""
-        if len(rows) == 1:  # as most commits have: the delta
+        """Put rows in bounded steps, and return the sequence of the last delta among them."""
+        if len(rows) == 1:  # most commits have one row, the delta
             ((key, value),) = rows
             statement, bindings = _bound(key, value)
             self._execute(statement, bindings)
@@ -170,9 +170,9 @@ class SqliteWriter(SqliteReader):
         for statement, many in tables.items():
             self.connection.executemany(statement, many)
 
-    def _delete(self, found: Iterable[bytes]) -> None:
+    def _delete(self, deletes: Iterable[bytes]) -> None:
         tables: dict[str, list[tuple[bytes | int]]] = {}
-        for key in found:
+        for key in deletes:
             statement = _DELETE_NUMBERED.get(key[1])
             if statement is None:
                 tables.setdefault(_DELETE_RECORD, []).append((key,))
@@ -190,7 +190,7 @@ class SqliteWriter(SqliteReader):
             self._execute(f"DELETE FROM {table} WHERE {condition}", bounds)
 
     def sql(self, statement: str, parameters: Parameters) -> SqlResult:
-        """Run a statement on the application's own tables; ours are out of its reach."""
+        """Run a statement on the application's own tables; Millstream's tables are denied."""
         try:
             return run(self.connection, statement, parameters, self.allowed)
         except apsw.AuthError as error:
@@ -214,7 +214,7 @@ class SqliteWriter(SqliteReader):
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Writes inside it are undone if it is left by an exception."""
+        """Undo the writes inside the block if an exception leaves it."""
         self._execute("SAVEPOINT operation")
         try:
             yield
@@ -232,16 +232,16 @@ class SqliteWriter(SqliteReader):
         return ChangeRecorder(self)
 
     def apply_changes(self, changes: Sequence[TableChange]) -> None:
-        """Apply changes that another writer recorded; raises `TablesDiffer` if that is impossible."""
+        """Apply recorded changes in order; raise `TablesDiffer` if the tables do not fit."""
         apply_changes(self.connection, changes)
 
     def _not_written(self, error: apsw.Error) -> MillstreamError:
-        """Why a write failed. One that met damage may have left a part: nothing is committed then."""
+        """Return the error for a failed write; damage forbids a commit, as rows may be incomplete."""
         if is_damage(error):
-            found = explained(error, self.connection.filename)
-            assert isinstance(found, CorruptionError)
-            self._damage = found
-            return found
+            damage = explained(error, self.connection.filename)
+            assert isinstance(damage, CorruptionError)
+            self._damage = damage
+            return damage
         if isinstance(error, apsw.FullError):
             return full(self._folder(), str(error))
         return WriteFailed(f"nothing was written: {error}", cause=str(error))
@@ -251,7 +251,7 @@ class SqliteWriter(SqliteReader):
 
 
 def _bound(key: bytes, value: bytes) -> tuple[str, Bindings]:
-    """The statement that puts a row, and what is bound to it."""
+    """Return the statement that puts a row, and its bindings."""
     statement = _PUT_NUMBERED.get(key[1])
     if statement is None:
         return _PUT_RECORD, (key, value, row_checksum(key, value))
