@@ -1,7 +1,7 @@
 """Blocks: many records in one value, as columns.
 
-One codec serves payloads and metadata. The header is placed when ids are known; the body is
-encoded, checked and sent without them, so a block that arrives over a wire is stored as it came.
+One codec serves payloads and metadata. The header is added when ids are known. The body is encoded,
+checked and sent without ids, so a body from a client is stored unchanged.
 
     header, 56 bytes, little-endian
     0   u16  0xffff: no RFC array has so many elements, so the two never look alike
@@ -16,7 +16,7 @@ encoded, checked and sent without them, so a block that arrives over a wire is s
     34  u16  0
     36  u32  bytes in the body
     40  u32  in metadata: bytes in the body of the payload block that belongs to it
-    44  u32  in metadata: bytes that its records count for; 0: those of both bodies
+    44  u32  in metadata: bytes that the records add to their log; 0: the bytes of both bodies
     48  u32  CRC32C of the body
     52  u32  CRC32C of the 52 bytes before
 
@@ -28,8 +28,8 @@ encoded, checked and sent without them, so a block that arrives over a wire is s
     value validity  the same, in metadata, behind the headers: 0 means that the value is null
     the others    cells: u32[count + 1] offsets, padding, bytes
 
-These are Arrow's layouts: a column's buffers can be handed over without a copy. Record *i* is
-found in O(1). Headers are a MessagePack map each, empty where there are none.
+The layouts are Arrow's: the buffers of a column can be passed on without a copy. Record *i* is found
+in O(1). The headers of a record are a MessagePack map; a record without headers has an empty cell.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _SWAP = sys.byteorder == "big"
 
 
 class BlockHeader(Struct, frozen=True, gc=False):
-    """What a block's header says."""
+    """The header of a block."""
 
     kind: int
     count: int
@@ -86,17 +86,17 @@ class BlockHeader(Struct, frozen=True, gc=False):
 
     @property
     def log_bytes(self) -> int:
-        """In metadata: how many bytes of its log its records count for."""
+        """In metadata: the bytes that the records add to their log."""
         return self.counted_bytes or self.body_bytes + self.payload_bytes
 
 
 def checksum(data: bytes) -> int:
-    """CRC32C of some bytes."""
+    """Return the CRC32C of bytes."""
     return int(google_crc32c.value(data))
 
 
 def encode_values(values: Sequence[bytes]) -> bytes:
-    """The body of a payload block."""
+    """Encode the body of a payload block."""
     return b"".join(encode_cells(values))
 
 
@@ -109,36 +109,36 @@ def encode_metadata(
     appended: Sequence[int] | None = None,
     ids: Sequence[int] | None = None,
 ) -> tuple[int, bytes]:
-    """The columns bitmap and body of a metadata block; what is None takes no space.
+    """Return the columns bitmap and the body of a metadata block; None for an absent column.
 
-    Without timestamps they are the times in `appended`, if that is given. `valid` says which values
-    are not null; None if all are not.
+    Absent timestamps equal the times in `appended`, if present. `valid` marks values that are not
+    null; None if no value is null.
     """
     columns = 0
-    parts: list[bytes] = []
+    pieces: list[bytes] = []
     if timestamps is not None:
         columns |= TIMESTAMP
-        parts.append(_fixed(array("q", timestamps)))
+        pieces.append(_fixed(array("q", timestamps)))
     if keys is not None:
         columns |= KEY
         if None in keys:
             columns |= KEY_VALIDITY
-            parts += _padded(_bits([key is not None for key in keys]))
+            pieces += _padded(_bits([key is not None for key in keys]))
             keys = [key or b"" for key in keys]
-        parts += encode_cells(keys)  # type: ignore[arg-type]
+        pieces += encode_cells(keys)  # type: ignore[arg-type]
     if headers is not None:
         columns |= HEADERS
-        parts += encode_cells(headers)
+        pieces += encode_cells(headers)
     if valid is not None and not all(valid):
         columns |= VALUE_VALIDITY
-        parts += _padded(_bits(valid))
+        pieces += _padded(_bits(valid))
     if appended is not None:
         columns |= APPENDED
-        parts.append(_fixed(array("q", appended)))
+        pieces.append(_fixed(array("q", appended)))
     if ids is not None:
         columns |= IDS
-        parts.append(_fixed(array("q", ids)))
-    return columns, b"".join(parts)
+        pieces.append(_fixed(array("q", ids)))
+    return columns, b"".join(pieces)
 
 
 def place(
@@ -154,7 +154,7 @@ def place(
     payload_bytes: int = 0,
     counted_bytes: int = 0,
 ) -> bytes:
-    """The whole block: a body behind its header. A checksum that is known is not computed again."""
+    """Return a block: a body behind its header. A given checksum is not computed again."""
     head = _HEADER.pack(
         MARK,
         VERSION,
@@ -176,50 +176,52 @@ def place(
 def place_values(
     body: bytes, *, count: int, first_id: int = 0, body_crc: int | None = None
 ) -> bytes:
-    """The whole payload block."""
+    """Return a payload block: a body behind its header."""
     return place(
         body, kind=PAYLOAD, count=count, columns=VALUE, first_id=first_id, body_crc=body_crc
     )
 
 
 def is_block(value: bytes) -> bool:
-    """Whether a log entry's value is a block rather than an RFC array."""
+    """True if the value of a log entry is a block, False for an RFC array."""
     return value[:2] == b"\xff\xff"
 
 
 def decode_header(data: bytes, *, kind: int) -> BlockHeader:
-    """Check and read a header; a damaged, cut or unknown one is refused."""
+    """Check and read a header; raise `CorruptionError` for a damaged, cut or unknown header."""
     if len(data) < HEADER_BYTES:
         raise CorruptionError(f"a block of {len(data)} bytes is cut", what="block", where=len(data))
-    mark, version, found, *rest = _HEADER.unpack_from(data)
+    mark, version, stored_kind, *fields = _HEADER.unpack_from(data)
     if mark != MARK or version != VERSION:
         raise CorruptionError(f"unknown block version {version}", what="block", where=0)
     (head_crc,) = _CRC.unpack_from(data, HEADER_BYTES - 4)
     if checksum(data[: HEADER_BYTES - 4]) != head_crc:
         raise CorruptionError("a block's header is damaged", what="block header", where=52)
-    if found != kind:
-        raise CorruptionError(f"a block of kind {found}, not {kind}", what="block kind", where=3)
-    body_bytes = rest[6]
+    if stored_kind != kind:
+        raise CorruptionError(
+            f"a block of kind {stored_kind}, not {kind}", what="block kind", where=3
+        )
+    body_bytes = fields[6]
     if len(data) != HEADER_BYTES + body_bytes:
         raise CorruptionError(
             f"a block has {len(data) - HEADER_BYTES} bytes of body, its header says {body_bytes}",
             what="block body",
             where=36,
         )
-    return BlockHeader(kind, *rest)
+    return BlockHeader(kind, *fields)
 
 
 def nulled(values: list[bytes], valid: Sequence[bool] | None) -> list[bytes | None]:
-    """Values with None in place of those that are null; `valid` as a metadata block has it."""
+    """Replace null values by None; `valid` comes from the metadata block."""
     if valid is None:
         return values  # type: ignore[return-value]
-    return [value if yes else None for value, yes in zip(values, valid, strict=True)]
+    return [value if is_valid else None for value, is_valid in zip(values, valid, strict=True)]
 
 
 class Block:
     """The columns of one checked block.
 
-    `trusted` says that the checksum of the whole row was compared just now: its own need not be.
+    `trusted` skips the checksum of the body: the caller has just compared that of the row.
     """
 
     __slots__ = ("_cells", "_data", "_starts", "header")
@@ -234,69 +236,69 @@ class Block:
 
     @property
     def count(self) -> int:
-        """How many records it holds."""
+        """The number of records."""
         return self.header.count
 
     def body(self) -> bytes:
-        """All columns, without the header."""
+        """Return all columns, without the header."""
         return self._data[HEADER_BYTES:]
 
     def column(self, column: int, first: int = 0, count: int | None = None) -> list[bytes] | None:
-        """A column of cells, or some rows of it, as a list; None if absent."""
-        found = self._cells.get(column)
-        if found is None:
+        """Return the cells of a column, or a range of them, as a list; None for an absent column."""
+        cells = self._cells.get(column)
+        if cells is None:
             return None
-        return found.cut(first, self.header.count - first if count is None else count)
+        return cells.cut(first, self.header.count - first if count is None else count)
 
     def cells(self, column: int) -> Cells | None:
-        """A column of cells as it is; None if absent."""
+        """Return a column of cells; None for an absent column."""
         return self._cells.get(column)
 
     def cell(self, column: int, index: int) -> bytes | None:
-        """One record's value in a column of cells, in O(1); None if the column is absent."""
-        found = self._cells.get(column)
-        return None if found is None else found.cell(index)
+        """Return the cell of a record, in O(1); None for an absent column."""
+        cells = self._cells.get(column)
+        return None if cells is None else cells.cell(index)
 
     def buffers(self, column: int) -> tuple[memoryview, memoryview] | None:
-        """The offsets and the bytes of a column of cells; None if absent."""
-        found = self._cells.get(column)
-        return None if found is None else found.buffers()
+        """Return the offsets and the bytes of a column of cells; None for an absent column."""
+        cells = self._cells.get(column)
+        return None if cells is None else cells.buffers()
 
     def timestamps(self, first: int = 0, count: int | None = None) -> Sequence[int]:
-        """Every record's timestamp, or those of some, in ms."""
+        """Return the timestamps of the records, or of a range, in ms."""
         column = TIMESTAMP if self.header.columns & TIMESTAMP else APPENDED
         return self._numbers(column, self.header.timestamp_ms, first, count)
 
     def appended(self, first: int = 0, count: int | None = None) -> Sequence[int]:
-        """When each record was appended, or some were, in ms."""
+        """Return the append times of the records, or of a range, in ms."""
         return self._numbers(APPENDED, self.header.appended_ms, first, count)
 
     def timestamp_ms(self) -> int | None:
-        """The timestamp that all records have; None if each has its own."""
+        """Return the common timestamp of all records; None for individual timestamps."""
         header = self.header
         return None if header.columns & (TIMESTAMP | APPENDED) else header.timestamp_ms
 
     def appended_ms(self) -> int | None:
-        """When all records were appended; None if each was at a time of its own."""
+        """Return the common append time of all records; None for individual times."""
         header = self.header
         return None if header.columns & APPENDED else header.appended_ms
 
     def ids(self, first: int = 0, count: int | None = None) -> Sequence[int]:
-        """Every record's message id, or those of some."""
+        """Return the message ids of the records, or of a range."""
         header = self.header
         if header.columns & IDS:
             return self._numbers(IDS, 0, first, count)
-        start, some = header.first_id + first, header.count - first if count is None else count
-        return range(start, start + some)
+        start, total = header.first_id + first, header.count - first if count is None else count
+        return range(start, start + total)
 
     def validity(self) -> Sequence[bool] | None:
-        """Which records have a key; None if all or none have."""
+        """Return flags of records with a key; None if the flags are all equal."""
         return self._flags(KEY_VALIDITY, 0, self.header.count)
 
     def validity_bits(self, column: int = KEY_VALIDITY) -> memoryview | None:
-        """Which records have a key, or a value, as bits: Arrow's form, without a copy.
+        """Return flags of records with a key, or a value, as Arrow's bits, without a copy.
 
-        None if all have, or none has a key.
+        None if the flags are all equal.
         """
         start = self._starts.get(column)
         if start is None:
@@ -304,7 +306,7 @@ class Block:
         return memoryview(self._data)[start : start + (self.header.count + 7) // 8]
 
     def valid(self, first: int = 0, count: int | None = None) -> Sequence[bool] | None:
-        """In metadata: which records have a value that is not null, or which of some; None if all."""
+        """In metadata, return flags of records whose value is not null; None if no value is null."""
         return self._flags(
             VALUE_VALIDITY, first, self.header.count - first if count is None else count
         )
@@ -317,33 +319,33 @@ class Block:
         return [bool(data[start + i // 8] >> (i % 8) & 1) for i in range(first, first + count)]
 
     def keys(self, first: int = 0, count: int | None = None) -> list[bytes | None]:
-        """Every record's key, or those of some."""
-        some = self.header.count - first if count is None else count
-        found = self.column(KEY, first, some)
-        if found is None:
-            return [None] * some
+        """Return the keys of the records, or of a range."""
+        total = self.header.count - first if count is None else count
+        cells = self.column(KEY, first, total)
+        if cells is None:
+            return [None] * total
         start = self._starts.get(KEY_VALIDITY)
         if start is None:
-            return list(found)
+            return list(cells)
         data = self._data
         return [
             key if data[start + (i >> 3)] >> (i & 7) & 1 else None
-            for i, key in enumerate(found, first)
+            for i, key in enumerate(cells, first)
         ]
 
     def _numbers(self, column: int, constant: int, first: int, count: int | None) -> Sequence[int]:
-        some = self.header.count - first if count is None else count
+        total = self.header.count - first if count is None else count
         start = self._starts.get(column)
         if start is None:
-            return [constant] * some
+            return [constant] * total
         start += 8 * first
-        numbers = array("q", self._data[start : start + 8 * some])
+        numbers = array("q", self._data[start : start + 8 * total])
         if _SWAP:
             numbers.byteswap()
         return numbers
 
     def _locate(self) -> dict[int, int]:
-        """Where each column starts; every length is checked against the body's."""
+        """Return the start of each column; raise `CorruptionError` unless they fill the body."""
         count, columns = self.header.count, self.header.columns
         starts: dict[int, int] = {}
         position = HEADER_BYTES

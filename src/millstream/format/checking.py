@@ -1,7 +1,7 @@
-"""Checking: records that were packed elsewhere, before they are stored as they came.
+"""Checks of records that a client has packed, before they are stored unchanged.
 
-Whatever a reader would stumble over is refused here: wrong checksums, columns that do not fill
-their block, headers that do not decode. Columns are looked at whole; no record is taken apart.
+Every fault that a reader would meet is refused: wrong checksums, columns that do not fill their block,
+headers that do not decode. The checks work on complete columns, not on single records.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from millstream.format.packing import TIMESTAMP_MS_MAX, Batch, Single, check_tim
 from millstream.limits import Limits, too_large
 
 _HANDED_IN = block.TIMESTAMP | block.KEY | block.KEY_VALIDITY | block.HEADERS | block.VALUE_VALIDITY
-"""Columns of metadata that a client may send; the time of the append is set by the store."""
+"""Columns of metadata that a client may send; the store sets the append time."""
 
 _U32_MAX = 2**32 - 1
 
 
 def check_packed(records: Single | Batch, limits: Limits) -> None:
-    """Refuse records that could not have been packed here: `InvalidInput`, or `TooLarge`."""
+    """Refuse records that `packing` could not have made: `InvalidInput`, or `TooLarge`."""
     if isinstance(records, Single):
         _check_single(records, limits)
     else:
@@ -64,7 +64,7 @@ def _check_batch(batch: Batch, limits: Limits) -> None:
 def check_stored(metadata: block.Block, payload: block.Block, limits: Limits) -> None:
     """Refuse a stored block of another store whose records could not have been stored here.
 
-    Its size is the caller's to mind: a block that is larger than those of this store can be cut.
+    The caller checks the size: a block that is too large for this store can be cut.
     """
     count, columns = metadata.count, metadata.header.columns
     if count < 1:
@@ -84,8 +84,8 @@ def check_stored(metadata: block.Block, payload: block.Block, limits: Limits) ->
         (block.APPENDED, metadata.appended),
     ):
         if columns & column:
-            found = numbers()
-            times += (min(found), max(found))
+            column_times = numbers()
+            times += (min(column_times), max(column_times))
     _check_times(times)
 
 
@@ -101,23 +101,23 @@ def _check_absent_keys(metadata: block.Block) -> None:
     keys, valid = metadata.column(block.KEY), metadata.validity()
     if keys is None or valid is None:
         raise InvalidInput("a block that says which records have keys, but has no keys")
-    if any(key and not yes for key, yes in zip(keys, valid, strict=True)):
+    if any(key and not is_valid for key, is_valid in zip(keys, valid, strict=True)):
         raise InvalidInput("a block with the key of a record that has none")
 
 
 def _place(body: bytes, crc: int, count: int, kind: int, columns: int) -> block.Block:
     if not 0 <= crc <= _U32_MAX:
         raise InvalidInput(f"a checksum has 32 bits, not {crc}")
-    whole = block.place(body, kind=kind, count=count, columns=columns, body_crc=crc)
+    data = block.place(body, kind=kind, count=count, columns=columns, body_crc=crc)
     try:
-        return block.Block(whole, kind=kind)
+        return block.Block(data, kind=kind)
     except CorruptionError as error:
         raise InvalidInput(f"a batch does not hold together: {error.message}") from error
 
 
 def _check_nulls(metadata: block.Block, payload: block.Block) -> None:
     values, valid = payload.column(block.VALUE) or [], metadata.valid() or []
-    if any(value and not yes for value, yes in zip(values, valid, strict=True)):
+    if any(value and not is_valid for value, is_valid in zip(values, valid, strict=True)):
         raise InvalidInput("a block with the value of a record whose value is null")
 
 
@@ -131,16 +131,16 @@ def _check_cells(metadata: block.Block, payload: block.Block, limits: Limits) ->
         _check_nulls(metadata, payload)
 
 
-def _check_column(found: block.Block, column: int, what: str, limit: int) -> None:
-    """Check items one by one only if the whole column is larger than the limit."""
-    buffers = found.buffers(column)
+def _check_column(checked: block.Block, column: int, name: str, limit: int) -> None:
+    """Check single cells only if the complete column is larger than the limit."""
+    buffers = checked.buffers(column)
     if buffers is None or buffers[1].nbytes <= limit:
         return
-    _check_size(what, max(map(len, found.column(column) or [b""])), limit)
+    _check_size(name, max(map(len, checked.column(column) or [b""])), limit)
 
 
 def _check_headers(metadata: block.Block) -> None:
-    """Each record's headers are one item: so the items, back to back, have the sizes of the cells."""
+    """Check all headers as one array: a cell must hold exactly one element, so sizes are compared."""
     cells = [cell for cell in metadata.column(block.HEADERS) or [] if cell]
     data = array_of(cells)
     try:
@@ -151,6 +151,6 @@ def _check_headers(metadata: block.Block) -> None:
         raise InvalidInput("a batch whose headers do not end where their offsets say")
 
 
-def _check_size(what: str, size: int, limit: int, unit: str = "bytes") -> None:
+def _check_size(name: str, size: int, limit: int, unit: str = "bytes") -> None:
     if size > limit:
-        raise too_large(what, size, limit, unit)
+        raise too_large(name, size, limit, unit)

@@ -1,4 +1,4 @@
-"""A record's key in words, for errors and for the doctor: what the record was for, and whose."""
+"""Descriptions of keys for errors and for the doctor: the purpose and the owner of a row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ALONE = {
 
 
 def describe(key: bytes) -> str:
-    """A record's key in words."""
+    """Describe a key."""
     try:
         kind = keys.kind_of(key)
         if kind in _NAMED:

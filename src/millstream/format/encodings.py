@@ -1,7 +1,7 @@
 """The common encodings: integers, strings, byte strings and arrays, as pure functions.
 
-What always holds: bytes that a reader accepts are exactly the bytes that the encoder would write
-for the same value. No reader loops or allocates by a length that the input only claims to have.
+Invariant: a reader accepts only the bytes that the encoder writes for the same value. No reader loops
+or allocates by a length that the input does not have.
 
     u16 u64 i64          little-endian in values
     key_u64              big-endian in keys, so that they sort as numbers
@@ -9,8 +9,8 @@ for the same value. No reader loops or allocates by a length that the input only
     Utf8                 u16 length, then the text in UTF-8
     Array<T>             u16 count, then the elements
 
-An encoder raises `InvalidInput` or `TooLarge`; a `Reader` raises `CorruptionError`, with `what` was
-read and `where`, the byte position. Which records exist is left to the modules beside this one.
+An encoder raises `InvalidInput` or `TooLarge`. A `Reader` raises `CorruptionError` with `what`, the
+name of the value, and `where`, the byte position. Other modules define the records.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ VERSION: Final = 0x01
 """The first byte of every key."""
 
 ARRAY_COUNT_MAX: Final = 0xFFFF
-"""Elements in one `Array<T>`: it counts in a u16."""
+"""Maximum of elements in an `Array<T>`, whose count is a u16."""
 
 UTF8_BYTES_MAX: Final = 0xFFFF
-"""Bytes in one `Utf8`: its length is a u16."""
+"""Maximum of bytes in a `Utf8`, whose length is a u16."""
 
 U8 = struct.Struct("<B")
 U16 = struct.Struct("<H")
@@ -50,7 +50,7 @@ encode_u64 = partial(encode_number, U64)
 
 
 def encode_terminated_bytes(raw: bytes) -> bytes:
-    """Encode bytes so that they sort as the raw bytes do, also in front of the rest of a key."""
+    """Encode bytes so that they sort as the raw bytes do, also before further fields of a key."""
     return raw.replace(b"\x01", b"\x01\x02").replace(b"\x00", b"\x01\x01") + b"\x00"
 
 
@@ -81,9 +81,9 @@ def encode_array(elements: Sequence[bytes]) -> bytes:
 
 
 class Reader:
-    """Reads values one after the other from bytes, and never past their end.
+    """Reads successive values from bytes, and never past the end.
 
-    `what` names the thing that is read, in errors.
+    `what` names the value in errors.
     """
 
     __slots__ = ("data", "position", "what")
@@ -95,7 +95,7 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Bytes not yet read."""
+        """The number of unread bytes."""
         return len(self.data) - self.position
 
     def corrupt(self, problem: str, *, where: int | None = None) -> CorruptionError:
@@ -113,8 +113,8 @@ class Reader:
 
     def number(self, layout: struct.Struct) -> int:
         """Read one integer."""
-        found: int = self.unpack(layout)[0]
-        return found
+        value: int = self.unpack(layout)[0]
+        return value
 
     def take(self, size: int) -> bytes:
         """Read exactly `size` bytes."""
@@ -125,7 +125,7 @@ class Reader:
         return self.data[start : self.position]
 
     def terminated_bytes(self) -> bytes:
-        """Read a `TerminatedBytes`, and give back the raw bytes."""
+        """Read a `TerminatedBytes`, and return the raw bytes."""
         start = self.position
         stop = self.data.find(b"\x00", start)
         if stop < 0:
@@ -149,7 +149,7 @@ class Reader:
             raise self.corrupt("text is not UTF-8", where=start + 2 + error.start) from None
 
     def array_count(self, *, element_bytes_min: int) -> int:
-        """Read the count of an array, and refuse one that cannot fit into what is left."""
+        """Read the count of an array, and refuse a count that exceeds the unread bytes."""
         start = self.position
         count = self.number(U16)
         if count * element_bytes_min > self.remaining:
@@ -160,9 +160,9 @@ class Reader:
         """Read the start of a key, and refuse any other version or type."""
         if (version := self.number(U8)) != VERSION:
             raise self.corrupt(f"unknown version {version:#04x}", where=self.position - 1)
-        if (found := self.number(U8)) != record_type:
+        if (stored_type := self.number(U8)) != record_type:
             raise self.corrupt(
-                f"type {found:#04x} instead of {record_type:#04x}", where=self.position - 1
+                f"type {stored_type:#04x} instead of {record_type:#04x}", where=self.position - 1
             )
 
     def finish(self) -> None:

@@ -1,8 +1,8 @@
 """Log entries: the metadata of records with adjacent offsets, as an RFC array or as a block.
 
-An append of one record is the RFC's `Array<MessageMetadata>` of one element, of more a metadata
-block. The fold joins neighbouring single entries into blocks (`joining`), as if their records had
-been appended together.
+An append of one record is the RFC's `Array<MessageMetadata>` of one element; an append of several
+records is a metadata block. The fold joins neighbouring single entries into blocks (`joining`), as if
+their records had been appended together.
 
     MessageMetadata.metadata = MessagePack [key, timestamp, headers], or, where the producer gave
     another timestamp than the time of the append, [key, timestamp, headers, appended]; of a record
@@ -21,7 +21,7 @@ from millstream.errors import CorruptionError
 from millstream.format import block, keys
 
 SINGLE_HEAD_BYTES = 14
-"""Of the entry of one record: count, message id and size of the metadata that follows."""
+"""Bytes before the metadata in the entry of one record: count, message id and size."""
 
 NO_HEADERS = b""
 _NO_MAP = b"\x80"
@@ -29,7 +29,7 @@ _EMPTY_MAP = Raw(_NO_MAP)
 
 _SINGLE = struct.Struct("<HQI")
 _ARRAY = b"\xdd"
-"""Before a count of 32 bits: what makes metadata that lies back to back a MessagePack array."""
+"""The MessagePack mark of an array, before a count of 32 bits and the elements."""
 
 _PAYLOAD = keys.prefix(keys.PAYLOAD)
 
@@ -37,28 +37,28 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Places(Struct, kw_only=True):
-    """Which payloads the records of one entry have, and when these were appended."""
+    """The payloads of an entry's records, and their append times."""
 
     ids: Sequence[int]
     appended: Sequence[int]
     packed: bool
-    """Whether the payloads lie together in one block, keyed by the first id."""
+    """True if one block holds all payloads, keyed by the first id."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 class Entry(Places, kw_only=True):
-    """All metadata of the records that one entry covers, as columns."""
+    """The metadata of an entry's records, as columns."""
 
     keys: Sequence[bytes | None]
     headers: Sequence[bytes]
     timestamps: Sequence[int]
     valid: Sequence[bool] | None = None
-    """Which records have a value that is not null; None if all have."""
+    """Flags of records whose value is not null; None if no value is null."""
 
     def first(self, count: int) -> Entry:
-        """The first of its records, in a form that is not kept."""
+        """Return an entry of the first `count` records, not for storing."""
         if count == len(self):
             return self
         return Entry(
@@ -72,7 +72,7 @@ class Entry(Places, kw_only=True):
         )
 
     def is_null(self, index: int) -> bool:
-        """Whether the value of one of its records is null."""
+        """True if the value of a record is null."""
         return self.valid is not None and not self.valid[index]
 
 
@@ -84,7 +84,7 @@ def encode_metadata(
     appended_ms: int,
     is_null: bool = False,
 ) -> bytes:
-    """The metadata of one message; `headers` is packed, or empty."""
+    """Encode the metadata of one message; `headers` is packed, or empty."""
     fields = [key, timestamp_ms, Raw(headers) if headers else _EMPTY_MAP]
     if is_null:
         fields += (appended_ms, True)
@@ -94,32 +94,32 @@ def encode_metadata(
 
 
 def metadata_of(value: bytes) -> list[tuple[int, bytes]]:
-    """The message id and the metadata, as `encode_metadata` gives it, of each record of an entry."""
+    """Return the message id and the encoded metadata of each record of an entry."""
     if not block.is_block(value):
         return [(single_id(value), value[SINGLE_HEAD_BYTES:])]
-    found = decode(value)
+    entry = decode(value)
     return [
         (
             message_id,
             encode_metadata(
-                key=found.keys[at],
-                timestamp_ms=found.timestamps[at],
-                headers=found.headers[at],
-                appended_ms=found.appended[at],
-                is_null=found.is_null(at),
+                key=entry.keys[at],
+                timestamp_ms=entry.timestamps[at],
+                headers=entry.headers[at],
+                appended_ms=entry.appended[at],
+                is_null=entry.is_null(at),
             ),
         )
-        for at, message_id in enumerate(found.ids)
+        for at, message_id in enumerate(entry.ids)
     ]
 
 
 def encode_single(message_id: int, metadata: bytes) -> bytes:
-    """The entry of an append of one record."""
+    """Encode the entry of one record."""
     return _SINGLE.pack(1, message_id, len(metadata)) + metadata
 
 
 def single_id(value: bytes) -> int:
-    """The message id of the entry of one record, which is checked."""
+    """Check the entry of one record, and return its message id."""
     if len(value) < SINGLE_HEAD_BYTES:
         raise CorruptionError("a log entry is cut", what="log entry", where=len(value))
     total, message_id, size = _SINGLE.unpack_from(value)
@@ -135,22 +135,22 @@ def single_id(value: bytes) -> int:
             what="log entry",
             where=10,
         )
-    found: int = message_id
-    return found
+    checked_id: int = message_id
+    return checked_id
 
 
 def single_metadata(value: bytes) -> tuple[bytes | None, int, bytes, int, bool]:
-    """What `decode_metadata` gives for the record of such an entry."""
+    """Decode the metadata of the entry of one record, as `decode_metadata` does."""
     return decode_metadata(value[SINGLE_HEAD_BYTES:])
 
 
 def payload_key(value: bytes) -> bytes:
-    """The key of the payload of the entry of one record: it has the id the other way round."""
+    """Return the key of the payload for the entry of one record: the id in reverse byte order."""
     return _PAYLOAD + value[9:1:-1]
 
 
 def count(value: bytes) -> int:
-    """How many records an entry covers, without decoding it."""
+    """Return the number of records of an entry, without decoding the entry."""
     if block.is_block(value):
         return block.decode_header(value, kind=block.METADATA).count
     if len(value) < SINGLE_HEAD_BYTES:
@@ -159,52 +159,55 @@ def count(value: bytes) -> int:
 
 
 def extent(key: bytes, value: bytes) -> tuple[int, int]:
-    """The offset of an entry's first record, and the one behind its last."""
+    """Return the offset of an entry's first record, and the offset behind its last record."""
     stop = keys.pair(key)[1] + 1
     return stop - count(value), stop
 
 
 def decode(value: bytes, start: int = 0, stop: int | None = None) -> Entry:
-    """Read an entry, of either form; or only its records [start, stop), counted from its first."""
+    """Decode an entry, or only its records [start, stop), counted from the first record."""
     if not block.is_block(value):
         return decode_singles([value])
-    found = block.Block(value, kind=block.METADATA)
-    total = (found.count if stop is None else stop) - start
+    metadata = block.Block(value, kind=block.METADATA)
+    total = (metadata.count if stop is None else stop) - start
     return Entry(
-        ids=found.ids(start, total),
-        keys=found.keys(start, total),
-        headers=found.column(block.HEADERS, start, total) or [NO_HEADERS] * total,
-        timestamps=found.timestamps(start, total),
-        appended=found.appended(start, total),
+        ids=metadata.ids(start, total),
+        keys=metadata.keys(start, total),
+        headers=metadata.column(block.HEADERS, start, total) or [NO_HEADERS] * total,
+        timestamps=metadata.timestamps(start, total),
+        appended=metadata.appended(start, total),
         packed=True,
-        valid=found.valid(start, total),
+        valid=metadata.valid(start, total),
     )
 
 
 def decode_places(value: bytes) -> Places:
-    """Read only where the payloads of an entry are, and when they came."""
+    """Decode only the payload ids and append times of an entry."""
     if not block.is_block(value):
         return decode_singles([value])
-    found = block.Block(value, kind=block.METADATA)
-    return Places(ids=found.ids(), appended=found.appended(), packed=True)
+    metadata = block.Block(value, kind=block.METADATA)
+    return Places(ids=metadata.ids(), appended=metadata.appended(), packed=True)
 
 
 def decode_singles(values: Sequence[bytes]) -> Entry:
-    """Read entries of one record each, as one; their payloads lie apart."""
+    """Decode single-record entries as one entry with separate payloads."""
     ids = list(map(single_id, values))
-    found = _fields_of(values)
-    headers = [bytes(one.headers) for one in found]
-    nulls = [one.is_null for one in found]
-    timestamps = [one.timestamp_ms for one in found]
-    appended = [one.appended_ms for one in found]
+    decoded = _fields_of(values)
+    headers = [bytes(fields.headers) for fields in decoded]
+    nulls = [fields.is_null for fields in decoded]
+    timestamps = [fields.timestamp_ms for fields in decoded]
+    appended = [fields.appended_ms for fields in decoded]
     if None in appended:
         pairs = zip(timestamps, appended, strict=True)
-        appended = [given if own is None else own for given, own in pairs]
+        appended = [
+            timestamp_ms if appended_ms is None else appended_ms
+            for timestamp_ms, appended_ms in pairs
+        ]
     if _NO_MAP in headers:
-        headers = [NO_HEADERS if one == _NO_MAP else one for one in headers]
+        headers = [NO_HEADERS if cell == _NO_MAP else cell for cell in headers]
     return Entry(
         ids=as_range(ids),
-        keys=[one.key for one in found],
+        keys=[fields.key for fields in decoded],
         headers=headers,
         timestamps=timestamps,
         appended=appended,  # type: ignore[arg-type]
@@ -214,23 +217,23 @@ def decode_singles(values: Sequence[bytes]) -> Entry:
 
 
 def as_range(ids: Sequence[int]) -> Sequence[int]:
-    """Message ids, as a range if they follow each other by one."""
-    found = range(ids[0], ids[0] + len(ids))
-    return found if ids[-1] == found[-1] and list(found) == ids else ids
+    """Return consecutive message ids as a range, and other ids unchanged."""
+    consecutive = range(ids[0], ids[0] + len(ids))
+    return consecutive if ids[-1] == consecutive[-1] and list(consecutive) == ids else ids
 
 
 def head_of(value: bytes, count: int) -> bytes:
-    """A block as if it had only its first `count` records; see `with_payload` for its payload."""
+    """Return a block with only the first `count` records; `with_payload` cuts its payload."""
     return _block_of(value, 0, count)
 
 
 def tail_of(value: bytes, start: int) -> bytes:
-    """A block as if it had only the records from `start` on; see `with_payload` for its payload."""
+    """Return a block with only the records from `start` on; `with_payload` cuts its payload."""
     return _block_of(value, start, count(value))
 
 
 def encode(entry: Entry, *, payload_bytes: int = 0, counted_bytes: int = 0) -> bytes:
-    """The metadata block of some records: what they have in common takes no column."""
+    """Encode a metadata block; values that all records share take no column."""
     appended, timestamps = list(entry.appended), list(entry.timestamps)
     together = appended.count(appended[0]) == len(appended)
     alike = timestamps == appended or timestamps.count(timestamps[0]) == len(timestamps)
@@ -258,29 +261,29 @@ def encode(entry: Entry, *, payload_bytes: int = 0, counted_bytes: int = 0) -> b
 
 
 def encode_some(
-    found: block.Block, start: int, total: int, ids: Sequence[int] | None = None
+    metadata: block.Block, start: int, total: int, ids: Sequence[int] | None = None
 ) -> tuple[int, bytes]:
-    """The columns bitmap and body of some records of a metadata block, with these ids if any."""
-    columns = found.header.columns
+    """Return the columns bitmap and body for a range of a metadata block, with optional new ids."""
+    columns = metadata.header.columns
     return block.encode_metadata(
-        timestamps=found.timestamps(start, total) if columns & block.TIMESTAMP else None,
-        keys=found.keys(start, total) if columns & block.KEY else None,
-        headers=found.column(block.HEADERS, start, total),
-        valid=found.valid(start, total),
-        appended=found.appended(start, total) if columns & block.APPENDED else None,
+        timestamps=metadata.timestamps(start, total) if columns & block.TIMESTAMP else None,
+        keys=metadata.keys(start, total) if columns & block.KEY else None,
+        headers=metadata.column(block.HEADERS, start, total),
+        valid=metadata.valid(start, total),
+        appended=metadata.appended(start, total) if columns & block.APPENDED else None,
         ids=ids,
     )
 
 
 def _block_of(value: bytes, start: int, stop: int) -> bytes:
-    found = block.Block(value, kind=block.METADATA)
-    head, some = found.header, stop - start
-    ids = found.ids(start, some)
-    columns, body = encode_some(found, start, some, None if isinstance(ids, range) else ids)
+    metadata = block.Block(value, kind=block.METADATA)
+    head, total = metadata.header, stop - start
+    ids = metadata.ids(start, total)
+    columns, body = encode_some(metadata, start, total, None if isinstance(ids, range) else ids)
     return block.place(
         body,
         kind=block.METADATA,
-        count=some,
+        count=total,
         first_id=ids[0],
         columns=columns,
         appended_ms=head.appended_ms,
@@ -291,10 +294,10 @@ def _block_of(value: bytes, start: int, stop: int) -> bytes:
 def with_payload(
     value: bytes, payload: bytes, start: int = 0, *, singly: bool = False
 ) -> tuple[bytes, bytes]:
-    """Of a block that was cut, metadata and payload as if its records had been appended so.
+    """Return metadata and payload of a cut block, as if its records had been appended in one batch.
 
-    `payload` is the whole block's, in which the records begin at `start`. `singly`: the records
-    count for as many bytes as if each had been appended alone.
+    `payload` is the block before the cut, in which the records begin at `start`. With `singly` the
+    records add as many bytes to their log as single appends.
     """
     head = block.decode_header(value, kind=block.METADATA)
     cells = block.Block(payload, kind=block.PAYLOAD).column(block.VALUE, start, head.count) or []
@@ -330,30 +333,30 @@ _decode_many = msgspec.msgpack.Decoder(list[_Metadata]).decode
 
 
 def decode_metadata(data: bytes) -> tuple[bytes | None, int, bytes, int, bool]:
-    """Key, timestamp, packed headers (empty where there are none), time of the append, and whether
-    the value is null."""
+    """Return key, timestamp, packed headers (empty without headers), append time, and the flag of a
+    null value."""
     try:
-        found = _decode_fields(data)
+        fields = _decode_fields(data)
     except msgspec.MsgspecError as error:
         raise CorruptionError(
             f"message metadata: {error}", what="message metadata", where=0
         ) from error
-    headers = bytes(found.headers)
-    appended_ms = found.timestamp_ms if found.appended_ms is None else found.appended_ms
+    headers = bytes(fields.headers)
+    appended_ms = fields.timestamp_ms if fields.appended_ms is None else fields.appended_ms
     return (
-        found.key,
-        found.timestamp_ms,
+        fields.key,
+        fields.timestamp_ms,
         NO_HEADERS if headers == _NO_MAP else headers,
         appended_ms,
-        found.is_null,
+        fields.is_null,
     )
 
 
 def _fields_of(values: Sequence[bytes]) -> list[_Metadata]:
-    """The fields of single entries: many take half as long together as one by one."""
-    parts = [value[SINGLE_HEAD_BYTES:] for value in values]
+    """Decode the fields of single entries in one array: it takes half the time of single decodes."""
+    encoded = [value[SINGLE_HEAD_BYTES:] for value in values]
     try:
-        return _decode_many(_ARRAY + len(parts).to_bytes(4, "big") + b"".join(parts))
+        return _decode_many(_ARRAY + len(encoded).to_bytes(4, "big") + b"".join(encoded))
     except msgspec.MsgspecError as error:
         raise CorruptionError(
             f"message metadata: {error}", what="message metadata", where=0

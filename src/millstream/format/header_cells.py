@@ -1,7 +1,7 @@
-"""Headers as a record's cell holds them: a MessagePack map, or pairs where a name is repeated.
+"""Headers in the cell of a record: a MessagePack map, or pairs if a name is repeated.
 
-A record without headers has the empty cell. The common case, a map of plain values, is encoded and
-checked by `msgspec` alone; only what that refuses is looked at closely.
+A record without headers has an empty cell. `msgspec` alone encodes and checks the common case, a map of
+plain values. Only cells that it refuses are checked in Python.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_HEADERS = b""
 
 _Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _PlainMap = dict[str, str | _Int64 | float | bool | None]
-"""What the headers of most records are: no name is repeated, and no value is bytes."""
+"""The headers of most records: no repeated name, and no bytes as a value."""
 
 _decode_map = msgspec.msgpack.Decoder(_PlainMap).decode
 _decode_maps = msgspec.msgpack.Decoder(list[_PlainMap]).decode
@@ -36,10 +36,10 @@ _ARRAY = b"\xdd"
 
 
 def pack_headers(headers: HeadersLike | None, kind: str | None, limits: Limits) -> bytes:
-    """Headers as a MessagePack map, or as an array of pairs where a name is repeated.
+    """Encode headers as a MessagePack map, or as an array of pairs if a name is repeated.
 
-    Values are text, bytes, an integer, a float, a bool or null. `kind` is a content type that is
-    added unless they name one.
+    Values are text, bytes, an integer, a float, a bool or null. `kind` is added as the content type
+    unless the headers have one.
     """
     try:
         if kind is None and type(headers) is dict:
@@ -59,43 +59,43 @@ def pack_headers(headers: HeadersLike | None, kind: str | None, limits: Limits) 
 
 def _packed(headers: HeadersLike | None, kind: str | None) -> bytes:
     if kind is None and type(headers) is Headers and type(headers.held) is bytes:
-        return headers.held or _EMPTY  # as they were read
-    found: Plain = {} if headers is None else as_plain(headers)
+        return headers.held or _EMPTY  # the bytes of a record that was read
+    plain: Plain = {} if headers is None else as_plain(headers)
     if kind is None:
-        return _encode(found)
-    if isinstance(found, dict):
-        return _encode(found if CONTENT_TYPE in found else {**found, CONTENT_TYPE: kind})
-    return _encode(found if CONTENT_TYPE in dict(found) else (*found, (CONTENT_TYPE, kind)))
+        return _encode(plain)
+    if isinstance(plain, dict):
+        return _encode(plain if CONTENT_TYPE in plain else {**plain, CONTENT_TYPE: kind})
+    return _encode(plain if CONTENT_TYPE in dict(plain) else (*plain, (CONTENT_TYPE, kind)))
 
 
 def check_cell(data: bytes) -> Plain:
-    """Packed headers; an error of `msgspec` or a `ValueError` if they are none.
+    """Decode packed headers; raise an error of `msgspec` or a `ValueError` for invalid headers.
 
-    They have one form only: pairs where a name is repeated, else a map.
+    Headers have one valid form: pairs if a name is repeated, otherwise a map.
     """
     try:
         return _decode_map(data)  # type: ignore[return-value]
     except msgspec.ValidationError:
-        found: Plain = _decode_any(data)
-    pairs = found.items() if isinstance(found, dict) else found
+        plain: Plain = _decode_any(data)
+    pairs = plain.items() if isinstance(plain, dict) else plain
     for name, value in pairs:
         if type(value) not in _KINDS:
             raise ValueError(f"{name!r:.100} holds {type(value).__name__}")
         if type(value) is int and not -(2**63) <= value < 2**63:
             raise ValueError(f"{name!r:.100} is {value}, which has more than 64 bits")
-    if isinstance(found, tuple) and len(dict(found)) == len(found):
+    if isinstance(plain, tuple) and len(dict(plain)) == len(plain):
         raise ValueError("pairs in which no name is repeated; such headers are a map")
-    return found
+    return plain
 
 
 def check_cells(data: bytes) -> list[int]:
-    """The same of an array of packed headers; how many bytes each of them has."""
-    sizes = list(map(len, found := _split(data)))
+    """Check an array of packed headers, and return the size of each element."""
+    sizes = list(map(len, cells := _split(data)))
     try:
         _decode_maps(data)
     except msgspec.ValidationError:
-        for one in found:
-            check_cell(bytes(one))
+        for cell in cells:
+            check_cell(bytes(cell))
     return sizes
 
 
@@ -105,7 +105,7 @@ def pack_header_column(
     count: int,
     limits: Limits,
 ) -> Sequence[bytes] | None:
-    """The headers of several records, each with the content type of its value; None if none has any."""
+    """Encode the headers of several records with their content types; None without any header."""
     if headers is None and kinds is None:
         return None
     if kinds is None and headers is not None and _are_dicts(headers):
@@ -113,17 +113,19 @@ def pack_header_column(
         if packed is not None:
             return packed
     return [
-        pack_headers(one, kind, limits) if one or kind else NO_HEADERS
-        for one, kind in zip(headers or [None] * count, kinds or [None] * count, strict=True)
+        pack_headers(record_headers, kind, limits) if record_headers or kind else NO_HEADERS
+        for record_headers, kind in zip(
+            headers or [None] * count, kinds or [None] * count, strict=True
+        )
     ]
 
 
-def _are_dicts(found: Sequence[Any]) -> bool:
-    return list(map(type, found)).count(dict) == len(found)
+def _are_dicts(headers: Sequence[Any]) -> bool:
+    return list(map(type, headers)).count(dict) == len(headers)
 
 
 def _pack_plain_headers(headers: Sequence[Any], limits: Limits) -> list[bytes] | None:
-    """The common case, encoded and checked at once; None if anything needs a closer look."""
+    """Encode and check the common case in one step; None if a cell needs a check in Python."""
     try:
         packed = list(map(_encode, headers))
         _decode_maps(array_of(packed))
@@ -131,11 +133,11 @@ def _pack_plain_headers(headers: Sequence[Any], limits: Limits) -> list[bytes] |
         return None
     if max(map(len, packed)) > limits.headers_bytes_max:
         return None
-    return packed if all(headers) else [NO_HEADERS if one == _EMPTY else one for one in packed]
+    return packed if all(headers) else [NO_HEADERS if cell == _EMPTY else cell for cell in packed]
 
 
 def bad_headers(error: Exception) -> InvalidInput:
-    """The error for headers that are none."""
+    """Return the error for invalid headers."""
     return InvalidInput(
         f"a header has text as its name, and text, bytes, a 64-bit integer, a float, a bool or null "
         f"as its value: {error}"
@@ -143,5 +145,5 @@ def bad_headers(error: Exception) -> InvalidInput:
 
 
 def array_of(maps: Sequence[bytes]) -> bytes:
-    """Headers of several records, back to back, as one MessagePack array."""
+    """Join the packed headers of several records into a MessagePack array."""
     return b"".join((_ARRAY, len(maps).to_bytes(4, "big"), *maps))

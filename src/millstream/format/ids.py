@@ -1,8 +1,8 @@
 """Ids of messages, claims and buckets, and the `SeqBlock` that keeps message ids from repeating.
 
-A `SeqBlock` is a durable mark: message ids are given out only below the end of a block that was
-committed with them or before them. A reopened store goes on at that end, so ids never repeat, and
-the unused rest of a block is skipped. Where the record lies, and who commits it, is left to others.
+A `SeqBlock` is a durable mark: message ids are assigned only below the end of a committed block. A
+reopened store continues at that end, so ids never repeat, and the unused ids of a block are skipped.
+The store places and commits the record.
 
     SeqBlock value        base  u64 big-endian
                           size  u64 big-endian, a positive multiple of 4096
@@ -47,7 +47,7 @@ class SeqBlock(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first id after the block: where a reopened store goes on."""
+        """The first id after the block, where a reopened store continues."""
         return self.base + self.size
 
 

@@ -1,7 +1,7 @@
-"""Joining: neighbouring single appends become blocks, as if they had been appended together.
+"""Joining: single appends become blocks, as if their records had been appended together.
 
-The fold moves rows of single appends to their own place. Where it finds both the entries of
-neighbouring records and their payloads, it writes one metadata block and one payload block instead.
+The fold moves rows of single appends to their base tables. For neighbouring records with entry and
+payload in the same fold, it writes one metadata block and one payload block instead.
 """
 
 from __future__ import annotations
@@ -11,61 +11,61 @@ from collections.abc import Iterable, Iterator, Mapping
 from millstream.format import block, entries, keys
 
 JOINED_RECORDS_MAX = 1_024
-"""Records in a block of single appends: a block is read whole."""
+"""Maximum of records in a joined block: a block is always read completely."""
 
 JOINED_BYTES_MAX = 256 * 1024
-"""Of values and metadata in such a block."""
+"""Maximum of bytes of values and metadata in a joined block."""
 
 Row = tuple[bytes, bytes]
 
 
 def coalesce(rows: Iterable[Row]) -> list[Row]:
-    """Join single entries of neighbouring offsets, with their payloads; other rows stay as they are."""
-    found = dict(rows)
+    """Join single entries of neighbouring offsets with their payloads; keep all other rows."""
+    by_key = dict(rows)
     logs: dict[bytes, list[bytes]] = {}
-    for key, value in found.items():
+    for key, value in by_key.items():
         if key[1] == keys.ENTRY and not block.is_block(value):
             logs.setdefault(keys.without_last_number(key), []).append(key)
     for names in logs.values():
         names.sort()
-        for run in list(_runs(names, found)):
-            _join(run, found)
-    return list(found.items())
+        for run in list(_runs(names, by_key)):
+            _join(run, by_key)
+    return list(by_key.items())
 
 
-def _runs(names: list[bytes], found: Mapping[bytes, bytes]) -> Iterator[list[bytes]]:
-    """The keys of neighbours whose payloads are among the rows, as many as one block may hold."""
+def _runs(names: list[bytes], by_key: Mapping[bytes, bytes]) -> Iterator[list[bytes]]:
+    """Yield the keys of neighbouring entries with payloads, up to the limits of a block."""
     run: list[bytes] = []
     size = end = 0
     for key in names:
-        offset, value = keys.last_number(key), found[key]
-        payload = found.get(entries.payload_key(value))
-        if payload is None:  # it was too large to ride in a delta, and lies in its place already
+        offset, value = keys.last_number(key), by_key[key]
+        payload = by_key.get(entries.payload_key(value))
+        if payload is None:  # a large payload is not in a delta: the commit wrote its base row
             continue
-        more = len(payload) + len(value)
+        added_bytes = len(payload) + len(value)
         if run and (
-            offset != end or len(run) == JOINED_RECORDS_MAX or size + more > JOINED_BYTES_MAX
+            offset != end or len(run) == JOINED_RECORDS_MAX or size + added_bytes > JOINED_BYTES_MAX
         ):
             yield run
             run, size = [], 0
         run.append(key)
-        size += more
+        size += added_bytes
         end = offset + 1
     yield run
 
 
-def _join(run: list[bytes], found: dict[bytes, bytes]) -> None:
-    """Put a block in the place of single entries, and one in that of their payloads."""
+def _join(run: list[bytes], by_key: dict[bytes, bytes]) -> None:
+    """Replace single entries by a metadata block, and their payloads by a payload block."""
     if len(run) < 2:
         return
-    singles = [found.pop(key) for key in run]
-    values = [found.pop(entries.payload_key(value)) for value in singles]
+    singles = [by_key.pop(key) for key in run]
+    values = [by_key.pop(entries.payload_key(value)) for value in singles]
     entry = entries.decode_singles(singles)
     body = block.encode_values(values)
     counted = sum(map(len, values)) + sum(map(len, singles))
     counted -= entries.SINGLE_HEAD_BYTES * len(run)
     first_id = entry.ids[0]
-    found[run[-1]] = entries.encode(entry, payload_bytes=len(body), counted_bytes=counted)
-    found[keys.payload_block(first_id)] = block.place_values(
+    by_key[run[-1]] = entries.encode(entry, payload_bytes=len(body), counted_bytes=counted)
+    by_key[keys.payload_block(first_id)] = block.place_values(
         body, count=len(run), first_id=first_id
     )

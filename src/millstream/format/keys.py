@@ -1,4 +1,4 @@
-"""The one table of record types, and the keys of our own records but for those of rooms (`room_keys`).
+"""The table of all record types, and the keys of our records except those of rooms (`room_keys`).
 
 Every key starts with `[version, type]`; integers in keys are big-endian, so that keys sort as
 their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x07.
@@ -118,22 +118,22 @@ CLUSTER_KEY = bytes((VERSION, CLUSTER))
 
 
 KEYS_KEPT = 1_024
-"""Keys that are remembered, of each kind of entity that single messages ask for again and again: so an
-append takes 1.6 % fewer instructions, and a claim 1.2 % (2026-11)."""
+"""Size of the cache of keys, for each kind of entity that single messages use again and again. With the
+cache an append takes 1.6 % fewer instructions, and a claim 1.2 % (2026-11)."""
 
 
 def _of_one(kind: int) -> Callable[[int], bytes]:
-    """Makes the keys of a type that are one number; without a call of our own for each."""
+    """Return a function for the keys of a type with one number, without a Python call per key."""
     return partial(_NUMBERED.pack, VERSION, kind)
 
 
 def _of_two(kind: int) -> Callable[[int, int], bytes]:
-    """Makes the keys of a type that are two numbers."""
+    """Return a function for the keys of a type with two numbers."""
     return partial(_ENTRY.pack, VERSION, kind)
 
 
 payload = _of_one(PAYLOAD)
-"""Message id → the key of a payload that was published alone."""
+"""Message id → the key of a payload that was appended alone."""
 
 payload_block = _of_one(PAYLOAD_BLOCK)
 """First message id → the key of the payloads of a batch."""
@@ -148,18 +148,18 @@ metadata = _of_one(METADATA)
 """Log id → the key of a log's metadata."""
 
 fork = _of_one(FORK)
-"""Log id → the key of what says where a fork's first records lie."""
+"""Log id → the key of a fork's row: its parent and its fork point."""
 
 roster = _of_one(ROSTER)
-"""Queue id → the key of what says which of its groups are in use."""
+"""Queue id → the key of a queue's roster: its groups in use."""
 
 set_back = _of_one(SET_BACK)
-"""Log id → the key of how often a log's end went back."""
+"""Log id → the key of a log's setbacks: when its end went back."""
 
 entry = _of_two(ENTRY)
 """Log id, last offset → the key of the entry whose last record has this offset.
 
-So the entry that covers an offset is the first whose key is at or above that of the offset."""
+So the entry that covers an offset is the first entry at or above the key of the offset."""
 
 bucket = lru_cache(KEYS_KEPT)(_of_two(BUCKET))
 """Queue id, bucket id → the key of a bucket's companion record."""
@@ -171,36 +171,36 @@ forks = _of_two(FORKS)
 """Parent's id, log id → the key under which a log's fork is listed."""
 
 marks = _of_two(MARKS)
-"""Log id, last offset → the key of a row of marks: the last offset before the first mark of the next.
+"""Log id, last offset → the key of a row of marks. The offset is the last one before the next row.
 
-So the row that holds the last mark at or below an offset is the first at or above that key."""
+So the row with the last mark at or below an offset is the first row at or above its key."""
 
 
 def prefix(kind: int) -> bytes:
-    """The two bytes that start every key of a type."""
+    """Return the two bytes that start every key of a type."""
     return bytes((VERSION, kind))
 
 
 def kind_of(key: bytes) -> int:
-    """The type of a key; an unknown version is refused."""
+    """Return the type of a key; raise `CorruptionError` for an unknown version."""
     if len(key) < 2 or key[0] != VERSION:
         raise CorruptionError(f"a key of an unknown version: {key[:16].hex()}", what="key", where=0)
     return key[1]
 
 
 def range_of(prefix_bytes: bytes) -> tuple[bytes, bytes]:
-    """The half-open range of all keys that start with these bytes."""
+    """Return the half-open range of all keys with a prefix."""
     return prefix_bytes, after(prefix_bytes)
 
 
 def after(prefix_bytes: bytes) -> bytes:
-    """The first key that sorts behind everything with this prefix."""
+    """Return the first key that sorts behind all keys with a prefix."""
     trimmed = prefix_bytes.rstrip(b"\xff")
     return trimmed[:-1] + bytes((trimmed[-1] + 1,))
 
 
 def successor(key: bytes) -> bytes:
-    """Return the first key that sorts behind a key: where a scan continues after it."""
+    """Return the first key that sorts behind a key, where a scan continues."""
     return key + b"\x00"
 
 
@@ -236,14 +236,14 @@ def without_last_number(key: bytes) -> bytes:
 
 
 def number(key: bytes) -> int:
-    """The number in a key that is a prefix and a u64."""
+    """Return the number in a key that is a prefix and a u64."""
     if len(key) != _NUMBERED.size:
         raise CorruptionError(f"a key of {len(key)} bytes, not 10", what="key", where=len(key))
     return int.from_bytes(key[2:], "big")
 
 
 def pair(key: bytes) -> tuple[int, int]:
-    """The two numbers in a key that has just these: of an entry, the log and its last offset."""
+    """Return the two numbers in a key that is a prefix and two u64: of an entry, log and last offset."""
     try:
         first, second = _TWO.unpack(key)
     except struct.error as error:
@@ -253,17 +253,17 @@ def pair(key: bytes) -> tuple[int, int]:
 
 @lru_cache(KEYS_KEPT)
 def log_name(name: str) -> bytes:
-    """The key under which a log's name is listed."""
+    """Return the key under which a log's name is listed."""
     return _NAME_PREFIX + name.encode()
 
 
 def log_names(after_name: str) -> tuple[bytes, bytes]:
-    """The range of all names of logs behind one; behind an empty one lie all."""
+    """Return the range of all names of logs behind a name; an empty name returns all."""
     return log_name(after_name) + (b"\x00" if after_name else b""), after(_NAME_PREFIX)
 
 
 def name_of_log(key: bytes) -> str:
-    """The name in the key under which a log's name is listed; of a damaged key, a name for people."""
+    """Return the name in the key of a log's name; for a damaged key, a text for people."""
     return key[len(_NAME_PREFIX) :].decode(errors="backslashreplace")
 
 
@@ -276,12 +276,12 @@ def leading_name(key: bytes) -> str:
 
 
 def cursor(log_id: int, name: str) -> bytes:
-    """The key of a cursor; with an empty name, the prefix of a log's cursors."""
+    """Return the key of a cursor; with an empty name, the prefix of a log's cursors."""
     return _NUMBERED.pack(VERSION, CURSOR, log_id) + name.encode()
 
 
 def producer(log_id: int, name: str) -> bytes:
-    """The key of a producer; with an empty name, the prefix of a log's producers."""
+    """Return the key of a producer; with an empty name, the prefix of a log's producers."""
     return _NUMBERED.pack(VERSION, PRODUCER, log_id) + name.encode()
 
 
@@ -295,22 +295,22 @@ def trailing_name(key: bytes, *, errors: str = "strict") -> str:
 
 @lru_cache(KEYS_KEPT)
 def queue(name: str) -> bytes:
-    """The key of a queue's state."""
+    """Return the key of a queue's state."""
     return _QUEUE_PREFIX + name.encode()
 
 
 def retry(queue_id: int, due_ms: int, claim_id: int) -> bytes:
-    """The key under which a message waits for its next attempt: by due time, then claim number."""
+    """Return the key under which a message waits for a retry: by due time, then claim number."""
     return _RETRY.pack(VERSION, RETRY, queue_id, due_ms, _turned(claim_id))
 
 
 def schedule(queue_id: int, due_ms: int, claim_id: int) -> bytes:
-    """The key under which a message waits for a wall time."""
+    """Return the key under which a message waits for a wall time."""
     return _RETRY.pack(VERSION, SCHEDULE, queue_id, due_ms, _turned(claim_id))
 
 
 def due_claim(key: bytes) -> tuple[int, int]:
-    """When a waiting message is due, and its claim id."""
+    """Return the due time of a waiting message, and its claim id."""
     try:
         due_ms, turned = _DUE.unpack(key)
     except struct.error as error:
@@ -319,64 +319,64 @@ def due_claim(key: bytes) -> tuple[int, int]:
 
 
 def ready(queue_id: int, rank: tuple[int, int], claim_id: int) -> bytes:
-    """The key under which a message may be claimed: by class and rank, then claim number."""
+    """Return the key of a message that may be claimed: by class and rank, then claim number."""
     return _READY.pack(VERSION, READY, queue_id, *rank, _turned(claim_id))
 
 
 def ready_claim(key: bytes) -> tuple[tuple[int, int], int]:
-    """The class and rank of a message that may be claimed, and its claim id."""
+    """Return the class and rank of a message that may be claimed, and its claim id."""
     _, order, rank, turned = _placed(key)
     return (order, rank), _claim_of(turned)
 
 
 def with_claim(key: bytes, claim_id: int) -> bytes:
-    """The key of another claim beside one that waits or is ready."""
+    """Return the key of a waiting or ready message with its claim id replaced."""
     return key[:-8] + _turned(claim_id).to_bytes(8, "big")
 
 
 def run_value(count: int, *, full: bool = False) -> bytes:
-    """How many neighbours a row lists, the one in its key the first; for one it may be nothing."""
+    """Encode the number of neighbouring messages in a row; a count of 1 is empty unless `full`."""
     return count.to_bytes(4, "little") if full or count != 1 else b""
 
 
 def run_count(value: bytes) -> int:
-    """The number in such a value."""
+    """Decode the number of neighbouring messages in a row."""
     return int.from_bytes(value, "little") or 1
 
 
 def group(queue_id: int, name: str) -> bytes:
-    """The key of a group's state; with an empty name, the prefix of a queue's groups."""
+    """Return the key of a group's state; with an empty name, the prefix of a queue's groups."""
     return _NUMBERED.pack(VERSION, GROUP, queue_id) + name.encode()
 
 
 def member(queue_id: int, name: str, claim_id: int) -> bytes:
-    """The key under which a message waits behind others of its group."""
+    """Return the key under which a message waits behind the head of its group."""
     start = members(queue_id, name)
     return start + _turned(claim_id).to_bytes(8, "big")
 
 
 def members(queue_id: int, name: str) -> bytes:
-    """The prefix of what waits in a group."""
+    """Return the prefix of the keys of waiting messages of a group."""
     return _NUMBERED.pack(VERSION, MEMBER, queue_id) + encode_terminated_bytes(name.encode())
 
 
 def member_claim(key: bytes) -> int:
-    """The claim id of a message that waits in a group."""
+    """Return the claim id of a message that waits in a group."""
     return _claim_of(int.from_bytes(key[-8:], "big"))
 
 
 def seen(queue_id: int, digest: bytes) -> bytes:
-    """The key that says until when a repeat of a message is dropped."""
+    """Return the key of a seen message id, whose repeats are dropped for a time."""
     return _NUMBERED.pack(VERSION, SEEN, queue_id) + digest
 
 
 def seen_until(queue_id: int, until_ms: int, digest: bytes) -> bytes:
-    """The key of a seen id by its time, by which expired ones are found."""
+    """Return the key of a seen message id by its time, for finding expired ids."""
     return _NUMBERED.pack(VERSION, SEEN_UNTIL, queue_id) + until_ms.to_bytes(8, "big") + digest
 
 
 def seen_time(key: bytes) -> int:
-    """The time in such a key."""
+    """Return the time in the key of a seen message id."""
     return int.from_bytes(key[10:18], "big")
 
 
@@ -386,27 +386,27 @@ def seen_digest(key: bytes) -> bytes:
 
 
 def aging(queue_id: int, stage: int, at_ms: int, bucket_id: int) -> bytes:
-    """The key under which a bucket is listed for aging, by stage and time."""
+    """Return the key under which a bucket is listed for aging, by stage and time."""
     return _READY.pack(VERSION, AGING, queue_id, stage, at_ms, bucket_id)
 
 
 def aging_bucket(key: bytes) -> tuple[int, int, int, int]:
-    """The queue, stage, time and bucket in the key of an aging bucket."""
+    """Return the queue, stage, time and bucket in the key of an aging bucket."""
     return _placed(key)
 
 
 def remains(queue_id: int) -> bytes:
-    """The key that says of a deleted queue that rows of it are still to be deleted."""
+    """Return the key of a deleted queue whose rows are not deleted yet."""
     return _ENTRY.pack(VERSION, REMAINS, 0, queue_id)
 
 
 def of_log(kind: int, log_id: int) -> tuple[bytes, bytes]:
-    """The range of all records of a type whose keys are a log and another number."""
+    """Return the range of a log's records of a type with keys of two numbers."""
     return _ENTRY.pack(VERSION, kind, log_id, 0), _ENTRY.pack(VERSION, kind, log_id, 2**64 - 1)
 
 
 def of_queue(kind: int, queue_id: int) -> tuple[bytes, bytes]:
-    """The range of all records of a type that belong to one queue, or to one log or generation."""
+    """Return the range of the records of a type that belong to a queue, a log or a generation."""
     return _NUMBERED.pack(VERSION, kind, queue_id), _NUMBERED.pack(VERSION, kind, queue_id + 1)
 
 
@@ -423,7 +423,7 @@ def _cut(key: bytes, error: struct.error) -> CorruptionError:
 
 
 def _turned(claim_id: int) -> int:
-    """A claim id with its number in front, so that it sorts by that."""
+    """Move the number of a claim id to the front, so that claims sort by number."""
     return (claim_id & ((1 << 60) - 1)) << 4 | claim_id >> 60
 
 

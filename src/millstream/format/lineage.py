@@ -1,4 +1,4 @@
-"""Where logs come from: the rows of forks, and those of the marks of a log's running hash.
+"""The lineage of logs: rows of forks, marks of a log's running hash, and setbacks.
 
 fork, 24 bytes, little-endian
 0   u64  the parent's log id
@@ -23,21 +23,21 @@ from typing import NamedTuple
 from millstream.errors import CorruptionError
 
 MARKS_PER_ROW = 256
-"""A row of marks is written whole when one is added."""
+"""Maximum of marks in a row: adding a mark writes the complete row."""
 
 SETBACKS_KEPT = 64
-"""Of the times at which a log's end went back; older ones are joined."""
+"""Maximum of setbacks in a row; older setbacks are joined."""
 
 _FORK = struct.Struct("<QQQ")
 _MARK = struct.Struct("<Q32s")
 _SET_BACK = struct.Struct("<QQ")
 
 SetBack = tuple[int, int]
-"""How often a log's end had gone back, and to which offset it went then."""
+"""The number of a setback, and the offset to which the log's end went back."""
 
 
 class Fork(NamedTuple):
-    """Where the records of a fork lie that it has not appended itself."""
+    """The place of a fork's first records: its parent, the fork point, and the merged offset."""
 
     parent_id: int
     point: int
@@ -45,12 +45,12 @@ class Fork(NamedTuple):
 
 
 def encode_fork(fork: Fork) -> bytes:
-    """The row of a fork."""
+    """Encode the row of a fork."""
     return _FORK.pack(*fork)
 
 
 def decode_fork(data: bytes) -> Fork:
-    """Read the row of a fork."""
+    """Decode the row of a fork."""
     if len(data) != _FORK.size:
         raise CorruptionError(
             f"a fork of {len(data)} bytes, not {_FORK.size}", what="fork", where=len(data)
@@ -59,45 +59,49 @@ def decode_fork(data: bytes) -> Fork:
 
 
 def encode_marks(marks: list[tuple[int, bytes]]) -> bytes:
-    """A row of marks: offsets and hashes."""
+    """Encode a row of marks: offsets and hashes."""
     return b"".join(_MARK.pack(offset, digest) for offset, digest in marks)
 
 
 def decode_marks(data: bytes) -> list[tuple[int, bytes]]:
-    """Read a row of marks."""
+    """Decode a row of marks."""
     if not data or len(data) % _MARK.size:
         raise CorruptionError(f"a row of marks of {len(data)} bytes", what="marks", where=len(data))
-    found = list(_MARK.iter_unpack(data))
-    if any(later[0] <= one[0] for one, later in pairwise(found)):
+    marks = list(_MARK.iter_unpack(data))
+    if any(later[0] <= earlier[0] for earlier, later in pairwise(marks)):
         raise CorruptionError("marks that do not ascend", what="marks", where=0)
-    return found
+    return marks
 
 
 def with_set_back(before: list[SetBack], number: int, at: int) -> list[SetBack]:
-    """Add one; what it makes superfluous is left out.
+    """Add a setback, and drop superfluous ones.
 
-    A reader asks for the lowest offset since the number that it knows. So an earlier one that went
-    no lower says nothing more; of too many, the oldest are taken for one.
+    A reader asks for the lowest offset since the last setback that it knows. So an earlier setback to
+    the same or a higher offset is superfluous. Beyond the maximum, the two oldest are joined.
     """
-    found = [one for one in before if one[1] < at]
-    found.append((number, at))
-    if len(found) > SETBACKS_KEPT:
-        found[:2] = [(found[1][0], found[0][1])]
-    return found
+    setbacks = [setback for setback in before if setback[1] < at]
+    setbacks.append((number, at))
+    if len(setbacks) > SETBACKS_KEPT:
+        setbacks[:2] = [(setbacks[1][0], setbacks[0][1])]
+    return setbacks
 
 
-def encode_set_back(found: list[SetBack]) -> bytes:
-    """The row that says when a log's end went back, and where to."""
-    return b"".join(_SET_BACK.pack(*one) for one in found)
+def encode_set_back(setbacks: list[SetBack]) -> bytes:
+    """Encode the row of a log's setbacks."""
+    return b"".join(_SET_BACK.pack(*setback) for setback in setbacks)
 
 
 def decode_set_back(data: bytes) -> list[SetBack]:
-    """Read the row that says when a log's end went back."""
+    """Decode the row of a log's setbacks."""
     if not data or len(data) % _SET_BACK.size:
         raise CorruptionError(
             f"a row of setbacks of {len(data)} bytes", what="set back", where=len(data)
         )
-    found = list(_SET_BACK.iter_unpack(data))
-    if any(later <= one for pair in pairwise(found) for one, later in zip(*pair, strict=True)):
+    setbacks = list(_SET_BACK.iter_unpack(data))
+    if any(
+        later <= earlier
+        for pair in pairwise(setbacks)
+        for earlier, later in zip(*pair, strict=True)
+    ):
         raise CorruptionError("setbacks that do not ascend", what="set back", where=0)
-    return found
+    return setbacks

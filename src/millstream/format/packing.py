@@ -1,7 +1,7 @@
-"""Packing: what users hand in becomes bytes, checked, before anything is stored.
+"""Packing: records of users become checked bytes, before they are stored.
 
-A record alone becomes a `Single`, several become a `Batch`: two block bodies without ids, which
-are the same whether they are packed here or arrive over a wire.
+One record becomes a `Single`, several records become a `Batch`: two block bodies without ids. A client
+packs in the same way and sends these bodies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENDLESS = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]", re.DOTALL)
 """A float64 in MessagePack whose exponent is that of NaN and infinity."""
 
 TIMESTAMP_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999: later ones cannot be shown by most tools."""
+"""The end of the year 9999: most tools cannot show later times."""
 
 
 class Single(Struct, frozen=True, array_like=True, gc=False, tag=1):
@@ -40,7 +40,7 @@ class Single(Struct, frozen=True, array_like=True, gc=False, tag=1):
     count: ClassVar[int] = 1
 
     value: bytes | None
-    """None for null: a record that says that its key has no value any more."""
+    """None for null: a tombstone, after which its key has no value."""
     key: bytes | None
     headers: bytes
     timestamp_ms: int | None
@@ -66,7 +66,7 @@ def pack_single(
     timestamp: int | None,
     limits: Limits,
 ) -> Single:
-    """One record; too large or of a wrong type is an error."""
+    """Pack one record; raise `TooLarge` or `InvalidInput`."""
     data: bytes | None
     if type(value) is bytes or value is None:
         data, kind = value, None
@@ -90,7 +90,7 @@ def pack_batch(
     timestamps: Sequence[int] | int | None,
     limits: Limits,
 ) -> Batch:
-    """Several records, given as columns of the same length."""
+    """Pack several records, as columns of equal length."""
     count = len(values)
     if count > limits.batch_records_max:
         raise too_large("a batch", count, limits.batch_records_max, unit="records")
@@ -113,7 +113,7 @@ def pack_batch(
 def batch_of(
     count: int, payload: bytes, columns: int, metadata: bytes, timestamp_ms: int | None
 ) -> Batch:
-    """A batch of two bodies, with their checksums."""
+    """Return a batch of two bodies, with their checksums."""
     crcs = block.checksum(payload), block.checksum(metadata)
     return Batch(count, payload, crcs[0], columns, metadata, crcs[1], timestamp_ms)
 
@@ -126,7 +126,7 @@ def pack_many(
     timestamps: Sequence[int] | int | None,
     limits: Limits,
 ) -> Single | Batch | None:
-    """A batch from columns or from items; alone, a record is a `Single`; None if there is none."""
+    """Pack a batch from columns or items; a `Single` for one record, None without a record."""
     if isinstance(values, str | bytes | bytearray | memoryview):
         raise InvalidInput("append_many takes several values; append takes one")
     rows = values if isinstance(values, list | tuple) else list(values)
@@ -157,16 +157,16 @@ def pack_many(
 
 
 def check_columns(count: int, **columns: Sequence[Any] | int | None) -> None:
-    """Refuse columns with more or fewer rows than there are values."""
+    """Refuse columns whose length differs from the number of values."""
     for name, column in columns.items():
         if isinstance(column, Sequence) and len(column) != count:
             raise InvalidInput(f"{count} values, but {len(column)} {name}")
 
 
 def check_json(value: Any, *, bytes_max: int | None = None) -> Any:
-    """A copy of a JSON value, which the caller cannot change later; else `InvalidInput`.
+    """Return a copy of a JSON value, which the caller cannot change later; else `InvalidInput`.
 
-    One that takes more than `bytes_max` when it is stored is `TooLarge`, and is not copied.
+    A value of more than `bytes_max` stored bytes raises `TooLarge`, before the copy.
     """
     try:
         size = 0 if bytes_max is None else len(_encode(value))
@@ -184,7 +184,7 @@ def check_json(value: Any, *, bytes_max: int | None = None) -> Any:
 
 
 def pack_value(value: Any) -> tuple[bytes, str | None]:
-    """Bytes as they are, text as UTF-8, anything else as JSON; and the content type, if any."""
+    """Encode text as UTF-8, and objects as JSON; bytes stay. Return bytes and content type."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value), None
     if isinstance(value, str):
@@ -205,30 +205,30 @@ def pack_value(value: Any) -> tuple[bytes, str | None]:
 
 
 def check_finite(value: Any, data: bytes) -> None:
-    """Refuse NaN and infinity: JSON has neither, and the encoder has written null for them.
+    """Refuse NaN and infinity, which JSON lacks: the encoder has written null for them.
 
-    Few values hold a null, and of those few a number that looks so in MessagePack: only they are
-    looked at closely.
+    The walk through the value is slow. So it runs only if the JSON contains a null, and the MessagePack
+    form contains the exponent of NaN and infinity.
     """
     if b"null" not in data or _ENDLESS.search(_encode(value)) is None:
         return
     waiting = [("$", msgspec.to_builtins(value))]
     while waiting:
-        place, one = waiting.pop()
-        if isinstance(one, float) and not isfinite(one):
+        place, item = waiting.pop()
+        if isinstance(item, float) and not isfinite(item):
             raise InvalidInput(
-                f"JSON has no NaN and no infinity, and the value at {place} is {one}: "
+                f"JSON has no NaN and no infinity, and the value at {place} is {item}: "
                 "use null, text, or bytes of your own",
                 where=place,
             )
-        if isinstance(one, dict):
-            waiting += [(f"{place}.{key}", inner) for key, inner in one.items()]
-        elif isinstance(one, list | tuple | set | frozenset):
-            waiting += [(f"{place}[{index}]", inner) for index, inner in enumerate(one)]
+        if isinstance(item, dict):
+            waiting += [(f"{place}.{key}", inner) for key, inner in item.items()]
+        elif isinstance(item, list | tuple | set | frozenset):
+            waiting += [(f"{place}[{index}]", inner) for index, inner in enumerate(item)]
 
 
 def pack_key(key: bytes | str, limits: Limits) -> bytes:
-    """A key as bytes; text as UTF-8."""
+    """Return a key as bytes, and text as UTF-8."""
     if isinstance(key, str):
         try:
             key = key.encode()
@@ -242,7 +242,7 @@ def pack_key(key: bytes | str, limits: Limits) -> bytes:
 
 
 def check_timestamp(timestamp: int) -> int:
-    """Milliseconds since the epoch, up to the year 9999."""
+    """Return a valid timestamp: milliseconds since the epoch, up to the year 9999."""
     if type(timestamp) is not int or not 0 <= timestamp <= TIMESTAMP_MS_MAX:
         raise InvalidInput(f"a timestamp is milliseconds since the epoch, not {timestamp!r}")
     return timestamp
@@ -251,7 +251,7 @@ def check_timestamp(timestamp: int) -> int:
 def _pack_values(
     values: Sequence[Any], limits: Limits
 ) -> tuple[bytes, Sequence[str | None] | None, Sequence[bool] | None]:
-    """The payload's body, the content types of values that were not bytes, and which are not null."""
+    """Return the payload's body, the content types of encoded values, and the flags of valid values."""
     kinds: Sequence[str | None] | None = None
     valid: Sequence[bool] | None = None
     if not _all_are(bytes, values):
@@ -268,19 +268,19 @@ def _pack_values(
     return payload, kinds, valid
 
 
-def _all_are(kind: type, found: Sequence[Any]) -> bool:
-    return list(map(type, found)).count(kind) == len(found)
+def _all_are(kind: type, values: Sequence[Any]) -> bool:
+    return list(map(type, values)).count(kind) == len(values)
 
 
 def _pack_keys(
-    found: Sequence[bytes | str | None] | None, limits: Limits
+    keys: Sequence[bytes | str | None] | None, limits: Limits
 ) -> Sequence[bytes | None] | None:
-    if found is None or (_all_are(bytes, found) and _fit(found, limits)):
-        return found  # type: ignore[return-value]
-    if not any(key is not None for key in found):
+    if keys is None or (_all_are(bytes, keys) and _fit(keys, limits)):
+        return keys  # type: ignore[return-value]
+    if not any(key is not None for key in keys):
         return None
-    return [None if key is None else pack_key(key, limits) for key in found]
+    return [None if key is None else pack_key(key, limits) for key in keys]
 
 
-def _fit(found: Sequence[Any], limits: Limits) -> bool:
-    return max(map(len, found), default=0) <= limits.key_bytes_max
+def _fit(keys: Sequence[Any], limits: Limits) -> bool:
+    return max(map(len, keys), default=0) <= limits.key_bytes_max

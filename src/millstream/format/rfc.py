@@ -1,7 +1,7 @@
 """The queue records of types 0x01 to 0x06, byte for byte as the OpenData-Queue RFC lays them out.
 
-What always holds: decode(encode(x)) == x, and bytes that decode are the only bytes of their value.
-What these records cannot hold lies in companion records, which are left to other modules.
+Invariant: decode(encode(x)) == x, and each value has exactly one encoding. Fields that the RFC lacks
+lie in companion records of other modules.
 
     type  record       key after [version, type]           value
     0x01  payload      message id u64                      the payload itself
@@ -11,8 +11,8 @@ What these records cannot hold lies in companion records, which are left to othe
     0x05  attempts     queue TerminatedBytes, message u64  Array<Attempt>
     0x06  queue spec   queue, to the end of the key        filter … description
 
-A queue is named by bytes here, a time is in milliseconds, and a bucket or claim id is an int, made
-by `ids`. Whether a claim id belongs into the bucket that holds it, is for the reader to check.
+The name of a queue is bytes, a time is in milliseconds, and a bucket or claim id is an int of `ids`.
+The reader checks that a claim id belongs to its bucket.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from millstream.limits import CONSUMER_BYTES_MAX
 
 
 class RecordType(IntEnum):
-    """The second byte of a key: which of the RFC's records it belongs to."""
+    """The second byte of a key: the type of an RFC record."""
 
     PAYLOAD = 0x01
     ACTIVE = 0x02
@@ -155,22 +155,22 @@ class _MessageArray(Generic[M]):
         self.layout = struct.Struct(layout)
 
     def encode(self, messages: Sequence[M]) -> bytes:
-        pack, found = self.layout.pack, []
+        pack, encoded = self.layout.pack, []
         try:
             for message in messages:
                 *fields, metadata = astuple(message)
                 if fields[1] >= CLAIM_ID_END:
                     raise InvalidInput(f"{fields[1]:#x} is not a claim id", id=fields[1])
-                found.append(pack(*fields, len(metadata)) + metadata)
+                encoded.append(pack(*fields, len(metadata)) + metadata)
         except struct.error as error:
             raise InvalidInput(f"{type(message).__name__} cannot be encoded: {error}") from None
-        return encode_array(found)
+        return encode_array(encoded)
 
     def read(self, reader: Reader) -> list[M]:
         unpack_from, width = self.layout.unpack_from, self.layout.size
         count = reader.array_count(element_bytes_min=width)
         data, end, at = reader.data, len(reader.data), reader.position
-        found: list[M] = []
+        messages: list[M] = []
         # No call of our own per message: a bucket holds thousands of them.
         for _ in range(count):
             start = at + width
@@ -182,10 +182,10 @@ class _MessageArray(Generic[M]):
                 raise reader.corrupt(f"{stop - at} bytes expected, {end - at} left", where=at)
             if fields[1] >= CLAIM_ID_END:
                 raise reader.corrupt(f"{fields[1]:#x} is not a claim id", where=at + 8)
-            found.append(self.make(*fields[:-1], data[start:stop]))
+            messages.append(self.make(*fields[:-1], data[start:stop]))
             at = stop
         reader.position = at
-        return found
+        return messages
 
 
 _AVAILABLE = _MessageArray(AvailableMessage, "<QQHI")
@@ -283,23 +283,25 @@ class RfcRecord(Struct, frozen=True, array_like=True):
     value: bytes
 
     def describe(self) -> str:
-        """What it holds, in one line."""
+        """Describe the content in one line."""
         kind = RecordType(self.key[1])
         if kind == RecordType.QUEUE_SPEC:
             spec = decode_queue_spec(self.value)
-            kept = f"{spec.done_retention_s} s" if spec.done_retention_s else "without limit"
+            retention = f"{spec.done_retention_s} s" if spec.done_retention_s else "without limit"
             return (
-                f"spec: filter {spec.filter!r}, {spec.max_attempts} attempts, done kept {kept}, "
+                f"spec: filter {spec.filter!r}, {spec.max_attempts} attempts, done kept {retention}, "
                 f"buckets of {10**spec.capacity_exponent:,}, {spec.description!r}"
             )
         _, number = parse_key(kind, self.key)
         if kind == RecordType.ATTEMPTS:
-            made = decode_attempts(self.value)
-            consumers = ", ".join(f"{one.consumer_id!r} at {one.claimed_at_ms}" for one in made)
+            attempts = decode_attempts(self.value)
+            consumers = ", ".join(
+                f"{attempt.consumer_id!r} at {attempt.claimed_at_ms}" for attempt in attempts
+            )
             return f"attempts at message {number}: {consumers}"
         if kind == RecordType.ACTIVE:
             available, in_flight = decode_active(self.value)
-            what = f"{len(available)} available, {len(in_flight)} in flight"
+            counts = f"{len(available)} available, {len(in_flight)} in flight"
         else:
-            what = str(len(decode_finished(self.value)))
-        return f"{kind.name.lower()}: {what} in bucket {number:#x}"
+            counts = str(len(decode_finished(self.value)))
+        return f"{kind.name.lower()}: {counts} in bucket {number:#x}"

@@ -1,6 +1,6 @@
-"""The keys of rooms: their settings, retained values, presence, and the instances that serve them.
+"""The keys of rooms: settings, retained values, presence, and instances that serve rooms.
 
-The types of these records stand in the table of `keys`, which has the keys of everything else.
+The table in `keys` lists the types of these records.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ room = partial(_ONE.pack, VERSION, ROOM)
 
 
 def retained(log_id: int, kind: str, key: str = "") -> bytes:
-    """The key of a room's latest value of a type; without a key, also the prefix of all of them."""
+    """Return the key of a retained value; without `key`, the prefix of all values of a type."""
     start = _ONE.pack(VERSION, RETAINED, log_id)
     return start + encode_terminated_bytes(kind.encode()) + key.encode()
 
 
-def retained_parts(found: bytes) -> tuple[str, str]:
-    """The type and the key of a retained value."""
-    reader = Reader(found, "retained key")
+def retained_parts(row_key: bytes) -> tuple[str, str]:
+    """Return the type and the key of a retained value."""
+    reader = Reader(row_key, "retained key")
     reader.position = _ONE.size
     kind = reader.terminated_bytes()
-    return kind.decode(), found[reader.position :].decode()
+    return kind.decode(), row_key[reader.position :].decode()
 
 
 def presence(log_id: int, user: str, instance: str, connection: str) -> bytes:
-    """The key of one connection of a user to a room."""
+    """Return the key of a user's connection to a room."""
     end = encode_terminated_bytes(instance.encode()) + connection.encode()
     return presences(log_id, user) + end
 
 
 def presences(log_id: int, user: str) -> bytes:
-    """The prefix of all connections of a user to a room."""
+    """Return the prefix of all connections of a user to a room."""
     start = _ONE.pack(VERSION, PRESENCE, log_id)
     return start + encode_terminated_bytes(user.encode())
 
 
 def presence_parts(key: bytes) -> tuple[int, str, str, str]:
-    """The log's id, the user, the instance and the connection."""
+    """Return log id, user, instance and connection."""
     reader = Reader(key, "presence key")
     reader.key_prefix(PRESENCE)
     log_id = reader.number(KEY_U64)
@@ -66,43 +66,43 @@ def presence_parts(key: bytes) -> tuple[int, str, str, str]:
 
 
 def presence_user(key: bytes) -> str:
-    """The user alone: rooms with thousands of connections are listed."""
+    """Return only the user, quickly: rooms with thousands of connections are listed."""
     end = key.index(b"\x00", _ONE.size)
     user = key[_ONE.size : end]
     return presence_parts(key)[1] if b"\x01" in user else user.decode()
 
 
 def attendance(generation: int, presence_key: bytes) -> bytes:
-    """The key under which a connection is listed by who keeps it up."""
+    """Return the key under which a connection is listed by the generation of its instance."""
     return _ONE.pack(VERSION, ATTENDANCE, generation) + presence_key[2:]
 
 
 def generation_of(key: bytes) -> int:
-    """The generation under which a connection is listed."""
+    """Return the generation under which a connection is listed."""
     return int.from_bytes(key[2 : _ONE.size], "big")
 
 
 def attended(key: bytes) -> bytes:
-    """The key of the presence that is listed so."""
+    """Return the key of the presence that an attendance lists."""
     return _PRESENCE_PREFIX + key[_ONE.size :]
 
 
 def departure(due_ms: int, presence_key: bytes) -> bytes:
-    """The key under which a connection that was left waits until it is forgotten."""
+    """Return the key under which a closed connection waits until it is deleted."""
     return _TWO.pack(VERSION, DEPARTURE, 0, due_ms) + presence_key[2:]
 
 
 def departures(due_ms: int) -> tuple[bytes, bytes]:
-    """The range of all that are due at a time."""
+    """Return the range of departures that are due at a time."""
     start = _TWO.pack(VERSION, DEPARTURE, 0, 0)
     return start, _TWO.pack(VERSION, DEPARTURE, 0, due_ms + 1)
 
 
 def departed(key: bytes) -> bytes:
-    """The key of the presence that waits so."""
+    """Return the key of the presence that a departure lists."""
     return _PRESENCE_PREFIX + key[_TWO.size :]
 
 
 def instance(name: str) -> bytes:
-    """The key of an instance; with an empty name, the prefix of all."""
+    """Return the key of an instance; with an empty name, the prefix of all instances."""
     return _INSTANCE_PREFIX + name.encode()

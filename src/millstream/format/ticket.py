@@ -1,4 +1,4 @@
-"""Tickets as text: short-lived, scoped rights that say everything themselves, and are signed.
+"""Tickets as text: short-lived, scoped and signed rights that need no lookup.
 
 mt_ + base64url( [token id, token name, expiry, [permission, ...], user] as MessagePack )
     + . + base64url( HMAC-SHA256 of what stands before the dot )
@@ -16,34 +16,34 @@ from millstream.errors import Unauthenticated
 
 PREFIX = "mt_"
 SECONDS_MAX = 3_600
-"""No ticket is good for longer."""
+"""The maximum lifetime of a ticket."""
 
 KEY_BYTES = 32
 
 BY_STORE = "store"
-"""In place of a token's id: the ticket was made by a program that has the store open itself."""
+"""In place of a token's id: a program with the store open has made the ticket."""
 
 
 class TicketClaims(Struct, frozen=True, array_like=True):
-    """What a ticket says."""
+    """The content of a ticket."""
 
     token: str
-    """The id of the token that it was made with; empty if none was needed."""
+    """The id of the token that made the ticket; empty without a token."""
     name: str
     expires_ms: int
     permissions: list[str]
     user: str = ""
-    """Whom it is for: the sender of all that is sent to rooms with it; empty for nobody special."""
+    """The user of the ticket, and so the sender of messages to rooms; empty without a user."""
 
 
 def sign(key: bytes, claims: TicketClaims) -> str:
-    """The text of a ticket."""
+    """Return the text of a signed ticket."""
     content = PREFIX + _text(msgspec.msgpack.encode(claims))
     return f"{content}.{_text(_signature(key, content))}"
 
 
 def verify(key: bytes, text: str, *, wall_ms: int) -> TicketClaims:
-    """What a ticket says. Raises `Unauthenticated` if it was not signed so, or its time is over."""
+    """Check a ticket and return its content. Raises `Unauthenticated` if forged or expired."""
     content, _, signature = text.rpartition(".")
     if not hmac.compare_digest(_text(_signature(key, content)).encode(), _bytes(signature)):
         raise Unauthenticated
