@@ -14,12 +14,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.spark.local.class_archive import find_archive, keep_archive
 from millstream.spark.local.java import find_java
 from millstream.spark.local.session import local_session
 
@@ -37,11 +37,41 @@ ENDING_S = 300.0
 """How long a Java may take to end: the one that writes the archive takes a while."""
 
 
-def archive_place() -> dict[str, str] | None:
-    """The variables that name where archives of classes lie; None if there is no place for one."""
-    if sys.pycache_prefix is None or " " in sys.pycache_prefix:  # where an option of Java would end
+class ClassArchive:
+    """The file of Spark's classes, if there is a place for it.
+
+    The file's name ends with its size: a Java that maps an unfinished file ends with a bus error.
+    """
+
+    def __init__(self) -> None:
+        import pyspark
+
+        prefix = sys.pycache_prefix
+        # A space would end the option of Java.
+        self._folder = None if prefix is None or " " in prefix else Path(prefix) / "millstream"
+        java = find_java()
+        named = "\n".join((pyspark.__version__, pyspark.__file__, str(java.home), str(java.major)))
+        self._name = f"spark-{blake2b(named.encode(), digest_size=8).hexdigest()}"
+
+    def find(self) -> Path | None:
+        """Return the finished file, or None."""
+        if self._folder is None:
+            return None
+        for path in self._folder.glob(f"{self._name}-*.jsa"):
+            if path.name == f"{self._name}-{path.stat().st_size}.jsa":
+                return path
         return None
-    return {"XDG_CACHE_HOME": sys.pycache_prefix}
+
+    def draft(self) -> Path | None:
+        """Return the path that a Java of this process writes to, or None without a folder."""
+        if self._folder is None:
+            return None
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder / f"{self._name}.{os.getpid()}"
+
+    def keep(self, draft: Path) -> None:
+        """Give a complete draft its final name."""
+        draft.rename(draft.with_name(f"{self._name}-{draft.stat().st_size}.jsa"))
 
 
 class SharedSpark:
@@ -50,21 +80,20 @@ class SharedSpark:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._session: SparkSession | None = None
-        self._place = archive_place()
-        self._archive = self._place and find_archive(find_java(), self._place)
-        self._written = Path(sys.pycache_prefix or "") / "millstream" / f"classes.{os.getpid()}"
+        self._archive = ClassArchive()
 
     def java_options(self) -> str:
-        """For every Java that is started now; one that cannot use the archive goes without."""
-        if self._archive is None:
+        """Return the options of every Java that is started now."""
+        archive = self._archive.find()
+        if archive is None:
             return JAVA_OPTIONS
-        return f"{JAVA_OPTIONS} -XX:SharedArchiveFile={self._archive} -Xlog:disable"
+        return f"{JAVA_OPTIONS} -XX:SharedArchiveFile={archive} -Xlog:disable"
 
     def _settings(self) -> dict[str, str]:
-        if self._place is None or self._archive is not None:
+        draft = self._archive.draft()
+        if draft is None or self._archive.find() is not None:
             return {}
-        self._written.parent.mkdir(parents=True, exist_ok=True)
-        options = f"-XX:ArchiveClassesAtExit={self._written} -Xlog:disable"
+        options = f"-XX:ArchiveClassesAtExit={draft} -Xlog:disable"
         return {"spark.driver.extraJavaOptions": options}
 
     def get(self) -> SparkSession:
@@ -97,8 +126,9 @@ class SharedSpark:
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait(timeout=ENDING_S)
-        if self._place is not None and self._written.exists():
-            self._archive = keep_archive(self._written, find_java(), self._place)
+        draft = self._archive.draft()
+        if draft is not None and draft.exists():
+            self._archive.keep(draft)
             os.environ["JDK_JAVA_OPTIONS"] = self.java_options()
 
 
@@ -146,12 +176,6 @@ def spark(shared_spark: SharedSpark) -> Iterator[SparkSession]:
     for name, value in before.items():
         if after.get(name) != value:
             session.conf.set(name, value)
-
-
-@pytest.fixture
-def own_classes(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a test that has an archive of classes written: a Java that uses one writes none."""
-    monkeypatch.delenv("JDK_JAVA_OPTIONS")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ BESIDE = {"spark_read", "spark_read_1k", "spark_write", "spark_scale"}
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # every workload, and more than one Java
-@pytest.mark.usefixtures("own_classes")
+@pytest.mark.usefixtures("no_spark")
 def test_every_workload_reports_the_documented_fields(tmp_path: Path) -> None:
     names = list(workloads.SUITE.workloads)
     command = [sys.executable, "-m", "millstream", "bench", "spark", "--json"]

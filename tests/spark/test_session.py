@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from millstream.spark.local.session import local_session
 
 if TYPE_CHECKING:
@@ -31,11 +29,3 @@ def test_workers_run_this_interpreter(spark: SparkSession) -> None:
 def test_nothing_listens_beyond_this_machine(spark: SparkSession) -> None:
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"
     assert spark.sparkContext.uiWebUrl is None
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
-def test_workers_have_been_forked_with_all_that_they_import(spark: SparkSession) -> None:
-    def look(_: int) -> bool:
-        return "millstream.spark.source.reader" in sys.modules
-
-    assert spark.sparkContext.parallelize([0], 1).map(look).collect() == [True]

@@ -22,7 +22,6 @@ from millstream.cli.display import (
     PrintedLine,
     Table,
     plural,
-    progress,
     size,
 )
 from millstream.cli.names import LogName, QueueName
@@ -42,27 +41,6 @@ run = typer.Typer(
 spark.add_typer(run, name="run")
 
 _GAPS = "leave out truncated and damaged records."
-
-
-@command(spark, "spark warm")
-def warm() -> Printed:
-    """Halve the time that Spark takes to start on this machine.
-
-    Stores the classes of this Spark and this Java in the user's cache folder, about 180 MB. Takes
-    about a minute, and must be repeated after an upgrade of Spark or Java.
-    """
-    from millstream.spark.local.session import check_installed
-
-    check_installed()  # before Spark is imported
-    from millstream.spark.local.class_archive import write_archive
-
-    with progress("starting Spark"):
-        path = write_archive()
-    stored = path.stat().st_size
-    return Printed(
-        {"path": str(path), "bytes": stored},
-        f"Spark starts with the classes in {path} from now on, {size(stored)}",
-    )
 
 
 def _summarized(

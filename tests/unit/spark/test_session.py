@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import CannotOpen, InvalidInput
-from millstream.spark.local import interpreter, session
+from millstream.spark.local import session
 from millstream.spark.local.java import STARTED_VARIABLE, STARTER, Java
 
 
@@ -25,9 +25,7 @@ def test_what_is_missing_is_set(java: Java) -> None:
     assert environ == {
         "JAVA_HOME": str(STARTER),
         STARTED_VARIABLE: "home",
-        "PYSPARK_PYTHON": str(interpreter.STARTER),
-        interpreter.STARTED_VARIABLE: sys.executable,
-        interpreter.ARCHIVES_VARIABLE: environ[interpreter.ARCHIVES_VARIABLE],
+        "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
 
@@ -35,7 +33,6 @@ def test_what_is_missing_is_set(java: Java) -> None:
 def test_what_is_set_stays(java: Java) -> None:
     environ = {"PYSPARK_PYTHON": "python3.12", "SPARK_LOCAL_IP": "10.0.0.1"}
     session.prepare(environ)
-    assert interpreter.STARTED_VARIABLE not in environ
     assert environ["PYSPARK_PYTHON"] == "python3.12"
     assert environ["SPARK_LOCAL_IP"] == "10.0.0.1"
 

