@@ -58,7 +58,7 @@ def test_like_finds_what_a_table_finds(pattern: str, text: str) -> None:
 
 def refusal(text: str) -> InvalidInput | None:
     try:
-        parse(text).spark_sql()
+        parse(text)
     except InvalidInput as error:
         return error
     return None

@@ -11,7 +11,7 @@ import pytest
 import millstream
 from millstream import Item, Millstream
 from millstream.errors import Conflict, InvalidInput, NotFound, Truncated
-from millstream.spark.pipelines import backfill, looks
+from millstream.spark.pipelines import backfill
 from millstream.spark.pipelines.archive import archive
 from millstream.spark.pipelines.route import route
 
@@ -71,11 +71,10 @@ def held(store: Millstream, queue: str) -> list[tuple[str, int]]:
     return sorted((m.log, m.offset) for m in store.queue(queue).claim(10_000))
 
 
-@pytest.mark.parametrize("asked_max", [0, 99], ids=["by SQL", "in tasks"])
+@pytest.mark.parametrize("enrich", ["select * from records", None], ids=["enriched", "stored"])
 def test_spark_agrees_with_the_built_in_routing(
-    spark: SparkSession, store: Millstream, asked_max: int, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, store: Millstream, enrich: str | None
 ) -> None:
-    monkeypatch.setattr(looks, "ASKED_MAX", asked_max)
     fill(store, "orders", 80)
     fill(store, "returns", 40)
     for number, text in enumerate(FILTERS):
@@ -84,11 +83,11 @@ def test_spark_agrees_with_the_built_in_routing(
             store.queue(
                 f"{router}{number}", sources=sources, filter=text, start="earliest", router=router
             )
-    summary = route(spark, path_of(store), round_records=50)
+    summary = route(spark, path_of(store), round_records=50, enrich=enrich)
     assert (summary.records, summary.rounds) == (120, 3)
     fill(store, "returns", 10)
-    assert route(spark, path_of(store)).records == 10
-    assert route(spark, path_of(store)).records == 0
+    assert route(spark, path_of(store), enrich=enrich).records == 10
+    assert route(spark, path_of(store), enrich=enrich).records == 0
     total = 0
     for number in range(len(FILTERS)):
         expected = held(store, str(number))
@@ -98,16 +97,15 @@ def test_spark_agrees_with_the_built_in_routing(
     assert all(one.behind == 0 for one in summary.queues)
 
 
-@pytest.mark.parametrize("asked_max", [0, 12], ids=["by SQL", "in tasks"])
+@pytest.mark.parametrize("enrich", ["select * from records", None], ids=["enriched", "stored"])
 def test_a_queue_may_have_a_comma_in_its_name(
-    spark: SparkSession, store: Millstream, asked_max: int, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, store: Millstream, enrich: str | None
 ) -> None:
-    monkeypatch.setattr(looks, "ASKED_MAX", asked_max)
     fill(store, "orders", 10)
     for name in ("berlin, spare", "spare"):
         settings = {"sources": ["orders"], "filter": "_timestamp >= 1700000000004"}
         store.queue(name, router="spark", start="earliest", **settings)
-    assert route(spark, path_of(store)).assigned == 12
+    assert route(spark, path_of(store), enrich=enrich).assigned == 12
     expected = [("orders", n) for n in range(4, 10)]
     assert held(store, "berlin, spare") == held(store, "spare") == expected
 

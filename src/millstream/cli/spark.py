@@ -284,7 +284,7 @@ def route(
 ) -> Printed:
     """Assign records to queues that Spark routes.
 
-    Evaluates the filters of all queues with router=spark in one pass of Spark SQL.
+    Asks all filters of queues with router=spark in one pass over the records.
     """
     summary = job.run("route", place, allow_gaps=allow_gaps, **options)
     facts = {

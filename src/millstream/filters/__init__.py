@@ -1,7 +1,6 @@
 """Filters: SQL conditions over a message's headers, as in Jakarta Messaging selectors.
 
-A filter is compiled twice, to a Python closure and to a Spark SQL expression; the two agree on
-every input. The language is described in `docs/FILTERS.md`.
+The parser compiles a filter to Python closures. `docs/FILTERS.md` describes the language.
 """
 
 from millstream.filters.filter import Filter, parse

@@ -10,8 +10,6 @@ from millstream.filters import evaluate, tree
 from millstream.filters.arithmetic import FIELD_KEYS, Row
 from millstream.filters.comparison import Test
 from millstream.filters.parser import parse_tree
-from millstream.filters.spark_value import MessageColumns
-from millstream.filters.to_spark import to_spark
 from millstream.filters.tree import Condition, Scalar
 from millstream.header import HeaderMapping, Headers, visible
 
@@ -138,27 +136,6 @@ class Filter:
             self.evaluate(each, key, at, log, has_value=yes) is None
             for each, key, at, yes in columns
         )
-
-    def spark_sql(
-        self,
-        *,
-        headers: str = "headers",
-        key: str = "key",
-        timestamp: str = "timestamp",
-        log: str = "log",
-        value: str = "value",
-        exact: bool = True,
-    ) -> str:
-        """The same condition as a Spark SQL expression over columns of these names.
-
-        Their types: `map<string, struct<s string, i bigint, d double, b boolean>>`, `binary`,
-        `bigint` (milliseconds), `string`, and any type for the value. With `exact=False` the expression is shorter, is true
-        of the same rows, and may be NULL where the condition is false: enough for a WHERE.
-        """
-        columns = MessageColumns(
-            headers=headers, key=key, timestamp=timestamp, log=log, value=value
-        )
-        return to_spark(self.tree, columns, exact=exact)
 
     def __reduce__(self) -> tuple[Callable[[str], Filter], tuple[str]]:
         # Spark carries filters to its workers; the closures are compiled again there.

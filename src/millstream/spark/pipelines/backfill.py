@@ -19,7 +19,6 @@ from millstream.queue.service.scanning import ListPositions
 from millstream.record import wall_ms_of
 from millstream.spark.archive.archive import Archive
 from millstream.spark.failures import point
-from millstream.spark.pipelines.matching import matches
 from millstream.spark.pipelines.target import Job
 from millstream.spark.source.losses import TellLoss
 
@@ -91,8 +90,6 @@ def _copy(
     *,
     allow_gaps: bool,
 ) -> int:
-    from pyspark.sql import functions as f
-
     inbox = inbox_of(info.name)
     before = session.execute(c.GetBounds(inbox))[1]
     rows = job.read(
@@ -101,15 +98,10 @@ def _copy(
         endingOffsets=stops,
         typedHeaders=True,
         failOnDataLoss=not allow_gaps,
-    )
-    taken = matches(rows, {info.name: info}, list(stops)).select(
-        f.col("log").alias("topic"), "offset"
-    )
-    chosen = rows.join(taken, ["topic", "offset"], "left_semi").orderBy(
-        "appendTimestamp", "topic", "offset"
-    )
+        **({"filter": info.spec.filter} if info.spec.filter else {}),
+    ).orderBy("appendTimestamp", "topic", "offset")
     point("backfill noted")
-    copies = chosen.select("key", "value", "timestamp", "headers")
+    copies = rows.select("key", "value", "timestamp", "headers")
     app = f"backfill:{info.name}:{wall_ms_of(info.created)}"
     job.append(copies, queue=info.name, txnAppId=app, txnVersion=0)
     point("backfill written")

@@ -6,15 +6,13 @@ rounds; so a look that was made ahead and never assigned has changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from millstream.filters import parse
-from millstream.queue.model.message import QueueInfo
 from millstream.queue.service.assigning import ASSIGNED_MAX, Assignment
 from millstream.spark.pipelines.queue_matches import Interest, RangeLook, TaskAnswer, look_at
 from millstream.spark.source.bins import Bin, BinSizes, Range, bins
@@ -24,10 +22,6 @@ if TYPE_CHECKING:
     from millstream.spark.pipelines.target import Job
 
 RECORDS_PER_TASK = 50_000
-ASKED_MAX = 12
-"""Filters that tasks may ask about every record. One takes 0.8 µs of processor time per record in
-Python; through Spark SQL, a record with 50 filters took about 17 µs."""
-
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -52,12 +46,6 @@ class RoundLook:
             for interest in self.interests[wanted.log]:
                 found = runs.get((interest.queue, wanted.log), [])
                 yield from _cut(interest.queue, wanted, found)
-
-
-def suits(infos: Mapping[str, QueueInfo]) -> bool:
-    """Whether tasks ask these filters faster than Spark SQL does."""
-    filters = {info.spec.filter for info in infos.values() if info.spec.filter}
-    return sum(parse(text).anchor is None for text in filters) <= ASKED_MAX
 
 
 def look(

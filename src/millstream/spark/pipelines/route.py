@@ -8,27 +8,31 @@ is no checkpoint to lose: a run that was killed is run again, and begins where e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from millstream.errors import InvalidInput, NotFound, Truncated
+from millstream.filters import parse
 from millstream.queue.model.message import QueueInfo
+from millstream.queue.rules.sources import may_match
 from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.queue.service.scanning import ListPositions
 from millstream.spark.failures import point
 from millstream.spark.pipelines.backfill import backfill_queues
-from millstream.spark.pipelines.looks import RoundLook, look, one_ahead, suits
-from millstream.spark.pipelines.matching import ask_for_values, matches
+from millstream.spark.pipelines.looks import RoundLook, look, one_ahead
 from millstream.spark.pipelines.queue_matches import Interest
 from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
 from millstream.spark.place import writing
+from millstream.spark.row_filter import FilterRows, rows_by_log
 from millstream.spark.sink.assignment import assign_all, covered
 from millstream.spark.source.bins import Range
 from millstream.spark.source.losses import Loss, TellLoss
 from millstream.spark.source.stream import shares
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from millstream.command import Session
@@ -36,10 +40,6 @@ if TYPE_CHECKING:
 ROUND_RECORDS = 250_000
 """As many as `queue.routing` keeps decoded at once, if blocks are large: queues look one by one."""
 ROUTER = "spark"
-_SETTINGS = {
-    # Java leaves larger methods to its interpreter; Spark then makes several smaller ones.
-    "spark.sql.codegen.hugeMethodLimit": "8000",
-}
 
 Enrich = Callable[["DataFrame"], "DataFrame"]
 
@@ -107,8 +107,10 @@ def route(
         progress("route", done, total)
         run = _RouteRun(job, session, infos, allow_gaps=allow_gaps)
         planned = _rounds(session, infos, ends, round_records)
-        in_tasks = enrich is None and suits(infos)
-        passed = run.looked(planned) if in_tasks else run.passed(planned, enrich, values)
+        if enrich is None:
+            passed = run.looked(planned)
+        else:
+            passed = run.passed(planned, enrich, values)
         for ranges in passed:
             done += sum(map(len, ranges))
             rounds += 1
@@ -260,10 +262,10 @@ class _RouteRun:
         return [Interest(queue, specs[queue].filter) for queue, _ in covered(specs, [log])]
 
     def passed(
-        self, rounds: Iterable[list[Range]], enrich: Enrich | str | None, values: bool
+        self, rounds: Iterable[list[Range]], enrich: Enrich | str, values: bool
     ) -> Iterator[list[Range]]:
-        """Let Spark SQL ask the filters, and the assignment sink assign what matches."""
-        values = values or ask_for_values(self._infos)
+        """Evaluate the filters on enriched rows, and let the assignment sink assign the matches."""
+        values = values or name_values(self._infos)
         for ranges in rounds:
             chosen = {one.log for one in ranges}
             logs = _logs(self._session, self._infos)
@@ -277,7 +279,7 @@ class _RouteRun:
         self,
         ranges: Sequence[Range],
         infos: dict[str, QueueInfo],
-        enrich: Enrich | str | None,
+        enrich: Enrich | str,
         values: bool,
     ) -> None:
         """Look at some records once, for all queues, and assign what matches."""
@@ -296,14 +298,60 @@ class _RouteRun:
         whole = matched.unionByName(
             job.spark.createDataFrame(edges, "log string, offset bigint, queue string")
         )
-        with job.configured(_SETTINGS):
-            job.append(whole, assign=True, queues=list(infos))
+        job.append(whole, assign=True, queues=list(infos))
 
 
-def enriched(spark: SparkSession, rows: DataFrame, enrich: Enrich | str | None) -> DataFrame:
-    """The records as filters are to see them."""
-    if enrich is None:
-        return rows
+def name_values(infos: dict[str, QueueInfo]) -> bool:
+    """Return whether a filter names `_value`: the rows then need the column `value`."""
+    filters = [info.spec.filter for info in infos.values() if info.spec.filter]
+    return any("_value" in parse(text).fields for text in filters)
+
+
+def matches(rows: DataFrame, infos: dict[str, QueueInfo], logs: Sequence[str]) -> DataFrame:
+    """Return one row (log, offset, queue) for each queue that takes a record."""
+    takers = [(name, info.spec.filter, _source_logs(info, logs)) for name, info in infos.items()]
+    columns = ["topic", "offset", "key", "unix_millis(timestamp) as timestamp", "headers"]
+    if name_values(infos):
+        if "value" not in rows.columns:
+            raise InvalidInput(
+                "a queue's filter names '_value', but the records have no column 'value'; keep it"
+            )
+        # A filter asks only whether the value is null: tasks need not receive its bytes.
+        columns.append("if(value is null, null, true) as value")
+
+    def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        conditions = [
+            (queue, parse(text) if text else None, sources) for queue, text, sources in takers
+        ]
+        for log, log_rows in chain.from_iterable(map(rows_by_log, batches)):
+            filter_rows = FilterRows(log_rows, log)
+            for queue, condition, source_logs in conditions:
+                if log not in source_logs:
+                    continue
+                offsets = log_rows.column("offset")
+                if condition is not None:
+                    offsets = offsets.filter(filter_rows.matches(condition))
+                count = len(offsets)
+                yield pa.record_batch(
+                    {
+                        "log": pa.array([log] * count, pa.string()),
+                        "offset": offsets,
+                        "queue": pa.array([queue] * count, pa.string()),
+                    }
+                )
+
+    return rows.selectExpr(*columns).mapInArrow(ask, "log string, offset bigint, queue string")
+
+
+def _source_logs(info: QueueInfo, logs: Sequence[str]) -> frozenset[str]:
+    """Return those of the logs that the queue takes from."""
+    return frozenset(log for log in logs if log in info.spec.sources or may_match(log, info.spec))
+
+
+def enriched(spark: SparkSession, rows: DataFrame, enrich: Enrich | str) -> DataFrame:
+    """Return the records as filters are to see them."""
     if callable(enrich):
         found = enrich(rows)
     else:

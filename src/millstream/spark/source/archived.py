@@ -27,6 +27,7 @@ from millstream.record import wall_ms_of
 from millstream.spark.archive.archive import Archive, Segment
 from millstream.spark.archive.folders import folder_of
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
+from millstream.spark.row_filter import FilterRows
 from millstream.spark.sink.rows import headers_of
 from millstream.spark.source.bins import Range
 from millstream.spark.source.columns import ROWS_PER_BATCH, header_column
@@ -169,17 +170,7 @@ def _kept(batch: pa.RecordBatch, piece: Piece, condition: str) -> pa.RecordBatch
         batch = batch.filter(inside)
     if not condition or not batch.num_rows:
         return batch
-    times = batch.column("timestamp").cast(pa.timestamp("ms"))
-    wanted = parse(condition)
-    has_values = "_value" in wanted.fields
-    matched = wanted.match_many(
-        [one.visible() for one in headers_of(batch.column("headers"))],
-        keys=batch.column("key").to_pylist(),
-        timestamps=times.cast(pa.int64()).to_pylist(),
-        log=piece.log,
-        valid=batch.column("value").is_valid().to_pylist() if has_values else None,
-    )
-    return batch.filter(pa.array([bool(one) for one in matched]))
+    return batch.filter(FilterRows(batch, piece.log).matches(parse(condition)))
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema, shown: tuple[str, int]) -> pa.RecordBatch:
