@@ -17,10 +17,10 @@ PATIENCE_S = 120.0
 
 def point(name: str) -> None:
     """Wait here to be killed, if a test asks for it."""
-    wanted = os.environ.get(VARIABLE)
-    if not wanted:
+    setting = os.environ.get(VARIABLE)
+    if not setting:
         return
-    chosen, _, path = wanted.partition(":")
+    chosen, _, path = setting.partition(":")
     if chosen != name:
         return
     try:

@@ -1,4 +1,4 @@
-"""What the data source needs beside Spark itself, and what to do where it is missing."""
+"""Requirements of the data source beside Spark, and the advice where a requirement is missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check_streams() -> None:
     """Raise `CannotOpen` where Spark is too old to stream from a source that minds its limits."""
     from pyspark import __version__
 
-    if tuple(int(part) for part in __version__.split(".")[:2]) < STREAMS_MIN:
+    if tuple(int(number) for number in __version__.split(".")[:2]) < STREAMS_MIN:
         raise CannotOpen(f"this is Spark {__version__}; readStream needs 4.2 or newer")
 
 

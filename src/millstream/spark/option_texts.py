@@ -27,7 +27,7 @@ NAMES = (
     "failOnDataLoss", "includeHeaders", "typedHeaders", "metadataOnly", "filter", "cursor",
     "queue", "state", "log", "topic", "assign", "queues", "txnAppId", "txnVersion", "archive",
 )  # fmt: skip
-"""Every option that there is."""
+"""All options of the source."""
 
 _SPARKS = frozenset(
     ("checkpointlocation", "queryname", "outputmode", "mode", "paths", "location", "owner",
@@ -49,101 +49,105 @@ class OptionTexts:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
-        known = {name.lower(): name for name in NAMES}
+        names = {name.lower(): name for name in NAMES}
         for name in self._values:
-            if name in known or name in _SPARKS or name.startswith(_SPARKS_OWN):
+            if name in names or name in _SPARKS or name.startswith(_SPARKS_OWN):
                 continue
             if name.startswith("kafka."):
                 raise InvalidInput(
                     f"unknown option {name}: there is no Kafka here; the options path or server "
                     "say where the store is"
                 )
-            (close,) = get_close_matches(name, known, n=1, cutoff=0.0)
-            raise InvalidInput(f"unknown option {name}; did you mean {known[close]}?")
+            (close,) = get_close_matches(name, names, n=1, cutoff=0.0)
+            raise InvalidInput(f"unknown option {name}; did you mean {names[close]}?")
 
     def text(self, name: str) -> str:
-        """What is given, without blanks around it; empty if nothing is."""
+        """Return the text of an option without surrounding blanks, or an empty text."""
         return str(self._values.get(name.lower()) or "").strip()
 
     def given(self, *names: str) -> str:
-        """The first of these options that is set."""
+        """Return the name of the first option that is set, or an empty text."""
         return next((name for name in names if self.text(name)), "")
 
     def wrong(self, name: str, expected: str) -> InvalidInput:
-        """The error for a value that is not what was expected."""
+        """Return the error for an option with an unexpected value."""
         return InvalidInput(f"option {name}: expected {expected}, not {self.text(name)[:200]!r}")
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Return an option as true or false."""
         text = self.text(name).lower()
         if text not in ("", "true", "false"):
             raise self.wrong(name, "true or false")
         return default if not text else text == "true"
 
-    def number(self, name: str, least: int, most: int) -> int | None:
-        """A whole number within bounds, both of them allowed; None if it is not given."""
+    def number(self, name: str, lowest: int, highest: int) -> int | None:
+        """Return an option as a whole number from `lowest` to `highest`, or None if it is not
+        set.
+        """
         text = self.text(name)
         if not text:
             return None
-        if not re.fullmatch(r"[0-9]{1,19}", text) or not least <= int(text) <= most:
-            raise self.wrong(name, f"a whole number from {least:,} to {most:,}")
+        if not re.fullmatch(r"[0-9]{1,19}", text) or not lowest <= int(text) <= highest:
+            raise self.wrong(name, f"a whole number from {lowest:,} to {highest:,}")
         return int(text)
 
-    def check(self, name: str, check: Callable[..., object], *given: str) -> None:
-        """Run a check whose error is to name the option."""
+    def check(self, name: str, check: Callable[..., object], *arguments: str) -> None:
+        """Run a check and name the option in its error."""
         try:
-            check(*given)
+            check(*arguments)
         except MillstreamError as error:
             raise InvalidInput(f"option {name}: {error.message}") from error
 
     def name(self, name: str) -> str:
-        """The name of a log, queue or cursor, as the option is called; empty if it is not given."""
+        """Return the option as the name of a log, queue or cursor, or an empty text."""
         text = self.text(name)
         if text:
             self.check(name, check_name, text, name)
         return text
 
     def names(self, name: str) -> list[str]:
-        """Names with commas between, or as a JSON list, each once: a name may have a comma."""
+        """Return the distinct names of an option: a JSON list, or names with commas between
+        them.
+        """
         try:
-            found = msgspec.json.decode(self.text(name), type=list[str])
+            names = msgspec.json.decode(self.text(name), type=list[str])
         except msgspec.MsgspecError:
-            found = [one.strip() for one in self.text(name).split(",") if one.strip()]
-        for one in found:
-            self.check(name, check_name, one)
-        return list(dict.fromkeys(found))
+            names = [text.strip() for text in self.text(name).split(",") if text.strip()]
+        for log_name in names:
+            self.check(name, check_name, log_name)
+        return list(dict.fromkeys(names))
 
     def assigned(self) -> list[str]:
-        """The logs that Kafka's option names by their partitions; 0 may be a log that has none."""
+        """Return the logs of the option `assign`; partition 0 may be a log without partitions."""
         if not self.text("assign"):
             return []
         expected = 'JSON such as {"orders": [0, 1]}; a log without partitions has the one 0'
         try:
-            given = msgspec.json.decode(self.text("assign"), type=dict[str, list[int]])
+            partitions = msgspec.json.decode(self.text("assign"), type=dict[str, list[int]])
         except msgspec.MsgspecError as error:
             raise self.wrong("assign", expected) from error
-        for name, numbers in given.items():
+        for name, numbers in partitions.items():
             self.check("assign", check_name, name)
-            if not numbers or any(not 0 <= one < PARTITIONS_MAX for one in numbers):
+            if not numbers or any(not 0 <= number < PARTITIONS_MAX for number in numbers):
                 raise self.wrong("assign", expected)
-        if not given:
+        if not partitions:
             raise self.wrong("assign", expected)
         return [
-            partition_name(name, one) if one else name
-            for name, numbers in given.items()
-            for one in dict.fromkeys(numbers)
+            partition_name(name, number) if number else name
+            for name, numbers in partitions.items()
+            for number in dict.fromkeys(numbers)
         ]
 
     def duration_ms(self, name: str, default: int) -> int:
-        """A time such as 30s or 15m, in milliseconds."""
+        """Return an option such as 30s or 15m in milliseconds."""
         text = self.text(name)
-        found = _DURATION.fullmatch(text.lower())
-        if text and found is None:
+        match = _DURATION.fullmatch(text.lower())
+        if text and match is None:
             raise self.wrong(name, "a time such as 500ms, 30s, 15m or 1h")
-        return default if found is None else int(found[1]) * _UNITS_MS[found[2]]
+        return default if match is None else int(match[1]) * _UNITS_MS[match[2]]
 
     def place(self) -> Place:
-        """Where the store is."""
+        """Return the place of the store."""
         return make_place(
             self.text("path"),
             server=self.text("server"),

@@ -1,4 +1,6 @@
-"""Options of `format("millstream")`, read once and checked; names are Kafka's where Kafka has them."""
+"""Options of `format("millstream")`, checked once. Names follow Kafka's source where Kafka has the
+option.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ DELAY_MS = 15 * 60 * 1000
 
 
 class Positions(Struct, frozen=True):
-    """Where to begin or end: offsets or times by log, and one for all the others."""
+    """The bounds of a read: offsets or times by log, and a default for the remaining logs."""
 
     default: int
     offsets: dict[str, int] = {}
@@ -35,21 +37,21 @@ class Positions(Struct, frozen=True):
 
     def offset_of(self, log: str) -> int:
         """The offset that is said of a log."""
-        found = _said(self.offsets, log)
-        return self.default if found is None else found
+        offset = _said(self.offsets, log)
+        return self.default if offset is None else offset
 
     def time_of(self, log: str) -> int | None:
         """The time that is said of a log."""
-        found = _said(self.times, log)
-        return self.time if found is None else found
+        time_ms = _said(self.times, log)
+        return self.time if time_ms is None else time_ms
 
 
 def _said(by_log: dict[str, int], log: str) -> int | None:
     """What is said of a log: by its name; of a partition also by its log's, of a log by number 0."""
     if log in by_log or not by_log:
         return by_log.get(log)
-    part = partition_of(log)
-    return by_log.get(partition_name(log, 0) if part is None else part[0])
+    partition = partition_of(log)
+    return by_log.get(partition_name(log, 0) if partition is None else partition[0])
 
 
 class ReadOptions(Struct, frozen=True, kw_only=True):
@@ -68,143 +70,143 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     """How long a stream waits for `min_offsets` at most."""
     min_partitions: int | None
     max_records: int | None
-    """Records of one task at most."""
+    """The most records of a task."""
     fail_on_data_loss: bool
     headers: str
-    """'' for none, else 'kafka' or 'typed'."""
+    """'kafka', 'typed', or '' for no column of headers."""
     values: bool
     filter: str
     cursor: str
     queue: str
     state: str
     archive: str = ""
-    """Where the beginnings of the logs are archived."""
+    """The archive that holds the beginnings of the logs."""
     assigned: bool = False
-    """Whether `logs` were named with their partitions: a log that has some is then partition 0."""
+    """True if `logs` names partitions: partition 0 is then named by the partitioned log itself."""
 
     def shown(self, log: str) -> tuple[str, int]:
-        """The topic and the partition of a log's records: a partition is shown as it was asked for."""
-        part = partition_of(log)
-        if part is None:
+        """Return the topic and partition that rows of a log show: as the user named the log."""
+        partition = partition_of(log)
+        if partition is None:
             return log, 0
         if self.pattern:
-            is_whole = re.fullmatch(self.pattern, part[0]) is not None
+            is_whole = re.fullmatch(self.pattern, partition[0]) is not None
         else:
-            is_whole = self.assigned or part[0] in self.logs
-        return part if is_whole else (log, 0)
+            is_whole = self.assigned or partition[0] in self.logs
+        return partition if is_whole else (log, 0)
 
 
 class WriteOptions(Struct, frozen=True, kw_only=True):
-    """Where rows go."""
+    """The target of a write."""
 
     place: Place
     log: str
-    """The log of all rows; if there is none, and no queue, each row names its own."""
+    """The log of all rows. Without a log and a queue, each row names its log."""
     queue: str
     assigns: bool
-    """Whether rows assign stored messages to queues."""
+    """True if rows assign stored messages to queues."""
     queues: tuple[str, ...]
     app_id: str
     version: int | None
 
     @property
     def by_topic(self) -> bool:
-        """Whether each row names its log."""
+        """Return whether the column `topic` of a row names the log."""
         return not (self.log or self.queue or self.assigns)
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
-    """Check the options of a read; Spark asks for columns before it says if it streams."""
-    found = OptionTexts(options)
-    queue, state, pattern = found.name("queue"), found.text("state"), found.text("subscribePattern")
+    """Check the options of a read; `streaming` is None if Spark asks only for the columns."""
+    texts = OptionTexts(options)
+    queue, state, pattern = texts.name("queue"), texts.text("state"), texts.text("subscribePattern")
     chosen = ("subscribe", "subscribePattern", "assign", "queue")
-    asked = [name for name in chosen if found.text(name)]
-    if len(asked) != 1:
+    subscriptions = [name for name in chosen if texts.text(name)]
+    if len(subscriptions) != 1:
         raise InvalidInput(
             "expected exactly one of the options subscribe (names of logs, with commas between), "
             'subscribePattern (a regular expression), assign (JSON such as {"orders": [0]}) and '
-            f"queue; got {' and '.join(asked) or 'none'}"
+            f"queue; got {' and '.join(subscriptions) or 'none'}"
         )
     if state and not queue:
         raise InvalidInput("option state: is for the option queue")
     if queue and streaming:
         raise InvalidInput("option queue: the states of a queue are read in batches, not streamed")
     if queue and state not in STATES:
-        raise found.wrong("state", f"one of {', '.join(STATES)}")
+        raise texts.wrong("state", f"one of {', '.join(STATES)}")
     try:
         re.compile(pattern)
     except re.error as error:
         raise InvalidInput(
             f"option subscribePattern: expected a regular expression: {error}"
         ) from error
-    condition = _condition(found)
-    cursor = found.name("cursor")
+    condition = _condition(texts)
+    cursor = texts.name("cursor")
     if cursor and streaming is False:
         raise InvalidInput("option cursor: is for readStream; a batch read leaves no trace")
     if streaming and (
-        ended := found.given("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+        ended := texts.given("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
     ):
         raise InvalidInput(f"option {ended}: is for batch reads; a stream has no end")
-    archive = found.text("archive")
+    archive = texts.text("archive")
     if archive and (streaming or queue):
         raise InvalidInput("option archive: is for batch reads of logs")
-    max_offsets, min_offsets = _offsets_per_trigger(found)
-    strategy = found.text("startingOffsetsByTimestampStrategy") or "error"
+    max_offsets, min_offsets = _offsets_per_trigger(texts)
+    strategy = texts.text("startingOffsetsByTimestampStrategy") or "error"
     if strategy not in ("error", "latest"):
-        raise found.wrong("startingOffsetsByTimestampStrategy", "'error' or 'latest'")
-    headers = "kafka" if found.flag("includeHeaders", False) else ""
-    if found.flag("typedHeaders", False):
+        raise texts.wrong("startingOffsetsByTimestampStrategy", "'error' or 'latest'")
+    headers = "kafka" if texts.flag("includeHeaders", False) else ""
+    if texts.flag("typedHeaders", False):
         if headers:
             raise InvalidInput("options includeHeaders and typedHeaders: expected only one of them")
         headers = "typed"
     return ReadOptions(
-        place=found.place(),
-        logs=tuple(found.names("subscribe") or found.assigned()),
+        place=texts.place(),
+        logs=tuple(texts.names("subscribe") or texts.assigned()),
         pattern=pattern,
-        starting=_positions(found, "starting", default=LATEST if streaming else EARLIEST),
-        ending=_positions(found, "ending", default=LATEST),
+        starting=_positions(texts, "starting", default=LATEST if streaming else EARLIEST),
+        ending=_positions(texts, "ending", default=LATEST),
         late_is_latest=bool(streaming) or strategy == "latest",
         max_offsets=max_offsets,
-        max_bytes=found.number("maxBytesPerTrigger", 1, NUMBER_MAX),
+        max_bytes=texts.number("maxBytesPerTrigger", 1, NUMBER_MAX),
         min_offsets=min_offsets,
-        delay_ms=found.duration_ms("maxTriggerDelay", DELAY_MS),
-        min_partitions=found.number("minPartitions", 1, BINS_MAX),
-        max_records=found.number("maxRecordsPerPartition", 1, NUMBER_MAX),
-        fail_on_data_loss=found.flag("failOnDataLoss", True),
+        delay_ms=texts.duration_ms("maxTriggerDelay", DELAY_MS),
+        min_partitions=texts.number("minPartitions", 1, BINS_MAX),
+        max_records=texts.number("maxRecordsPerPartition", 1, NUMBER_MAX),
+        fail_on_data_loss=texts.flag("failOnDataLoss", True),
         headers=headers,
-        values=not found.flag("metadataOnly", False),
+        values=not texts.flag("metadataOnly", False),
         filter=condition,
         cursor=cursor,
         queue=queue,
         state=state,
         archive=archive,
-        assigned=bool(found.text("assign")),
+        assigned=bool(texts.text("assign")),
     )
 
 
-def _condition(found: OptionTexts) -> str:
-    condition = found.text("filter")
+def _condition(texts: OptionTexts) -> str:
+    condition = texts.text("filter")
     if condition:
         from millstream.filters import parse  # only reads with a filter pay for its parser
 
-        found.check("filter", parse, condition)
+        texts.check("filter", parse, condition)
     return condition
 
 
-def _offsets_per_trigger(found: OptionTexts) -> tuple[int | None, int | None]:
-    """The most and the fewest records of a batch of a stream."""
-    most = found.number("maxOffsetsPerTrigger", 1, NUMBER_MAX)
-    least = found.number("minOffsetsPerTrigger", 1, NUMBER_MAX)
-    if least and most and least > most:
-        raise found.wrong("minOffsetsPerTrigger", f"at most maxOffsetsPerTrigger, {most:,}")
-    return most, least
+def _offsets_per_trigger(texts: OptionTexts) -> tuple[int | None, int | None]:
+    """Return the largest and the smallest number of records in a batch of a stream."""
+    offsets_max = texts.number("maxOffsetsPerTrigger", 1, NUMBER_MAX)
+    offsets_min = texts.number("minOffsetsPerTrigger", 1, NUMBER_MAX)
+    if offsets_min and offsets_max and offsets_min > offsets_max:
+        raise texts.wrong("minOffsetsPerTrigger", f"at most maxOffsetsPerTrigger, {offsets_max:,}")
+    return offsets_max, offsets_min
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write."""
-    found = OptionTexts(options)
-    log, topic, queue = found.name("log"), found.name("topic"), found.name("queue")
-    assigns = found.flag("assign", False)
+    texts = OptionTexts(options)
+    log, topic, queue = texts.name("log"), texts.name("topic"), texts.name("queue")
+    assigns = texts.flag("assign", False)
     if log and topic:
         raise InvalidInput("options log and topic mean the same: expected only one of them")
     log = log or topic
@@ -214,14 +216,14 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
             "assign=true (rows name a log, an offset and a queue); without them rows have a column "
             "topic that names their log"
         )
-    queues = found.names("queues")
+    queues = texts.names("queues")
     if queues and not assigns:
         raise InvalidInput("option queues: is for assign=true")
-    app_id, version = found.text("txnAppId"), found.number("txnVersion", 0, NUMBER_MAX)
+    app_id, version = texts.text("txnAppId"), texts.number("txnVersion", 0, NUMBER_MAX)
     if bool(app_id) != (version is not None):
         raise InvalidInput("options txnAppId and txnVersion: expected both or neither")
     return WriteOptions(
-        place=found.place(),
+        place=texts.place(),
         log=log,
         queue=queue,
         assigns=assigns,
@@ -231,40 +233,44 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _positions(found: OptionTexts, side: str, *, default: int) -> Positions:
-    """Kafka's order: a time for all, times by log, offsets."""
-    names = (f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets")
-    if (time := found.number(names[0], 0, NUMBER_MAX)) is not None:
+def _positions(texts: OptionTexts, bound: str, *, default: int) -> Positions:
+    """Return a bound of a read in Kafka's order: a time for all logs, times by log, offsets."""
+    names = (f"{bound}Timestamp", f"{bound}OffsetsByTimestamp", f"{bound}Offsets")
+    if (time := texts.number(names[0], 0, NUMBER_MAX)) is not None:
         return Positions(default, time=time)
-    if found.text(names[1]):
-        return Positions(default, times=_by_log(found, names[1], least=0))
-    text = found.text(names[2])
+    if texts.text(names[1]):
+        return Positions(default, times=_by_log(texts, names[1], lowest=0))
+    text = texts.text(names[2])
     if text.lower() in ("earliest", "latest"):
-        if side == "ending" and text.lower() == "earliest":
-            raise found.wrong(names[2], "'latest' or JSON such as {\"orders\": 100}")
+        if bound == "ending" and text.lower() == "earliest":
+            raise texts.wrong(names[2], "'latest' or JSON such as {\"orders\": 100}")
         return Positions(EARLIEST if text.lower() == "earliest" else LATEST)
     if text:
-        return Positions(default, offsets=_by_log(found, names[2], least=EARLIEST))
+        return Positions(default, offsets=_by_log(texts, names[2], lowest=EARLIEST))
     return Positions(default)
 
 
-def _by_log(found: OptionTexts, option: str, *, least: int) -> dict[str, int]:
-    """{"log": 5}, for all its partitions if it has some; or one for each: {"log": {"0": 5}}."""
+def _by_log(texts: OptionTexts, option: str, *, lowest: int) -> dict[str, int]:
+    """Return offsets by log: {"log": 5} for all partitions, {"log": {"0": 5}} for single
+    partitions.
+    """
     expected = 'JSON such as {"orders": 100} or {"orders": {"0": 100}}'
-    if least < 0:
+    if lowest < 0:
         expected = f"'earliest', 'latest' or {expected}; -2 is earliest, -1 latest"
     try:
-        given = msgspec.json.decode(found.text(option), type=dict[str, int | dict[str, int]])
+        offsets_by_log = msgspec.json.decode(
+            texts.text(option), type=dict[str, int | dict[str, int]]
+        )
     except msgspec.MsgspecError as error:
-        raise found.wrong(option, expected) from error
+        raise texts.wrong(option, expected) from error
     result: dict[str, int] = {}
-    for log, value in given.items():
+    for log, value in offsets_by_log.items():
         named = {log: value} if isinstance(value, int) else _by_partition(log, value)
         if not all(
-            least <= one <= NUMBER_MAX and (name == log or partition_of(name))
-            for name, one in named.items()
+            lowest <= offset <= NUMBER_MAX and (name == log or partition_of(name))
+            for name, offset in named.items()
         ):
-            raise found.wrong(option, expected)
+            raise texts.wrong(option, expected)
         result |= named
     return result
 

@@ -1,4 +1,4 @@
-"""Logs with partitions, as Spark has them: a task for each partition, and rows that go to theirs."""
+"""Partitioned logs in Spark: a task for each partition, and rows spread over partitions by key."""
 
 from __future__ import annotations
 
@@ -24,35 +24,38 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Range)
 
 TASKS_MAX = 256
-"""Partitions that get tasks of their own; of more, some share one, as small logs do."""
+"""The most partitions that get separate tasks; with more partitions, several share a task."""
 
 _turns = count(random.randrange(TASKS_MAX))
-"""Which partition the next rows without a key go to: those of tasks in one process take turns."""
+"""The partition of the next rows without a key: the tasks of a process take partitions in turn."""
 
 
 def bins_by_partition(
     ranges: Sequence[R], bytes_of: Callable[[R], int], sizes: BinSizes
 ) -> list[Bin[R]]:
-    """Ranges as bins; a partition of a log shares none, unless the sizes of bins are asked for."""
-    own: dict[str, list[R]] = {}
-    rest: list[R] = []
-    for one in ranges:
-        if partition_of(one.log) is None:
-            rest.append(one)
+    """Return ranges as bins. A partition shares a bin with no other log, unless options set bin
+    sizes.
+    """
+    by_partition: dict[str, list[R]] = {}
+    unpartitioned: list[R] = []
+    for range_ in ranges:
+        if partition_of(range_.log) is None:
+            unpartitioned.append(range_)
         else:
-            own.setdefault(one.log, []).append(one)
-    if not own or sizes.least or sizes.records_max or len(own) > TASKS_MAX:
+            by_partition.setdefault(range_.log, []).append(range_)
+    if not by_partition or sizes.bins_min or sizes.records_max or len(by_partition) > TASKS_MAX:
         return bins(ranges, bytes_of, sizes)
-    found = bins(rest, bytes_of, sizes)
-    for some in own.values():
-        found += bins(some, bytes_of, sizes)
-    return found
+    all_bins = bins(unpartitioned, bytes_of, sizes)
+    for partition_ranges in by_partition.values():
+        all_bins += bins(partition_ranges, bytes_of, sizes)
+    return all_bins
 
 
 class RowSpreader:
-    """Rows of logs with partitions go to those by their keys; how many there are is looked up once.
+    """Spreads rows of partitioned logs over their partitions by key.
 
-    Close it, or use `with`: it holds the store open.
+    The spreader looks up the number of partitions of each log once. It holds the store open: close
+    it, or use `with`.
     """
 
     def __init__(self, place: Place) -> None:
@@ -69,7 +72,7 @@ class RowSpreader:
         self._open.close()
 
     def count(self, log: str) -> int:
-        """How many partitions a log has; 0 for none, also if there is no store yet."""
+        """Return the number of partitions of a log; 0 without partitions, or without a store."""
         if log not in self._known:
             try:
                 session = self._session or self._open.enter_context(reading(self._place))
@@ -80,7 +83,7 @@ class RowSpreader:
         return self._known[log]
 
     def spread(self, log: str, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The rows of each partition, in their order; all, if the log has none."""
+        """Yield each partition with its rows, in order; a log without partitions with all rows."""
         partitions = self.count(log)
         if not partitions:
             yield log, rows

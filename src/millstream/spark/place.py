@@ -1,9 +1,10 @@
-"""The place of a store as Spark's options name it: a path on this machine, a bucket, or a server.
+"""The place of a store in Spark's options: a path on this machine, a bucket, or a server.
 
-A place travels from the driver to the tasks. A path means the same file only on the machine that
-named it, so it carries the host, and is refused elsewhere. Tasks open a path or a bucket to read
-only. Nothing here opens a bucket to write: that would fence its server, which adopts what Spark has
-staged there instead (`adoption`). Secrets are shown by no representation and no error.
+The driver sends a place to its tasks. A path means the same file only on the machine that named the
+path, so a path carries the host, and other machines refuse it. Tasks open a path or a bucket to
+read only. Spark never opens a bucket to write, because the open would fence the server of the
+bucket. The server adopts staged records instead (`adoption`). No representation and no error shows
+a secret.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Place(Struct, frozen=True, kw_only=True):
     url: str
     """An absolute path, or the address of a bucket or a server."""
     host: str = ""
-    """Of a path: the machine that it is on."""
+    """The machine of a path."""
     token: str = ""
     token_file: str = ""
     ca: str = ""
@@ -64,7 +65,7 @@ class Place(Struct, frozen=True, kw_only=True):
         return is_bucket(self.url)
 
     def secret(self) -> str | None:
-        """The token to show: given, or from its file, which is read each time."""
+        """Return the token: the given token, or the content of its file, read on each call."""
         if not self.token_file:
             return self.token or None
         try:
@@ -87,7 +88,7 @@ def make_place(
     ca: str = "",
     read_level: str = "strong",
 ) -> Place:
-    """A place from the options `path` and `server`; exactly one of them says where."""
+    """Return the place for the options `path` and `server`, of which exactly one must be set."""
     if bool(path) == bool(server):
         raise InvalidInput(
             "one option says where the store is: path (a file on this machine, or s3://…) or "
@@ -103,8 +104,8 @@ def make_place(
             "option server: expected an address that begins with http:// or https://"
         )
     level = "" if read_level == "strong" else read_level
-    given = (("token", token), ("tokenFile", token_file), ("ca", ca), ("readLevel", level))
-    for name, value in given:
+    server_options = (("token", token), ("tokenFile", token_file), ("ca", ca), ("readLevel", level))
+    for name, value in server_options:
         if value:
             raise InvalidInput(f"option {name}: is for the address of a server, not for a path")
     if is_bucket(where) and not where.lower().startswith("file:"):
@@ -121,11 +122,11 @@ def this_host() -> str:
 
 def check_here(place: Place) -> None:
     """Refuse a path of another machine."""
-    here = this_host()
-    if place.host == here:
+    host = this_host()
+    if place.host == host:
         return
     raise CannotOpen(
-        f"{place.url} is a file on {place.host}, and this task runs on {here}: serve the store "
+        f"{place.url} is a file on {place.host}, and this task runs on {host}: serve the store "
         f"there (`millstream serve {place.url}`) and give its address in the option server",
         path=place.url,
         host=place.host,

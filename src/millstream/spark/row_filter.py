@@ -28,7 +28,7 @@ FIELD_COLUMNS = {"_key": "key", "_timestamp": "timestamp", "_log": "topic", "_va
 
 
 class FilterRows:
-    """Rows of one log as filters see them; each column is decoded once for all filters."""
+    """Rows of one log for filters; each column is decoded once, however many filters ask."""
 
     def __init__(self, rows: pa.RecordBatch, log: str | None) -> None:
         self._rows = rows
@@ -88,7 +88,7 @@ def matching(rows: DataFrame, condition: str) -> DataFrame:
 
 
 def rows_by_log(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-    """Yield each log that the column `topic` names, with its rows."""
+    """Yield each log in the column `topic` with its rows."""
     topics = batch.column("topic")
     logs = topics.unique().to_pylist()
     for log in logs:

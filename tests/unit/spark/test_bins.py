@@ -41,7 +41,7 @@ def test_large_records_are_shared_out_by_their_bytes() -> None:
 
 def test_a_read_of_nothing_has_no_tasks() -> None:
     assert bins([], small, BinSizes()) == []
-    assert bins([Range("empty", 4, 4)], small, BinSizes(least=3)) == []
+    assert bins([Range("empty", 4, 4)], small, BinSizes(bins_min=3)) == []
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -56,7 +56,7 @@ def test_every_offset_is_in_one_task_and_the_wishes_are_kept(seed: int) -> None:
     sizes = {one.log: chance.choice([0, 10, 10**9]) * len(one) for one in ranges}
     least = chance.choice([None, 1, 2, 7, 40])
     most = chance.choice([None, 1 + total // 50, 1_000])
-    wished = BinSizes(least=least, records_max=most, records=chance.choice([10, 1_000, 10**6]))
+    wished = BinSizes(bins_min=least, records_max=most, records=chance.choice([10, 1_000, 10**6]))
     found = bins(ranges, lambda one: sizes[one.log] * len(one), wished)
     assert joined(found) == ranges, f"seed {seed}"
     assert len(found) >= min(least or 1, total)

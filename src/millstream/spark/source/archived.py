@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Piece(Range, frozen=True):
-    """Offsets that are read from one archived file."""
+    """A range of offsets in an archived file."""
 
     archive: str
     path: str
@@ -53,10 +53,10 @@ def plan_archived(
     """What is read from files and what from logs, where the beginnings of logs are archived."""
     archive = Archive(options.archive)
     archive.check()
-    for positions, side in ((options.starting, "starting"), (options.ending, "ending")):
+    for positions, bound in ((options.starting, "starting"), (options.ending, "ending")):
         if positions.time is not None or positions.times:
             raise InvalidInput(
-                f"option {side}Timestamp: does not go with the option archive; filter the column "
+                f"option {bound}Timestamp: does not go with the option archive; filter the column "
                 "appendTimestamp instead"
             )
     infos = find_logs(session, options)
@@ -72,8 +72,12 @@ def plan_archived(
                 name=name,
             )
         planned += _plan_log(archive, segments, name, info, options)
-    pieces = [one for one in planned if isinstance(one, Piece)]
-    return pieces, [one for one in planned if not isinstance(one, Piece)], infos
+    pieces = [planned_range for planned_range in planned if isinstance(planned_range, Piece)]
+    return (
+        pieces,
+        [planned_range for planned_range in planned if not isinstance(planned_range, Piece)],
+        infos,
+    )
 
 
 def _plan_log(
@@ -116,7 +120,7 @@ def _check_whole(
     segments: list[Segment], name: str, info: LogInfo | None, start: int, stop: int
 ) -> None:
     """Refuse a read with a gap in it."""
-    for loss in (one for segment in segments for one in segment.lost):
+    for loss in (gap for segment in segments for gap in segment.lost):
         if loss.start < stop and start < loss.stop:
             raise CorruptionError(
                 f"option archive: offsets {loss.start} to {loss.stop - 1} of log {name!r} could not "
@@ -140,8 +144,8 @@ def _check_whole(
 def read_piece(piece: Piece, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows of one archived file as record batches."""
     condition = options.filter
-    wanted = [name for name in schema.names if name not in ("topic", "partition")]
-    needed = dict.fromkeys((*wanted, "offset"))
+    columns = [name for name in schema.names if name not in ("topic", "partition")]
+    needed = dict.fromkeys((*columns, "offset"))
     if condition:
         needed |= dict.fromkeys(("key", "timestamp", "headers"))
         if "_value" in parse(condition).fields:
@@ -151,9 +155,9 @@ def read_piece(piece: Piece, schema: pa.Schema, options: ReadOptions) -> Iterato
     try:
         with parquet.ParquetFile(folder.opened(piece.path)) as file:
             for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(needed)):
-                found = _kept(batch, piece, condition)
-                if found.num_rows:
-                    yield _as(found, schema, options.shown(piece.log))
+                rows = _kept(batch, piece, condition)
+                if rows.num_rows:
+                    yield _as(rows, schema, options.shown(piece.log))
     except (OSError, StoreError) as error:
         raise CannotOpen(
             f"option archive: {where} cannot be read on {platform.node()}: {error}; every "
@@ -185,7 +189,7 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema, shown: tuple[str, int]) -> pa.
         else:
             column = batch.column(field.name)
             if field.name == "headers" and not pa.types.is_map(field.type):
-                plain = [one.plain() for one in headers_of(column)]
+                plain = [headers.plain() for headers in headers_of(column)]
                 column = header_column(plain, field.type)
             columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

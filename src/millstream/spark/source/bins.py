@@ -1,8 +1,8 @@
-"""Bins: what one task reads, ranges of as many logs as it takes to be worth a task.
+"""Bins: the ranges of logs that a task reads.
 
-All ranges are laid end to end and cut into bins of about the same weight. A range weighs its bytes
-or its records, whichever is more; a large one is cut, small ones share a bin. So the number of tasks
-follows from how much there is to read, whatever the number of logs.
+`bins` lays all ranges end to end and cuts them into bins of about equal weight. The weight of a
+range is the larger of its bytes and its records. A large range is cut, small ranges share a bin. So
+the number of tasks follows from the amount to read and not from the number of logs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from millstream.errors import InvalidInput
 
 BYTES_PER_BIN = 128 * 1024 * 1024
 RECORDS_PER_BIN = 250_000
-"""Records that one task reads at most, where they are small."""
+"""The most small records that a task reads."""
 
 RANGES_PER_BIN = 2_000
-"""Ranges that one task reads, however small they are: each costs a look of its own."""
+"""The most ranges that a task reads, however small: the task asks the store once for each range."""
 
 BINS_MAX = 10_000
-"""Tasks that Spark can still plan."""
+"""The most tasks that Spark can plan."""
 
 
 class Range(Struct, frozen=True):
@@ -43,32 +43,34 @@ Bin = tuple[R, ...]
 
 
 class BinSizes(Struct, frozen=True, kw_only=True):
-    """How large bins are to be."""
+    """The sizes that bins should have."""
 
-    least: int | None = None
-    """How many there are at least, if that was asked for."""
+    bins_min: int | None = None
+    """The smallest number of bins, if the user set the option `minPartitions`."""
     records_max: int | None = None
-    """Records of one bin at most, if that was asked for."""
+    """The most records in a bin, if the user set the option `maxRecordsPerPartition`."""
     records: int = RECORDS_PER_BIN
-    """Records of one bin, if nothing was asked for."""
+    """Records in a bin without either option."""
 
 
 def bins(ranges: Sequence[R], bytes_of: Callable[[R], int], sizes: BinSizes) -> list[Bin[R]]:
-    """Ranges as bins of about the same weight, in order."""
+    """Return the ranges as bins of about equal weight, in order."""
     records = list(map(len, ranges))
     total = sum(records)
     if not total:
         return []
     floor = BYTES_PER_BIN // RANGES_PER_BIN
     weights = [
-        max(count * BYTES_PER_BIN // sizes.records, bytes_of(one), floor)
-        for one, count in zip(ranges, records, strict=True)
+        max(count * BYTES_PER_BIN // sizes.records, bytes_of(range_), floor)
+        for range_, count in zip(ranges, records, strict=True)
     ]
-    count = min(total, BINS_MAX, sizes.least or -(-sum(weights) // BYTES_PER_BIN))
+    count = min(total, BINS_MAX, sizes.bins_min or -(-sum(weights) // BYTES_PER_BIN))
     if sizes.records_max is None:
-        found = _cut(ranges, weights, count)
+        by_weight = _cut(ranges, weights, count)
         # Edges that fall between two records of a large weight can leave a bin empty.
-        return found if len(found) >= (sizes.least or 0) else _cut(ranges, records, count)
+        return (
+            by_weight if len(by_weight) >= (sizes.bins_min or 0) else _cut(ranges, records, count)
+        )
     needed = -(-total // sizes.records_max)
     if needed > BINS_MAX:
         raise InvalidInput(
@@ -79,20 +81,20 @@ def bins(ranges: Sequence[R], bytes_of: Callable[[R], int], sizes: BinSizes) -> 
 
 
 def _cut(ranges: Sequence[R], weights: Sequence[int], count: int) -> list[Bin[R]]:
-    """Ranges, laid end to end, cut at so many places of the same distance."""
+    """Cut the ranges, laid end to end, at `count` equal distances."""
     total = sum(weights)
     edges = [total * i // count for i in range(1, count + 1)]
-    found: list[list[R]] = [[]]
+    cut_bins: list[list[R]] = [[]]
     at = 0
-    for one, weight, end in zip(ranges, weights, accumulate(weights), strict=True):
-        start = one.start
+    for range_, weight, end in zip(ranges, weights, accumulate(weights), strict=True):
+        start = range_.start
         while at < count - 1 and edges[at] <= end:
-            stop = one.start + len(one) * (edges[at] - (end - weight)) // weight
+            stop = range_.start + len(range_) * (edges[at] - (end - weight)) // weight
             if start < stop:
-                found[-1].append(replace(one, start=start, stop=stop))
+                cut_bins[-1].append(replace(range_, start=start, stop=stop))
                 start = stop
-            found.append([])
+            cut_bins.append([])
             at += 1
-        if start < one.stop:
-            found[-1].append(one if start == one.start else replace(one, start=start))
-    return [tuple(some) for some in found if some]
+        if start < range_.stop:
+            cut_bins[-1].append(range_ if start == range_.start else replace(range_, start=start))
+    return [tuple(ranges_in_bin) for ranges_in_bin in cut_bins if ranges_in_bin]

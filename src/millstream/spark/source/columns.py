@@ -77,9 +77,9 @@ def batches(
     trusted: bool = False,
     shown: Shown | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Blocks as record batches with these columns."""
-    found = (batch_of(block, schema, trusted=trusted, shown=shown) for block in blocks)
-    return joined(found, schema)
+    """Yield the blocks as record batches with the columns of the schema."""
+    block_batches = (batch_of(block, schema, trusted=trusted, shown=shown) for block in blocks)
+    return joined(block_batches, schema)
 
 
 def batch_of(
@@ -90,14 +90,14 @@ def batch_of(
     return pa.RecordBatch.from_arrays([_column(piece, field) for field in schema], schema=schema)
 
 
-def joined(found: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def joined(small_batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Batches as fewer, larger ones."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
-    for one in found:
-        waiting.append(one)
-        rows += one.num_rows
-        size += one.get_total_buffer_size()  # 90 times as fast as `nbytes`, which looks at slices
+    for batch in small_batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.get_total_buffer_size()  # 90 times as fast as `nbytes`, which looks at slices
         if rows >= ROWS_PER_BATCH or size >= BYTES_PER_BATCH:
             yield _joined(waiting, schema)
             waiting, rows, size = [], 0, 0
@@ -105,10 +105,10 @@ def joined(found: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Re
         yield _joined(waiting, schema)
 
 
-def _joined(found: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    if len(found) == 1:
-        return found[0]
-    return pa.Table.from_batches(found, schema).combine_chunks().to_batches()[0]
+def _joined(small_batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if len(small_batches) == 1:
+        return small_batches[0]
+    return pa.Table.from_batches(small_batches, schema).combine_chunks().to_batches()[0]
 
 
 def _column(piece: DecodedBlock, field: pa.Field) -> pa.Array:
@@ -158,7 +158,7 @@ def times_of(piece: DecodedBlock, column: int) -> pa.Array:
     return int64_column(np.asarray(ask(block.skip, block.count)) * 1000)
 
 
-def header_column(found: Sequence[Plain], kind: pa.DataType) -> pa.Array:
+def header_column(record_headers: Sequence[Plain], kind: pa.DataType) -> pa.Array:
     """Headers as Spark wants them: Kafka's array of pairs, or a map of typed values.
 
     A map has of each name the last value. Where a name is repeated, all pairs stand packed beside
@@ -170,7 +170,7 @@ def header_column(found: Sequence[Plain], kind: pa.DataType) -> pa.Array:
     packed: dict[int, bytes] = {}
     is_map = pa.types.is_map(kind)
     total = 0
-    for headers in found:
+    for headers in record_headers:
         if isinstance(headers, tuple):
             if is_map:
                 packed[total] = _encode(headers)
@@ -194,14 +194,14 @@ def header_column(found: Sequence[Plain], kind: pa.DataType) -> pa.Array:
 
 
 def _typed(values: list[Any], packed: dict[int, bytes]) -> pa.StructArray:
-    """Each value under the letter of its type; null has none."""
+    """Put each value into the column of its type; a null is null in every column."""
     columns = lettered_columns(values)
     columns.append(
         pa.array([packed.get(at) for at in range(len(values))], pa.binary())
         if packed
         else pa.nulls(len(values), pa.binary())
     )
-    return pa.StructArray.from_arrays(columns, names=[*(one for _, one, _ in LETTERS), "p"])
+    return pa.StructArray.from_arrays(columns, names=[*(letter for _, letter, _ in LETTERS), "p"])
 
 
 def _text(value: Any) -> bytes | None:

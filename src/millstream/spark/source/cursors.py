@@ -1,7 +1,7 @@
-"""Cursors that follow a stream or an archive: one of the same name on each log.
+"""Cursors that follow a stream or an archive: a cursor of the same name on each log.
 
-Such a cursor only has a floor: what lies between is not acknowledged. The cursors of many logs are
-moved in one commit.
+A follower moves only the floor of a cursor and acknowledges no ranges above the floor. One commit
+moves the cursors of up to 500 logs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StreamCursors:
         self._floors: Position = {}
 
     def make(self, session: Session, positions: Position) -> None:
-        """Make cursors that are not there yet, so that retention waits for them."""
+        """Create the missing cursors, so that retention keeps the records behind their floors."""
         new = {name: at for name, at in positions.items() if name not in self._floors}
         if not self._cursor or not new:
             return
@@ -41,12 +41,12 @@ class StreamCursors:
         self._floors |= dict.fromkeys(new, -1)
 
     def forget(self, names: Iterable[str]) -> None:
-        """Let go of logs that were deleted: their cursors went with them."""
+        """Drop deleted logs; the store deleted their cursors already."""
         for name in names:
             self._floors.pop(name, None)
 
     def move(self, session: Session, positions: Position) -> None:
-        """Everything before these was processed: move the cursors there, only ever forward."""
+        """Move the cursors forward to the positions that are processed."""
         moved = {name: at for name, at in positions.items() if self._floors.get(name) != at}
         if not self._cursor or not moved:
             return
@@ -58,5 +58,5 @@ class StreamCursors:
 
 def _commit(session: Session, steps: Iterable[c.OpenCursor | c.MoveCursor]) -> None:
     waiting = iter(steps)
-    while some := list(islice(waiting, STEPS_PER_COMMIT)):
-        session.execute(Transact(list(some)))
+    while batch := list(islice(waiting, STEPS_PER_COMMIT)):
+        session.execute(Transact(list(batch)))

@@ -34,8 +34,8 @@ _ATTEMPTS = (
 def _columns(text: str) -> StructType:
     """Columns by their names and types; Spark's own parser of such texts needs its Java."""
     made = StructType()
-    for one in text.split(", "):
-        name, kind = one.split()
+    for column in text.split(", "):
+        name, kind = column.split()
         made.add(name, kind)
     return made
 
@@ -54,8 +54,8 @@ def schema_of(options: ReadOptions) -> StructType:
     """The columns of a read."""
     if options.state == "attempts":
         return _columns(_ATTEMPTS)
-    found = _columns(_QUEUE if options.queue else _LOG)
-    made = StructType([one for one in found if one.name != "value" or options.values])
+    columns = _columns(_QUEUE if options.queue else _LOG)
+    made = StructType([field for field in columns if field.name != "value" or options.values])
     if options.headers:
         made.add("headers", _headers(options.headers))
     return made
@@ -79,13 +79,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def check_schema(schema: StructType, options: ReadOptions) -> None:
     """Refuse columns that a read cannot give, or not of that type."""
-    known = {one.name: one.dataType.simpleString() for one in schema_of(options)}
+    types = {column.name: column.dataType.simpleString() for column in schema_of(options)}
     for field in schema.fields:
-        wanted, found = known.get(field.name), field.dataType.simpleString()
-        if wanted is None:
+        expected_type, given_type = types.get(field.name), field.dataType.simpleString()
+        if expected_type is None:
             raise InvalidInput(
                 f"there is no column {field.name!r} in this read; expected some of "
-                f"{', '.join(known)}"
+                f"{', '.join(types)}"
             )
-        if found != wanted:
-            raise InvalidInput(f"column {field.name!r} is {wanted}, not {found}")
+        if given_type != expected_type:
+            raise InvalidInput(f"column {field.name!r} is {expected_type}, not {given_type}")

@@ -1,4 +1,4 @@
-"""Listings of logs and queues, page by page, that go on behind a damaged one where that is told."""
+"""Listings of logs and queues, page by page, that can continue behind a damaged entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.record import LogInfo
 Info = TypeVar("Info", LogInfo, QueueInfo)
 
 PAGE = 1_000
-"""How many are asked for at once."""
+"""Entries in a page."""
 
 
 def listed(
@@ -21,10 +21,11 @@ def listed(
     named_by: str,
     tell: Callable[[str, CorruptionError], None] | None,
 ) -> Iterator[Info]:
-    """All that there are, in the order of their names; `ask` answers so many behind a name.
+    """Yield all entries in the order of their names; `ask` returns a page of entries behind a name.
 
-    A damaged one ends it with `CorruptionError`. If `tell` is given and the error's field `named_by`
-    names the damaged one, `tell` hears of it, and the listing goes on behind it.
+    A damaged entry ends the listing with `CorruptionError`. With `tell` the listing continues
+    behind the damaged entry, if the error's field `named_by` names it, and `tell` receives the name
+    and the error.
     """
     after, limit = "", PAGE
     while True:
@@ -35,7 +36,7 @@ def listed(
             if tell is None or name is None:
                 raise
             if limit > 1:
-                limit = 1  # up to the damaged one, one by one
+                limit = 1  # pages of one entry reach every entry before the damaged entry
                 continue
             tell(name, error)
             after, limit = name, PAGE

@@ -14,9 +14,9 @@ _log = logging.getLogger("millstream.spark")
 
 
 class Loss(Struct, frozen=True, array_like=True):
-    """Offsets [start, stop) of a log that cannot be read; none, if nobody knows how far it goes.
+    """Offsets [start, stop) of a log that cannot be read; an empty range if the extent is unknown.
 
-    Without a log it is a queue that was left out as a whole; the reason names it.
+    Without a log the loss is a queue that the pipeline left out; the reason names the queue.
     """
 
     log: str
@@ -34,8 +34,8 @@ TellLoss = Callable[[Loss], None]
 
 def warn(loss: Loss) -> None:
     """Name a loss in the log of the process that reads: Spark gives a source no other place."""
-    what = f"{len(loss)} records" if len(loss) else f"log {loss.log!r}"
-    _log.warning("left out %s: %s", what, loss.reason)
+    extent = f"{len(loss)} records" if len(loss) else f"log {loss.log!r}"
+    _log.warning("left out %s: %s", extent, loss.reason)
 
 
 def count(losses: Iterable[Loss]) -> int:

@@ -1,4 +1,4 @@
-"""Planning a read: which logs, and which offsets of each."""
+"""The plan of a read: the logs, and the offsets of each log."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ if TYPE_CHECKING:
     from millstream.command import Session
 
 NAMED_MAX = 100
-"""Up to so many logs are asked for by name; of more, all are listed: that takes fewer questions."""
+"""The most logs that are asked for by name. For more logs a listing of all takes fewer requests."""
 
 
 def find_logs(session: Session, options: ReadOptions, tell: TellLoss = warn) -> dict[str, LogInfo]:
-    """The logs that are asked for and exist, by name; a pattern takes none of our own books.
+    """Return the existing logs that the options name; a pattern never takes internal logs of the
+    store.
 
-    A log whose own rows are damaged ends it; with failOnDataLoss=false it is left out, and told.
+    A damaged log ends the search. With failOnDataLoss=false the log is left out and reported to
+    `tell`.
     """
-    told = None if options.fail_on_data_loss else tell
+    report = None if options.fail_on_data_loss else tell
     if not options.pattern:
-        return _named_logs(session, list(options.logs), told, first_only=options.assigned)
+        return _named_logs(session, list(options.logs), report, first_only=options.assigned)
     pattern = re.compile(options.pattern)
 
     def is_wanted(name: str) -> bool:
@@ -45,23 +47,25 @@ def find_logs(session: Session, options: ReadOptions, tell: TellLoss = warn) -> 
         fits = any(map(pattern.fullmatch, (name, whole_of(name))))
         return not is_own and fits
 
-    return {info.name: info for info in _all_logs(session, is_wanted, told)}
+    return {info.name: info for info in _all_logs(session, is_wanted, report)}
 
 
 def _named_logs(
     session: Session, names: list[str], tell: TellLoss | None, *, first_only: bool = False
 ) -> dict[str, LogInfo]:
-    """Logs by name; one with partitions is those, or the first of them."""
-    found: dict[str, list[LogInfo]] = {}
+    """Return logs by name; a partitioned log is replaced by its partitions, or by the first
+    partition.
+    """
+    infos_by_name: dict[str, list[LogInfo]] = {}
     if len(names) > NAMED_MAX:
-        wanted = set(names)
-        for info in _all_logs(session, lambda name: bool({name, whole_of(name)} & wanted), tell):
+        name_set = set(names)
+        for info in _all_logs(session, lambda name: bool({name, whole_of(name)} & name_set), tell):
             for name in {info.name, whole_of(info.name)}:
-                found.setdefault(name, []).append(info)
+                infos_by_name.setdefault(name, []).append(info)
     else:
-        found = {name: _described(session, name, tell) for name in names}
-    parts = [found.get(name, [])[: 1 if first_only else None] for name in names]
-    return {info.name: info for some in parts for info in some}
+        infos_by_name = {name: _described(session, name, tell) for name in names}
+    matches = [infos_by_name.get(name, [])[: 1 if first_only else None] for name in names]
+    return {info.name: info for infos in matches for info in infos}
 
 
 def _described(session: Session, name: str, tell: TellLoss | None) -> list[LogInfo]:
@@ -80,25 +84,25 @@ def _described(session: Session, name: str, tell: TellLoss | None) -> list[LogIn
 def _all_logs(
     session: Session, is_wanted: Callable[[str], bool], tell: TellLoss | None
 ) -> Iterator[LogInfo]:
-    """The logs whose names are wanted, in order; of damaged ones `tell` hears, if it is given."""
+    """Yield the logs with a wanted name, in order, and report damaged logs to `tell`."""
 
     def left_out(name: str, error: CorruptionError) -> None:
         if tell is not None and is_wanted(name):
             tell(Loss(name, 0, 0, error.message))
 
-    found = listed(
+    infos = listed(
         lambda after, limit: session.execute(c.ListLogs(after, limit, partitions=True)),
         named_by="name",
         tell=None if tell is None else left_out,
     )
-    return (info for info in found if is_wanted(info.name))
+    return (info for info in infos if is_wanted(info.name))
 
 
 def plan_batch(session: Session, options: ReadOptions) -> tuple[list[Range], dict[str, LogInfo]]:
-    """The ranges of a batch read, and what is known of their logs."""
+    """Return the ranges of a batch read, and the description of each log."""
     infos = find_logs(session, options)
-    known = with_wholes(infos)
-    missing = [name for name in options.logs if name not in known]
+    names = with_wholes(infos)
+    missing = [name for name in options.logs if name not in names]
     if missing and options.fail_on_data_loss:
         raise NotFound(
             f"option subscribe: there is no log {missing[0]!r}; with failOnDataLoss=false it is "
@@ -118,20 +122,22 @@ def plan_batch(session: Session, options: ReadOptions) -> tuple[list[Range], dic
 
 def check_named(positions: Positions, infos: Iterable[str], option: str) -> None:
     """Refuse offsets of a log that is not read."""
-    known = with_wholes(infos)
+    names = with_wholes(infos)
     for name in (*positions.offsets, *positions.times):
-        part = partition_of(name)
-        is_read = name in known or (part is not None and part[1] == 0 and part[0] in set(infos))
+        partition = partition_of(name)
+        is_read = name in names or (
+            partition is not None and partition[1] == 0 and partition[0] in set(infos)
+        )
         if not is_read:
             raise InvalidInput(
                 f"option {option}: names the log {name!r}, which is not read; expected some of "
-                f"{', '.join(sorted(known)[:10]) or 'none'}"
+                f"{', '.join(sorted(names)[:10]) or 'none'}"
             )
 
 
 def with_wholes(infos: Iterable[str]) -> set[str]:
-    """Names of logs, and of those that some of them are partitions of."""
-    return {one for name in infos for one in (name, whole_of(name))}
+    """Return the names, and for each partition the name of its partitioned log."""
+    return {log_name for name in infos for log_name in (name, whole_of(name))}
 
 
 def starting_offset(session: Session, info: LogInfo, options: ReadOptions) -> int:
@@ -139,8 +145,8 @@ def starting_offset(session: Session, info: LogInfo, options: ReadOptions) -> in
     positions = options.starting
     time_ms = positions.time_of(info.name)
     if time_ms is not None:
-        found = offset_at(session, info, time_ms)
-        if found == info.end_offset and not options.late_is_latest:
+        offset_by_time = offset_at(session, info, time_ms)
+        if offset_by_time == info.end_offset and not options.late_is_latest:
             raise OutOfRange(
                 f"option startingTimestamp: log {info.name!r} has no record appended at or after "
                 f"{time_ms} ms; with startingOffsetsByTimestampStrategy=latest the read begins "
@@ -148,7 +154,7 @@ def starting_offset(session: Session, info: LogInfo, options: ReadOptions) -> in
                 position=time_ms,
                 end=info.end_offset,
             )
-        return found
+        return offset_by_time
     offset = positions.offset_of(info.name)
     if offset == EARLIEST:
         return info.start_offset
@@ -157,38 +163,40 @@ def starting_offset(session: Session, info: LogInfo, options: ReadOptions) -> in
     return checked_start(info, offset, options, "startingOffsets")
 
 
-def checked_start(info: LogInfo, offset: int, options: ReadOptions, what: str) -> int:
-    """An offset to begin with, if its record is there; else as `failOnDataLoss` says."""
+def checked_start(info: LogInfo, offset: int, options: ReadOptions, origin: str) -> int:
+    """Return the offset if the log holds it; otherwise raise, or move it to the nearest stored
+    offset.
+    """
     if info.start_offset <= offset <= info.end_offset:
         return offset
     if options.fail_on_data_loss:
-        raise lost(info.name, offset, info.start_offset, info.end_offset, what)
+        raise lost(info.name, offset, info.start_offset, info.end_offset, origin)
     return min(max(offset, info.start_offset), info.end_offset)
 
 
-def made_anew(info: LogInfo, log_id: int, offset: int, what: str) -> Conflict:
-    """A position is of a log that was deleted; another one has its name now."""
+def made_anew(info: LogInfo, log_id: int, offset: int, origin: str) -> Conflict:
+    """Return the error for a position in a deleted log whose name belongs to a new log."""
     return Conflict(
-        f"{what} is of another log {info.name!r}: it was deleted at or after offset {offset} and made "
+        f"{origin} is of another log {info.name!r}: it was deleted at or after offset {offset} and made "
         f"anew (its id was {log_id}, and is {info.id}), or this is another store. Begin a new "
         "checkpoint; or set failOnDataLoss=false to read the new log from its beginning",
         name=info.name,
     )
 
 
-def lost(log: str, offset: int, start: int, end: int, what: str) -> Truncated | OutOfRange:
-    """Records that should be there are not."""
+def lost(log: str, offset: int, start: int, end: int, origin: str) -> Truncated | OutOfRange:
+    """Return the error for offsets that the log no longer holds."""
     advice = "set failOnDataLoss=false to go on with what is there"
     if offset < start:
         return Truncated(
-            f"{what}: log {log!r} begins at {start}, so offsets {offset} to {start - 1} are lost; "
+            f"{origin}: log {log!r} begins at {start}, so offsets {offset} to {start - 1} are lost; "
             f"{advice}",
             log=log,
             offset=offset,
             start=start,
         )
     return OutOfRange(
-        f"{what}: log {log!r} ends at {end}, before offset {offset}: it may have been deleted and "
+        f"{origin}: log {log!r} ends at {end}, before offset {offset}: it may have been deleted and "
         f"made anew; {advice}",
         position=offset,
         end=end,
@@ -211,40 +219,40 @@ def _ending_offset(session: Session, info: LogInfo, options: ReadOptions) -> int
 
 
 def offset_at(session: Session, info: LogInfo, time_ms: int) -> int:
-    """The first record that was appended at or after a time; the end if there is none.
+    """Return the offset of the first record appended at or after a time, or the end of the log.
 
-    Found by halving: where the wall clock once went back, one of the records around is found. Of
-    records that cannot be read it is not known when they were appended: if the time may be among
-    theirs, the first of them is found.
+    The search halves the range. If the wall clock once went back, the result is a record near that
+    point. Nobody knows when damaged records were appended: if the time may fall among damaged
+    records, the result is the first damaged offset.
     """
     low, high = info.start_offset, info.end_offset
     while low < high:
         middle = (low + high) // 2
         try:
-            found = _first_sound(session, info.name, middle, high)
+            readable = _first_sound(session, info.name, middle, high)
         except NotFound:
             return info.end_offset  # deleted meanwhile
-        if found is not None and found[1] < time_ms:
-            low = found[0] + 1
+        if readable is not None and readable[1] < time_ms:
+            low = readable[0] + 1
         else:
             high = middle
     return low
 
 
 def _first_sound(session: Session, log: str, start: int, stop: int) -> tuple[int, int] | None:
-    """The first record in a range that can be read, and when it was appended; None if there is none."""
+    """Return the first readable record in a range and its append time, or None."""
     while start < stop:
         try:
-            some = session.execute(c.ReadBlocks(log, start, start + 1, 1, values=False))
+            blocks = session.execute(c.ReadBlocks(log, start, start + 1, 1, values=False))
         except CorruptionError as error:
             start = max(start + 1, int(error.data.get("stop", 0)))
             continue
-        if not some:
+        if not blocks:
             raise NotFound(f"log {log!r} has no record at offset {start} any more")
-        return start, some[0].appended()[0]
+        return start, blocks[0].appended()[0]
     return None
 
 
-def bytes_of(one: Range, info: LogInfo) -> int:
-    """About how many bytes a range of a log has."""
-    return info.bytes * len(one) // max(1, len(info))
+def bytes_of(range_: Range, info: LogInfo) -> int:
+    """Estimate the bytes of a range of a log."""
+    return info.bytes * len(range_) // max(1, len(info))

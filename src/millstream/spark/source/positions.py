@@ -23,10 +23,12 @@ PLAIN_MAX = 100
 """Logs of a position that is written out."""
 
 LAG = "offsetsBehindLatest"
-"""Under this name a report says how far a stream is behind its logs; there it is no number."""
+"""The entry of a progress report that holds the lag of the stream; a log of this name has a number
+there.
+"""
 
 IDS = "logIds"
-"""Under this name a position holds the ids of its logs; a log of that name has a number there."""
+"""The entry of a position that holds the ids of the logs; a log of this name has a number there."""
 
 Position = dict[str, int]
 LogIds = dict[str, int]
@@ -45,17 +47,17 @@ class _Packed(Struct, frozen=True, array_like=True):
 
 
 def packed(position: Position, ids: LogIds | None = None) -> dict[str, Any]:
-    """A position as Spark stores it; the same one always gives the same.
+    """Return a position as Spark stores it; equal positions give equal values.
 
-    Ids are left out where a log is named as their place in the position is.
+    A log named `logIds` takes the entry of the ids, so such a position has no ids.
     """
     ids = ids or {}
     names = sorted(position)
     if len(position) <= PLAIN_MAX:
-        known = {name: ids[name] for name in names if name in ids}
-        return dict(position) if IDS in position or not known else {**position, IDS: known}
+        plain_ids = {name: ids[name] for name in names if name in ids}
+        return dict(position) if IDS in position or not plain_ids else {**position, IDS: plain_ids}
     offsets = [position[name] for name in names]
-    # Logs that were made one after the other differ by the same step: that is compressed well.
+    # Ids of logs created in a row differ by a constant step, and constant steps compress well.
     numbers = [ids.get(name, 0) for name in names]
     steps = [after - before for before, after in pairwise([0, *numbers])]
     data = msgspec.msgpack.encode(_Packed(_BETWEEN.join(names), offsets, steps))
@@ -86,16 +88,18 @@ def ids_in(stored: dict[str, Any]) -> LogIds:
 
 def _unpacked(stored: dict[str, Any]) -> tuple[Position, LogIds]:
     text = stored.get("packed")
-    if not isinstance(text, str):  # a log may have that name: it then has a number
+    if not isinstance(text, str):  # a log named "packed" has a number here
         offsets = {name: at for name, at in stored.items() if isinstance(at, int)}
-        given = stored.get(IDS)
-        return offsets, dict(given) if isinstance(given, dict) else {}
+        plain_ids = stored.get(IDS)
+        return offsets, dict(plain_ids) if isinstance(plain_ids, dict) else {}
     try:
         data = lzma.decompress(base64.b85decode(text), format=lzma.FORMAT_RAW, filters=_FILTERS)
-        found = msgspec.msgpack.decode(data, type=_Packed)
-        names = found.names.split(_BETWEEN)
-        ids = zip(names, accumulate(found.steps), strict=False)  # older positions have no steps
-        return dict(zip(names, found.offsets, strict=True)), {name: one for name, one in ids if one}
+        decoded = msgspec.msgpack.decode(data, type=_Packed)
+        names = decoded.names.split(_BETWEEN)
+        ids = zip(names, accumulate(decoded.steps), strict=False)  # older positions have no steps
+        return dict(zip(names, decoded.offsets, strict=True)), {
+            name: log_id for name, log_id in ids if log_id
+        }
     except (ValueError, lzma.LZMAError, msgspec.MsgspecError) as error:
         raise CorruptionError(
             f"the checkpoint holds a position that cannot be read: {error}; restore the "

@@ -61,8 +61,8 @@ class QueueReader(DataSourceReader):
         schema = arrow_schema(self._schema)
         with reading(self._options.place) as session:
             rows = iter(self._rows(session))
-            while some := list(islice(rows, PAGE)):
-                yield _batch(some, schema)
+            while page := list(islice(rows, PAGE)):
+                yield _batch(page, schema)
 
     def _rows(self, session: Session) -> Iterable[Row]:
         options = self._options
@@ -77,29 +77,33 @@ class QueueReader(DataSourceReader):
 def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
     arrays = []
     for field in schema:
-        found = [row[field.name] for row in rows]
+        values = [row[field.name] for row in rows]
         if field.name == "headers":
-            arrays.append(_headers(found, field.type))
+            arrays.append(_headers(values, field.type))
         elif pa.types.is_timestamp(field.type):
-            numbers = [None if ms is None else ms * 1000 for ms in found]
+            numbers = [None if ms is None else ms * 1000 for ms in values]
             arrays.append(pa.array(numbers, pa.int64()).cast(field.type))
         else:
-            arrays.append(pa.array(found, field.type))
+            arrays.append(pa.array(values, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _headers(found: Sequence[Headers | None], kind: pa.DataType) -> pa.Array:
-    """The headers of messages; null where they cannot be read, which is not the same as none."""
-    column = header_column([one.plain() for one in found if one is not None], kind)
-    if None not in found:
+def _headers(message_headers: Sequence[Headers | None], kind: pa.DataType) -> pa.Array:
+    """Return the column of headers; damaged headers are null, no headers are an empty map."""
+    column = header_column(
+        [headers.plain() for headers in message_headers if headers is not None], kind
+    )
+    if None not in message_headers:
         return column
     places = count()
-    return column.take(pa.array([None if one is None else next(places) for one in found]))
+    return column.take(
+        pa.array([None if headers is None else next(places) for headers in message_headers])
+    )
 
 
-def _row(one: Message | Record, queue: str, state: str) -> Row:
-    """A message of the queue, or a record that it will find; the latter was not claimed yet."""
-    claim = one if isinstance(one, Message) else None
+def _row(message: Message | Record, queue: str, state: str) -> Row:
+    """Return the row of a message, or of a record that the queue has not routed yet."""
+    claim = message if isinstance(message, Message) else None
     damage = "" if claim is None else claim.damage
     is_lost = damage == "record"
     return {
@@ -107,14 +111,14 @@ def _row(one: Message | Record, queue: str, state: str) -> Row:
         "state": state,
         "claimId": None if claim is None else str(claim.claim_id),
         "attempt": 0 if claim is None else claim.attempt,
-        "key": one.key,
-        "value": None if damage else one.value,
-        "topic": one.log,
-        "offset": one.offset,
-        "timestamp": None if is_lost else one.timestamp,
+        "key": message.key,
+        "value": None if damage else message.value,
+        "topic": message.log,
+        "offset": message.offset,
+        "timestamp": None if is_lost else message.timestamp,
         "reason": "" if claim is None else claim.reason,
         "damage": damage,
-        "headers": None if is_lost else one.headers,
+        "headers": None if is_lost else message.headers,
     }
 
 
@@ -124,29 +128,31 @@ def _peeked(session: Session, options: ReadOptions) -> Iterator[Row]:
         PeekMessages(options.queue, options.state, PAGE, after=after, route=False)
     ):
         page = messages_of(lots)
-        yield from (_row(one, options.queue, options.state) for one in page)
+        yield from (_row(message, options.queue, options.state) for message in page)
         after = page[-1].claim_id
 
 
 def _unrouted(session: Session, name: str) -> Iterator[Row]:
-    """What the queue will find in its logs, as its filter says."""
+    """Yield the records that the queue has not routed yet and that match its filter."""
     info = session.execute(DescribeQueue(name))
     if info is None:
         return
-    for one in session.execute(ListUnrouted(name)):
-        wanted = "" if one.own else info.spec.filter
-        for record in _matching(session, wanted, one.log, one.start, one.stop):
+    for unrouted in session.execute(ListUnrouted(name)):
+        condition = "" if unrouted.own else info.spec.filter
+        for record in _matching(session, condition, unrouted.log, unrouted.start, unrouted.stop):
             yield _row(record, name, "available")
 
 
-def _matching(session: Session, wanted: str, log: str, start: int, stop: int) -> Iterator[Record]:
-    condition = parse(wanted) if wanted else None
+def _matching(
+    session: Session, filter_text: str, log: str, start: int, stop: int
+) -> Iterator[Record]:
+    condition = parse(filter_text) if filter_text else None
     start = max(start, session.execute(c.GetBounds(log))[0])
     while start < stop:
-        found = session.execute(c.ReadBlocks(log, start, stop, session.limits.read_bytes_max))
-        if not found:
+        blocks = session.execute(c.ReadBlocks(log, start, stop, session.limits.read_bytes_max))
+        if not blocks:
             return
-        for block in found:
+        for block in blocks:
             matched: Iterable[Any] = [True] * block.count
             if condition is not None:
                 matched = condition.match_many(
@@ -163,24 +169,24 @@ def _matching(session: Session, wanted: str, log: str, start: int, stop: int) ->
 def _attempts(session: Session, name: str) -> Iterator[Row]:
     after = -1
     while page := session.execute(ListAttempts(name, PAGE, after)):
-        for one in page:
-            yield from _tries(one, name)
+        for attempted in page:
+            yield from _tries(attempted, name)
         after = page[-1].claim_id
 
 
-def _tries(one: Attempted, queue: str) -> Iterator[Row]:
-    for number, found in enumerate(one.tries, 1):
+def _tries(attempted: Attempted, queue: str) -> Iterator[Row]:
+    for number, attempt in enumerate(attempted.tries, 1):
         yield {
             "queue": queue,
-            "state": one.state.replace(" ", ""),
-            "claimId": str(one.claim_id),
+            "state": attempted.state.replace(" ", ""),
+            "claimId": str(attempted.claim_id),
             "attempt": number,
-            "topic": one.log,
-            "offset": one.offset,
-            "appendedAt": one.appended_ms,
-            "consumer": found.consumer,
-            "claimedAt": wall_ms_of(found.claimed),
-            "endedAt": None if found.ended is None else wall_ms_of(found.ended),
-            "outcome": found.outcome,
-            "reason": found.reason,
+            "topic": attempted.log,
+            "offset": attempted.offset,
+            "appendedAt": attempted.appended_ms,
+            "consumer": attempt.consumer,
+            "claimedAt": wall_ms_of(attempt.claimed),
+            "endedAt": None if attempt.ended is None else wall_ms_of(attempt.ended),
+            "outcome": attempt.outcome,
+            "reason": attempt.reason,
         }

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class LogReader(DataSourceReader):
-    """Reads logs from where they are now: both ends are fixed when the read is planned."""
+    """Reads logs up to their present ends: the plan of the read fixes both bounds of each log."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_schema(schema, options)
@@ -44,21 +44,25 @@ class LogReader(DataSourceReader):
             else:
                 ranges, infos = plan_batch(session, options)
 
-        def size(one: Range) -> int:
-            return one.bytes if isinstance(one, Piece) else bytes_of(one, infos[one.log])
+        def size(range_: Range) -> int:
+            return (
+                range_.bytes if isinstance(range_, Piece) else bytes_of(range_, infos[range_.log])
+            )
 
-        wanted: list[Range] = [*archived, *ranges]
-        sizes = BinSizes(least=options.min_partitions, records_max=options.max_records)
-        # Spark takes no pieces at all for one that says nothing.
-        return [InputPartition(one) for one in bins_by_partition(wanted, size, sizes) or [()]]
+        all_ranges: list[Range] = [*archived, *ranges]
+        sizes = BinSizes(bins_min=options.min_partitions, records_max=options.max_records)
+        # Spark replaces an empty list of partitions by a partition without a value.
+        return [
+            InputPartition(range_) for range_ in bins_by_partition(all_ranges, size, sizes) or [()]
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One bin, as record batches: what is archived of it comes first."""
-        wanted: Bin[Range] = partition.value
+        """Yield the rows of a bin as record batches, archived rows first."""
+        bin_ranges: Bin[Range] = partition.value
         schema, options = arrow_schema(self._schema), self._options
-        for one in wanted:
-            if isinstance(one, Piece):
-                yield from read_piece(one, schema, options)
-        live = [one for one in wanted if not isinstance(one, Piece)]
+        for range_ in bin_ranges:
+            if isinstance(range_, Piece):
+                yield from read_piece(range_, schema, options)
+        live = [range_ for range_ in bin_ranges if not isinstance(range_, Piece)]
         if live:
             yield from read_ranges(options, live, schema)

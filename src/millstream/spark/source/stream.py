@@ -1,11 +1,12 @@
-"""Streams of logs, as Spark asks for them: which offsets come next, and how far it has come.
+"""Streams of logs: Spark asks for the end of the next batch and reports the end of the last one.
 
-Logs that appear later, by a pattern or because they were only named, are read from their beginning.
-A cursor that follows a stream is a watermark: what lies before it was processed. It moves when the
-next batch is planned.
+A stream reads logs that appear later from their beginning. A cursor that follows a stream is a
+watermark: all records before the cursor are processed. The cursor moves when Spark plans the next
+batch.
 
-A position has the id of each log beside its offset. A log of the same name with another id was made
-anew: it ends the stream, or is read from its beginning with failOnDataLoss=false.
+A position holds the id of each log beside its offset. Another id under the same name means that the
+log was deleted and created again. Such a log ends the stream; with failOnDataLoss=false the stream
+reads it from its beginning.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ Stored = dict[str, Any]
 """A position as Spark stores it."""
 
 RECORDS_PER_BIN = 50_000
-"""A batch is waited for: it is read by more tasks than as many records of a batch read would be."""
+"""A batch has more tasks than a batch read of as many records, because a trigger waits for the
+batch.
+"""
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -78,62 +81,64 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Planning, on the driver.
 
     def initialOffset(self) -> Stored:  # noqa: N802
-        """Where a new query begins."""
+        """Return the position at which a new query begins."""
         options = self._options
         session, infos = self._open(), self._look()
         check_named(options.starting, {*infos, *options.logs}, "startingOffsets")
-        found = {name: starting_offset(session, info, options) for name, info in infos.items()}
-        self._follower.make(session, found)
-        return packed(found, _ids(infos))
+        starts = {name: starting_offset(session, info, options) for name, info in infos.items()}
+        self._follower.make(session, starts)
+        return packed(starts, _ids(infos))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """How much a batch takes; Spark knows one bound at a time, and we all of them."""
+        """Return a limit of the batch for Spark, which knows only one limit; `latestOffset` applies
+        all of them.
+        """
         options = self._options
         if options.max_offsets is not None:
             return ReadMaxRows(options.max_offsets)
         if options.max_bytes is not None:
             return ReadMaxBytes(options.max_bytes)
-        least = options.min_offsets
-        return ReadAllAvailable() if least is None else ReadMinRows(least)
+        rows_min = options.min_offsets
+        return ReadAllAvailable() if rows_min is None else ReadMinRows(rows_min)
 
     def latestOffset(self, start: Stored, limit: ReadLimit) -> Stored:  # noqa: N802
-        """Where the next batch ends."""
+        """Return the position at which the next batch ends."""
         point("planning")
         infos = self._look()
         self.commit(start)  # Spark plans a batch once the one before it is done
-        began, known = unpacked(start), ids_in(start)
+        began, ids = unpacked(start), ids_in(start)
         ends = self._ends(infos)
-        starts = {name: self._start(began, known, infos[name]) for name in ends}
-        new = {n: at for n, at in starts.items() if n not in began or _is_new(known, infos[n])}
+        starts = {name: self._start(began, ids, infos[name]) for name in ends}
+        new = {n: at for n, at in starts.items() if n not in began or _is_new(ids, infos[n])}
         self._follower.forget(set(new) & set(began))
         self._follower.make(self._open(), new)
         backlog = {name: max(0, end - starts[name]) for name, end in ends.items()}
         is_bounded = not isinstance(limit, ReadAllAvailable)
         if is_bounded and self._waits(sum(backlog.values())):
             return start
-        taken = shares(backlog, self._most(limit, backlog, infos) if is_bounded else None)
-        # A log that is gone stays where it was: it may come back.
-        self._planned = {**began, **{name: starts[name] + taken[name] for name in ends}}
-        if self._planned == began and not any(_is_new(known, infos[name]) for name in ends):
+        counts = shares(backlog, self._most(limit, backlog, infos) if is_bounded else None)
+        # The position keeps deleted logs at their last offset, because a log may come back.
+        self._planned = {**began, **{name: starts[name] + counts[name] for name in ends}}
+        if self._planned == began and not any(_is_new(ids, infos[name]) for name in ends):
             return start  # also one without ids, of an older version: there is nothing to do
-        return packed(self._planned, {**known, **_ids(infos)})
+        return packed(self._planned, {**ids, **_ids(infos)})
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix where a query that only takes what is there ends."""
+        """Fix the ends of the logs, where a query of `Trigger.AvailableNow` stops."""
         self._target = {name: info.end_offset for name, info in self._look().items()}
 
     def reportLatestOffset(self) -> Stored:  # noqa: N802
-        """How far the logs go now, and how far behind the stream is, for progress reports."""
+        """Return the ends of the logs and the lag of the stream, for progress reports."""
         latest = {name: info.end_offset for name, info in self._look().items()}
         return reported(latest, self._planned)
 
     def partitions(self, start: Stored, end: Stored) -> Sequence[InputPartition]:
-        """The bins of one batch."""
-        options, began, known = self._options, unpacked(start), ids_in(start)
+        """Return the bins of a batch."""
+        options, began, ids = self._options, unpacked(start), ids_in(start)
         infos = self._infos or self._look()
         ranges, planned = [], ids_in(end)
         for name, stop in unpacked(end).items():
-            if stop == began.get(name) and planned.get(name) == known.get(name, planned.get(name)):
+            if stop == began.get(name) and planned.get(name) == ids.get(name, planned.get(name)):
                 continue
             info = infos.get(name)
             if info is None:
@@ -144,31 +149,35 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if options.fail_on_data_loss:
                     raise made_anew(info, planned[name], stop, "the checkpoint")
                 continue  # what was planned is gone; the next batch begins with the new log
-            first = self._start(began, known, info)
+            first = self._start(began, ids, info)
             if stop > info.end_offset and options.fail_on_data_loss:
                 raise lost(name, stop, info.start_offset, info.end_offset, "the checkpoint")
             if first < min(stop, info.end_offset):
                 ranges.append(Range(name, first, min(stop, info.end_offset)))
         sizes = BinSizes(
-            least=options.min_partitions, records_max=options.max_records, records=RECORDS_PER_BIN
+            bins_min=options.min_partitions,
+            records_max=options.max_records,
+            records=RECORDS_PER_BIN,
         )
-        found = bins_by_partition(ranges, lambda one: bytes_of(one, infos[one.log]), sizes)
-        return [InputPartition(one) for one in found]
+        stream_bins = bins_by_partition(
+            ranges, lambda range_: bytes_of(range_, infos[range_.log]), sizes
+        )
+        return [InputPartition(stream_bin) for stream_bin in stream_bins]
 
     def commit(self, end: Stored) -> None:
-        """Everything before was processed: move the cursors there."""
+        """Move the cursors to the end of a processed batch."""
         if not self._options.cursor:
             return
-        infos, known = self._infos or self._look(), ids_in(end)
-        there = {
+        infos, ids = self._infos or self._look(), ids_in(end)
+        floors = {
             name: floor
             for name, floor in unpacked(end).items()
-            if name in infos and not _is_new(known, infos[name]) and floor <= infos[name].end_offset
+            if name in infos and not _is_new(ids, infos[name]) and floor <= infos[name].end_offset
         }
-        self._follower.move(self._open(), there)
+        self._follower.move(self._open(), floors)
 
     def stop(self) -> None:
-        """Let go of the store."""
+        """Close the session with the store."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -183,30 +192,35 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_session": None, "_infos": {}, "_planned": {}}
 
     def _waits(self, backlog: int) -> bool:
-        """Whether there is too little for a batch yet; what is there by now is all it gets later."""
-        least, now_s = self._options.min_offsets, self._clock.seconds()
+        """Return whether the backlog is too small for a batch and the stream may still wait."""
+        offsets_min, now_s = self._options.min_offsets, self._clock.seconds()
         last_s = self._triggered_s
         is_late = last_s is None or now_s - last_s >= self._options.delay_ms / 1000
-        if least is not None and backlog < least and not is_late and self._target is None:
+        if (
+            offsets_min is not None
+            and backlog < offsets_min
+            and not is_late
+            and self._target is None
+        ):
             return True
         if backlog:
             self._triggered_s = now_s
         return False
 
     def _most(self, limit: ReadLimit, backlog: Position, infos: dict[str, LogInfo]) -> int | None:
-        """How many records a batch takes at most, by their number and by their bytes."""
-        most, bytes_max = self._options.max_offsets, self._options.max_bytes
+        """Return the most records for a batch, by the limits of records and of bytes."""
+        rows_max, bytes_max = self._options.max_offsets, self._options.max_bytes
         if isinstance(limit, ReadMaxRows):
-            most = limit.max_rows
+            rows_max = limit.max_rows
         if bytes_max is None:
-            return most
+            return rows_max
         ranges = [Range(name, 0, count) for name, count in backlog.items() if count]
-        size = sum(bytes_of(one, infos[one.log]) for one in ranges)
+        size = sum(bytes_of(range_, infos[range_.log]) for range_ in ranges)
         fitting = max(1, bytes_max * sum(map(len, ranges)) // max(1, size))
-        return fitting if most is None else min(most, fitting)
+        return fitting if rows_max is None else min(rows_max, fitting)
 
     def _look(self) -> dict[str, LogInfo]:
-        """The logs as they are now."""
+        """Describe the logs as they are now."""
         self._infos = find_logs(self._open(), self._options)
         return self._infos
 
@@ -221,43 +235,47 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {name: info.end_offset for name, info in infos.items()}
         return {name: end for name, end in self._target.items() if name in infos}
 
-    def _start(self, start: Position, known: LogIds, info: LogInfo) -> int:
-        """Where a batch begins in a log: where the last one ended, if that is still there."""
+    def _start(self, start: Position, ids: LogIds, info: LogInfo) -> int:
+        """Return the offset at which a batch begins in a log: the end of the last batch, if still
+        stored.
+        """
         at = start.get(info.name)
         if at is None:
             return info.start_offset
-        if _is_new(known, info):
+        if _is_new(ids, info):
             if self._options.fail_on_data_loss:
-                raise made_anew(info, known[info.name], at, "the checkpoint")
+                raise made_anew(info, ids[info.name], at, "the checkpoint")
             return info.start_offset
         if at > info.end_offset and not self._options.fail_on_data_loss:
-            return info.start_offset  # another log of the same name
+            return info.start_offset  # the log was deleted and created again
         return checked_start(info, at, self._options, "the checkpoint")
 
 
 def _ids(infos: dict[str, LogInfo]) -> LogIds:
-    """The ids of logs, as far as they are known: a server of an older version tells none."""
+    """Return the known ids of the logs; a server of an older version sends no ids."""
     return {name: info.id for name, info in infos.items() if info.id}
 
 
-def _is_new(known: LogIds, info: LogInfo) -> bool:
-    """Whether a log is another one than a position was of; False if one of their ids is not known."""
-    return bool(info.id) and known.get(info.name, info.id) != info.id
+def _is_new(ids: LogIds, info: LogInfo) -> bool:
+    """Return whether a log has another id than in a position; False if either id is unknown."""
+    return bool(info.id) and ids.get(info.name, info.id) != info.id
 
 
-def shares(backlog: dict[str, int], most: int | None) -> dict[str, int]:
-    """How many records of each log a batch takes: in proportion, and some of each if it can be."""
+def shares(backlog: dict[str, int], limit: int | None) -> dict[str, int]:
+    """Divide the limit of a batch among logs in proportion to their backlog, at least 1 record
+    each.
+    """
     total = sum(backlog.values())
-    if most is None or total <= most:
+    if limit is None or total <= limit:
         return backlog
-    found = {name: size * most // total for name, size in backlog.items()}
-    left = most - sum(found.values())
+    counts = {name: size * limit // total for name, size in backlog.items()}
+    spare = limit - sum(counts.values())
     for name, size in backlog.items():
-        if left and size and not found[name]:
-            found[name] = 1
-            left -= 1
+        if spare and size and not counts[name]:
+            counts[name] = 1
+            spare -= 1
     for name, size in backlog.items():
-        more = min(left, size - found[name])
-        found[name] += more
-        left -= more
-    return found
+        extra = min(spare, size - counts[name])
+        counts[name] += extra
+        spare -= extra
+    return counts

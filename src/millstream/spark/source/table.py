@@ -1,12 +1,12 @@
 """Tables of SQL: `CREATE TABLE … USING millstream OPTIONS (…)`.
 
-Spark keeps the options of a table, and hands none of them to a Python source when the table is used.
-What it does hand over is the table's columns with their notes; so when a table is made, its options
-are noted at its first column. Secrets are not among them: a table names a file that holds the token.
+Spark keeps the options of a table, but passes none of them to a Python source when a query uses the
+table. Spark does pass the columns with their metadata. So `CREATE TABLE` notes the options in the
+metadata of the first column. Secrets are never noted: a table names a file that holds the token.
 
-Notes travel with rows. Where rows are written, the notes at hand may be those of the table that they
-come from, so a write never believes them: it is told its options, or refused. A temporary view has its
-options handed over in both directions.
+Notes travel with rows: rows of a write may carry the notes of the table that they were read from.
+So a write ignores notes and needs options of its own. For a temporary view Spark passes the options
+to reads and writes.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ Options = Mapping[str, str]
 
 
 def columns_of(options: Options) -> StructType:
-    """The columns of a read, or of what can be written; a table of SQL has its options noted."""
+    """Return the columns of a read or of a write; for a table of SQL, note the options in them."""
     if not all(name in options for name in _MADE_BY_SQL):
         return _columns_of(options)
-    kept = {name: value for name in NAMES if (value := options.get(name.lower()))}
-    if "token" in kept:
+    table_options = {name: value for name in NAMES if (value := options.get(name.lower()))}
+    if "token" in table_options:
         raise InvalidInput(
             "option token: would be visible to all users of the catalog; name a file that holds "
             "it in the option tokenFile"
         )
-    found = _columns_of({name.lower(): value for name, value in kept.items()})
-    found.fields[0].metadata = {NOTE: msgspec.json.encode(kept).decode()}
-    return found
+    columns = _columns_of({name.lower(): value for name, value in table_options.items()})
+    columns.fields[0].metadata = {NOTE: msgspec.json.encode(table_options).decode()}
+    return columns
 
 
 def _columns_of(options: Options) -> StructType:
@@ -61,26 +61,28 @@ def _subscribes(options: Options) -> bool:
 
 
 def reading_of(options: Options, schema: StructType) -> dict[str, str]:
-    """The options of a read: its table's, and those of this use of it, which come first."""
-    found = dict(options)
-    if not (found.get("path") or found.get("server")):
-        noted = next((one.metadata[NOTE] for one in schema.fields if NOTE in one.metadata), "{}")
-        kept = msgspec.json.decode(noted, type=dict[str, str])
-        found = {name.lower(): value for name, value in kept.items()} | found
-    if not found:
+    """Return the options of a read: options of the query, then the noted options of the table."""
+    read = dict(options)
+    if not (read.get("path") or read.get("server")):
+        noted = next(
+            (field.metadata[NOTE] for field in schema.fields if NOTE in field.metadata), "{}"
+        )
+        table_options = msgspec.json.decode(noted, type=dict[str, str])
+        read = {name.lower(): value for name, value in table_options.items()} | read
+    if not read:
         raise InvalidInput(
             "Spark hands no options over: of a table that was made with a list of columns it "
             "forgets them. Make it without the list, or say them with each use: "
             "SELECT … FROM t WITH (path = '…', subscribe = '…')"
         )
-    log = found.pop("log", "") or found.pop("topic", "")
-    if log and not _subscribes(found):
-        found["subscribe"] = log  # a table that is written to is read too
-    return found
+    log = read.pop("log", "") or read.pop("topic", "")
+    if log and not _subscribes(read):
+        read["subscribe"] = log  # a table that is written to is read too
+    return read
 
 
 def check_target(options: Options) -> None:
-    """Refuse a write without options; a table has none of its own."""
+    """Refuse a write without options, because Spark passes the options of a table to no write."""
     if not options:
         raise InvalidInput(
             "Spark hands the options of a table to no write: say INSERT INTO t WITH (`path` = '…', "

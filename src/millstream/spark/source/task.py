@@ -1,7 +1,7 @@
-"""What a task does: reads some ranges of logs and gives them to Spark in record batches.
+"""The task of a read: reads ranges of logs and gives them to Spark as record batches.
 
-Where records are chosen by a filter, their metadata is looked at first, and values are read only
-around what was chosen.
+With a filter the task examines the metadata of records first, and reads values only around the
+records that match.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ CATCH_UP_MS = 60_000
 
 
 def read_ranges(
-    options: ReadOptions, wanted: Sequence[Range], schema: pa.Schema
+    options: ReadOptions, ranges: Sequence[Range], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The records of ranges as record batches; the store is open until the last is taken."""
+    """Yield the records of ranges as record batches; the store stays open until the last batch."""
     with reading(options.place) as session:
         if options.filter:
-            chosen = (_chosen(session, options, one, schema) for one in wanted)
+            chosen = (_chosen(session, options, range_, schema) for range_ in ranges)
             yield from joined(chain.from_iterable(chosen), schema)
         else:
             values = options.values and "value" in schema.names
-            found = (blocks_of(session, options, one, values=values) for one in wanted)
-            blocks = chain.from_iterable(found)
+            range_blocks = (blocks_of(session, options, range_, values=values) for range_ in ranges)
+            blocks = chain.from_iterable(range_blocks)
             trusted = not options.place.is_server
             yield from batches(blocks, schema, trusted=trusted, shown=options.shown)
 
@@ -50,35 +50,35 @@ def read_ranges(
 def blocks_of(
     session: Session,
     options: ReadOptions,
-    wanted: Range,
+    range_: Range,
     *,
     values: bool,
     tell: TellLoss = warn,
 ) -> Iterator[RecordBlock]:
     """Blocks of a range, in order; what was truncated or is damaged is an error, or left out."""
-    start, size = wanted.start, session.limits.read_bytes_max
-    while start < wanted.stop:
+    start, size = range_.start, session.limits.read_bytes_max
+    while start < range_.stop:
         try:
-            found = session.execute(
-                c.ReadBlocks(wanted.log, start, wanted.stop, size, values=values)
+            blocks = session.execute(
+                c.ReadBlocks(range_.log, start, range_.stop, size, values=values)
             )
         except (Truncated, CorruptionError) as error:
-            loss = _loss(error, wanted, start)
+            loss = _loss(error, range_, start)
             if options.fail_on_data_loss:
                 raise _refused(error, start) from None
             tell(loss)
             start = loss.stop
             continue
-        if not found and _comes(session, options, wanted.log, start):
+        if not blocks and _comes(session, options, range_.log, start):
             continue
-        if not found:
-            _, end = session.execute(c.GetBounds(wanted.log))
-            gone = lost(wanted.log, start, 0, end, "while reading")
+        if not blocks:
+            _, end = session.execute(c.GetBounds(range_.log))
+            gone = lost(range_.log, start, 0, end, "while reading")
             if options.fail_on_data_loss:
                 raise gone
-            tell(Loss(wanted.log, start, wanted.stop, gone.message))
+            tell(Loss(range_.log, start, range_.stop, gone.message))
             return
-        for block in found:
+        for block in blocks:
             yield block
             start = block.offsets.stop
 
@@ -90,12 +90,12 @@ def _comes(session: Session, options: ReadOptions, log: str, offset: int) -> boo
     return session.execute(c.WaitForOffset(log, offset, CATCH_UP_MS))
 
 
-def _loss(error: Truncated | CorruptionError, wanted: Range, start: int) -> Loss:
+def _loss(error: Truncated | CorruptionError, range_: Range, start: int) -> Loss:
     if isinstance(error, Truncated):
-        stop = min(wanted.stop, max(start + 1, int(error.data["start"])))
+        stop = min(range_.stop, max(start + 1, int(error.data["start"])))
     else:
-        stop = behind(error, start, wanted.stop)
-    return Loss(wanted.log, start, stop, error.message)
+        stop = behind(error, start, range_.stop)
+    return Loss(range_.log, start, stop, error.message)
 
 
 def _refused(error: Truncated | CorruptionError, start: int) -> MillstreamError:
@@ -105,24 +105,24 @@ def _refused(error: Truncated | CorruptionError, start: int) -> MillstreamError:
 
 
 def _chosen(
-    session: Session, options: ReadOptions, wanted: Range, schema: pa.Schema
+    session: Session, options: ReadOptions, range_: Range, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     values = options.values and "value" in schema.names
     from millstream.filters import parse  # only reads with a filter pay for its parser
 
     condition = parse(options.filter)
-    for block in blocks_of(session, options, wanted, values=False):
+    for block in blocks_of(session, options, range_, values=False):
         mask = _by_filter(condition, DecodedBlock(block))
         if not any(mask):
             continue
         first = mask.index(True)
         last = len(mask) - mask[::-1].index(True)
         inside = Range(block.log, block.first_offset + first, block.first_offset + last)
-        for one in blocks_of(session, options, inside, values=True) if values else [block]:
-            at = one.first_offset - block.first_offset
-            keep = mask[at : at + one.count]
-            found = batch_of(one, schema, shown=options.shown)
-            yield found if all(keep) else found.filter(pa.array(keep))
+        for piece in blocks_of(session, options, inside, values=True) if values else [block]:
+            at = piece.first_offset - block.first_offset
+            keep = mask[at : at + piece.count]
+            rows = batch_of(piece, schema, shown=options.shown)
+            yield rows if all(keep) else rows.filter(pa.array(keep))
 
 
 def _by_filter(condition: Filter, piece: DecodedBlock) -> list[bool]:
