@@ -20,7 +20,7 @@ from millstream.format.packing import pack_many
 from millstream.limits import Limits
 from millstream.spark.failures import PATIENCE_S, VARIABLE
 from millstream.spark.sink.adoption import Asking
-from millstream.spark.sink.object_staging import objects_of, stage
+from millstream.spark.sink.bucket_staging import objects_of, stage
 from millstream.spark.sink.publishing import Version
 from millstream.testing.objects import BUCKET, object_server, variables
 from millstream.testing.programs import ServerProgram, served

@@ -317,14 +317,14 @@ def test_overwriting_is_refused_with_advice(spark: SparkSession, store: Millstre
 def staged_file(store: Millstream, txn: str = "t") -> Any:
     from millstream.format.packing import pack_batch
     from millstream.limits import Limits
-    from millstream.spark.sink.staging import stage
+    from millstream.spark.sink.disk_staging import stage
 
     batch = pack_batch([b"1", b"2"], keys=None, headers=None, timestamps=None, limits=Limits())
     return stage(store.stats()["path"], txn, "0-7", [("", batch)], Limits())
 
 
 def commit(store: Millstream, *files: Any) -> Any:
-    from millstream.spark.sink.publishing import publish
+    from millstream.spark.sink.disk_staging import publish
 
     return publish(store.session, store.stats()["path"], "to", list(files), None)  # type: ignore[arg-type]
 
@@ -358,7 +358,8 @@ def test_a_listed_block_must_be_what_was_staged(store: Millstream) -> None:
 
 def test_the_doctor_finds_nothing_wrong(tmp_path: Path) -> None:
     from millstream.doctor import examine
-    from millstream.spark.sink.publishing import Version, publish
+    from millstream.spark.sink.disk_staging import publish
+    from millstream.spark.sink.publishing import Version
 
     with millstream.open(tmp_path / "store.db") as store:
         path = store.stats()["path"]
@@ -373,7 +374,7 @@ def test_the_doctor_finds_nothing_wrong(tmp_path: Path) -> None:
 
 def test_leftovers_go_after_a_week_and_not_before(store: Millstream) -> None:
     from millstream.clock import SystemClock
-    from millstream.spark.sink.staging import LEFTOVER_MS, sweep
+    from millstream.spark.sink.disk_staging import LEFTOVER_MS, sweep
 
     staged_file(store)
     path, now_ms = store.stats()["path"], SystemClock().wall_ms()

@@ -18,9 +18,9 @@ from millstream.objects.folder import ObjectFolder
 from millstream.objects.lease import ObjectLease
 from millstream.spark.sink.adopter import NOTE_MS_MAX, Adopter
 from millstream.spark.sink.adoption import BEGIN_S_MAX, DONE_S_MAX, Asking, check_served, name_of
-from millstream.spark.sink.object_staging import digest_of, discard, stage
-from millstream.spark.sink.publishing import Version
-from millstream.spark.sink.staging import LEFTOVER_MS, LogBlock, StagedBlock, StagedFile
+from millstream.spark.sink.bucket_staging import discard, stage
+from millstream.spark.sink.publishing import LogBlock, Version
+from millstream.spark.sink.staging import LEFTOVER_MS, StagedBlock, StagedFile, digest_of
 from millstream.store.store import Store
 from millstream.testing import SimulatedClock
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.limits import Limits
-from millstream.spark.sink import staging
+from millstream.spark.sink import disk_staging as staging
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["made", "found"])

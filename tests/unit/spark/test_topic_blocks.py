@@ -13,8 +13,10 @@ from millstream.embedded.session import EmbeddedSession
 from millstream.errors import InvalidInput, InvalidName
 from millstream.format.packing import Batch, Single
 from millstream.limits import Limits
-from millstream.spark.sink import rows, staging
-from millstream.spark.sink.publishing import Version, publish
+from millstream.spark.sink import disk_staging as staging
+from millstream.spark.sink import rows
+from millstream.spark.sink.disk_staging import publish
+from millstream.spark.sink.publishing import Version
 from millstream.spark.sink.rows import blocks_by_log, rows_by_topic
 from millstream.testing import Probe
 

@@ -35,9 +35,8 @@ from millstream.spark.sink.adoption import (
     encode_note,
     read_note,
 )
-from millstream.spark.sink.object_staging import fetch, remove, sweep, unpacked
-from millstream.spark.sink.publishing import publish_blocks
-from millstream.spark.sink.staging import LogBlock
+from millstream.spark.sink.bucket_staging import fetch, remove, sweep, unpacked
+from millstream.spark.sink.publishing import LogBlock, publish_blocks
 from millstream.store.store import Store
 
 RETRY_S, RETRY_S_MAX = 1.0, 15.0

@@ -29,9 +29,8 @@ from millstream.objects.folder import ObjectFolder, StoredObject
 from millstream.objects.lease import NAME as LEASE
 from millstream.objects.lease import call_holder
 from millstream.objects.lease import decoded as lease_note
-from millstream.spark.sink.object_staging import digest_of
 from millstream.spark.sink.publishing import Version
-from millstream.spark.sink.staging import StagedFile
+from millstream.spark.sink.staging import StagedFile, digest_of
 
 FOLDER = "adopt"
 FORMAT = 1

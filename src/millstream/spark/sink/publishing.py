@@ -1,9 +1,9 @@
-"""Publishing what tasks staged: one transaction, once, however often Spark asks for it.
+"""Publication of staged blocks: one transaction, once, however often Spark asks.
 
-A transaction is known by an application and a version that grows: a query and its batch, or what the
-options `txnAppId` and `txnVersion` say. The last version of each application is noted in the same
-commit, in a log of our own, for a year after it was last heard of; that version and all before it
-are then answered, and store nothing.
+A version names the transaction: an application and a growing number. For a stream they are the query
+and its batch, for a batch write the options `txnAppId` and `txnVersion`. The commit notes the last
+version of the application in an internal log for a year. A repeat of this version, or of an earlier
+one, stores nothing.
 """
 
 from __future__ import annotations
@@ -12,60 +12,47 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from millstream.embedded.session import EmbeddedSession
 from millstream.format import keys
+from millstream.format.packing import Batch, Single
 from millstream.log.commands import Append
 from millstream.log.model.producer import Produced, ProducerState
 from millstream.log.rules.operations import find_log, make_log
 from millstream.queue.rules.putting import append
-from millstream.spark.sink import staging
-from millstream.spark.sink.staging import LogBlock, StagedFile
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
 
 BOOK = "millstream:spark"
-"""The log under which applications are noted; it has no records."""
+"""The log that holds the versions of applications as producers; it has no records."""
 
 REMEMBERED_MS = 366 * 24 * 3600 * 1000
 
 
+LogBlock = tuple[str, Single | Batch]
+"""A packed block and its log; the log is empty if all blocks belong to the same log."""
+
+
 class Version(Struct, frozen=True, array_like=True):
-    """Which transaction of which application."""
+    """A transaction: the application and its growing number."""
 
     app: str
     number: int
 
 
-def publish(
-    session: EmbeddedSession,
-    path: str,
-    log: str,
-    files: list[StagedFile],
-    version: Version | None,
-) -> int:
-    """Append all that files list to a log, or to those that blocks name: see `publish_blocks`."""
-
-    def found() -> Iterable[LogBlock]:
-        return (one for file in files for one in staging.load(path, file))
-
-    return publish_blocks(session.store, log, found, version)
-
-
 def publish_blocks(
-    store: Store, log: str, found: Callable[[], Iterable[LogBlock]], version: Version | None
+    store: Store, log: str, blocks: Callable[[], Iterable[LogBlock]], version: Version | None
 ) -> int:
-    """Append blocks to a log, or to those that they name, in order, in one commit.
+    """Append blocks in one commit, each to the log that it names or else to `log`.
 
-    They are taken one by one, so that they need not be in memory together, maybe more than once.
-    Answers how many records that were; none, if it had been done before.
+    `blocks` yields one block at a time, so that memory need not hold all of them. The commit may call
+    it more than once. Returns the number of records, or 0 if the version was published before.
     """
 
     def run(tx: WriteTransaction) -> int:
         if version is not None and _is_known(tx, version):
-            return 0  # what was staged may be gone already
+            return 0  # without a read of the blocks, which may be gone already
         count = 0
-        for own, packed in found():
-            append(tx, Append(own or log, packed))
+        for block_log, packed in blocks():
+            append(tx, Append(block_log or log, packed))
             count += packed.count
         if version is not None:
             _note(tx, version)
@@ -75,16 +62,16 @@ def publish_blocks(
 
 
 def _is_known(tx: WriteTransaction, version: Version) -> bool:
-    """Whether a transaction, or a later one of the application, was committed."""
-    found = find_log(tx, BOOK)
-    if found is None:
+    """Return whether this version, or a later version of the application, was committed."""
+    book = find_log(tx, BOOK)
+    if book is None:
         return False
-    state = tx.entity(keys.producer(found[0], version.app), ProducerState)
+    state = tx.entity(keys.producer(book[0], version.app), ProducerState)
     return state.exists() and not state.idle(tx.store_ms) and version.number <= state.last
 
 
 def _note(tx: WriteTransaction, version: Version) -> None:
-    """Remember a transaction; it has no offsets in the book, which has no records."""
+    """Note a version; its offsets are 0, because the log has no records."""
     log_id, _ = make_log(tx, BOOK)
     tx.change(
         keys.producer(log_id, version.app),

@@ -1,146 +1,99 @@
-"""Staging on this machine: tasks leave packed blocks in files beside the store, one per task.
+"""Staging: tasks leave packed blocks in a place, and the driver publishes them in one commit.
 
-Nothing in a file is part of the store until the driver publishes it. Every block in a file is listed,
-with its size and checksum, in the message that the task sends to the driver: the commit takes exactly
-what is listed. What was never committed is removed when nothing in its directory was touched for a week.
+A store file, a bucket and a server each have a place of their own: `disk_staging`, `bucket_staging` and
+`server_staging`. Staged blocks are no part of the store. Each task lists its blocks, with their sizes
+and checksums, in its message to the driver, and the commit takes exactly the listed blocks. Each place
+removes blocks that were never published: a week after the last block of the transaction.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 from hashlib import blake2b
-from pathlib import Path
+from typing import IO, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from millstream.clock import SystemClock
-from millstream.errors import Conflict, WriteFailed
 from millstream.format.block import checksum
 from millstream.format.checking import check_packed
 from millstream.format.packing import Batch, Single
 from millstream.limits import Limits
+from millstream.spark.sink.publishing import LogBlock, Version
 
 LEFTOVER_MS = 7 * 24 * 3600 * 1000
-"""After so long without a touch, what was staged belongs to a job that is no more."""
+"""The age from which staged blocks belong to a job that no longer runs."""
 
-MAKING_TRIES = 10
+encode_block = msgspec.msgpack.Encoder().encode
+decode_block = msgspec.msgpack.Decoder(Single | Batch).decode
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Single | Batch).decode
-
-
-LogBlock = tuple[str, Single | Batch]
-"""Packed records, and the log that they go to; it is empty if all go to the same."""
+S = TypeVar("S")
 
 
 class StagedBlock(Struct, frozen=True, array_like=True):
-    """One packed block in a file."""
+    """A packed block in a file or an object."""
 
     size: int
     crc: int
     log: str = ""
-    """Where it goes, if not all blocks go to the same log."""
+    """The log of the block, unless all blocks of the write belong to the same log."""
 
 
 class StagedFile(Struct, frozen=True, array_like=True):
-    """What one task staged."""
+    """The file or object of one task, with its blocks in order."""
 
     txn: str
     name: str
     blocks: list[StagedBlock]
 
 
-def directory_of(path: str, txn: str) -> Path:
-    """Where the files of one transaction lie."""
-    return _root(path) / blake2b(txn.encode(), digest_size=16).hexdigest()
+class TaskAttempt(Struct, frozen=True):
+    """An attempt of Spark at a task."""
+
+    partition: int
+    attempt: int
+
+    @property
+    def name(self) -> str:
+        """Return the prefix of the names that this attempt gives to files."""
+        return f"{self.partition}-{self.attempt}"
 
 
-def _root(path: str) -> Path:
-    return Path(f"{path}-staging")
+class Staging(Protocol[S]):
+    """A place for staged blocks; `S` describes staged blocks in messages to the driver."""
+
+    def stage(self, txn: str, task: TaskAttempt, blocks: Iterable[LogBlock]) -> list[S]:
+        """Store the blocks of a task; other tasks of the transaction may do so at the same time."""
+        ...
+
+    def publish(self, txn: str, version: Version | None, log: str, staged: list[S]) -> None:
+        """Append the listed blocks to a log, or to the logs that they name, durably and once.
+
+        Raises `Conflict` if a block is missing or has other bytes than its task listed.
+        """
+        ...
+
+    def discard(self, txn: str, *, is_published: bool) -> None:
+        """Remove the blocks of a transaction; an error is ignored, as leftovers go by themselves."""
+        ...
 
 
-def stage(path: str, txn: str, task: str, found: Iterable[LogBlock], limits: Limits) -> StagedFile:
-    """Write blocks to a file of their own."""
-    directory = directory_of(path, txn)
-    name = f"{task}-{secrets.token_hex(4)}"
+def digest_of(txn: str) -> str:
+    """Return the name of a transaction's folder."""
+    return blake2b(txn.encode(), digest_size=16).hexdigest()
+
+
+def write_blocks(file: IO[bytes], blocks: Iterable[LogBlock], limits: Limits) -> list[StagedBlock]:
+    """Check blocks and write them to a file, one after the other; return the list of them."""
     listed: list[StagedBlock] = []
-    try:
-        _make(directory)
-        with (directory / name).open("xb") as file:
-            for log, packed in found:
-                check_packed(packed, limits)
-                data = _encode(packed)
-                file.write(data)
-                listed.append(StagedBlock(len(data), checksum(data), log))
-    except OSError as error:
-        raise WriteFailed(f"{directory / name}: cannot be staged: {error.strerror}") from error
-    return StagedFile(txn, name, listed)
+    for log, packed in blocks:
+        check_packed(packed, limits)
+        data = encode_block(packed)
+        file.write(data)
+        listed.append(StagedBlock(len(data), checksum(data), log))
+    return listed
 
 
-def _make(directory: Path) -> None:
-    """Make a directory; another job may remove the empty one above it at any moment."""
-    for left in reversed(range(MAKING_TRIES)):
-        with suppress(FileExistsError):
-            directory.parent.mkdir()
-        try:
-            directory.mkdir(mode=0o700)
-            return
-        except FileExistsError:
-            return  # by another task of the job
-        except FileNotFoundError:
-            if not left:
-                raise
-
-
-def load(path: str, staged: StagedFile) -> Iterator[LogBlock]:
-    """The blocks of a file; one that is not what its task listed is refused.
-
-    Tasks check what they pack; here it only has to be the same bytes.
-    """
-    file_path = directory_of(path, staged.txn) / staged.name
-    try:
-        with file_path.open("rb") as file:
-            for block in staged.blocks:
-                data = file.read(block.size)
-                if len(data) != block.size or checksum(data) != block.crc:
-                    raise Conflict(
-                        f"staged file {staged.name} holds a block whose bytes are not what was "
-                        "staged; nothing was published, run the job again",
-                        part=staged.name,
-                    )
-                yield block.log, _decode(data)
-    except FileNotFoundError:
-        raise Conflict(
-            f"what task {staged.name} staged is gone ({file_path}): it lay there longer "
-            "than a week, or it was removed; nothing was published, run the job again",
-            part=staged.name,
-        ) from None
-
-
-def discard(path: str, txn: str) -> None:
-    """Forget what was staged for a transaction, and what others left behind long ago."""
-    shutil.rmtree(directory_of(path, txn), ignore_errors=True)
-    sweep(path)
-
-
-def sweep(path: str, *, now_ms: int | None = None) -> None:
-    """Remove directories in which nothing was touched for a week."""
-    root = _root(path)
-    late_s = ((SystemClock().wall_ms() if now_ms is None else now_ms) - LEFTOVER_MS) / 1000
-    with suppress(OSError):
-        for directory in root.iterdir():
-            if _touched_s(directory) < late_s:
-                shutil.rmtree(directory, ignore_errors=True)
-        root.rmdir()  # only if it is empty
-
-
-def _touched_s(directory: Path) -> float:
-    times = [directory.stat().st_mtime]
-    with os.scandir(directory) as entries:
-        times += [entry.stat().st_mtime for entry in entries]
-    return max(times)
+def is_same(data: bytes, block: StagedBlock) -> bool:
+    """Return whether bytes are the block that a task listed."""
+    return len(data) == block.size and checksum(data) == block.crc

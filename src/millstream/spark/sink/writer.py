@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, starmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -20,8 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from millstream.embedded.session import EmbeddedSession
-from millstream.errors import InvalidInput, MillstreamError, NotFound
+from millstream.errors import InvalidInput, NotFound
 from millstream.limits import Limits
 from millstream.queue.commands import DescribeQueue
 from millstream.queue.rules.sources import inbox_of
@@ -29,15 +27,14 @@ from millstream.spark.failures import point
 from millstream.spark.local.worker import settle
 from millstream.spark.options import WriteOptions
 from millstream.spark.partitions import RowSpreader
-from millstream.spark.place import check_here, reading, writing
-from millstream.spark.sink import object_staging, staging
-from millstream.spark.sink import upload as uploading
-from millstream.spark.sink.adoption import Asking, check_served
-from millstream.spark.sink.object_staging import objects_of
-from millstream.spark.sink.publishing import Version, publish
+from millstream.spark.place import reading
+from millstream.spark.sink.adoption import check_served
+from millstream.spark.sink.bucket_staging import BucketStaging, objects_of
+from millstream.spark.sink.disk_staging import DiskStaging
+from millstream.spark.sink.publishing import LogBlock, Version
 from millstream.spark.sink.rows import blocks_by_log, blocks_of, check_columns, rows_by_topic
-from millstream.spark.sink.staging import LogBlock, StagedFile
-from millstream.spark.sink.upload import SentPart
+from millstream.spark.sink.server_staging import ServerStaging
+from millstream.spark.sink.staging import Staging, TaskAttempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,12 +48,11 @@ ASSIGNED = ("topic", "partition", "offset", "appendTimestamp")
 
 @dataclass
 class StagedByTask(WriterCommitMessage):
-    """What one task staged, and for which transaction."""
+    """The list of the blocks that a task staged, and their transaction."""
 
     txn: str
     version: Version | None
-    files: list[StagedFile]
-    parts: list[SentPart]
+    staged: list[Any]
 
 
 class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
@@ -92,28 +88,14 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         assert context is not None
         version = _batch_of(context) if self._streaming else self._wished()
         txn = self._txn(version)
-        partition, attempt = context.partitionId(), context.taskAttemptId()
+        task = TaskAttempt(context.partitionId(), context.taskAttemptId())
         by_topic = self._options.by_topic
         named = (name_columns(batch, self._names, by_topic=by_topic) for batch in iterator)
-        staged = StagedByTask(txn, version, [], [])
-        place = self._options.place
-        with RowSpreader(place) as spreader:
-            packed = self._packed(named, spreader)
-            if place.is_server:
-                staged.parts = uploading.send(
-                    place, txn, packed, partition=partition, attempt=attempt
-                )
-            elif place.is_bucket:
-                objects, task = objects_of(place.url), f"{partition}-{attempt}"
-                staged.files = [object_staging.stage(objects, txn, task, packed, Limits())]
-                settle()
-            else:
-                check_here(place)
-                task = f"{partition}-{attempt}"
-                staged.files = [staging.stage(place.url, txn, task, packed, Limits())]
-                settle()
+        with RowSpreader(self._options.place) as spreader:
+            staged = self._staging().stage(txn, task, self._packed(named, spreader))
+        settle()
         point("write")
-        return staged
+        return StagedByTask(txn, version, staged)
 
     def _packed(
         self, batches: Iterable[pa.RecordBatch], spreader: RowSpreader
@@ -131,50 +113,35 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
         """Publish what the tasks staged, unless it was published before."""
-        found = [message for message in messages if isinstance(message, StagedByTask)]
-        if len(found) != len(messages):
+        tasks = [message for message in messages if isinstance(message, StagedByTask)]
+        if len(tasks) != len(messages):
             raise InvalidInput("a task sent no list of what it staged; nothing was published")
-        if not found:
+        if not tasks:
             return
-        options, txn = self._options, found[0].txn
+        options, txn = self._options, tasks[0].txn
         log = inbox_of(options.queue) if options.queue else options.log
         if self._is_spread:
             log = ""  # each block names its partition
-        files = [one for message in found for one in message.files if one.blocks]
-        parts = [one for message in found for one in message.parts]
+        staged = [entry for task in tasks for entry in task.staged]
         point("before commit")
-        if parts:
-            uploading.commit(options.place, txn, log, parts)
-        elif files and options.place.is_bucket:
-            Asking(objects_of(options.place.url)).adopt(txn, found[0].version, log, files)
-        elif files:
-            with writing(options.place) as session:
-                assert isinstance(session, EmbeddedSession)
-                publish(session, options.place.url, log, files, found[0].version)
+        if staged:
+            self._staging().publish(txn, tasks[0].version, log, staged)
         point("after commit")
-        self._discard(txn)
+        self._staging().discard(txn, is_published=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
-        """A job failed: what its tasks staged is of no use."""
-        place = self._options.place
+        """Remove the staged blocks of a failed job."""
         txns = {message.txn for message in messages if isinstance(message, StagedByTask)}
         if not self._streaming:
             txns.add(self._txn(self._wished()))
         for txn in txns:
-            if not place.is_server:
-                self._discard(txn)
-                continue
-            with suppress(MillstreamError):  # the server forgets it by itself, later
-                uploading.abandon(place, txn)
+            self._staging().discard(txn, is_published=False)
 
-    def _discard(self, txn: str) -> None:
-        """What was staged is not needed any more; a server forgets it by itself."""
+    def _staging(self) -> Staging[Any]:
         place = self._options.place
-        if place.is_bucket:
-            with suppress(MillstreamError):  # the writer of the bucket removes it, later
-                object_staging.discard(objects_of(place.url), txn)
-        elif not place.is_server:
-            staging.discard(place.url, txn)
+        if place.is_server:
+            return ServerStaging(place)
+        return BucketStaging(place) if place.is_bucket else DiskStaging(place)
 
     def _wished(self) -> Version | None:
         """Which transaction a batch write is, if its options say so."""
