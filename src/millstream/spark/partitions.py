@@ -83,7 +83,7 @@ class RowSpreader:
         return self._known[log]
 
     def spread(self, log: str, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield each partition with its rows, in order; a log without partitions with all rows."""
+        """Yield partitions with their rows in order; a log without partitions keeps its rows."""
         partitions = self.count(log)
         if not partitions:
             yield log, rows

@@ -1,14 +1,14 @@
-"""An archive: Parquet files by log and date, and a manifest that says which offsets they hold.
+"""An archive: Parquet files by log and date, and a manifest of the offsets in them.
 
     PATH/log=NAME/date=YYYY-MM-DD/START-STOP-N.parquet
-    PATH/_manifest/log=NAME/START.json         one segment: offsets [start, stop) and their files
+    PATH/_manifest/log=NAME/START.json      one segment: offsets [start, stop) and their files
 
-A segment counts once its manifest entry is there, which is written last. Files without one are
-left over from a run that was killed; the next run removes them before it writes. Readers that know
-nothing of us pass over names that begin with `_`, and see each row once.
+A segment counts from the moment its manifest entry exists; a run writes the entry last. Files
+without an entry are leftovers of a killed run, and the next run removes them. Other readers skip
+names that begin with `_` and see each row once.
 
-Merging writes an entry that holds the offsets of several, in the place of the first of them: from
-then on it counts, and the others, which lie inside it, do not.
+A merge writes an entry for the offsets of several segments under the name of the first segment.
+From then on the new entry counts, and the entries inside its offsets do not.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ FORMAT = 1
 MANIFEST = "_manifest"
 LOCK = f"{MANIFEST}/lock"
 LOOKS_MAX = 5
-"""How often a manifest is looked at while a run merges its entries."""
+"""The most reads of a manifest while a run merges its entries."""
 DIRECTORY_BYTES_MAX = 200
-"""Bytes of a directory's name: a longer log name is cut, and ends with a digest."""
+"""The longest name of a directory in bytes. A longer log name is cut, and ends with a digest."""
 
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^<>|~]""")
 
@@ -44,7 +44,7 @@ class ArchivedFile(Struct, frozen=True, kw_only=True):
     """One Parquet file; its rows are in the order of their offsets."""
 
     path: str
-    """Seen from the archive."""
+    """The path inside the archive."""
     date: str
     start: int
     stop: int
@@ -53,7 +53,7 @@ class ArchivedFile(Struct, frozen=True, kw_only=True):
 
 
 class Move(Struct, frozen=True, kw_only=True):
-    """A staged file, and where it belongs."""
+    """A staged file and its target in the archive."""
 
     staged: str
     """Its name in the folder."""
@@ -71,31 +71,33 @@ class ReplacedFile(Struct, frozen=True, array_like=True):
 
 
 class Segment(Struct, frozen=True, kw_only=True):
-    """Offsets [start, stop) of a log, all of them archived but for those that are lost."""
+    """The archived offsets [start, stop) of a log; `lost` names the offsets that are missing."""
 
     log: str
     created: int
-    """When the log was made: one of the same name that was made later is another."""
+    """The creation time of the log, which tells it from a later log of the same name."""
     start: int
     stop: int
     files: list[ArchivedFile]
     written: int
-    """When, in milliseconds since the epoch."""
+    """The time of the write in milliseconds since the epoch."""
     lost: list[Loss] = []
-    """Of these offsets, those that could not be read any more."""
+    """Offsets of the segment that could not be read."""
     replaced: list[ReplacedFile] = []
-    """Files that hold nothing that the others lack."""
+    """Files whose rows lie in other files of the segment."""
     format: int = FORMAT
 
     def paths(self) -> Iterator[str]:
-        """All files that belong to it."""
+        """Yield the paths of all files of the segment."""
         yield from (file.path for file in self.files)
-        yield from (one.path for one in self.replaced)
+        yield from (file_.path for file_ in self.replaced)
 
 
 def directory_of(log: str) -> str:
-    """The directory of a log, as Spark, DuckDB and pyarrow read it: `log=NAME`, escaped."""
-    name = "log=" + _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", log)
+    """Return the directory of a log in the form of Spark, DuckDB and pyarrow: `log=NAME`,
+    escaped.
+    """
+    name = "log=" + _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", log)
     if len(name.encode()) <= DIRECTORY_BYTES_MAX:
         return name
     digest = hashlib.sha256(log.encode()).hexdigest()[:16]
@@ -103,7 +105,7 @@ def directory_of(log: str) -> str:
 
 
 class Archive:
-    """The archive in a folder: what it holds of which log."""
+    """The archive in a folder."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.folder = folder_of(path)
@@ -111,7 +113,7 @@ class Archive:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the archive, so that no other run writes to it; ends with the process at the latest."""
+        """Lock the archive against other runs; the lock ends with the process at the latest."""
         with self.folder.hold(LOCK):
             self.folder.clear()
             try:
@@ -120,11 +122,11 @@ class Archive:
                 self.folder.clear()
 
     def segments(self, log: str) -> list[Segment]:
-        """What is archived of a log, in order; its offsets may have gaps, but never overlap."""
+        """Return the segments of a log in order; their offsets may have gaps, but never overlap."""
         return self._current(log, self._entries(log))
 
     def segments_of(self, logs: Sequence[str]) -> dict[str, list[Segment]]:
-        """The same of many logs."""
+        """Return the segments of many logs."""
         with ThreadPoolExecutor(REQUESTS_MAX) as pool:
             return dict(zip(logs, pool.map(self.segments, logs), strict=True))
 
@@ -132,36 +134,36 @@ class Archive:
         below = f"{MANIFEST}/{directory_of(log)}"
         for _ in range(LOOKS_MAX):
             names = [name for name in self.folder.names(below) if _is_entry(name)]
-            found = {name: self._segment(name) for name in names}
-            if all(found.values()):
-                return {name: one for name, one in found.items() if one}
+            segments = {name: self._segment(name) for name in names}
+            if all(segments.values()):
+                return {name: segment for name, segment in segments.items() if segment}
         raise CannotOpen(
             f"the archive {self.path} changes faster than it can be read: log {log!r}; try again",
             path=self.path,
         )
 
     def _current(self, log: str, entries: Mapping[str, Segment]) -> list[Segment]:
-        """The segments that count: those inside of another were merged into it."""
-        found: list[Segment] = []
-        for one in sorted(entries.values(), key=lambda one: (one.start, -one.stop)):
-            last = found[-1] if found else None
-            if last is None or (one.start >= last.stop and one.created == last.created):
-                found.append(one)
-            elif one.stop > last.stop or one.created != last.created:
+        """Return the segments that count: segments inside another segment were merged."""
+        current: list[Segment] = []
+        for segment in sorted(entries.values(), key=lambda segment: (segment.start, -segment.stop)):
+            last = current[-1] if current else None
+            if last is None or (segment.start >= last.stop and segment.created == last.created):
+                current.append(segment)
+            elif segment.stop > last.stop or segment.created != last.created:
                 raise CorruptionError(
                     f"the manifest of log {log!r} in {self.path} has two segments for offset "
-                    f"{one.start}",
+                    f"{segment.start}",
                     what="manifest",
                     where=f"{self.path}/{MANIFEST}/{directory_of(log)}",
                 )
-        return found
+        return current
 
     def logs(self) -> list[str]:
-        """The names of all logs of which something is archived."""
+        """Return the names of all archived logs."""
         entries = [name for name in self.folder.names(MANIFEST) if _is_entry(name)]
-        firsts = [next(some) for _, some in groupby(entries, lambda name: name.split("/")[1])]
+        firsts = [next(names) for _, names in groupby(entries, lambda name: name.split("/")[1])]
         with ThreadPoolExecutor(REQUESTS_MAX) as pool:
-            return [one.log for one in pool.map(self._segment, firsts) if one]
+            return [segment.log for segment in pool.map(self._segment, firsts) if segment]
 
     def check(self) -> None:
         """Refuse a folder that holds no archive."""
@@ -173,52 +175,54 @@ class Archive:
             )
 
     def clean(self, log: str, segments: Sequence[Segment]) -> int:
-        """Remove files of a log that no segment names: a killed run left them; how many.
+        """Remove files of a log that no segment names, left by a killed run; return their number.
 
-        Entries that were merged into another go too.
+        Manifest entries of merged segments are removed too.
         """
-        known = {path for one in segments for path in one.paths()}
-        gone = [name for name in self.folder.names(directory_of(log)) if name not in known]
-        kept = {entry_of(one) for one in segments}
+        named = {path for segment in segments for path in segment.paths()}
+        gone = [name for name in self.folder.names(directory_of(log)) if name not in named]
+        entries = {entry_of(segment) for segment in segments}
         below = f"{MANIFEST}/{directory_of(log)}"
-        merged = [name for name in self.folder.names(below) if name not in kept]
+        merged = [name for name in self.folder.names(below) if name not in entries]
         self.folder.remove([*gone, *merged])
         return len(gone)
 
     def move_in(self, moves: Sequence[Move]) -> list[str]:
-        """Move staged files, which are durable, to their places; answers where, in order.
+        """Move durable staged files to their targets; return the targets in order.
 
         On return the moves are durable.
         """
-        places = [f"{directory_of(one.log)}/date={one.date}/{one.name}" for one in moves]
+        places = [f"{directory_of(move.log)}/date={move.date}/{move.name}" for move in moves]
         self.folder.check_held()
-        staged = [one.staged for one in moves]
+        staged = [move.staged for move in moves]
         self.folder.move(dict(zip(staged, places, strict=True)))
         return places
 
     def add(self, segments: Sequence[Segment]) -> None:
-        """Write the manifest's entries of segments: from now on they count, each as a whole."""
+        """Write the manifest entries of new segments; from now on the segments count."""
         self._write(self.folder.create, segments)
 
     def exchange(self, segments: Sequence[Segment]) -> None:
-        """Write entries in the place of those that begin where they do; the others are inside."""
+        """Replace the entries with the same first offset; the new segments include the other merged
+        entries.
+        """
         self._write(self.folder.write, segments)
 
     def _write(
         self, write: Callable[[Mapping[str, bytes]], None], segments: Sequence[Segment]
     ) -> None:
         self.folder.check_held()
-        write({entry_of(one): msgspec.json.encode(one) for one in segments})
+        write({entry_of(segment): msgspec.json.encode(segment) for segment in segments})
 
     def expire(self, segments: Sequence[Segment], before_ms: int) -> int:
-        """Remove files that were merged into others before a time; how many."""
+        """Remove files that were merged before a time; return their number."""
         changed, gone = [], list[str]()
-        for one in segments:
-            old = [each for each in one.replaced if each.at < before_ms]
+        for segment in segments:
+            old = [each for each in segment.replaced if each.at < before_ms]
             if old:
                 gone += [each.path for each in old]
-                kept = [each for each in one.replaced if each.at >= before_ms]
-                changed.append(replace(one, replaced=kept))
+                recent = [each for each in segment.replaced if each.at >= before_ms]
+                changed.append(replace(segment, replaced=recent))
         self.folder.check_held()
         self.folder.remove(gone)
         if changed:
@@ -226,23 +230,25 @@ class Archive:
         return len(gone)
 
     def losses(self, stops: Mapping[str, int]) -> list[Loss]:
-        """What is missing of logs up to some offsets: it was damaged, or truncated too early."""
-        found: list[Loss] = []
+        """Return the offsets that the archive lacks up to the given stops: damaged, or truncated
+        too early.
+        """
+        lost: list[Loss] = []
         for log, segments in self.segments_of(list(stops)).items():
             stop, at = stops[log], None
-            for one in segments:
-                if at is not None and at < min(one.start, stop):
-                    reason = f"log {log!r}: offsets {at} to {one.start - 1} were never archived"
-                    found.append(Loss(log, at, min(one.start, stop), reason))
-                found += [loss for loss in one.lost if loss.start < stop]
-                at = one.stop
-        return found
+            for segment in segments:
+                if at is not None and at < min(segment.start, stop):
+                    reason = f"log {log!r}: offsets {at} to {segment.start - 1} were never archived"
+                    lost.append(Loss(log, at, min(segment.start, stop), reason))
+                lost += [loss for loss in segment.lost if loss.start < stop]
+                at = segment.stop
+        return lost
 
     def _segment(self, name: str) -> Segment | None:
-        """An entry, or None if it was merged into another just now."""
+        """Read an entry; return None if a merge has just removed it."""
         where = self.folder.uri(name)
         try:
-            found = msgspec.json.decode(self.folder.read(name), type=Segment)
+            segment = msgspec.json.decode(self.folder.read(name), type=Segment)
         except msgspec.MsgspecError as error:
             raise CorruptionError(
                 f"{where} is not an entry of a manifest: {error}", what="manifest", where=where
@@ -253,12 +259,12 @@ class Archive:
             raise CannotOpen(
                 f"the archive {self.path} cannot be read: {error.strerror}", path=self.path
             ) from error
-        if found.format != FORMAT:
+        if segment.format != FORMAT:
             raise CannotOpen(
-                f"{where} has format {found.format}, and this program knows {FORMAT}; update it",
+                f"{where} has format {segment.format}, and this program knows {FORMAT}; update it",
                 path=where,
             )
-        return found
+        return segment
 
 
 def entry_of(segment: Segment) -> str:

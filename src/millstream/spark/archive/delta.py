@@ -55,7 +55,7 @@ class DeltaArchive:
         )
 
     def files(self) -> set[str]:
-        """What other libraries open its files by."""
+        """Return the addresses of the table's files, as other libraries open them."""
         return self._uris(self._table)
 
     def _uris(self, table: DeltaTable) -> set[str]:
@@ -68,7 +68,7 @@ class DeltaArchive:
         return int(self._table.version())
 
     def commit(self, changes: Changes) -> None:
-        """Make changes, all of them or none."""
+        """Apply the changes atomically."""
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=file.path,
@@ -96,9 +96,9 @@ class DeltaArchive:
         self._table.update_incremental()
 
     def history(self) -> Iterator[tuple[int, Position]]:
-        """Its versions, oldest first, and where each ends."""
-        for one in reversed(self._table.history()):
-            yield int(one["version"]), position_of(one.get(OFFSETS))
+        """Yield the versions, oldest first, each with the end of its logs."""
+        for version in reversed(self._table.history()):
+            yield int(version["version"]), position_of(version.get(OFFSETS))
 
     def files_of(self, version: int) -> set[str]:
         """The files of a version."""

@@ -1,4 +1,6 @@
-"""A folder of files on a disk or a mounted share; what it writes is whole and durable, or not there."""
+"""A folder of files on a disk or a mounted share; a write is complete and durable, or it has no
+effect.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class DiskFolder:
         self.text = str(path)
 
     def uri(self, name: str) -> str:
-        """What other libraries open a file by."""
+        """Return the address of a file for other libraries."""
         return str(self.path / name)
 
     @contextmanager
@@ -65,21 +67,21 @@ class DiskFolder:
 
     def names(self, below: str) -> list[str]:
         """The names of all files below a folder, in order."""
-        found: list[str] = []
+        file_names: list[str] = []
         try:
             for folder, _, files in os.walk(self.path / below, onerror=_raise):
                 inside = os.path.relpath(folder, self.path)
-                found += [f"{inside}/{file}" for file in files]
+                file_names += [f"{inside}/{file}" for file in files]
         except FileNotFoundError:
-            pass  # a folder that is not there holds nothing
+            pass  # a missing folder holds no files
         except OSError as error:
             raise CannotOpen(
                 f"the archive {self.path} cannot be read: {error.strerror}", path=self.text
             ) from error
-        return sorted(found)
+        return sorted(file_names)
 
     def exists(self, below: str) -> bool:
-        """Whether there is a folder of that name."""
+        """Return whether a folder exists."""
         return self.path.joinpath(below).is_dir()
 
     def read(self, name: str) -> bytes:
@@ -118,10 +120,10 @@ class DiskFolder:
         return str(draft.relative_to(self.path))
 
     def move(self, moves: Mapping[str, str]) -> None:
-        """Give files other names; on return that is durable."""
+        """Rename files durably."""
         folders: set[Path] = {self.path}
-        for name, wanted in moves.items():
-            file = self.path / wanted
+        for name, target in moves.items():
+            file = self.path / target
             if file.parent not in folders:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 folders |= {file.parent, file.parent.parent}
@@ -129,12 +131,12 @@ class DiskFolder:
         _sync_all(folders)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files; one that is missing is no error."""
+        """Remove files; ignore missing files."""
         for name in names:
             self.path.joinpath(name).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Remove what is staged."""
+        """Remove the staged files."""
         shutil.rmtree(self.path / STAGING, ignore_errors=True)
 
     def opened(self, name: str) -> Any:
@@ -151,7 +153,9 @@ def store_whole(path: Path, data: bytes) -> None:
 
 
 def _place_new(draft: Path, file: Path) -> None:
-    """Give a draft its name, if no other file has it; a share without links cannot compare."""
+    """Give a draft its final name if the name is free; a share without hard links cannot check
+    that.
+    """
     try:
         os.link(draft, file)
     except FileExistsError:
@@ -174,7 +178,7 @@ def _raise(error: OSError) -> None:
 
 
 def _sync_all(paths: Iterable[Path]) -> None:
-    """Make many durable, several at a time: file systems then write them together."""
+    """Sync many paths, several at a time, so that the file system can join the writes."""
     with ThreadPoolExecutor(SYNCS_MAX) as pool:
         for _ in pool.map(sync_path, paths):
             pass

@@ -1,7 +1,7 @@
-"""Where an archive lies: a folder on a disk, or below a prefix of a bucket (`s3://bucket/prefix`).
+"""The folder of an archive: on a disk, or below a prefix of a bucket (`s3://bucket/prefix`).
 
-Both write files as a whole, and are held by one run at a time. Credentials of a bucket come from the
-usual environment variables, on each machine that runs tasks.
+Either folder writes files as a whole, and one run at a time holds it. The usual environment
+variables give the credentials of a bucket, on each machine that runs tasks.
 """
 
 from __future__ import annotations
@@ -25,74 +25,74 @@ from millstream.objects.lease import LEASE_S, LOOK_S, LeaseKeeper, LeaseWatch, O
 from millstream.spark.archive.disk_folder import STAGING, DiskFolder, disk_path
 
 REQUESTS_MAX = 16
-"""Requests that are under way at a time."""
+"""The most requests at a time."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Folder(Protocol):
-    """Files by their names; what was written or moved is durable on return."""
+    """Files by name; written and moved files are durable on return."""
 
     @property
     def text(self) -> str:
-        """What `folder_of` makes the same folder from."""
+        """Return the text from which `folder_of` builds the same folder."""
         ...
 
     def uri(self, name: str) -> str:
-        """What other libraries open a file by."""
+        """Return the address of a file for other libraries."""
         ...
 
     def hold(self, name: str) -> AbstractContextManager[None]:
-        """Keep other runs away, by something of that name; `Locked` if another run is there."""
+        """Lock the folder under a name; raise `Locked` if another run holds the lock."""
         ...
 
     def check_held(self) -> None:
-        """Refuse to go on if another run has taken over."""
+        """Raise `Locked` if another run has taken over."""
         ...
 
     def names(self, below: str) -> list[str]:
-        """The names of all files below a folder, in order."""
+        """Return the names of all files below a folder, in order."""
         ...
 
     def exists(self, below: str) -> bool:
-        """Whether there is a folder of that name."""
+        """Return whether a folder exists."""
         ...
 
     def read(self, name: str) -> bytes:
-        """A small file; `FileNotFoundError` if it is missing."""
+        """Read a small file; raise `FileNotFoundError` if it is missing."""
         ...
 
     def write(self, files: Mapping[str, bytes]) -> None:
-        """Write small files, each as a whole, in the place of what is there."""
+        """Write small files, each as a whole; replace existing files."""
         ...
 
     def create(self, files: Mapping[str, bytes]) -> None:
-        """The same for files that must not be there yet."""
+        """Write small files, each as a whole; raise `Conflict` if a file exists."""
         ...
 
     def draft(self) -> Path:
-        """A new path on this machine that a task can write a file to."""
+        """Return a new path on this machine, to which a task can write a file."""
         ...
 
     def stage(self, draft: Path) -> str:
-        """Take a file that was written; its name."""
+        """Take a written file; return its name."""
         ...
 
     def move(self, moves: Mapping[str, str]) -> None:
-        """Give files other names."""
+        """Rename files."""
         ...
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files; one that is missing is no error."""
+        """Remove files; ignore missing files."""
         ...
 
     def clear(self) -> None:
-        """Remove what is staged."""
+        """Remove the staged files."""
         ...
 
     def opened(self, name: str) -> Any:
-        """What a reader of Parquet takes."""
+        """Open a file for a reader of Parquet."""
         ...
 
 
@@ -114,7 +114,7 @@ class BucketFolder:
         self._keeper: LeaseKeeper | None = None
 
     def uri(self, name: str) -> str:
-        """What other libraries open a file by."""
+        """Return the address of a file for other libraries."""
         return f"{self.text}/{name}"
 
     @contextmanager
@@ -135,10 +135,10 @@ class BucketFolder:
     def _take(self, lease: ObjectLease) -> None:
         clock, watch = SystemClock(), LeaseWatch()
         began, first = clock.seconds(), lease.look()
-        found = first
-        while not (watch.is_free(found, clock.seconds()) and lease.take(found)):
-            found = lease.look()
-            if _beats(found) != _beats(first) or clock.seconds() - began > 2 * LEASE_S:
+        note = first
+        while not (watch.is_free(note, clock.seconds()) and lease.take(note)):
+            note = lease.look()
+            if _beats(note) != _beats(first) or clock.seconds() - began > 2 * LEASE_S:
                 raise Locked(
                     f"another run writes to the archive {self.text}; wait until it has ended"
                 )
@@ -156,7 +156,7 @@ class BucketFolder:
 
     def names(self, below: str) -> list[str]:
         """The names of all objects below a folder, in order."""
-        return sorted(one.name for one in self._objects.list(below))
+        return sorted(listed.name for listed in self._objects.list(below))
 
     def exists(self, below: str) -> bool:
         """Whether there is an object below a folder."""
@@ -164,21 +164,23 @@ class BucketFolder:
 
     def read(self, name: str) -> bytes:
         """A small object."""
-        found = self._objects.get(name)
-        if found is None:
+        stored = self._objects.get(name)
+        if stored is None:
             raise FileNotFoundError(self.uri(name))
-        return found.data
+        return stored.data
 
     def write(self, files: Mapping[str, bytes]) -> None:
         """Put small objects, in the place of what is there."""
-        _at_once(lambda one: self._objects.put(*one), files.items())
+        _at_once(lambda file: self._objects.put(*file), files.items())
 
     def create(self, files: Mapping[str, bytes]) -> None:
         """Put small objects that must not be there yet; the store itself compares."""
 
-        def put(one: tuple[str, bytes]) -> None:
-            if self._objects.create(*one) is None and self.read(one[0]) != one[1]:  # a lost answer
-                raise Conflict(f"{self.uri(one[0])} was written by another run meanwhile")
+        def put(file: tuple[str, bytes]) -> None:
+            if (
+                self._objects.create(*file) is None and self.read(file[0]) != file[1]
+            ):  # a lost answer
+                raise Conflict(f"{self.uri(file[0])} was written by another run meanwhile")
 
         _at_once(put, files.items())
 
@@ -199,29 +201,29 @@ class BucketFolder:
 
     def move(self, moves: Mapping[str, str]) -> None:
         """Copy objects inside the store, and remove the first ones."""
-        _at_once(lambda one: self._objects.rename(*one), moves.items())
+        _at_once(lambda move: self._objects.rename(*move), moves.items())
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove objects; one that is missing is no error."""
+        """Remove objects; ignore missing objects."""
         _at_once(self._objects.delete, names)
 
     def clear(self) -> None:
-        """Remove what is staged."""
+        """Remove the staged objects."""
         self.remove(self.names(STAGING))
 
     def opened(self, name: str) -> Any:
-        """A file that fetches what is read of it."""
+        """Return a file that fetches only the ranges that are read."""
         import pyarrow as pa
 
         return pa.PythonFile(self._objects.open(name), mode="r")
 
 
-def _beats(found: Any) -> object:
-    return None if found is None or not decoded(found.data).holder else found.tag
+def _beats(note: Any) -> object:
+    return None if note is None or not decoded(note.data).holder else note.tag
 
 
-def _at_once(work: Callable[[T], R], some: Iterable[T]) -> None:
-    """Do something with each, several at a time."""
+def _at_once(work: Callable[[T], R], items: Iterable[T]) -> None:
+    """Call `work` with each item, several at a time."""
     with ThreadPoolExecutor(REQUESTS_MAX) as pool:
-        for _ in pool.map(work, some):
+        for _ in pool.map(work, items):
             pass

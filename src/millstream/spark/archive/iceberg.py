@@ -1,8 +1,8 @@
 """The Iceberg table over an archive's files, by `pyiceberg`.
 
-It lies in `PATH/_iceberg`. If a catalog named `millstream` is configured for pyiceberg
-(`PYICEBERG_CATALOG__MILLSTREAM__URI` and such), the table is made there instead, in the namespace
-`millstream`, under the last part of the archive's path.
+The table lies in `PATH/_iceberg`. If pyiceberg has a catalog named `millstream`
+(`PYICEBERG_CATALOG__MILLSTREAM__URI` and others), the table is created in the namespace
+`millstream` of the catalog, under the last component of the archive's path.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from millstream.spark.source.positions import Position
 NAMESPACE = "millstream"
 BELOW = "_iceberg"
 ARCHIVE = "millstream.archive"
-"""The property of a table that says which archive it is of."""
+"""The property of a table that names its archive."""
 
 _SETTINGS = {
     "endpoint": "s3.endpoint",
@@ -90,38 +90,38 @@ class IcebergArchive:
         return table
 
     def files(self) -> set[str]:
-        """What other libraries open its files by."""
+        """Return the addresses of the table's files, as other libraries open them."""
         return set(self._table.inspect.files()["file_path"].to_pylist())
 
     def version(self) -> int:
-        """Its newest snapshot, or -1."""
-        found = self._table.current_snapshot()
-        return -1 if found is None else int(found.snapshot_id)
+        """Return the newest snapshot, or -1."""
+        snapshot = self._table.current_snapshot()
+        return -1 if snapshot is None else int(snapshot.snapshot_id)
 
     def commit(self, changes: Changes) -> None:
-        """Make changes, all of them or none."""
+        """Apply the changes atomically."""
         paths = [self._archive.folder.uri(file.path) for _, file in changes.added]
         noted = {OFFSETS: text_of(changes.ends)}
         if not changes.removed:
             self._table.add_files(paths, snapshot_properties=noted, check_duplicate_files=False)
             return
-        known = {task.file.file_path: task.file for task in self._table.scan().plan_files()}
+        by_path = {task.file.file_path: task.file for task in self._table.scan().plan_files()}
         with (
             self._table.transaction() as change,
             change.update_snapshot(snapshot_properties=noted).overwrite() as files,
         ):
             for path in sorted(changes.removed):
-                files.delete_data_file(known[path])
+                files.delete_data_file(by_path[path])
             for path in paths:
                 files.append_data_file(
                     parquet_file_to_data_file(self._table.io, change.table_metadata, path)
                 )
 
     def history(self) -> Iterator[tuple[int, Position]]:
-        """Its snapshots, oldest first, and where each ends."""
-        for one in self._table.snapshots():
-            noted = one.summary.additional_properties if one.summary else {}
-            yield int(one.snapshot_id), position_of(noted.get(OFFSETS))
+        """Yield the snapshots, oldest first, each with the end of its logs."""
+        for snapshot in self._table.snapshots():
+            noted = snapshot.summary.additional_properties if snapshot.summary else {}
+            yield int(snapshot.snapshot_id), position_of(noted.get(OFFSETS))
 
     def files_of(self, version: int) -> set[str]:
         """The files of a snapshot."""
@@ -130,5 +130,5 @@ class IcebergArchive:
     def expire(self, before_ms: int) -> None:
         """Forget snapshots that are older than a time, but for the newest."""
         before = datetime.fromtimestamp(before_ms / 1000, UTC)
-        if any(one.timestamp_ms < before_ms for one in self._table.snapshots()):
+        if any(snapshot.timestamp_ms < before_ms for snapshot in self._table.snapshots()):
             self._table.maintenance.expire_snapshots().older_than(before).commit()

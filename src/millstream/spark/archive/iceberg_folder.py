@@ -3,7 +3,7 @@
     FOLDER/metadata/vN.metadata.json      the table after N commits
     FOLDER/metadata/version-hint.text     N, for readers that list no folders
 
-Commit N writes `vN`, and only if it is not there yet: so of two that happen at once one fails. That is
+Commit N writes `vN`, and only if it is not there yet: so the second of two simultaneous commits fails. That is
 the layout of Iceberg's tables in a file system (`HadoopTables`), which other readers open by its path.
 """
 
@@ -42,8 +42,8 @@ class FolderCatalog(NoopCatalog):
 
     def load_table(self, identifier: Any = None) -> Table:
         """The table as it is now."""
-        found = map(_VERSION.fullmatch, self._folder.names(f"{self._below}/metadata"))
-        newest = max((int(one[1]) for one in found if one), default=0)
+        matches = map(_VERSION.fullmatch, self._folder.names(f"{self._below}/metadata"))
+        newest = max((int(match[1]) for match in matches if match), default=0)
         if not newest:
             raise NoSuchTableError(f"there is no Iceberg table in {self._folder.text}")
         location = self._location(newest)
@@ -51,7 +51,7 @@ class FolderCatalog(NoopCatalog):
         return self._table(metadata, location)
 
     def create(self, schema: pa.Schema) -> Table:
-        """The table, which is made if it is not there."""
+        """Load the table, or create it."""
         try:
             return self.load_table()
         except NoSuchTableError:
@@ -75,9 +75,9 @@ class FolderCatalog(NoopCatalog):
             current.metadata, updates, enforce_validation=False, metadata_location=location
         )
         if updated != current.metadata:
-            found = _VERSION.fullmatch(location)
-            assert found is not None
-            location = self._store(int(found[1]) + 1, updated)
+            match = _VERSION.fullmatch(location)
+            assert match is not None
+            location = self._store(int(match[1]) + 1, updated)
         return CommitTableResponse(metadata=updated, metadata_location=location)  # type: ignore[call-arg]
 
     def _store(self, number: int, metadata: TableMetadata) -> str:

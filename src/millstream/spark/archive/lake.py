@@ -3,10 +3,9 @@
     PATH/_delta_log/                  a Delta table at PATH, partitioned by log and date
     PATH/_iceberg/                    an Iceberg table, unless a catalog is configured for it
 
-What the manifest has and a table lacks is added in one commit, which also removes what was merged into
-other files. So a run that is repeated adds nothing, and one that was cut is completed by the next.
-Each commit says up to which offset of each log it goes: by that a table is found as it was
-(`version_at`).
+`register` adds the files of the manifest that a table lacks, in one commit, and removes merged files in
+the same commit. So a repeated run adds nothing, and the next run completes an interrupted one. A commit
+notes the end of each log. By these notes `version_at` finds an older version of a table.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ class Registered(Struct, frozen=True, kw_only=True):
     files: int
     records: int
     version: int
-    """The table's version: Delta's number, Iceberg's snapshot; -1 if it has none yet."""
+    """The version of the table: Delta's number, Iceberg's snapshot, or -1 without a version."""
     removed: int = 0
-    """Files that were merged into others."""
+    """The number of files that were merged into larger files."""
 
 
 def check_table(kind: str) -> None:
@@ -89,18 +88,18 @@ def register(archive: Archive, kind: str) -> Registered:
     )
 
 
-def _changes(archive: Archive, known: set[str]) -> Changes:
+def _changes(archive: Archive, registered: set[str]) -> Changes:
     added: list[tuple[Segment, ArchivedFile]] = []
-    wanted: set[str] = set()
+    expected: set[str] = set()
     ends: Position = {}
     for log, segments in archive.segments_of(archive.logs()).items():
         ends[log] = segments[-1].stop
         for segment in segments:
-            files = {archive.folder.uri(one.path): one for one in segment.files}
-            wanted |= files.keys()
-            added += [(segment, one) for uri, one in files.items() if uri not in known]
+            files = {archive.folder.uri(file.path): file for file in segment.files}
+            expected |= files.keys()
+            added += [(segment, file) for uri, file in files.items() if uri not in registered]
     grown = {segment.log for segment, _ in added}
-    return Changes(added=added, removed=known - wanted, ends=ends, grown=grown)
+    return Changes(added=added, removed=registered - expected, ends=ends, grown=grown)
 
 
 def version_at(archive: Archive, kind: str, log: str, offset: int) -> int:
@@ -109,25 +108,25 @@ def version_at(archive: Archive, kind: str, log: str, offset: int) -> int:
     Delta's number of a version, or Iceberg's id of a snapshot.
     """
     table = open_table(archive, kind)
-    found: int | None = None
+    newest: int | None = None
     for version, ends in table.history():
         if ends.get(log, 0) > offset:
             break
-        found = version
-    if found is None:
+        newest = version
+    if newest is None:
         raise NotFound(f"no version of the table ends before offset {offset} of log {log!r}")
-    known = {
+    offsets = {
         archive.folder.uri(path)
         for segments in archive.segments_of(archive.logs()).values()
         for segment in segments
         for path in segment.paths()
     }
-    if not table.files_of(found) <= known:
+    if not table.files_of(newest) <= offsets:
         raise NotFound(
-            f"version {found} of the table has expired; read its newest version where "
+            f"version {newest} of the table has expired; read its newest version where "
             f"`offset < {offset}`"
         )
-    return found
+    return newest
 
 
 def expire_versions(archive: Archive, before_ms: int) -> None:

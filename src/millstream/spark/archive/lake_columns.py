@@ -1,4 +1,4 @@
-"""What both kinds of table have in common: columns, and how a commit notes where it ends."""
+"""Columns of archive tables, and the property of a commit that notes the ends of the logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def archive_schema() -> pa.Schema:
     """The columns of archived files."""
     from pyspark.sql.types import StructType
 
-    return arrow_schema(StructType([one for one in log_schema("typed") if one.name != "partition"]))
+    return arrow_schema(
+        StructType([field for field in log_schema("typed") if field.name != "partition"])
+    )
 
 
 def text_of(ends: Position) -> str:
@@ -27,7 +29,7 @@ def text_of(ends: Position) -> str:
 
 
 def position_of(text: str | None) -> Position:
-    """Where a commit ends, from its property."""
+    """Read the ends of the logs from the property of a commit."""
     return unpacked(msgspec.json.decode(text)) if text else {}
 
 
@@ -37,8 +39,8 @@ def bucket_settings(
     """What a library is told of a bucket, by its own names for it; the rest it finds itself."""
     if not isinstance(folder, BucketFolder):
         return {}
-    found = settings_of(folder.address, environment)
+    settings = settings_of(folder.address, environment)
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     if region and folder.address.scheme == "s3":
-        found.setdefault("region", region)
-    return {names[key]: value for key, value in found.items() if key in names}
+        settings.setdefault("region", region)
+    return {names[key]: value for key, value in settings.items() if key in names}

@@ -22,7 +22,7 @@ from millstream.spark.source.columns import ROWS_PER_BATCH
 
 
 class Merge(Struct, frozen=True):
-    """Files of one log and date, in order, that become one."""
+    """Consecutive files of a log and date that become a single file."""
 
     log: str
     date: str
@@ -30,29 +30,31 @@ class Merge(Struct, frozen=True):
 
 
 class PlannedMerges(Struct, frozen=True):
-    """Segments without a gap between them, and what is merged of their files."""
+    """Segments without a gap between them, and the merges of their files."""
 
     segments: list[Segment]
     merges: list[Merge]
 
     def joined(self, made: Sequence[ArchivedFile], now_ms: int) -> Segment:
-        """The one segment that takes their place, once the files are made."""
+        """Return the segment that replaces all segments once the merged files exist."""
         first, last = self.segments[0], self.segments[-1]
         gone = {file.path for merge in self.merges for file in merge.files}
-        kept = [file for one in self.segments for file in one.files if file.path not in gone]
-        before = [each for one in self.segments for each in one.replaced]
+        unmerged = [
+            file for segment in self.segments for file in segment.files if file.path not in gone
+        ]
+        before = [each for segment in self.segments for each in segment.replaced]
         return replace(
             first,
             stop=last.stop,
-            files=sorted([*kept, *made], key=lambda file: file.start),
+            files=sorted([*unmerged, *made], key=lambda file: file.start),
             written=now_ms,
-            lost=[loss for one in self.segments for loss in one.lost],
+            lost=[loss for segment in self.segments for loss in segment.lost],
             replaced=before + [ReplacedFile(path, now_ms) for path in sorted(gone)],
         )
 
 
 def plan_merges(segments: Sequence[Segment], target_bytes: int) -> Iterator[PlannedMerges]:
-    """What of a log's files is to be merged: as many as make up a file of that size."""
+    """Yield the merges of a log: groups of small files that fill a file of the target size."""
     for run in _runs(segments):
         merges = list(_merges(run, target_bytes))
         if merges:
@@ -60,30 +62,30 @@ def plan_merges(segments: Sequence[Segment], target_bytes: int) -> Iterator[Plan
 
 
 def _runs(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """Segments that follow each other without a gap."""
+    """Yield lists of segments without a gap between neighbours."""
     run: list[Segment] = []
-    for one in segments:
-        if run and run[-1].stop != one.start:
+    for segment in segments:
+        if run and run[-1].stop != segment.start:
             yield run
             run = []
-        run.append(one)
+        run.append(segment)
     if run:
         yield run
 
 
 def _merges(run: list[Segment], target_bytes: int) -> Iterator[Merge]:
     by_date: dict[str, list[ArchivedFile]] = {}
-    for file in sorted(chain(*(one.files for one in run)), key=lambda file: file.start):
+    for file in sorted(chain(*(segment.files for segment in run)), key=lambda file: file.start):
         by_date.setdefault(file.date, []).append(file)
     for date, files in by_date.items():
-        some: list[ArchivedFile] = []
+        group: list[ArchivedFile] = []
         for file in files:
-            fits = sum(one.bytes for one in some) + file.bytes <= target_bytes
-            if some and not (fits and some[-1].stop <= file.start):
-                yield from _worth(run[0].log, date, some)
-                some = []
-            some.append(file)
-        yield from _worth(run[0].log, date, some)
+            fits = sum(member.bytes for member in group) + file.bytes <= target_bytes
+            if group and not (fits and group[-1].stop <= file.start):
+                yield from _worth(run[0].log, date, group)
+                group = []
+            group.append(file)
+        yield from _worth(run[0].log, date, group)
 
 
 def _worth(log: str, date: str, files: list[ArchivedFile]) -> Iterator[Merge]:
@@ -91,22 +93,22 @@ def _worth(log: str, date: str, files: list[ArchivedFile]) -> Iterator[Merge]:
         yield Merge(log, date, files)
 
 
-def merge_files(folder: Folder, wanted: Merge, schema: pa.Schema, codec: str) -> ArchivedFile:
-    """Copy the rows of some files to a new one, which is staged; it was read back."""
-    into = DateFile(folder, wanted.date, schema, codec)
-    for one in wanted.files:
-        with parquet.ParquetFile(folder.opened(one.path)) as file:
+def merge_files(folder: Folder, merge: Merge, schema: pa.Schema, codec: str) -> ArchivedFile:
+    """Copy the rows of files to a new staged file, and check it by reading it back."""
+    into = DateFile(folder, merge.date, schema, codec)
+    for source in merge.files:
+        with parquet.ParquetFile(folder.opened(source.path)) as file:
             for batch in file.iter_batches(batch_size=ROWS_PER_BATCH):
                 into.add(batch.select(schema.names).cast(schema))
     made = into.close()
-    rows = sum(one.rows for one in wanted.files)
-    ends = wanted.files[0].start, wanted.files[-1].stop
+    rows = sum(source.rows for source in merge.files)
+    ends = merge.files[0].start, merge.files[-1].stop
     if (made.rows, made.start, made.stop) != (rows, *ends):
         raise CorruptionError(
-            f"files of log {wanted.log!r} hold {made.rows:,} rows at offsets {made.start} to "
+            f"files of log {merge.log!r} hold {made.rows:,} rows at offsets {made.start} to "
             f"{made.stop - 1}, where {rows:,} at {ends[0]} to {ends[1] - 1} are noted; they were "
             "not merged",
             what="archive",
-            where=wanted.log,
+            where=merge.log,
         )
     return made

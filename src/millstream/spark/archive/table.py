@@ -1,7 +1,7 @@
-"""What a table over an archive's files can do, and what one commit changes of it.
+"""The protocol of a table over an archive's files, and the changes of a commit.
 
-Each commit says up to which offset of each log it goes, under `OFFSETS`. How Delta and Iceberg keep
-that is left to their own modules, and which files a table should have to `lake`.
+Each commit notes the end of each log under `OFFSETS`. The modules of Delta and Iceberg store the
+note in their own way, and `lake` decides which files a table should have.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ OFFSETS = "millstream.offsets"
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """What one commit does to a table."""
+    """The changes of a commit."""
 
     added: list[tuple[Segment, ArchivedFile]]
     removed: set[str]
-    """What other libraries open those files by."""
+    """Addresses of the removed files, as other libraries open them."""
     ends: Position
-    """Where the archive ends, for every log."""
+    """The end of the archive of every log."""
     grown: set[str]
-    """Logs that have files which are added."""
+    """Logs with added files."""
 
 
 class ArchiveTable(Protocol):
-    """A table over the files of an archive; made if it is not there."""
+    """A table over the files of an archive, created on first use."""
 
     def files(self) -> set[str]:
-        """What other libraries open its files by."""
+        """Return the addresses of the table's files, as other libraries open them."""
         ...
 
     def version(self) -> int:
-        """Its newest version, or -1."""
+        """Return the newest version, or -1."""
         ...
 
     def commit(self, changes: Changes) -> None:
-        """Make changes, all of them or none."""
+        """Apply the changes atomically."""
         ...
 
     def history(self) -> Iterator[tuple[int, Position]]:
-        """Its versions, oldest first, and where each ends."""
+        """Yield the versions, oldest first, each with the end of its logs."""
         ...
 
     def files_of(self, version: int) -> set[str]:
-        """The files of a version."""
+        """Return the files of a version."""
         ...
 
     def expire(self, before_ms: int) -> None:
-        """Forget versions that are older than a time, but for the newest."""
+        """Forget versions that are older than a time, except the newest version."""
         ...

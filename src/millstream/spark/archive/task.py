@@ -39,30 +39,30 @@ class WrittenRange(Struct, frozen=True, array_like=True):
 
     log: str
     files: list[ArchivedFile]
-    """Their paths are where they are staged."""
+    """The paths of the files are their names in the staging folder."""
     lost: list[Loss]
     """What could not be read, if the options leave it out."""
 
 
 def write_ranges(
-    options: ReadOptions, wanted: Sequence[Range], schema: pa.Schema, *, folder: Folder, codec: str
+    options: ReadOptions, ranges: Sequence[Range], schema: pa.Schema, *, folder: Folder, codec: str
 ) -> Iterator[WrittenRange]:
     """Write ranges to files that are staged in a folder; the store is open until the last is."""
     trusted = not options.place.is_server
     with reading(options.place) as session:
-        for one in wanted:
+        for range_ in ranges:
             files, lost = _DateFiles(folder, schema, codec), list[Loss]()
-            for block in blocks_of(session, options, one, values=True, tell=lost.append):
+            for block in blocks_of(session, options, range_, values=True, tell=lost.append):
                 files.add(batch_of(block, schema, trusted=trusted))
-            yield WrittenRange(one.log, files.close(), lost)
+            yield WrittenRange(range_.log, files.close(), lost)
 
 
-def find_losses(options: ReadOptions, wanted: Sequence[Range], *, values: bool) -> list[Loss]:
-    """What cannot be read of ranges: each block of them is looked at."""
+def find_losses(options: ReadOptions, ranges: Sequence[Range], *, values: bool) -> list[Loss]:
+    """Read every block of the ranges; return the offsets that cannot be read."""
     lost: list[Loss] = []
     with reading(options.place) as session:
-        for one in wanted:
-            for _ in blocks_of(session, options, one, values=values, tell=lost.append):
+        for range_ in ranges:
+            for _ in blocks_of(session, options, range_, values=values, tell=lost.append):
                 pass
     return lost
 
@@ -89,20 +89,20 @@ class _DateFiles:
             self._of(day).add(batch.filter(pa.array(days == day)))
 
     def close(self) -> list[ArchivedFile]:
-        """Finish all of them, durably; what they hold, in order."""
+        """Finish the files durably; return a description of each file in order."""
         self._done += [file.close() for file in self._open.values()]
         self._open = {}
         return sorted(self._done, key=lambda file: file.start)
 
     def _of(self, day: int) -> DateFile:
-        found = self._open.get(day)
-        if found is None:
+        date_file = self._open.get(day)
+        if date_file is None:
             if len(self._open) >= OPEN_MAX:
                 oldest = next(iter(self._open))
                 self._done.append(self._open.pop(oldest).close())
             date = str(np.datetime64(day, "D"))
-            found = self._open[day] = DateFile(self._folder, date, self._schema, self._codec)
-        return found
+            date_file = self._open[day] = DateFile(self._folder, date, self._schema, self._codec)
+        return date_file
 
 
 class DateFile:
@@ -128,11 +128,11 @@ class DateFile:
             self._flush()
 
     def close(self) -> ArchivedFile:
-        """Finish the file, durably; what it holds by its own account."""
+        """Finish the file durably; return its description, read back from the file."""
         self._flush()
         self._writer.close()
-        found = described(self._path, self._date)
-        return replace(found, path=self._folder.stage(self._path))
+        archived_file = described(self._path, self._date)
+        return replace(archived_file, path=self._folder.stage(self._path))
 
     def _flush(self) -> None:
         if self._waiting:
@@ -141,7 +141,7 @@ class DateFile:
 
 
 def described(path: Path, date: str) -> ArchivedFile:
-    """What a file holds, read back from it."""
+    """Describe a file by its own content."""
     with parquet.ParquetFile(path) as file:
         offsets: Any = file.read(columns=["offset"]).column("offset")
     ends: Any = pc.min_max(offsets)

@@ -1,1 +1,1 @@
-"""Spark on this machine: Java, the session, and the Python of its workers."""
+"""A local Spark: its Java, its session, and its Python workers."""

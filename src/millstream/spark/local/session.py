@@ -1,8 +1,12 @@
-"""Spark sessions on this machine: for the command line, the examples and the tests.
+"""Spark sessions on this machine, for the command line, the examples and the tests.
 
-A cluster brings sessions of its own; nothing here is needed there. What Spark only takes from the
-environment (Java, the interpreter of its workers, the address it listens on) is set before it starts,
-and only where it is not set yet.
+A cluster starts its own sessions and needs nothing of this. Spark reads a few settings only from
+the environment: Java, the interpreter of its workers, the address to listen on. `prepare` sets them
+before Spark starts, unless they are set already.
+
+An earlier design forked workers from a preloaded process, connected them to Java before their imports,
+and kept an archive of Java classes. It patched pyspark and Python's `socket`, and left 180 MB in the
+user's cache, to bring the first row sooner.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ VERSION_MIN = (4, 1)
 PACKAGES = ("pyspark", "pyarrow", "pandas")
 LOOPBACK = "127.0.0.1"
 JAVA_END_S = 2.0
-"""How long a Java that has closed its sockets may take to be gone."""
+"""The longest wait for the end of a Java that has closed its sockets."""
 _LOGGING = "-Dlog4j2.configurationFile=" + Path(__file__).with_name("log4j2.properties").as_uri()
 _LOGGING_FILE = _LOGGING.replace("log4j2.properties", "log4j2-file.properties")
 
@@ -38,7 +42,7 @@ DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""What a session on one machine is better off with; `settings` has the last word."""
+"""Settings that suit a session on one machine; the caller's `settings` override them."""
 
 
 def local_session(
@@ -90,9 +94,10 @@ def local_session(
 
 
 def java_exit() -> int | None:
-    """How the Java of this process's Spark has ended, as `Popen` says it; None while it runs.
+    """Return the exit code of this process's Java as `Popen` gives it; None while Java runs.
 
-    Its sockets close a moment before its end can be seen, so this waits for that moment.
+    Java closes its sockets a moment before its process ends, so the function waits up to
+    `JAVA_END_S`.
     """
     from pyspark import SparkContext
 
@@ -104,7 +109,7 @@ def java_exit() -> int | None:
 
 
 def check_installed() -> None:
-    """Raise `CannotOpen` with advice unless Spark and what it needs from Python is here."""
+    """Raise `CannotOpen` with advice unless Spark and its Python packages are installed."""
     absent = [package for package in PACKAGES if find_spec(package) is None]
     if absent:
         raise CannotOpen(
@@ -113,7 +118,7 @@ def check_installed() -> None:
         )
     from pyspark import __version__
 
-    if tuple(int(part) for part in __version__.split(".")[:2]) < VERSION_MIN:
+    if tuple(int(number) for number in __version__.split(".")[:2]) < VERSION_MIN:
         raise CannotOpen(
             f"this is Spark {__version__}, but 4.1 or newer is needed; "
             "pip install --upgrade 'millstream[spark-local]'"

@@ -1,4 +1,4 @@
-"""The Python process that Spark runs our code in, and runs it in again for the next task."""
+"""A Python worker of Spark: a process that runs task after task."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import traceback
 from types import ModuleType, SimpleNamespace
 
 _DAEMON = "pyspark.daemon"
-"""What such a process was started as; it does one task after the other."""
+"""The module that Spark starts a worker as."""
 
 _modules_spared = 0
 
 
 def settle() -> None:
-    """Make a worker of Spark fit for many tasks; called when a task has imported what it needs.
+    """Exempt all imported modules from garbage collection; call it after the imports of a task.
 
-    Spark collects garbage after every task, and among all those modules that takes longer than a
-    small task: they are taken out of it, again whenever there are more of them.
+    Spark collects garbage after each task, and the modules of pyspark, pyarrow and Millstream make
+    a collection take longer than a small task. Modules that are imported later are exempted by the
+    next call.
     """
     global _modules_spared
     if len(sys.modules) == _modules_spared or _daemon() is None:
@@ -29,15 +30,17 @@ def settle() -> None:
 
 
 def leave_quietly() -> None:
-    """Let a worker that Spark wants nothing more of end without a traceback.
+    """Let a worker end without a traceback if Spark has closed the connection.
 
-    Over a Unix socket it would print one, because it cannot answer any more: when the session ends,
-    and whenever Spark has taken only the first rows of a task.
+    Over a Unix socket a worker fails to answer, and prints a traceback, whenever the session ends
+    or Spark takes only the first rows of a task.
     """
     main = _daemon()
     if main is not None:
-        told = SimpleNamespace(print_exc=_print_unless_gone, format_exc=traceback.format_exc)
-        main.traceback = told  # type: ignore[attr-defined]
+        quiet_traceback = SimpleNamespace(
+            print_exc=_print_unless_gone, format_exc=traceback.format_exc
+        )
+        main.traceback = quiet_traceback  # type: ignore[attr-defined]
 
 
 def _print_unless_gone() -> None:
@@ -46,6 +49,6 @@ def _print_unless_gone() -> None:
 
 
 def _daemon() -> ModuleType | None:
-    """The module that this process was started as, if it is one of Spark's workers."""
+    """Return the main module if this process is a worker of Spark, else None."""
     main = sys.modules["__main__"]
     return main if getattr(main.__spec__, "name", "") == _DAEMON else None

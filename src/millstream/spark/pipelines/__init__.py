@@ -1,6 +1,6 @@
-"""Ready pipelines, one module each: archive, replay, compact, report, redrive, route.
+"""Ready pipelines: archive, replay, compact, report, redrive and route, a module each.
 
-Each is a function that takes a Spark session and a store, and answers a summary. What was done is
-recorded where the result is (a manifest, a transaction's version, a queue's position), so that a run
-that was killed is run again and goes on where it stopped.
+A pipeline is a function of a Spark session and a store that returns a summary. It records its
+progress beside its result: in a manifest, in the version of a transaction, or in the position of a
+queue. So a killed run is run again, and continues where it stopped.
 """

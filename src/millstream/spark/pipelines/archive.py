@@ -1,8 +1,9 @@
-"""The pipeline `archive`: logs → Parquet files by log and date, exactly once; then truncation.
+"""The pipeline `archive`: writes logs to Parquet files by log and date, exactly once, then
+truncates.
 
-A round takes some offsets of each log, lets tasks of Spark write them aside, moves the files to their
-places, and adds segments to the manifest: last, so that only what is whole counts. A log is truncated
-only behind the manifest.
+A round takes offsets of each log, lets tasks of Spark write them to staged files, moves the files
+to their places, and adds segments to the manifest. The manifest comes last, so that only complete
+segments count. A log is truncated only behind the manifest.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _decode = msgspec.msgpack.Decoder(list[WrittenRange]).decode
 
 
 class ArchivedLog(Struct, kw_only=True):
-    """What became of one log."""
+    """The result of a run for a log."""
 
     log: str
     start: int
@@ -75,7 +76,7 @@ class ArchivedLog(Struct, kw_only=True):
     lost: int = 0
     """Of those offsets, how many could not be read any more."""
     truncated: int = 0
-    """Records that the log forgot meanwhile, because they are archived and its retention says so."""
+    """Records that the log deleted after they were archived, by its retention."""
 
     @property
     def records(self) -> int:
@@ -83,7 +84,7 @@ class ArchivedLog(Struct, kw_only=True):
         return self.stop - self.start - self.lost
 
     def add(self, segment: Segment) -> None:
-        """Count what was archived."""
+        """Add the numbers of a segment."""
         self.stop = segment.stop
         self.lost += count(segment.lost)
         self.files += len(segment.files)
@@ -91,7 +92,7 @@ class ArchivedLog(Struct, kw_only=True):
 
 
 class ArchiveSummary(Struct, frozen=True, kw_only=True):
-    """What a run did."""
+    """The result of a run."""
 
     path: str
     records: int
@@ -107,7 +108,7 @@ class ArchiveSummary(Struct, frozen=True, kw_only=True):
     table: Registered | None = None
     """What was added to the table, if one was asked for."""
     merged: int = 0
-    """Small files that were merged into larger ones."""
+    """Small files that were merged into larger files."""
     expired: int = 0
     """Merged files that were removed, because no version of a table needs them any more."""
 
@@ -130,17 +131,18 @@ def archive(
     expire: Seconds = EXPIRE_S,
     progress: Tell = quiet,
 ) -> ArchiveSummary:
-    """Archive what is new in logs, chosen by name or by a regular expression, up to their ends now.
+    """Archive the new records of logs, named or matched by a regular expression, up to their
+    present ends.
 
-    A durable cursor of that name follows, so that *consumed* retention waits for the archive. Unless
-    `truncate` is off, each log then forgets what its retention allows, and with `keep` also what is
-    archived and older than that. A log that cannot be archived, because records were truncated
-    before (`Truncated`), are damaged (`CorruptionError`), or because it was made anew (`Conflict`),
-    stays as it is: the other logs are archived, and then its error is raised. With `allow_gaps` the
-    archive has a gap where records are lost, and the summary names them. `table` is iceberg or
-    delta: what is archived is then also in a table of that kind, before any log is truncated. With
-    `target_file_size` in bytes, files of a log and date are merged up to that size; what was merged
-    stays for `expire`, for older versions of the table.
+    A durable cursor named `cursor` follows the archive, so that *consumed* retention waits for it.
+    After the archive, `truncate` lets each log enforce its retention, and `keep` truncates archived
+    records that are older. A log cannot be archived if records were truncated before (`Truncated`),
+    if records are damaged (`CorruptionError`), or if it was deleted and created again (`Conflict`).
+    Such a log stays unchanged; the run archives the remaining logs and then raises the error. With
+    `allow_gaps` the archive has a gap for lost records, and the summary names the losses. `table`
+    is iceberg or delta: the archive then is a table of this kind too, before any log is truncated.
+    With `target_file_size` in bytes, small files of a log and date are merged up to this size.
+    Merged files stay for `expire` seconds, for older versions of the table.
     """
     job, into = Job(spark, store, progress), Archive(path)
     if bool(logs) == bool(pattern):
@@ -153,35 +155,35 @@ def archive(
         infos = _infos(session, job.place, names, pattern, lost)
         if not allow_gaps:
             refused |= {loss.log: _unreadable(loss) for loss in lost}
-        found, left_over = _begin_all(into, infos, lost, refused, allow_gaps=allow_gaps)
-        # Where the archive stands: also after a run that was killed before it moved its cursors.
+        archived, left_over = _begin_all(into, infos, lost, refused, allow_gaps=allow_gaps)
+        # A killed run may not have moved its cursors: they follow the archive now.
         follower = StreamCursors(cursor)
-        follower.move(session, {name: one.stop for name, one in found.items()})
-        total, done = sum(info.end_offset - found[name].stop for name, info in infos.items()), 0
+        follower.move(session, {name: log_.stop for name, log_ in archived.items()})
+        total, done = sum(info.end_offset - archived[name].stop for name, info in infos.items()), 0
         progress("archive", 0, total)
-        while ranges := _next(infos, found, refused, round_records):
+        while ranges := _next(infos, archived, refused, round_records):
             segments, unread = _round(job, into, ranges, infos, codec, allow_gaps)
             refused |= {loss.log: _unreadable(loss) for loss in unread}
             into.add(segments)
             point("archive noted")
             for segment in segments:
-                found[segment.log].add(segment)
+                archived[segment.log].add(segment)
                 lost += segment.lost
                 done += segment.stop - segment.start
-            follower.move(session, {one.log: one.stop for one in segments})
+            follower.move(session, {log_.log: log_.stop for log_ in segments})
             if segments:  # a round that could read nothing has nothing new to tell
                 progress("archive", done, total)
-        told = merge_and_register(
+        results = merge_and_register(
             job.in_tasks, into, list(infos),
             target_bytes=target_file_size, codec=codec, table=table, keep_ms=to_ms(expire),
         )  # fmt: skip
         if truncate:
-            for one in [one for one in found.values() if one.log not in refused]:
-                one.truncated = _truncate(session, infos[one.log], one.stop, keep)
+            for log_ in [log_ for log_ in archived.values() if log_.log not in refused]:
+                log_.truncated = _truncate(session, infos[log_.log], log_.stop, keep)
     if refused:
-        raise _refusal(refused, len(found.keys() - refused.keys()))
-    told |= {"left_over": left_over, "seconds": job.seconds, "lost": lost}
-    return _summary(into, list(found.values()), **told)
+        raise _refusal(refused, len(archived.keys() - refused.keys()))
+    results |= {"left_over": left_over, "seconds": job.seconds, "lost": lost}
+    return _summary(into, list(archived.values()), **results)
 
 
 def _begin_all(
@@ -196,7 +198,7 @@ def _begin_all(
 
     A log that cannot go on is moved from `infos` to `refused`, and a gap is added to `lost`.
     """
-    found: dict[str, ArchivedLog] = {}
+    archived: dict[str, ArchivedLog] = {}
     left_over = 0
     for name, segments in into.segments_of(list(infos)).items():
         info = infos[name]
@@ -207,10 +209,10 @@ def _begin_all(
             refused[name] = error
             del infos[name]
             continue
-        found[name] = ArchivedLog(log=name, start=at, stop=at)
+        archived[name] = ArchivedLog(log=name, start=at, stop=at)
         if segments and segments[-1].stop < at:
             lost.append(_gap(info, segments[-1].stop))
-    return found, left_over
+    return archived, left_over
 
 
 def _unreadable(loss: Loss) -> CorruptionError:
@@ -223,25 +225,27 @@ def _unreadable(loss: Loss) -> CorruptionError:
 
 
 def _refusal(refused: dict[str, MillstreamError], archived: int) -> MillstreamError:
-    """The error of the first log that could not be archived; it names the others too."""
-    (_, first), *others = refused.items()
-    named = ", ".join(repr(name) for name, _ in others[:NAMED_MAX])
-    more = f" and {len(others) - NAMED_MAX:,} more" if len(others) > NAMED_MAX else ""
-    also = f"; these could not be archived either: {named}{more}" if others else ""
+    """Return the error of the first log that could not be archived, with the names of the other
+    logs.
+    """
+    (_, first), *remaining = refused.items()
+    named = ", ".join(repr(name) for name, _ in remaining[:NAMED_MAX])
+    omitted = f" and {len(remaining) - NAMED_MAX:,} more" if len(remaining) > NAMED_MAX else ""
+    also = f"; these could not be archived either: {named}{omitted}" if remaining else ""
     done = "1 other log was" if archived == 1 else f"{archived:,} other logs were"
     also += f"; {done} archived" if archived else ""
     return type(first)(f"{first.message}{also}", **first.data)
 
 
-def _summary(into: Archive, archived: list[ArchivedLog], **more: Any) -> ArchiveSummary:
+def _summary(into: Archive, archived: list[ArchivedLog], **results: Any) -> ArchiveSummary:
     return ArchiveSummary(
         path=into.path,
-        records=sum(one.records for one in archived),
-        files=sum(one.files for one in archived),
-        bytes=sum(one.bytes for one in archived),
-        truncated=sum(one.truncated for one in archived),
+        records=sum(log_.records for log_ in archived),
+        files=sum(log_.files for log_ in archived),
+        bytes=sum(log_.bytes for log_ in archived),
+        truncated=sum(log_.truncated for log_ in archived),
         logs=archived,
-        **more,
+        **results,
     )
 
 
@@ -262,12 +266,12 @@ def _infos(
     """The logs to archive; those that are damaged as a whole are told as lost."""
     chosen = {"subscribePattern": pattern} if pattern else subscription(names)
     chosen["failOnDataLoss"] = "false"
-    found = find_logs(session, read_options({**options_of(place), **chosen}), tell=lost.append)
-    known = with_wholes([*found, *(one.log for one in lost)])
+    infos = find_logs(session, read_options({**options_of(place), **chosen}), tell=lost.append)
+    names_found = with_wholes([*infos, *(loss.log for loss in lost)])
     for name in names:
-        if name not in known:
+        if name not in names_found:
             raise NotFound(f"there is no log {name!r} to archive", name=name)
-    return found
+    return infos
 
 
 def _begin(info: LogInfo, segments: list[Segment], into: Archive, *, allow_gaps: bool) -> int:
@@ -293,7 +297,7 @@ def _begin(info: LogInfo, segments: list[Segment], into: Archive, *, allow_gaps:
 
 
 def _gap(info: LogInfo, archived: int) -> Loss:
-    """What a log forgot before it was archived."""
+    """Return the offsets that a log deleted before they were archived."""
     start = info.start_offset
     reason = (
         f"log {info.name!r} begins at {start}, but is archived up to {archived} only: the records "
@@ -304,17 +308,19 @@ def _gap(info: LogInfo, archived: int) -> Loss:
 
 def _next(
     infos: dict[str, LogInfo],
-    found: dict[str, ArchivedLog],
+    archived: dict[str, ArchivedLog],
     refused: Mapping[str, object],
-    most: int,
+    records_left: int,
 ) -> list[Range]:
-    """The offsets of the next round: log after log, so that small ones get one file each."""
+    """Return the offsets of the next round, log after log, so that each small log gets a single
+    file.
+    """
     ranges = []
     for name, info in infos.items():
-        at = found[name].stop
-        if most and at < info.end_offset and name not in refused:
-            ranges.append(Range(name, at, min(info.end_offset, at + most)))
-            most -= len(ranges[-1])
+        at = archived[name].stop
+        if records_left and at < info.end_offset and name not in refused:
+            ranges.append(Range(name, at, min(info.end_offset, at + records_left)))
+            records_left -= len(ranges[-1])
     return ranges
 
 
@@ -326,92 +332,94 @@ def _round(
     codec: str,
     allow_gaps: bool,
 ) -> tuple[list[Segment], list[Loss]]:
-    """Write some offsets of some logs.
+    """Write the offsets of a round.
 
-    Returns their segments, which do not count yet, and the first loss of each log that is left out
-    of this round because gaps are not allowed.
+    Returns the segments, which do not count yet. Also returns the first loss of each log that this
+    round leaves out because gaps are not allowed.
     """
-    chosen = bins(ranges, lambda one: bytes_of(one, infos[one.log]), BinSizes())
-    staged: dict[str, list[ArchivedFile]] = {one.log: [] for one in ranges}
-    lost: dict[str, list[Loss]] = {one.log: [] for one in ranges}
+    chosen = bins(ranges, lambda range_: bytes_of(range_, infos[range_.log]), BinSizes())
+    staged: dict[str, list[ArchivedFile]] = {range_.log: [] for range_ in ranges}
+    lost: dict[str, list[Loss]] = {range_.log: [] for range_ in ranges}
     for written in _write(job, chosen, into.path, codec):
         staged[written.log] += written.files
         lost[written.log] += written.lost
     point("archive staged")
-    unread = [] if allow_gaps else [some[0] for some in lost.values() if some]
+    unread = [] if allow_gaps else [losses[0] for losses in lost.values() if losses]
     left_out = {loss.log for loss in unread}  # what was staged of them is removed with the run
-    ranges = [one for one in ranges if one.log not in left_out]
-    for one in ranges:
-        _check(one, staged[one.log], lost[one.log])
+    ranges = [range_ for range_ in ranges if range_.log not in left_out]
+    for range_ in ranges:
+        _check(range_, staged[range_.log], lost[range_.log])
     moves = [
-        Move(staged=file.path, log=one.log, date=file.date, name=_name(one, number))
-        for one in ranges
-        for number, file in enumerate(staged[one.log])
+        Move(staged=file.path, log=range_.log, date=file.date, name=_name(range_, number))
+        for range_ in ranges
+        for number, file in enumerate(staged[range_.log])
     ]
     places = iter(into.move_in(moves))
     point("archive moved")
     now_ms = SystemClock().wall_ms()
     segments = [
         Segment(
-            log=one.log,
-            created=wall_ms_of(infos[one.log].created),
-            start=one.start,
-            stop=one.stop,
-            files=[replace(file, path=next(places)) for file in staged[one.log]],
+            log=range_.log,
+            created=wall_ms_of(infos[range_.log].created),
+            start=range_.start,
+            stop=range_.stop,
+            files=[replace(file, path=next(places)) for file in staged[range_.log]],
             written=now_ms,
-            lost=lost[one.log],
+            lost=lost[range_.log],
         )
-        for one in ranges
+        for range_ in ranges
     ]
     return segments, unread
 
 
 def _write(job: Job, chosen: list[Bin[Range]], into: str, codec: str) -> Iterator[WrittenRange]:
-    """Let each task write a bin; what they have written, in the order of the bins.
+    """Let each task write a bin; yield the written ranges in the order of the bins.
 
-    Tasks tell what they cannot read, so that one damaged log does not end those of others.
+    Tasks report unreadable records instead of failing, so that a damaged log does not stop other
+    logs.
     """
     options = job.task_options(typedHeaders=True, failOnDataLoss=False)
 
-    def write(wanted: Bin[Range]) -> bytes:
+    def write(ranges: Bin[Range]) -> bytes:
         from pyspark.sql.types import StructType
 
         from millstream.spark.archive.folders import folder_of
         from millstream.spark.archive.task import write_ranges
         from millstream.spark.source.layout import arrow_schema, schema_of
 
-        columns = [one for one in schema_of(options) if one.name != "partition"]
+        columns = [field for field in schema_of(options) if field.name != "partition"]
         schema = arrow_schema(StructType(columns))
-        written = write_ranges(options, wanted, schema, folder=folder_of(into), codec=codec)
+        written = write_ranges(options, ranges, schema, folder=folder_of(into), codec=codec)
         return msgspec.msgpack.encode(list(written))
 
-    for found in job.in_tasks(write, chosen):
-        yield from _decode(found)
+    for answer in job.in_tasks(write, chosen):
+        yield from _decode(answer)
 
 
-def _name(one: Range, number: int) -> str:
-    return f"{one.start:020}-{one.stop:020}-{number}.parquet"
+def _name(range_: Range, number: int) -> str:
+    return f"{range_.start:020}-{range_.stop:020}-{number}.parquet"
 
 
-def _check(wanted: Range, found: list[ArchivedFile], lost: list[Loss]) -> None:
-    """Refuse files that do not hold all that they are to hold."""
-    rows = sum(file.rows for file in found) + count(lost)
-    edges = [edge for one in found for edge in (one.start, one.stop)]
-    edges += [edge for one in lost for edge in (one.start, one.stop)]
+def _check(range_: Range, files: list[ArchivedFile], lost: list[Loss]) -> None:
+    """Refuse files that lack rows of their range."""
+    rows = sum(file.rows for file in files) + count(lost)
+    edges = [edge for extent in files for edge in (extent.start, extent.stop)]
+    edges += [edge for extent in lost for edge in (extent.start, extent.stop)]
     ends = min(edges, default=0), max(edges, default=0)
-    if rows != len(wanted) or ends != (wanted.start, wanted.stop):
+    if rows != len(range_) or ends != (range_.start, range_.stop):
         raise CorruptionError(
-            f"Spark wrote {rows:,} rows of log {wanted.log!r}, at offsets {ends[0]} to {ends[1] - 1}, "
-            f"where {len(wanted):,} from {wanted.start} on were expected; nothing of it was archived",
+            f"Spark wrote {rows:,} rows of log {range_.log!r}, at offsets {ends[0]} to {ends[1] - 1}, "
+            f"where {len(range_):,} from {range_.start} on were expected; nothing of it was archived",
             what="archive",
-            where=wanted.log,
+            where=range_.log,
         )
 
 
 def _truncate(session: Session, before: LogInfo, archived: int, keep: Seconds | None) -> int:
-    """Let a log forget what its retention and `keep` allow, never what is not archived.
+    """Truncate a log as far as its retention and `keep` allow, only behind the archive.
 
-    What housekeeping took away since the run began counts too: it followed the same cursor.
+    The result includes records that housekeeping deleted since the run began, behind the same
+    cursor.
     """
     name = before.name
     if before.retention:

@@ -1,8 +1,8 @@
-"""Backfilling: new queues get what their logs have forgotten, as copies from an archive.
+"""Backfills: new queues get copies of archived records that their logs no longer hold.
 
-What a log no longer holds cannot be assigned by reference, so it is put to the queue's inbox: in one
-transaction, once. Where the copies end is noted with the inbox before the first is made, and counts
-for every later run.
+Truncated records cannot be assigned by reference. So the backfill puts copies into the queue's
+inbox, in one transaction, once. Before the first copy it notes the end of the copies with the
+inbox, and every later run uses the noted end.
 """
 
 from __future__ import annotations
@@ -36,25 +36,26 @@ def backfill_queues(
     archive: str | os.PathLike[str],
     tell: TellLoss | None = None,
 ) -> dict[str, int]:
-    """Copy to each new queue what it takes of the archive, before where it begins; how many.
+    """Copy to each new queue the archived records before its start; return the copies of each
+    queue.
 
-    What could not be archived ends it; if `tell` is given, it is left out and told.
+    A gap in the archive ends the backfill; with `tell` the gap is skipped and reported.
     """
-    found = Archive(archive)
-    found.check()
+    source = Archive(archive)
+    source.check()
     copied = {}
     for number, (name, info) in enumerate(infos.items()):
         job.progress("backfill", number, len(infos))
-        stops = _note(session, info, found)
+        stops = _note(session, info, source)
         stops = {log: stop for log, stop in stops.items() if stop}
         if stops:
-            copied[name] = _copy(job, session, info, found, stops, allow_gaps=tell is not None)
+            copied[name] = _copy(job, session, info, source, stops, allow_gaps=tell is not None)
             if tell is not None:
-                for loss in found.losses(stops):
+                for loss in source.losses(stops):
                     tell(loss)
-        for one in session.execute(ListPositions(name)):
-            if one.position < one.start and stops.get(one.log, 0) >= one.start:
-                passed = Assignment(name, one.log, one.position, one.start, [])
+        for position in session.execute(ListPositions(name)):
+            if position.position < position.start and stops.get(position.log, 0) >= position.start:
+                passed = Assignment(name, position.log, position.position, position.start, [])
                 session.execute(AssignMessages([passed]))
     return copied
 
@@ -72,10 +73,10 @@ def _note(session: Session, info: QueueInfo, archive: Archive) -> dict[str, int]
             "make a new queue to backfill"
         )
     stops = {}
-    for one in session.execute(ListPositions(info.name)):
-        segments = archive.segments(one.log)
+    for position in session.execute(ListPositions(info.name)):
+        segments = archive.segments(position.log)
         if segments:
-            stops[one.log] = min(max(one.position, one.start), segments[-1].stop)
+            stops[position.log] = min(max(position.position, position.start), segments[-1].stop)
     note = {"created": wall_ms_of(info.created), "stops": stops}
     session.execute(c.SetMetadata(inbox, NOTE, note, expect=noted, compare=True))
     return stops

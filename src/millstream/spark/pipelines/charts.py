@@ -13,11 +13,11 @@ Bar = tuple[str, Sequence[tuple[str, float]], str]
 """A name, the bar's parts as (colour, number), and a note behind it."""
 
 BAR_PERCENT = 70
-"""How much of its cell the longest bar takes: its note stands behind it."""
+"""The share of the cell that the longest bar takes; the note follows the bar."""
 
 
 class Series(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Numbers at the steps of a chart, under a name; None where there is none."""
+    """Named numbers at the steps of a chart; None for a step without a number."""
 
     label: str
     color: str
@@ -40,26 +40,26 @@ def along_time(steps: Sequence[int], series: Sequence[Series], *, unit: str = ""
     return Chart(
         series=[
             {
-                "label": one.label,
+                "label": line.label,
                 "unit": unit,
-                "color": f"var(--{one.color})",
-                **({"bars": True} if one.bars else {}),
+                "color": f"var(--{line.color})",
+                **({"bars": True} if line.bars else {}),
             }
-            for one in series
+            for line in series
         ],
         times=[at / 1000 for at in steps],
-        columns=[[_finite(value) for value in one.values] for one in series],
+        columns=[[_finite(value) for value in line.values] for line in series],
     )
 
 
 def bars(rows: Sequence[Bar]) -> str:
     """Names, each with a bar of parts (colour, number) and a note."""
-    top = max((sum(value for _, value in parts) for _, parts, _ in rows), default=0) or 1
+    top = max((sum(value for _, value in segments) for _, segments, _ in rows), default=0) or 1
     drawn = []
-    for name, parts, note in rows:
+    for name, segments, note in rows:
         shares = "".join(
             f'<i style="width:{BAR_PERCENT * value / top:.2f}%;background:var(--{color})"></i>'
-            for color, value in parts
+            for color, value in segments
             if value
         )
         cells = f"<td>{escape(name)}</td><td>{shares}<span>{escape(note)}</span></td>"
@@ -97,7 +97,7 @@ def full_moment(at_ms: int) -> str:
 
 
 def steps_between(first_ms: int, last_ms: int, step_ms: int) -> list[int]:
-    """The beginnings of all steps from one time to another."""
+    """Return the start of every step between two times."""
     first = first_ms // step_ms * step_ms
     return list(range(first, max(first, last_ms) + 1, step_ms))
 

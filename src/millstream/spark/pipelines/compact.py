@@ -1,7 +1,7 @@
-"""The pipeline `compact`: of each key the last record → a new log, or Parquet.
+"""The pipeline `compact`: writes the last record of each key to a new log or to Parquet.
 
-A new log notes in its metadata of which log, up to which offset, it is the compaction; and it gets its
-records in one transaction. So a run that was killed is run again with the same result.
+The metadata of the new log note the source log and its end offset. One transaction appends all
+records. So a killed run is run again with the same result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TOMBSTONES_S = 86_400.0
 
 
 class CompactSummary(Struct, frozen=True, kw_only=True):
-    """What a run did."""
+    """The result of a run."""
 
     log: str
     to: str
@@ -99,7 +99,7 @@ def compact(
     )
     progress("compact", 0, end)
     if to:
-        kept = _to_log(job, chosen, to, f"compact:{log}:{wall_ms_of(info.created)}:{to}")
+        record_count = _to_log(job, chosen, to, f"compact:{log}:{wall_ms_of(info.created)}:{to}")
     else:
         path = disk_path(parquet)
         if path.exists():
@@ -107,7 +107,7 @@ def compact(
                 f"{path} exists already; choose a new directory, or remove it", name=str(path)
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = job.write_parquet(chosen, path).count()
+        record_count = job.write_parquet(chosen, path).count()
     progress("compact", end, end)
     first = 0 if archive else info.start_offset
     live = Range(log, info.start_offset, max(info.start_offset, end))
@@ -116,7 +116,7 @@ def compact(
         log=log,
         to=to or str(disk_path(parquet)),
         read=max(0, end - first),
-        kept=kept,
+        kept=record_count,
         end=end,
         seconds=job.seconds,
         lost=lost,
@@ -127,9 +127,9 @@ def _losses(job: Job, live: Range, archive: str | os.PathLike[str]) -> list[Loss
     """What cannot be read of a log, and of the archive of its beginning if there is one."""
     if not archive:
         return job.losses([live], values=True)
-    found = Archive(archive)
-    lost = found.losses({live.log: live.stop})
-    seam = max((one.stop for one in found.segments(live.log)), default=live.start)
+    stored = Archive(archive)
+    lost = stored.losses({live.log: live.stop})
+    seam = max((segment.stop for segment in stored.segments(live.log)), default=live.start)
     if seam < live.start:
         reason = f"log {live.log!r}: offsets {seam} to {live.start - 1} were never archived"
         lost.append(Loss(live.log, seam, live.start, reason))
@@ -150,8 +150,8 @@ def last_by_key(
     keyed = rows.where("key is not null").groupBy("key")
     looked_at = f.struct(*columns[1:], "appendTimestamp")
     last = keyed.agg(f.max_by(looked_at, "offset").alias("last")).select("key", "last.*")
-    kept = f"value is not null or appendTimestamp >= timestamp_millis({tombstones_from})"
-    chosen = last.where(kept).select(*columns)
+    condition = f"value is not null or appendTimestamp >= timestamp_millis({tombstones_from})"
+    chosen = last.where(condition).select(*columns)
     if empty_deletes:
         chosen = chosen.where("value is null or length(value) > 0")
     if keyless:

@@ -20,7 +20,7 @@ class Minute(Struct, frozen=True, kw_only=True):
 
     at_ms: int
     arrived: int = 0
-    """Messages that were appended then, of those that were claimed since."""
+    """Claimed messages that were appended in this step."""
     claimed: int = 0
     done: int = 0
     failed: int = 0
@@ -39,7 +39,7 @@ class Reason(Struct, frozen=True, kw_only=True):
     attempts: int
     messages: int
     failed: int
-    """Messages that failed for good for it."""
+    """Messages that failed for good with this reason."""
     last_ms: int
 
 
@@ -53,7 +53,7 @@ class FigureCounts(Struct, frozen=True, kw_only=True):
 
 
 class Fared(FigureCounts, frozen=True, kw_only=True):
-    """How some messages fared."""
+    """The counts and durations of a group of messages."""
 
     wait: Spread = Spread()
     """From a message's append to its first claim."""
@@ -62,7 +62,7 @@ class Fared(FigureCounts, frozen=True, kw_only=True):
 
 
 class HeaderSlice(Fared, frozen=True, kw_only=True):
-    """The messages that have one value of a header; None if they lack it."""
+    """The messages with a value of a header, or without the header if the value is None."""
 
     header: str
     value: str | None
@@ -74,7 +74,7 @@ class QueueFigures(Fared, frozen=True, kw_only=True):
     queue: str
     in_flight: int
     available: int
-    """What waits now, that which was not routed yet included."""
+    """Waiting messages, including records that are not routed yet."""
     tries: dict[int, int]
     """How many messages took so many attempts."""
     minutes: list[Minute]
@@ -83,7 +83,7 @@ class QueueFigures(Fared, frozen=True, kw_only=True):
 
 
 class Figures(FigureCounts, frozen=True, kw_only=True):
-    """A whole report; its counts are those of all queues."""
+    """A report; its counts are sums over all queues."""
 
     store: str
     made_ms: int

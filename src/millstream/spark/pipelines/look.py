@@ -33,9 +33,9 @@ def style() -> str:
 
 @cache
 def script() -> str:
-    """What draws the charts: one module, since a file has nothing to import from."""
+    """Return the script that draws the charts, as a single module without imports."""
     modules = (_file("vendor/uplot.js"), _file("charts.js"))
-    plain = [_EXPORT.sub("", _IMPORT.sub("", one)) for one in modules]
+    plain = [_EXPORT.sub("", _IMPORT.sub("", module)) for module in modules]
     return "".join((*plain, _BEGIN))
 
 

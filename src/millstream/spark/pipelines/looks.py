@@ -32,20 +32,22 @@ class RoundLook:
 
     ranges: list[Range]
     interests: dict[str, list[Interest]]
-    """The queues that take from each log."""
+    """The interested queues of each log."""
     looked: list[RangeLook]
     lost: list[Loss]
 
     def assignments(self) -> Iterator[Assignment]:
-        """What belongs to each queue; one that takes nothing is moved past the round too."""
+        """Yield the assignments of each queue; a queue without matches is moved past the round
+        too.
+        """
         runs: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        for one in self.looked:
-            for queue, some in one.taken.items():
-                runs.setdefault((queue, one.log), []).extend(some.pairs())
-        for wanted in self.ranges:
-            for interest in self.interests[wanted.log]:
-                found = runs.get((interest.queue, wanted.log), [])
-                yield from _cut(interest.queue, wanted, found)
+        for range_look in self.looked:
+            for queue, queue_runs in range_look.taken.items():
+                runs.setdefault((queue, range_look.log), []).extend(queue_runs.pairs())
+        for range_ in self.ranges:
+            for interest in self.interests[range_.log]:
+                matched = runs.get((interest.queue, range_.log), [])
+                yield from _cut(interest.queue, range_, matched)
 
 
 def look(
@@ -58,27 +60,29 @@ def look(
     """Let tasks look at some ranges."""
     options = job.task_options(failOnDataLoss=not allow_gaps)
 
-    def work(wanted: Bin[Range]) -> bytes:
-        return msgspec.msgpack.encode(look_at(options, wanted, interests))
+    def work(task_ranges: Bin[Range]) -> bytes:
+        return msgspec.msgpack.encode(look_at(options, task_ranges, interests))
 
-    chosen = bins(ranges, lambda one: 0, BinSizes(records=RECORDS_PER_TASK))
-    answers = [msgspec.msgpack.decode(one, type=TaskAnswer) for one in job.in_tasks(work, chosen)]
-    looked = [one for answer in answers for one in answer.looked]
-    lost = [one for answer in answers for one in answer.lost]
+    chosen = bins(ranges, lambda _: 0, BinSizes(records=RECORDS_PER_TASK))
+    encoded = job.in_tasks(work, chosen)
+    answers = [msgspec.msgpack.decode(answer, type=TaskAnswer) for answer in encoded]
+    looked = [range_look for answer in answers for range_look in answer.looked]
+    lost = [loss for answer in answers for loss in answer.lost]
     return RoundLook(ranges, interests, looked, lost)
 
 
-def one_ahead(work: Callable[[T], R], given: Iterable[T]) -> Iterator[R]:
-    """The result for each; while the caller has one of them, the next is worked on.
+def one_ahead(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Yield the result of `work` for each item, and work on the next item meanwhile.
 
-    If the caller goes before the end, also by an interrupt, what is worked on is not waited for.
+    If the caller stops early, also by an interrupt, the function does not wait for the running
+    work.
     """
     pool = ThreadPoolExecutor(1, "millstream-ahead")
     try:
         waiting: list[Future[R]] = []
-        for one in given:
+        for item in items:
             done = [future.result() for future in waiting]
-            waiting = [pool.submit(work, one)]
+            waiting = [pool.submit(work, item)]
             yield from done
         for future in waiting:
             yield future.result()
@@ -86,19 +90,21 @@ def one_ahead(work: Callable[[T], R], given: Iterable[T]) -> Iterator[R]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _cut(queue: str, one: Range, runs: Sequence[tuple[int, int]]) -> Iterator[Assignment]:
-    """One assignment, or several that go on from each other if there are many messages."""
-    start = one.start
-    some: list[tuple[int, int]] = []
+def _cut(queue: str, range_: Range, runs: Sequence[tuple[int, int]]) -> Iterator[Assignment]:
+    """Yield an assignment, or several consecutive ones if there are too many messages for a
+    commit.
+    """
+    start = range_.start
+    cut_runs: list[tuple[int, int]] = []
     room = ASSIGNED_MAX
     for first, count in runs:
         while count >= room:
             end = first + room
-            yield Assignment(queue, one.log, start, end, [*some, (first, room)], None, True)
+            yield Assignment(queue, range_.log, start, end, [*cut_runs, (first, room)], None, True)
             start, first, count = end, end, count - room
-            some, room = [], ASSIGNED_MAX
+            cut_runs, room = [], ASSIGNED_MAX
         if count:
-            some.append((first, count))
+            cut_runs.append((first, count))
             room -= count
-    if some or start < one.stop:
-        yield Assignment(queue, one.log, start, one.stop, some, None, True)
+    if cut_runs or start < range_.stop:
+        yield Assignment(queue, range_.log, start, range_.stop, cut_runs, None, True)

@@ -41,9 +41,13 @@ def merge_small(
     in_tasks: InTasks, into: Archive, logs: Sequence[str], *, target_bytes: int, codec: str
 ) -> int:
     """Merge files of logs up to a size; how many were merged into others."""
-    known = into.segments_of(logs)
-    planned = [one for segments in known.values() for one in plan_merges(segments, target_bytes)]
-    merges = [merge for one in planned for merge in one.merges]
+    segments_by_log = into.segments_of(logs)
+    planned = [
+        plan
+        for segments in segments_by_log.values()
+        for plan in plan_merges(segments, target_bytes)
+    ]
+    merges = [merge for plan in planned for merge in plan.merges]
     if not merges:
         return 0
     made = iter(_write(in_tasks, into, merges, codec))
@@ -61,20 +65,20 @@ def merge_small(
         for (_, file), place in zip(staged, places, strict=True)
     )
     now_ms = SystemClock().wall_ms()
-    into.exchange([one.joined([next(files) for _ in one.merges], now_ms) for one in planned])
+    into.exchange([plan.joined([next(files) for _ in plan.merges], now_ms) for plan in planned])
     point("merge noted")
-    for log in {one.segments[0].log for one in planned}:
+    for log in {plan.segments[0].log for plan in planned}:
         into.clean(log, into.segments(log))
     return sum(len(merge.files) for merge in merges)
 
 
 def settle_tables(into: Archive, logs: Sequence[str], keep_ms: int) -> int:
-    """Bring tables to what was merged, and remove merged files that are old; how many.
+    """Register merged files in all tables, and remove old merged files; return their number.
 
-    Without a table there is no older version that could ask for them: they go at once.
+    An archive without a table has no older versions, so its merged files are removed at once.
     """
-    known = into.segments_of(logs)
-    if not any(one.replaced for segments in known.values() for one in segments):
+    segments_by_log = into.segments_of(logs)
+    if not any(segment.replaced for segments in segments_by_log.values() for segment in segments):
         return 0
     before_ms = SystemClock().wall_ms() + 1
     if kinds := tables_of(into):
@@ -83,26 +87,26 @@ def settle_tables(into: Archive, logs: Sequence[str], keep_ms: int) -> int:
         before_ms -= keep_ms
         if any(
             each.at < before_ms
-            for segments in known.values()
-            for one in segments
-            for each in one.replaced
+            for segments in segments_by_log.values()
+            for segment in segments
+            for each in segment.replaced
         ):
             expire_versions(into, before_ms)
-    return sum(into.expire(segments, before_ms) for segments in known.values())
+    return sum(into.expire(segments, before_ms) for segments in segments_by_log.values())
 
 
 def _write(in_tasks: InTasks, into: Archive, merges: list[Merge], codec: str) -> list[ArchivedFile]:
     path = into.path
 
-    def write(wanted: Merge) -> bytes:
+    def write(merge: Merge) -> bytes:
         from millstream.spark.archive.folders import folder_of
         from millstream.spark.archive.lake_columns import archive_schema
         from millstream.spark.archive.merging import merge_files
 
-        return msgspec.json.encode(merge_files(folder_of(path), wanted, archive_schema(), codec))
+        return msgspec.json.encode(merge_files(folder_of(path), merge, archive_schema(), codec))
 
-    found = in_tasks(write, merges)
-    return [msgspec.json.decode(one, type=ArchivedFile) for one in found]
+    encoded = in_tasks(write, merges)
+    return [msgspec.json.decode(file, type=ArchivedFile) for file in encoded]
 
 
 def _name(file: ArchivedFile) -> str:

@@ -16,7 +16,7 @@ from millstream.spark.pipelines.charts import Chart, Series, count, duration, fu
 from millstream.spark.pipelines.figures import Fared, Figures, HeaderSlice, Minute, QueueFigures
 
 QUEUES_MAX = 25
-"""Queues with charts of their own; of all others the page has the numbers."""
+"""The most queues with charts. The table has the numbers of all queues."""
 TRIES_MAX = 10
 
 _STYLE = """
@@ -57,9 +57,10 @@ _NO_SCRIPT = (
 def page_of(figures: Figures) -> str:
     """The page, as text."""
     drawn: list[Chart] = []
-    shown = [one for one in figures.queues if one.messages][:QUEUES_MAX]
-    body = [_head(figures), _table(figures.queues, {one.queue: i for i, one in enumerate(shown)})]
-    body += [_section(figures, one, number, drawn) for number, one in enumerate(shown)]
+    shown = [queue for queue in figures.queues if queue.messages][:QUEUES_MAX]
+    numbers = {queue.queue: number for number, queue in enumerate(shown)}
+    body = [_head(figures), _table(figures.queues, numbers)]
+    body += [_section(figures, queue, number, drawn) for number, queue in enumerate(shown)]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -73,7 +74,7 @@ def page_of(figures: Figures) -> str:
 
 
 def _data(drawn: Sequence[Chart]) -> str:
-    """The numbers of all charts; no text in them can end the element that holds them."""
+    """Encode the numbers of all charts so that no text in them can end the surrounding element."""
     return msgspec.json.encode({"charts": drawn}).decode().replace("<", "\\u003c")
 
 
@@ -88,7 +89,7 @@ def _head(figures: Figures) -> str:
         ("failed", count(figures.failed)),
         ("of those ended, done", f"{100 * figures.done / ended:.4g} %" if ended else "–"),
         ("attempts", count(figures.attempts)),
-        ("waiting now", count(sum(one.available for one in figures.queues))),
+        ("waiting now", count(sum(queue.available for queue in figures.queues))),
     ]
     return (
         f'<h1>How the queues fared</h1><p class="sub">{escape(figures.store)}{spans}</p>'
@@ -106,11 +107,11 @@ def _cards(cards: Sequence[tuple[str, str]]) -> str:
 
 def _table(queues: Sequence[QueueFigures], shown: dict[str, int]) -> str:
     rows = []
-    for one in queues:
-        name = escape(one.queue)
-        if one.queue in shown:
-            name = f'<a href="#q{shown[one.queue]}">{name}</a>'
-        rows.append(_row(name, one))
+    for figures in queues:
+        name = escape(figures.queue)
+        if figures.queue in shown:
+            name = f'<a href="#q{shown[figures.queue]}">{name}</a>'
+        rows.append(_row(name, figures))
     return f'<div class="card scroll">{_numbers("queue", rows)}</div>'
 
 
@@ -126,47 +127,50 @@ def _numbers(title: str, rows: Sequence[str]) -> str:
     )
 
 
-def _row(name: str, one: Fared) -> str:
-    share = f"{100 * one.done / one.messages:.0f}" if one.messages else "0"
+def _row(name: str, fared: Fared) -> str:
+    share = f"{100 * fared.done / fared.messages:.0f}" if fared.messages else "0"
     cells = (
-        f"{one.messages:,}",
-        f'{one.done:,}<span class="share"><i style="width:{share}%"></i></span>',
-        f"{one.failed:,}",
-        f"{one.attempts / one.messages:.2f}" if one.messages else "–",
-        *(duration(took) for two in (one.wait, one.work) for took in (two.p50, two.p99)),
+        f"{fared.messages:,}",
+        f'{fared.done:,}<span class="share"><i style="width:{share}%"></i></span>',
+        f"{fared.failed:,}",
+        f"{fared.attempts / fared.messages:.2f}" if fared.messages else "–",
+        *(duration(took) for two in (fared.wait, fared.work) for took in (two.p50, two.p99)),
     )
     return f"<tr><td>{name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _section(figures: Figures, one: QueueFigures, number: int, drawn: list[Chart]) -> str:
+def _section(figures: Figures, queue: QueueFigures, number: int, drawn: list[Chart]) -> str:
     assert figures.first_ms is not None
     assert figures.last_ms is not None
     steps = charts.steps_between(figures.first_ms, figures.last_ms, figures.step_ms)
-    by_time = {minute.at_ms: minute for minute in one.minutes}
-    found = [by_time.get(at, Minute(at_ms=at)) for at in steps]
+    by_time = {minute.at_ms: minute for minute in queue.minutes}
+    minutes = [by_time.get(at, Minute(at_ms=at)) for at in steps]
     sub = f"messages that arrived and attempts that ended, per {_step(figures.step_ms)}"
     panels = [
-        _chart("Throughput", sub, _throughput(steps, found), drawn, wide=True),
-        _chart("Waiting", "from append to first claim", _latency("wait", steps, found), drawn),
-        _chart("Working", "from claim to the attempt's end", _latency("work", steps, found), drawn),
-        _tries(one),
+        _chart("Throughput", sub, _throughput(steps, minutes), drawn, wide=True),
+        _chart("Waiting", "from append to first claim", _latency("wait", steps, minutes), drawn),
+        _chart(
+            "Working", "from claim to the attempt's end", _latency("work", steps, minutes), drawn
+        ),
+        _tries(queue),
     ]
-    if one.reasons:
-        panels.append(_reasons(one))
+    if queue.reasons:
+        panels.append(_reasons(queue))
     panels += [
-        _slices(header, list(some)) for header, some in groupby(one.slices, lambda s: s.header)
+        _slices(header, list(values))
+        for header, values in groupby(queue.slices, lambda s: s.header)
     ]
     cards = [
-        ("messages", count(one.messages)),
-        ("done", count(one.done)),
-        ("failed", count(one.failed)),
-        ("in flight", count(one.in_flight)),
-        ("waiting now", count(one.available)),
-        ("waited, median", duration(one.wait.p50)),
-        ("worked, median", duration(one.work.p50)),
+        ("messages", count(queue.messages)),
+        ("done", count(queue.done)),
+        ("failed", count(queue.failed)),
+        ("in flight", count(queue.in_flight)),
+        ("waiting now", count(queue.available)),
+        ("waited, median", duration(queue.wait.p50)),
+        ("worked, median", duration(queue.work.p50)),
     ]
     return (
-        f'<h2 id="q{number}">{escape(one.queue)}</h2>{_cards(cards)}'
+        f'<h2 id="q{number}">{escape(queue.queue)}</h2>{_cards(cards)}'
         f'<div class="grid2">{"".join(panels)}</div>'
     )
 
@@ -184,10 +188,14 @@ def _chart(title: str, sub: str, chart: Chart, drawn: list[Chart], *, wide: bool
 
 def _throughput(steps: Sequence[int], minutes: Sequence[Minute]) -> Chart:
     ended = [
-        Series(label=label, color=name, values=[getattr(one, name) for one in minutes], bars=True)
+        Series(
+            label=label, color=name, values=[getattr(minute, name) for minute in minutes], bars=True
+        )
         for label, name in (("done", "done"), ("tried again", "again"), ("failed", "failed"))
     ]
-    arrived = Series(label="arrived", color="arrived", values=[one.arrived for one in minutes])
+    arrived = Series(
+        label="arrived", color="arrived", values=[minute.arrived for minute in minutes]
+    )
     return charts.along_time(steps, [*ended, arrived])
 
 
@@ -206,7 +214,7 @@ def _step(step_ms: int) -> str:
 
 def _latency(kind: str, steps: Sequence[int], minutes: Sequence[Minute]) -> Chart:
     series = [
-        Series(label=label, color=color, values=[getattr(one, column) for one in minutes])
+        Series(label=label, color=color, values=[getattr(minute, column) for minute in minutes])
         for label, color, column in (
             ("median", kind, f"{kind}_p50"),
             ("99 in 100", f"{kind}99", f"{kind}_p99"),
@@ -215,25 +223,25 @@ def _latency(kind: str, steps: Sequence[int], minutes: Sequence[Minute]) -> Char
     return charts.along_time(steps, series, unit="s")
 
 
-def _tries(one: QueueFigures) -> str:
-    found: dict[str, int] = {}
-    for number, size in one.tries.items():
+def _tries(queue: QueueFigures) -> str:
+    sizes: dict[str, int] = {}
+    for number, size in queue.tries.items():
         name = str(number) if number < TRIES_MAX else f"{TRIES_MAX}+"
-        found[name] = found.get(name, 0) + size
-    rows = [(name, [("tries", float(size))], count(size)) for name, size in found.items()]
+        sizes[name] = sizes.get(name, 0) + size
+    rows = [(name, [("tries", float(size))], count(size)) for name, size in sizes.items()]
     inside = charts.bars(rows)
-    return _panel("Attempts", "how many messages took so many", inside, wide=not one.reasons)
+    return _panel("Attempts", "how many messages took so many", inside, wide=not queue.reasons)
 
 
-def _reasons(one: QueueFigures) -> str:
+def _reasons(queue: QueueFigures) -> str:
     rows = []
-    for reason in one.reasons:
-        parts = [
+    for reason in queue.reasons:
+        segments = [
             ("again", float(reason.attempts - reason.failed)),
             ("failed", float(reason.failed)),
         ]
         note = f"{count(reason.attempts)} ({count(reason.messages)} messages)"
-        rows.append((reason.reason, parts, note))
+        rows.append((reason.reason, segments, note))
     key = "".join(
         f'<span><i style="background:var(--{color})"></i>{name}</span>'
         for name, color in (("tried again", "again"), ("failed for good", "failed"))
@@ -246,11 +254,11 @@ def _slices(header: str, slices: Sequence[HeaderSlice]) -> str:
     rows = [
         _row(
             "<i>without it, or forgotten by its log</i>"
-            if one.value is None
-            else escape(one.value or "(empty)"),
-            one,
+            if slice_.value is None
+            else escape(slice_.value or "(empty)"),
+            slice_,
         )
-        for one in slices
+        for slice_ in slices
     ]
     inside = f'<div class="scroll">{_numbers(header, rows)}</div>'
     return _panel(f"By {header}", "the header's most frequent values", inside, wide=True)

@@ -1,9 +1,10 @@
-"""Looking: which queues take the records of some ranges; what a task of the pipeline `route` does.
+"""Matches of queues: a task of the pipeline `route` asks the filters of queues about ranges of
+records.
 
-Only the metadata of records is read. Filters are asked in Python, block by block. Where only some
-texts of one header can match a filter, only the records that have one of these are asked. What
-matches is answered as runs of offsets, so that a queue that takes everything costs no more than one
-that takes nothing.
+The task reads only the metadata of records and evaluates filters in Python, block by block. If a
+filter can match only certain texts of a header, the task asks it only about records with such a
+text. The answer holds runs of offsets, so that a queue with a match for every record costs as
+little as a queue without a match.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 
 class Interest(Struct, frozen=True, array_like=True):
-    """A queue that takes from a log, and its filter; without one it takes everything."""
+    """A queue that reads a log, and its filter; an empty filter matches every record."""
 
     queue: str
     filter: str
@@ -50,39 +51,39 @@ class Runs(Struct, frozen=True, array_like=True):
     counts: bytes
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Each run as its first offset and its length."""
+        """Return the first offset and the length of every run."""
         return list(zip(_numbers(self.firsts), _numbers(self.counts), strict=True))
 
 
 class RangeLook(Struct, frozen=True, array_like=True):
-    """What a task found in one range: the runs of each queue that takes any of it."""
+    """The matches in a range: the runs of each queue with a match."""
 
     log: str
     taken: dict[str, Runs]
 
 
 class TaskAnswer(Struct, frozen=True, array_like=True):
-    """What a task found in its ranges, in order, and what it could not read."""
+    """The matches in the ranges of a task, in order, and the records that it could not read."""
 
     looked: list[RangeLook]
     lost: list[Loss]
 
 
 def look_at(
-    options: ReadOptions, wanted: Sequence[Range], interests: Mapping[str, Sequence[Interest]]
+    options: ReadOptions, ranges: Sequence[Range], interests: Mapping[str, Sequence[Interest]]
 ) -> TaskAnswer:
     """Ask the filters of each log's queues about the records of ranges."""
     answer = TaskAnswer([], [])
     tell = warn if options.fail_on_data_loss else answer.lost.append
     with reading(options.place) as session:
-        for one in wanted:
-            takers = [_Taker(interest) for interest in interests.get(one.log, ())]
-            for block in blocks_of(session, options, one, values=False, tell=tell):
+        for range_ in ranges:
+            takers = [_Taker(interest) for interest in interests.get(range_.log, ())]
+            for block in blocks_of(session, options, range_, values=False, tell=tell):
                 records = _Records(block, trusted=not options.place.is_server)
                 for taker in takers:
                     taker.take(records)
-            taken = {taker.queue: taker.runs() for taker in takers if taker.has_any()}
-            answer.looked.append(RangeLook(one.log, taken))
+            matched = {taker.queue: taker.runs() for taker in takers if taker.has_any()}
+            answer.looked.append(RangeLook(range_.log, matched))
     return answer
 
 
@@ -97,37 +98,41 @@ class _Records:
         self.count = block.count
 
     def matching(self, condition: Filter) -> list[int]:
-        """Which of them match, counted from the first."""
+        """Return the positions in the block at which the filter matches."""
         if condition.anchor is None:
-            some: Sequence[int] = range(self.count)
+            positions: Sequence[int] = range(self.count)
             headers: Sequence[Mapping[str, Scalar]] = self._headers
         else:
-            some = self._texts.having(*condition.anchor)
-            headers = [self._headers[i] for i in some]
+            positions = self._texts.having(*condition.anchor)
+            headers = [self._headers[i] for i in positions]
         metadata = self._piece.metadata
         matched = condition.match_many(
             headers,
-            keys=self._picked(condition, "_key", metadata.keys, some),
-            timestamps=self._picked(condition, "_timestamp", metadata.timestamps, some),
+            keys=self._picked(condition, "_key", metadata.keys, positions),
+            timestamps=self._picked(condition, "_timestamp", metadata.timestamps, positions),
             log=self._block.log,
-            valid=self._picked(condition, "_value", metadata.valid, some),
+            valid=self._picked(condition, "_value", metadata.valid, positions),
         )
-        return list(compress(some, matched))
+        return list(compress(positions, matched))
 
     def _picked(
         self,
         condition: Filter,
         field: str,
         ask: Callable[[int, int], Sequence[T] | None],
-        some: Sequence[int],
+        positions: Sequence[int],
     ) -> Sequence[T] | None:
-        """A column at some records, if the filter names its field; None if it says nothing."""
+        """Return a column at the chosen positions; None unless the filter names the field."""
         if field not in condition.fields:
             return None
         if field not in self._columns:
             self._columns[field] = ask(self._block.skip, self.count)
         column: Sequence[T] | None = self._columns[field]
-        return column if column is None or len(some) == self.count else [column[i] for i in some]
+        return (
+            column
+            if column is None or len(positions) == self.count
+            else [column[i] for i in positions]
+        )
 
     @cached_property
     def _headers(self) -> list[dict[str, Scalar]]:
@@ -139,7 +144,7 @@ class _Records:
 
 
 class _Taker:
-    """One queue, and what it takes of a range."""
+    """A queue, and its matches in a range."""
 
     def __init__(self, interest: Interest) -> None:
         self.queue = interest.queue
@@ -163,7 +168,7 @@ class _Taker:
         return bool(self._firsts or self._waiting)
 
     def runs(self) -> Runs:
-        """All that it took."""
+        """Return all matches as runs."""
         self._join()
         return Runs(self._firsts.tobytes(), self._counts.tobytes())
 
@@ -171,10 +176,10 @@ class _Taker:
         """Make runs of the offsets that wait."""
         if not self._waiting:
             return
-        found = np.frombuffer(self._waiting, dtype=np.int64)
-        starts = np.flatnonzero(np.diff(found, prepend=found[0] - 2) != 1)
-        counts = np.diff(starts, append=len(found))
-        firsts = found[starts]
+        offsets = np.frombuffer(self._waiting, dtype=np.int64)
+        starts = np.flatnonzero(np.diff(offsets, prepend=offsets[0] - 2) != 1)
+        counts = np.diff(starts, append=len(offsets))
+        firsts = offsets[starts]
         self._add(int(firsts[0]), int(counts[0]))
         self._firsts.frombytes(firsts[1:].tobytes())
         self._counts.frombytes(counts[1:].astype(np.int64).tobytes())
@@ -190,5 +195,5 @@ class _Taker:
 
 
 def _numbers(data: bytes) -> list[int]:
-    found: list[int] = array("q", data).tolist()
-    return found
+    numbers: list[int] = array("q", data).tolist()
+    return numbers

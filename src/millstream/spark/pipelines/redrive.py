@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RedriveSummary(Struct, frozen=True, kw_only=True):
-    """What a run did."""
+    """The result of a run."""
 
     queue: str
     failed: int
@@ -64,10 +64,10 @@ def redrive(
         total = 0
         if not dry_run:
             for first in range(0, len(claims), REDRIVE_PER_COMMIT):
-                some = claims[first : first + REDRIVE_PER_COMMIT]
-                total += session.execute(RedriveClaims(queue, some, rate, first))
+                batch = claims[first : first + REDRIVE_PER_COMMIT]
+                total += session.execute(RedriveClaims(queue, batch, rate, first))
                 point("redrive some")
-                progress("redrive", first + len(some), len(claims))
+                progress("redrive", first + len(batch), len(claims))
     return RedriveSummary(
         queue=queue,
         failed=info.failed,
@@ -81,6 +81,8 @@ def redrive(
 def _chosen(rows: DataFrame, where: str, limit: int | None) -> list[int]:
     """The claims for which the condition is true, in their order."""
     with understood("the condition cannot be asked"):
-        found = rows.withColumn("text", rows["value"].cast("string")).where(where).select("claimId")
-    claims = [int(row[0]) for row in found.collect()]  # read in one task, so in their order
+        matching = (
+            rows.withColumn("text", rows["value"].cast("string")).where(where).select("claimId")
+        )
+    claims = [int(row[0]) for row in matching.collect()]  # one task reads them in order
     return claims if limit is None else claims[:limit]

@@ -1,8 +1,8 @@
-"""The pipeline `replay`: rows of files or of a table → a log, once, at a rate if one is wished.
+"""The pipeline `replay`: appends rows of files or of a table to a log, once, at an optional rate.
 
-The rows are first written aside, into files of one step each, in a directory of the run's own. Then
-each step is appended in a transaction that has the step's number. So a run that was killed goes on
-with the step at which it stopped, whatever became of its source meanwhile.
+The run first writes the rows to files in its checkpoint directory, a file for each step. Then it
+appends each step in a transaction with the number of the step. So a killed run continues with the
+step at which it stopped, even if the source has changed.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _DONE = "done.json"
 
 
 class ReplaySummary(Struct, frozen=True, kw_only=True):
-    """What a run did."""
+    """The result of a run."""
 
     log: str
     records: int
-    """Appended by this run."""
+    """Rows that this run appended."""
     total: int
-    """Rows that there were to append, those of runs before included."""
+    """Rows of the source, including rows that earlier runs appended."""
     steps: int
     resumed: bool
     """Whether a run before it had begun the same."""
@@ -104,7 +104,7 @@ def replay(
 ) -> ReplaySummary:
     """Append the rows of a source to a log: files of a format, or `format="table"` and its name.
 
-    Without a format it is told by the ending of the source's name; what has none is Parquet.
+    Without a format the ending of the source's name decides; the default is Parquet.
 
     `columns` gives SQL expressions for key, value, timestamp and headers; `headers` one for each
     header by its name. What is not given is the source's column of that name; if it has no column
@@ -153,13 +153,13 @@ def format_of(source: str) -> str:
     name = source.rstrip("/").rpartition("/")[2].lower()
     plain = name.removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
     ending = plain.rpartition(".")[2] if "." in plain.strip(".") else ""
-    found = _ENDINGS.get(ending)
-    if found is None:
+    format_ = _ENDINGS.get(ending)
+    if format_ is None:
         raise InvalidInput(
             f"the format of {source} cannot be told by its name; say which it is: "
             f"{', '.join(FORMATS)} (--format)"
         )
-    return found
+    return format_
 
 
 @contextmanager
@@ -171,10 +171,10 @@ def _readable(format: str) -> Iterator[None]:
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
-        found = _UNREADABLE.search(str(error))
-        if found is None:
+        match = _UNREADABLE.search(str(error))
+        if match is None:
             raise
-        file = re.sub("^file:/+", "/", unquote(found[1]))
+        file = re.sub("^file:/+", "/", unquote(match[1]))
         raise InvalidInput(
             f"{file} cannot be read as {format}: it has another format, or is damaged; nothing was "
             "appended. Say which format it has, or leave it out"
@@ -205,11 +205,11 @@ def mapped(
     """Rows with the columns that a log takes."""
     from pyspark.sql import functions as f
 
-    found = {name: name for name in COLUMNS if name in rows.columns}
-    if "value" not in found and "value" not in columns:
+    present = {name: name for name in COLUMNS if name in rows.columns}
+    if "value" not in present and "value" not in columns:
         # Whatever the row has, key and timestamp included, is in its JSON.
-        found["value"] = "to_json(struct(*))"
-    wanted = {**found, **columns}
+        present["value"] = "to_json(struct(*))"
+    wanted = {**present, **columns}
     if headers:
         wanted.pop("headers", None)
     with understood("the rows cannot be mapped to a log"):
@@ -241,10 +241,10 @@ def _header_map(rows: DataFrame, headers: Mapping[str, str]) -> Column:
     """A map of the headers that are not null, each as the struct of its type."""
     from pyspark.sql import functions as f
 
-    found = {name: f.expr(expression) for name, expression in headers.items()}
-    kinds = rows.select(*(value.alias(name) for name, value in found.items())).schema
+    expressions = {name: f.expr(expression) for name, expression in headers.items()}
+    kinds = rows.select(*(value.alias(name) for name, value in expressions.items())).schema
     pairs = []
-    for name, value in found.items():
+    for name, value in expressions.items():
         kind = kinds[name].dataType
         letter = _LETTERS.get(kind.typeName())
         if letter is None:
@@ -300,9 +300,9 @@ def _append(
     done, began_s = 0, job.seconds
     job.progress("replay", skipped, total)
     for number, step in enumerate(plan.steps[first:], first):
-        # One after the other: Spark reads several files in an order of its own.
-        some = [job.spark.read.parquet(str(folder / _ROWS / name)) for name in step.files]
-        rows = reduce(lambda a, b: a.union(b), some)
+        # Each file is read by itself, because Spark reads several files in any order.
+        frames = [job.spark.read.parquet(str(folder / _ROWS / name)) for name in step.files]
+        rows = reduce(lambda a, b: a.union(b), frames)
         job.append(rows, log=log, txnAppId=plan.app, txnVersion=number)
         point("replay appended")
         store_whole(folder / _DONE, msgspec.json.encode(number + 1))

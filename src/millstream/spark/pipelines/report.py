@@ -1,7 +1,7 @@
-"""The pipeline `report`: how the messages of queues fared → Parquet tables, and one HTML page.
+"""The pipeline `report`: writes the history of queues to Parquet tables and an HTML page.
 
-Attempts are read from the queues once and kept as a table; everything else is computed from that. A
-report is made anew by each run, and its page is put in place last.
+The run reads the attempts of the queues once and keeps them as a table; all other tables are
+computed from this table. Each run makes a new report, and puts its page in place last.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DAY_S = 86_400
 """Points of a chart over time; a longer time has longer steps."""
 REASONS_MAX = 12
 SLICES_MAX = 15
-"""Values of each header: the most frequent ones."""
+"""The most values of a header; the most frequent values are shown."""
 MINUTE_MS = 60_000
 
 Values = dict[str, Any]
@@ -46,7 +46,7 @@ Values = dict[str, Any]
 
 
 class ReportSummary(Struct, frozen=True, kw_only=True):
-    """What a run made."""
+    """The result of a run."""
 
     path: str
     page: str
@@ -66,12 +66,12 @@ def report(
     allow_gaps: bool = False,
     progress: Tell = quiet,
 ) -> ReportSummary:
-    """Report on queues, or on all there are: to Parquet tables and a page in a directory.
+    """Report on the named queues, or on all queues: Parquet tables and a page in a directory.
 
-    `by` names headers: messages are also told apart by their values, as far as the logs still have
-    them. The directory is made, or its earlier report replaced; other files in it are left alone.
-    A queue that cannot be read because of damage, or headers that are asked for and damaged, end
-    the run; with `allow_gaps` they are left out, and the summary names them.
+    `by` names headers: the report then groups messages by the values of these headers too, if the
+    logs still hold them. The run creates the directory, or replaces an earlier report in it, and
+    leaves other files alone. A damaged queue, or damaged headers named by `by`, end the run; with
+    `allow_gaps` they are left out, and the summary names them.
     """
     job, into = Job(spark, store, progress), disk_path(path)
     headers = {name: f"header_{at}" for at, name in enumerate(check_names(by, "header"))}
@@ -100,17 +100,19 @@ def report(
         progress("page", STEPS - 1, STEPS)
         coarse = minutes_of(attempts, messages, step_ms)
         tries = messages.groupBy("queue", "attempts").count().orderBy("attempts")
-        known = [_collected(one) for one in (coarse, made["spreads"], made["reasons"], tries)]
-        found = [_figures(info, known, headers) for info in infos]
+        tables = [
+            _collected(table_) for table_ in (coarse, made["spreads"], made["reasons"], tries)
+        ]
+        queue_figures = [_figures(info, tables, headers) for info in infos]
         figures = Figures(
             store=job.place.shown,
             made_ms=SystemClock().wall_ms(),
             first_ms=ends[0],
             last_ms=ends[1],
             step_ms=step_ms,
-            queues=found,
+            queues=queue_figures,
             **{
-                name: sum(getattr(one, name) for one in found)
+                name: sum(getattr(queue, name) for queue in queue_figures)
                 for name in FigureCounts.__struct_fields__
             },
         )
@@ -125,10 +127,10 @@ def report(
 
 
 def _queues(job: Job, names: Sequence[str], tell: TellLoss | None) -> list[QueueInfo]:
-    """The queues to report on; those that cannot be read are told, if that is allowed."""
+    """Return the queues of the report; with `tell`, leave out damaged queues and report them."""
     with reading(job.place) as session:
-        found = find_queues(session, names, tell)
-        return found if tell is None else readable_queues(session, found, tell)
+        infos = find_queues(session, names, tell)
+        return infos if tell is None else readable_queues(session, infos, tell)
 
 
 def _nothing(lost: list[Loss]) -> NotFound | CorruptionError:
@@ -148,28 +150,28 @@ def _attempts(
     from pyspark.sql import functions as f
 
     each = (job.load(queue=info.name, state="attempts") for info in infos)
-    found = job.write_parquet(reduce(lambda a, b: a.unionByName(b), each), into / "attempts")
+    stored = job.write_parquet(reduce(lambda a, b: a.unionByName(b), each), into / "attempts")
     if not headers:
-        return found
-    logs = [row[0] for row in found.select("topic").distinct().collect()]
+        return stored
+    logs = [row[0] for row in stored.select("topic").distinct().collect()]
     if not logs:
         none = f.lit(None).cast("string")
-        return found.select("*", *(none.alias(column) for column in headers.values()))
-    for loss in header_losses(job, found, logs):
+        return stored.select("*", *(none.alias(column) for column in headers.values()))
+    for loss in header_losses(job, stored, logs):
         if tell is None:
-            told = f"{loss.reason}; with allow_gaps the report is made without the headers of what is damaged"
-            raise CorruptionError(told, what="log", where=loss.log)
+            reason = f"{loss.reason}; with allow_gaps the report is made without the headers of what is damaged"
+            raise CorruptionError(reason, what="log", where=loss.log)
         tell(loss)
     records = job.read(logs, typedHeaders=True, metadataOnly=True, failOnDataLoss=False)
-    known = records.select(
+    record_headers = records.select(
         "topic", "offset", *(_text_of(name).alias(column) for name, column in headers.items())
     )
-    joined = found.join(known, ["topic", "offset"], "left")
+    joined = stored.join(record_headers, ["topic", "offset"], "left")
     return job.write_parquet(joined, into / "attempts")
 
 
 def _text_of(header: str) -> Column:
-    """A header's value as text, whatever its type."""
+    """Return the value of a header as text."""
     from pyspark.sql import functions as f
 
     value = f.try_element_at("headers", f.lit(header))
@@ -177,19 +179,19 @@ def _text_of(header: str) -> Column:
 
 
 def _messages(attempts: DataFrame) -> DataFrame:
-    """One row per message: when it came, how long it waited, how many attempts it took."""
+    """Return a row per message: its arrival, its waiting time, and its number of attempts."""
     from pyspark.sql import functions as f
 
-    kept = [name for name in attempts.columns if name.startswith("header_")]
-    found = attempts.groupBy(
-        "queue", "claimId", "topic", "offset", "appendedAt", "state", *kept
+    header_columns = [name for name in attempts.columns if name.startswith("header_")]
+    grouped = attempts.groupBy(
+        "queue", "claimId", "topic", "offset", "appendedAt", "state", *header_columns
     ).agg(
         f.min("claimedAt").alias("claimedAt"),
         f.max("endedAt").alias("endedAt"),
         f.max("attempt").alias("attempts"),
     )
     waited = _seconds("appendedAt", "claimedAt").alias("waited")
-    return found.select("*", waited)
+    return grouped.select("*", waited)
 
 
 def _seconds(start: str, stop: str) -> Column:
@@ -218,7 +220,9 @@ def _step_ms(attempts: DataFrame) -> tuple[int, tuple[int | None, int | None]]:
 
 
 def step_of(length_ms: int) -> int:
-    """How long a step of a chart over so long a time is: a fair one, of which there are not many."""
+    """Return the length of a chart's step for a time span: a round one that needs at most
+    `STEPS_MAX` steps.
+    """
     fair = [
         1,
         2,
@@ -242,26 +246,31 @@ def minutes_of(attempts: DataFrame, messages: DataFrame, step_ms: int = MINUTE_M
     counts: dict[str, Column] = {"arrived": f.lit(True), "claimed": f.lit(True), **ended}
     times = {"wait": f.col("waited"), "work": _worked()}
 
-    def events(rows: DataFrame, column: str, *told: str) -> DataFrame:
-        """What one column with times tells: some of the counts and durations, of the others none."""
+    def events(rows: DataFrame, column: str, *names: str) -> DataFrame:
+        """Return the events of a time column: the counts and durations in `names`, null for all
+        others.
+        """
         step = f.lit(step_ms)
         minute = f.timestamp_millis(f.floor(f.unix_millis(column) / step) * step)
         none = f.lit(None)
         return rows.where(f.col(column).isNotNull()).select(
             "queue",
             minute.alias("minute"),
-            *((counts[name] if name in told else none).cast("int").alias(name) for name in counts),
-            *((times[name] if name in told else none).cast("double").alias(name) for name in times),
+            *((counts[name] if name in names else none).cast("int").alias(name) for name in counts),
+            *(
+                (times[name] if name in names else none).cast("double").alias(name)
+                for name in times
+            ),
         )
 
-    found = (
+    event_tables = (
         events(messages, "appendedAt", "arrived"),
         events(messages, "claimedAt", "wait"),
         events(attempts, "claimedAt", "claimed"),
         events(attempts, "endedAt", "work", *ended),
     )
     return (
-        reduce(lambda a, b: a.unionByName(b), found)
+        reduce(lambda a, b: a.unionByName(b), event_tables)
         .groupBy("queue", "minute")
         .agg(
             *(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in counts),
@@ -278,8 +287,8 @@ def minutes_of(attempts: DataFrame, messages: DataFrame, step_ms: int = MINUTE_M
 def spreads_of(attempts: DataFrame, messages: DataFrame, headers: Mapping[str, str]) -> DataFrame:
     """How long waiting and working took, per queue; and per queue, header and its value."""
     groups: list[tuple[str | None, str | None]] = [(None, None), *headers.items()]
-    found = (_spread(attempts, messages, header, column) for header, column in groups)
-    return reduce(lambda a, b: a.unionByName(b), found)
+    spreads = (_spread(attempts, messages, header, column) for header, column in groups)
+    return reduce(lambda a, b: a.unionByName(b), spreads)
 
 
 def _spread(
@@ -300,8 +309,8 @@ def _spread(
         _quantiles(f.col("waited")).alias("wait"),
     ).alias("a")
     b = keyed(attempts).groupBy(*by).agg(_quantiles(_worked()).alias("work")).alias("b")
-    same = [f.col(f"a.{name}").eqNullSafe(f.col(f"b.{name}")) for name in by]
-    return a.join(b, same, "left").select("a.*", "b.work")
+    same_group = [f.col(f"a.{name}").eqNullSafe(f.col(f"b.{name}")) for name in by]
+    return a.join(b, same_group, "left").select("a.*", "b.work")
 
 
 def _quantiles(column: Column) -> Column:
@@ -321,9 +330,9 @@ def reasons_of(attempts: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     wrong = attempts.where("outcome in ('failed', 'again')")
-    told = f.substring_index("reason", "\n", 1)
+    first_line = f.substring_index("reason", "\n", 1)
     return (
-        wrong.withColumn("reason", f.when(told == "", "(none given)").otherwise(told))
+        wrong.withColumn("reason", f.when(first_line == "", "(none given)").otherwise(first_line))
         .groupBy("queue", "reason")
         .agg(
             f.count("*").alias("attempts"),
@@ -346,18 +355,18 @@ def _collected(table: DataFrame) -> list[Values]:
 
 
 def _figures(
-    info: QueueInfo, known: Iterable[list[Values]], headers: Iterable[str]
+    info: QueueInfo, tables: Iterable[list[Values]], headers: Iterable[str]
 ) -> QueueFigures:
     minutes, spreads, reasons, tries = (
-        [row for row in table if row["queue"] == info.name] for table in known
+        [row for row in table if row["queue"] == info.name] for table in tables
     )
-    whole = next((row for row in spreads if row["header"] is None), {})
+    totals = next((row for row in spreads if row["header"] is None), {})
     slices = []
     for header in headers:
         rows = [row for row in spreads if row["header"] == header]
         slices += sorted(rows, key=lambda row: -row["messages"])[:SLICES_MAX]
-    found = {
-        **whole,
+    values = {
+        **totals,
         "queue": info.name,
         "in_flight": info.in_flight,
         "available": info.available + info.delayed + info.unrouted,
@@ -366,4 +375,4 @@ def _figures(
         "reasons": reasons[:REASONS_MAX],
         "slices": slices,
     }
-    return msgspec.convert(found, QueueFigures)
+    return msgspec.convert(values, QueueFigures)

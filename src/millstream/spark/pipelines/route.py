@@ -1,8 +1,10 @@
-"""The pipeline `route`: every queue's filter in one pass over the records, round by round.
+"""The pipeline `route`: evaluates the filters of all queues in one pass over the records, in
+rounds.
 
-The distributed form of the built-in routing, for queues whose spec says `router="spark"`. How far each
-queue has come in each log is known by the queue itself, and moved by the commit that assigns. So there
-is no checkpoint to lose: a run that was killed is run again, and begins where every queue stands.
+It is the distributed form of the built-in routing, for queues with `router="spark"`. Each queue
+stores its position in each log, and the commit that assigns messages moves the position. So there
+is no checkpoint that could be lost: a killed run is run again, and starts at the positions of the
+queues.
 """
 
 from __future__ import annotations
@@ -38,24 +40,24 @@ if TYPE_CHECKING:
     from millstream.command import Session
 
 ROUND_RECORDS = 250_000
-"""As many as `queue.routing` keeps decoded at once, if blocks are large: queues look one by one."""
+"""Records of a round: about as many as the built-in routing keeps decoded at a time."""
 ROUTER = "spark"
 
 Enrich = Callable[["DataFrame"], "DataFrame"]
 
 
 class RoutedQueue(Struct, frozen=True, kw_only=True):
-    """What became of one queue."""
+    """The result of a run for a queue."""
 
     queue: str
     assigned: int
     backfilled: int = 0
     behind: int = 0
-    """Records of its logs that it has not looked at: appended since the run began."""
+    """Records of its logs that the queue has not examined: appended since the run began."""
 
 
 class RouteSummary(Struct, frozen=True, kw_only=True):
-    """What a run did."""
+    """The result of a run."""
 
     records: int
     """Records that were looked at, once for all queues."""
@@ -80,15 +82,16 @@ def route(
     allow_gaps: bool = False,
     progress: Tell = quiet,
 ) -> RouteSummary:
-    """Assign to queues, or to all that Spark routes, what their logs hold up to now.
+    """Assign the present records of their logs to the named queues, or to all queues that Spark
+    routes.
 
-    `enrich` changes what filters see: a function of the records, or a SQL query over the view
-    `records`, that gives them with other `headers`; with `values` they have their values. `backfill`
-    names an archive: new queues first get what their logs have forgotten, as copies of their own.
-    Records that were truncated before they were looked at raise `Truncated`, unless
-    `allow_gaps` is given or the queue is lossy. Damaged ones end the run; with
-    `allow_gaps` they are passed over, and the summary names them. It also names queues
-    that cannot be described any more: they are left out, and stand where they stood.
+    `enrich` changes the records that filters see: a function of the records, or a SQL query over
+    the view `records`, that returns them with other `headers`. With `values` the records have a
+    column `value`. `backfill` names an archive: new queues first get copies of records that their
+    logs no longer hold. Records that were truncated before the queue examined them raise
+    `Truncated`, unless `allow_gaps` is set or the queue is lossy. Damaged records end the run; with
+    `allow_gaps` they are skipped, and the summary names them. A queue that cannot be described is
+    left out, keeps its position, and is named too.
     """
     job = Job(spark, store, progress)
     if round_records < 1:
@@ -116,7 +119,7 @@ def route(
             rounds += 1
             progress("route", done, max(done, total))
         lost += run.lost
-        found = [
+        routed = [
             RoutedQueue(
                 queue=name,
                 assigned=max(0, _messages(session, info) - before[name] - copied.get(name, 0)),
@@ -127,11 +130,11 @@ def route(
         ]
     return RouteSummary(
         records=done,
-        assigned=sum(one.assigned for one in found),
+        assigned=sum(queue.assigned for queue in routed),
         backfilled=sum(copied.values()),
         rounds=rounds,
         seconds=job.seconds,
-        queues=found,
+        queues=routed,
         lost=lost,
     )
 
@@ -139,38 +142,40 @@ def route(
 def routed_queues(
     session: Session, names: Sequence[str], tell: TellLoss | None = None
 ) -> dict[str, QueueInfo]:
-    """The queues that Spark routes: these, or all there are; `tell` hears of those left out."""
-    told: list[Loss] = []
-    found = find_queues(session, names, None if tell is None else told.append)
-    routed = {info.name: info for info in found if info.spec.router == ROUTER}
-    for info in found if names else ():
+    """Return the named queues, or all queues that Spark routes; report damaged queues to `tell`."""
+    losses: list[Loss] = []
+    infos = find_queues(session, names, None if tell is None else losses.append)
+    routed = {info.name: info for info in infos if info.spec.router == ROUTER}
+    for info in infos if names else ():
         if info.name not in routed:
             raise InvalidInput(
                 f"queue {info.name!r} routes its messages itself; specify it with router='spark'"
             )
-    for one in told:
+    for loss in losses:
         assert tell is not None
-        tell(one)
-    if not routed and not told:
+        tell(loss)
+    if not routed and not losses:
         raise NotFound("no queue of this store is routed by Spark; specify one with router='spark'")
     return routed
 
 
 def _messages(session: Session, info: QueueInfo) -> int:
-    """Messages that a queue holds, whatever their state; those in its inbox included."""
+    """Return the number of messages of a queue in any state, including its inbox."""
     routed = info.available + info.delayed + info.in_flight + info.done + info.failed
     return routed + max(0, info.unrouted - _behind(session, info.name))
 
 
 def _behind(session: Session, queue: str) -> int:
-    """Records of its logs that a queue has not looked at."""
-    return sum(one.end - one.position for one in session.execute(ListPositions(queue)))
+    """Return the number of records that a queue has not examined."""
+    return sum(
+        position.end - position.position for position in session.execute(ListPositions(queue))
+    )
 
 
 def _logs(session: Session, infos: dict[str, QueueInfo]) -> dict[str, dict[str, int]]:
-    """Where each queue stands in its logs."""
+    """Return the position of each queue in its logs."""
     return {
-        name: {one.log: one.position for one in session.execute(ListPositions(name))}
+        name: {position.log: position.position for position in session.execute(ListPositions(name))}
         for name in infos
     }
 
@@ -178,57 +183,61 @@ def _logs(session: Session, infos: dict[str, QueueInfo]) -> dict[str, dict[str, 
 def _skip_lost(
     session: Session, infos: dict[str, QueueInfo], *, allow_gaps: bool
 ) -> dict[str, int]:
-    """Move queues past what their logs have forgotten, if that is allowed; the ends of the logs."""
+    """Move queues past truncated records, if allowed; return the ends of the logs."""
     ends: dict[str, int] = {}
     for name, info in infos.items():
-        for one in session.execute(ListPositions(name)):
-            ends[one.log] = max(ends.get(one.log, 0), one.end)
-            if one.position >= one.start:
+        for position in session.execute(ListPositions(name)):
+            ends[position.log] = max(ends.get(position.log, 0), position.end)
+            if position.position >= position.start:
                 continue
             if not allow_gaps and not info.spec.lossy:
                 raise Truncated(
-                    f"log {one.log!r} begins at {one.start}, and queue {name!r} has come to "
-                    f"{one.position} only: the records between were truncated before they were "
+                    f"log {position.log!r} begins at {position.start}, and queue {name!r} has come to "
+                    f"{position.position} only: the records between were truncated before they were "
                     "routed; backfill them from an archive, or with allow_gaps they are passed over",
-                    log=one.log,
-                    offset=one.position,
-                    start=one.start,
+                    log=position.log,
+                    offset=position.position,
+                    start=position.start,
                 )
-            passed = Assignment(name, one.log, one.position, one.start, [])
+            passed = Assignment(name, position.log, position.position, position.start, [])
             session.execute(AssignMessages([passed]))
     return ends
 
 
 def _rounds(
-    session: Session, infos: dict[str, QueueInfo], ends: dict[str, int], most: int
+    session: Session, infos: dict[str, QueueInfo], ends: dict[str, int], limit: int
 ) -> Iterator[list[Range]]:
-    """The offsets of each round; the next one may be asked for before the last is assigned."""
+    """Yield the ranges of each round; the caller may ask for the next before it assigns the
+    last.
+    """
     ahead: dict[str, int] = {}
-    while ranges := _next(session, infos, ends, most, ahead):
+    while ranges := _next(session, infos, ends, limit, ahead):
         yield ranges
-        ahead |= {one.log: one.stop for one in ranges}
+        ahead |= {range_.log: range_.stop for range_ in ranges}
 
 
 def _next(
     session: Session,
     infos: dict[str, QueueInfo],
     ends: dict[str, int],
-    most: int,
+    limit: int,
     ahead: Mapping[str, int] = {},
 ) -> list[Range]:
-    """The offsets of a round: of each log from where the last of its queues stands, or will."""
+    """Return the ranges of a round: each log from the position of its slowest queue, or from
+    `ahead`.
+    """
     starts: dict[str, int] = {}
     for logs in _logs(session, infos).values():
         for log, position in logs.items():
             if log in ends:
                 starts[log] = min(starts.get(log, ends[log]), position)
     starts = {log: min(ends[log], max(start, ahead.get(log, 0))) for log, start in starts.items()}
-    taken = shares({log: ends[log] - start for log, start in starts.items()}, most)
-    return [Range(log, starts[log], starts[log] + count) for log, count in taken.items() if count]
+    counts = shares({log: ends[log] - start for log, start in starts.items()}, limit)
+    return [Range(log, starts[log], starts[log] + count) for log, count in counts.items() if count]
 
 
 class _RouteRun:
-    """Rounds of one run: what is in them is looked at, and assigned."""
+    """The rounds of a run: evaluates the filters of each round and assigns the matches."""
 
     def __init__(
         self, job: Job, session: Session, infos: dict[str, QueueInfo], *, allow_gaps: bool
@@ -240,21 +249,21 @@ class _RouteRun:
         self._allow_gaps = allow_gaps
 
     def looked(self, rounds: Iterable[list[Range]]) -> Iterator[list[Range]]:
-        """Let tasks ask the filters, and assign one round while they look at the next."""
-        known: dict[str, list[Interest]] = {}
+        """Let tasks evaluate the filters, and assign a round while tasks work on the next."""
+        interests_of: dict[str, list[Interest]] = {}
 
         def ask(ranges: list[Range]) -> RoundLook:
-            for log in {one.log for one in ranges} - known.keys():
-                known[log] = self._interests(log)
-            interests = {one.log: known[one.log] for one in ranges}
+            for log in {range_.log for range_ in ranges} - interests_of.keys():
+                interests_of[log] = self._interests(log)
+            interests = {range_.log: interests_of[range_.log] for range_ in ranges}
             return look(self._job, ranges, interests, allow_gaps=self._allow_gaps)
 
-        for found in one_ahead(ask, rounds):
+        for matches_of_round in one_ahead(ask, rounds):
             point("before commit")
-            assign_all(self._session, found.assignments())
+            assign_all(self._session, matches_of_round.assignments())
             point("after commit")
-            self.lost += found.lost
-            yield found.ranges
+            self.lost += matches_of_round.lost
+            yield matches_of_round.ranges
 
     def _interests(self, log: str) -> list[Interest]:
         """The queues that take from a log."""
@@ -267,7 +276,7 @@ class _RouteRun:
         """Evaluate the filters on enriched rows, and let the assignment sink assign the matches."""
         values = values or name_values(self._infos)
         for ranges in rounds:
-            chosen = {one.log for one in ranges}
+            chosen = {range_.log for range_ in ranges}
             logs = _logs(self._session, self._infos)
             infos = {name: self._infos[name] for name in logs if chosen & logs[name].keys()}
             if self._allow_gaps:
@@ -282,23 +291,27 @@ class _RouteRun:
         enrich: Enrich | str,
         values: bool,
     ) -> None:
-        """Look at some records once, for all queues, and assign what matches."""
+        """Evaluate the filters of all queues on the records of a round, and assign the matches."""
         job = self._job
         rows = job.read(
-            [one.log for one in ranges],
-            startingOffsets={one.log: one.start for one in ranges},
-            endingOffsets={one.log: one.stop for one in ranges},
+            [range_.log for range_ in ranges],
+            startingOffsets={range_.log: range_.start for range_ in ranges},
+            endingOffsets={range_.log: range_.stop for range_ in ranges},
             typedHeaders=True,
             metadataOnly=not values,
             failOnDataLoss=not self._allow_gaps,
         )
-        matched = matches(enriched(job.spark, rows, enrich), infos, [one.log for one in ranges])
+        matched = matches(
+            enriched(job.spark, rows, enrich), infos, [range_.log for range_ in ranges]
+        )
         # The first and the last offset, so that every queue comes as far as this round goes.
-        edges = [(one.log, at, None) for one in ranges for at in (one.start, one.stop - 1)]
-        whole = matched.unionByName(
+        edges = [
+            (range_.log, at, None) for range_ in ranges for at in (range_.start, range_.stop - 1)
+        ]
+        examined = matched.unionByName(
             job.spark.createDataFrame(edges, "log string, offset bigint, queue string")
         )
-        job.append(whole, assign=True, queues=list(infos))
+        job.append(examined, assign=True, queues=list(infos))
 
 
 def name_values(infos: dict[str, QueueInfo]) -> bool:
@@ -353,15 +366,15 @@ def _source_logs(info: QueueInfo, logs: Sequence[str]) -> frozenset[str]:
 def enriched(spark: SparkSession, rows: DataFrame, enrich: Enrich | str) -> DataFrame:
     """Return the records as filters are to see them."""
     if callable(enrich):
-        found = enrich(rows)
+        records = enrich(rows)
     else:
         rows.createOrReplaceTempView("records")
-        found = spark.sql(enrich)
+        records = spark.sql(enrich)
     lacking = [
-        n for n in ("topic", "offset", "key", "timestamp", "headers") if n not in found.columns
+        n for n in ("topic", "offset", "key", "timestamp", "headers") if n not in records.columns
     ]
     if lacking:
         raise InvalidInput(
             f"the enriched records have no column {lacking[0]!r}; keep those of the records"
         )
-    return found
+    return records

@@ -1,4 +1,4 @@
-"""A run of a pipeline: Spark, the store that it works on, its progress, and how long it took."""
+"""A run of a pipeline: its Spark session, its store, its progress and its duration."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def quiet(_stage: str, _done: int, _total: int) -> None:
 
 
 def place_of(store: Target) -> Place:
-    """Where a store is; a file must be there already."""
+    """Return the place of a store; raise `CannotOpen` if the store file is missing."""
     if isinstance(store, Place):
-        found = store
+        place = store
     else:
         text = os.fspath(store)
-        found = make_place("", server=text) if is_address(text) else make_place(text, server="")
-    if not (found.is_server or found.is_bucket) and not Path(found.url).exists():
-        raise CannotOpen(f"there is no store at {found.url}", path=found.url)
-    return found
+        place = make_place("", server=text) if is_address(text) else make_place(text, server="")
+    if not (place.is_server or place.is_bucket) and not Path(place.url).exists():
+        raise CannotOpen(f"there is no store at {place.url}", path=place.url)
+    return place
 
 
 class Job:
@@ -77,7 +77,7 @@ class Job:
         return round(self._clock.seconds() - self._began, 3)
 
     def read(self, logs: Sequence[str], **options: object) -> DataFrame:
-        """A batch read of logs by their names, whatever is in these."""
+        """Read logs by their exact names in a batch."""
         return self.load(**subscription(logs), **options)
 
     def load(self, **options: object) -> DataFrame:
@@ -87,16 +87,16 @@ class Job:
 
     def task_options(self, **options: object) -> ReadOptions:
         """What a task needs to know to read ranges of any log."""
-        given = {name: _text(value) for name, value in options.items()}
-        return read_options({**options_of(self.place), "subscribePattern": ".*", **given})
+        texts = {name: _text(value) for name, value in options.items()}
+        return read_options({**options_of(self.place), "subscribePattern": ".*", **texts})
 
     def in_tasks(self, work: Callable[[T], bytes], chosen: Sequence[T]) -> list[bytes]:
-        """Let a task of Spark do something with each; their answers, in the same order."""
+        """Let a task of Spark call `work` with each item; return the answers in the same order."""
 
         def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pyarrow as pa
 
-            for number in (one for batch in numbers for one in batch.column(0).to_pylist()):
+            for number in (value for batch in numbers for value in batch.column(0).to_pylist()):
                 yield pa.record_batch({"number": [number], "done": [work(chosen[number])]})
 
         tasks = self.spark.range(0, len(chosen), 1, max(1, len(chosen)))
@@ -104,17 +104,19 @@ class Job:
         return [bytes(row[1]) for row in sorted(done, key=lambda row: int(row[0]))]
 
     def losses(self, ranges: Sequence[Range], *, values: bool) -> list[Loss]:
-        """What cannot be read of some ranges."""
+        """Return the records of ranges that cannot be read."""
         options = self.task_options(failOnDataLoss=False)
 
-        def search(wanted: Bin[Range]) -> bytes:
+        def search(task_ranges: Bin[Range]) -> bytes:
             from millstream.spark.archive.task import find_losses
 
-            return msgspec.msgpack.encode(find_losses(options, wanted, values=values))
+            return msgspec.msgpack.encode(find_losses(options, task_ranges, values=values))
 
-        chosen = bins(ranges, lambda one: 0, BinSizes())
-        found = self.in_tasks(search, chosen) if chosen else []
-        return [one for some in found for one in msgspec.msgpack.decode(some, type=list[Loss])]
+        chosen = bins(ranges, lambda _: 0, BinSizes())
+        encoded = self.in_tasks(search, chosen) if chosen else []
+        return [
+            loss for answer in encoded for loss in msgspec.msgpack.decode(answer, type=list[Loss])
+        ]
 
     def append(self, rows: DataFrame, **options: object) -> None:
         """A batch write."""
@@ -122,7 +124,9 @@ class Job:
         writer.options(**{name: _text(value) for name, value in options.items()}).save()
 
     def write_parquet(self, rows: DataFrame, path: Path) -> DataFrame:
-        """Rows as Parquet files, which take their place when they are whole; read from there."""
+        """Write rows to Parquet files, rename the complete folder to `path`, and read it from
+        there.
+        """
         draft = path.with_name(f".{path.name}.partial")
         shutil.rmtree(draft, ignore_errors=True)
         with self.configured(PARQUET_TIMES):
@@ -163,30 +167,30 @@ def _text(value: object) -> str:
 
 
 def subscription(logs: Sequence[str]) -> dict[str, str]:
-    """The option that names these logs; a name with a comma needs a pattern."""
+    """Return the option that names the logs; a name with a comma needs a pattern."""
     if all(_NOT_SPLIT.fullmatch(log) for log in logs):
         return {"subscribe": ",".join(logs)}
     return {"subscribePattern": "|".join(map(re.escape, logs))}
 
 
-def check_names(logs: Sequence[str], what: str = "log") -> tuple[str, ...]:
+def check_names(logs: Sequence[str], kind: str = "log") -> tuple[str, ...]:
     """Names, each once; a text is not a list of its letters."""
     if isinstance(logs, str):
-        raise InvalidInput(f"expected a list of {what} names, not the one text {logs!r}")
-    return tuple(dict.fromkeys(check_name(log, what) for log in logs))
+        raise InvalidInput(f"expected a list of {kind} names, not the one text {logs!r}")
+    return tuple(dict.fromkeys(check_name(log, kind) for log in logs))
 
 
 def find_queues(
     session: Session, names: Sequence[str], tell: TellLoss | None = None
 ) -> list[QueueInfo]:
-    """The queues of these names, or all there are.
+    """Return the named queues, or all queues.
 
-    One that cannot be described, because a row of it or of its logs is damaged, ends it; if `tell`
-    is given, it is left out and told.
+    A damaged queue, or a queue with a damaged log, ends the search; with `tell` it is left out and
+    reported.
     """
     if not names:
         return list(_all_queues(session, tell))
-    found: list[QueueInfo] = []
+    infos: list[QueueInfo] = []
     for name in names:
         try:
             info = session.execute(DescribeQueue(name))
@@ -200,8 +204,8 @@ def find_queues(
                 f"there is no queue {name!r}; `millstream queue list` shows what there is",
                 name=name,
             )
-        found.append(info)
-    return found
+        infos.append(info)
+    return infos
 
 
 def _all_queues(session: Session, tell: TellLoss | None) -> Iterator[QueueInfo]:
@@ -222,11 +226,11 @@ def left_out(queue: str, error: CorruptionError) -> Loss:
 
 @contextmanager
 def understood(otherwise: str) -> Iterator[None]:
-    """Refuse SQL that Spark does not understand, with the first that it says about it."""
+    """Refuse SQL that Spark does not understand, with the first sentence of Spark's error."""
     from pyspark.errors import AnalysisException, ParseException
 
     try:
         yield
     except (AnalysisException, ParseException) as error:
-        what = " ".join(str(error).split(";")[0].split())
-        raise InvalidInput(f"{otherwise}: {what[:500]}") from error
+        reason = " ".join(str(error).split(";")[0].split())
+        raise InvalidInput(f"{otherwise}: {reason[:500]}") from error

@@ -27,7 +27,7 @@ def readable_queues(
     session: Session, infos: Sequence[QueueInfo], tell: TellLoss
 ) -> list[QueueInfo]:
     """The queues whose attempts can be read to the end; of the others `tell` hears."""
-    found = []
+    readable = []
     for info in infos:
         after = -1
         try:
@@ -36,12 +36,12 @@ def readable_queues(
         except CorruptionError as error:
             tell(left_out(info.name, error))
         else:
-            found.append(info)
-    return found
+            readable.append(info)
+    return readable
 
 
 def header_losses(job: Job, attempts: DataFrame, logs: Sequence[str]) -> list[Loss]:
-    """Records with attempts whose headers are damaged; one that was truncated is no loss."""
+    """Return records with attempts and damaged headers; truncated records are no loss."""
     from pyspark.sql import functions as f
 
     lost: list[Loss] = []

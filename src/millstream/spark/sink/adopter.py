@@ -1,8 +1,9 @@
-"""The writer's side of an adoption: a thread of the server looks for notes when it is called.
+"""The writer's part of an adoption: a thread of the server that publishes staged objects.
 
-What was staged is first fetched to the server's disk and checked, beside all commits; then one commit
-publishes it from there. Staged objects are removed afterwards. An error that may pass leaves the note
-as it is: it is tried again, by this server or the next.
+The thread first copies the staged objects to the server's disk and checks them, while commits go
+on. Then a single commit publishes the blocks from the disk, and the thread removes the objects. A
+passing error leaves the request as it is, and a later look of this server or of its successor tries
+again.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ from millstream.spark.sink.publishing import LogBlock, publish_blocks
 from millstream.store.store import Store
 
 RETRY_S, RETRY_S_MAX = 1.0, 15.0
-"""How long a writer waits before it tries again what may pass, at first and at most."""
+"""The first and the longest pause of a writer before it retries after a passing error."""
 
 NOTE_MS_MAX = int((BEGIN_S_MAX + DONE_S_MAX) * 2000)
-"""After so long no driver waits for an answer to its note: it is removed, and not adopted."""
+"""The age from which no driver waits for an answer to its note. The writer removes such a note."""
 
 _MAY_PASS = (StoreError, Fenced, Overloaded)
-"""What says nothing of the job itself: the store recovers, or another server writes it now."""
+"""Errors that say nothing about the job: the store recovers, or another server writes now."""
 
 _logger = logging.getLogger("millstream.server")
 
 
 class Adopter:
-    """Adopts what was staged, one job after the other, until it is closed."""
+    """Publishes the staged objects of one job after the other, until it is closed."""
 
     def __init__(
         self,
@@ -61,9 +62,9 @@ class Adopter:
         *,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`store` gives the store once it is open to write.
+        """`store` returns the store once it is open to write.
 
-        What is old is told by the object store's own clock, which also says when objects were put.
+        Ages are measured by the clock of the object store, which also stamps the objects.
         """
         self._objects, self._store = objects, store
         self._now_ms = now_ms or self._renewed_ms
@@ -73,34 +74,34 @@ class Adopter:
         self._thread = threading.Thread(target=self._run, name="millstream-adopter", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def call(self) -> None:
-        """Have it look; from any thread."""
+        """Let the thread look for notes; callable from any thread."""
         self._called.set()
 
     def close(self) -> None:
-        """End it, and wait until it has ended."""
+        """Stop the thread, and wait for its end."""
         self._stop.set()
         self._called.set()
         self._thread.join()
 
     def look(self) -> bool:
-        """Adopt what is asked for; False if something is left that may pass later."""
+        """Process all notes; return False if a note needs another try."""
         store = self._store()
         if store is None:
             return False
         is_settled = True
         try:
             now_ms = self._now_ms()
-            for one in list(self._objects.list(FOLDER)):
+            for listed in list(self._objects.list(FOLDER)):
                 if self._stop.is_set():
                     return False
-                if one.modified_ms < now_ms - NOTE_MS_MAX:
-                    self._objects.delete(one.name)
+                if listed.modified_ms < now_ms - NOTE_MS_MAX:
+                    self._objects.delete(listed.name)
                 else:
-                    is_settled &= self._settle(store, one)
+                    is_settled &= self._settle(store, listed)
             sweep(self._objects, now_ms)
         except StoreError as error:
             _logger.warning("adoption_waits", extra={"why": error.message})
@@ -108,7 +109,9 @@ class Adopter:
         return is_settled
 
     def _renewed_ms(self) -> int:
-        """When this server has last renewed its lease, by the object store's clock."""
+        """Return the time of the last renewal of this server's lease, by the object store's
+        clock.
+        """
         return self._objects.modified_ms(LEASE) or SystemClock().wall_ms()
 
     def _run(self) -> None:
@@ -121,7 +124,7 @@ class Adopter:
                 wait_s = min(2 * wait_s, RETRY_S_MAX)
 
     def _settle(self, store: Store, listed: ListedObject) -> bool:
-        """Do what a note asks for; False if it has to be tried again."""
+        """Process a note; return False if the note needs another try."""
         stored = self._objects.get(listed.name)
         if stored is None:
             return True
@@ -129,15 +132,15 @@ class Adopter:
             note = read_note(stored)
         except Conflict as error:
             _logger.warning("adoption_refused", extra={"why": error.message, "note": listed.name})
-            return True  # its driver reads it too, and says so
+            return True  # the driver reads the damaged note too, and reports it
         if note.state not in ("asked", "begun"):
             return True
-        begun = replace(note, state="begun")
-        tag = self._objects.replace(listed.name, encode_note(begun), stored.tag)
+        begun_note = replace(note, state="begun")
+        tag = self._objects.replace(listed.name, encode_note(begun_note), stored.tag)
         if tag is None:
-            return False  # it has just changed: look again
+            return False  # the driver has just replaced the note
         point("before adoption")
-        answer = self._answer(store, begun)
+        answer = self._answer(store, begun_note)
         if answer is None:
             return False
         point("after adoption")
@@ -146,7 +149,7 @@ class Adopter:
         return is_told  # else another run of the job has asked meanwhile
 
     def _answer(self, store: Store, note: AdoptionNote) -> AdoptionNote | None:
-        """Publish it; None if that has to be tried again."""
+        """Publish the objects of a note and return the answer; None after a passing error."""
         try:
             count = self._publish(store, note)
         except MillstreamError as error:
@@ -173,7 +176,7 @@ class Adopter:
 
 
 def _spooled(spool: IO[bytes], note: AdoptionNote) -> Iterator[LogBlock]:
-    """The blocks in order, from the disk."""
+    """Yield the blocks of a note in order, from the disk."""
     spool.seek(0)
     for file in note.files:
         for block in file.blocks:

@@ -1,12 +1,12 @@
-"""Adoption: how a driver asks the writer of a bucket to publish what its tasks staged there.
+"""Adoption: a driver asks the writer of a bucket to publish the objects that its tasks staged.
 
-The note `adopt/DIGEST` is all that both sides say to each other. Each replaces it only in the state
-that it has seen, so a job is either withdrawn or adopted, and never both.
+Driver and writer speak only through the note `adopt/DIGEST`. Each replaces the note only if the
+note is still in the state that was read. So a job cannot be withdrawn and adopted.
 
     asked       by the driver, which then calls the holder of the lease
-    begun       by the writer; a writer after it begins anew, and the book of what was published
-                (`publishing`) sees to it that nothing is published twice
-    done        by the writer: published, now or before
+    begun       by the writer. A later writer begins again; the noted version (`publishing`) keeps
+                the job from being published twice
+    done        by the writer: published, now or by an earlier run
     failed      by the writer: refused for good, and nothing was published
     withdrawn   by the driver, because no writer had begun
 """
@@ -36,47 +36,47 @@ FOLDER = "adopt"
 FORMAT = 1
 
 BEGIN_S_MAX = 120.0
-"""How long a driver waits until a writer begins: longer than a standby needs to take over."""
+"""The longest wait of a driver for a writer to begin: longer than a standby needs to take over."""
 
 DONE_S_MAX = 1_800.0
-"""How long it waits then."""
+"""The longest wait of a driver for the end of an adoption that has begun."""
 
 CALL_S = 5.0
-"""How often it calls: the server that was called may have died."""
+"""The interval at which a driver calls the server, which may have died after the last call."""
 
 LOOK_S = 0.25
-"""How often it looks at the note."""
+"""The interval at which a driver reads the note."""
 
 State = Literal["asked", "begun", "done", "failed", "withdrawn"]
 
 
 class AdoptionNote(Struct, frozen=True, kw_only=True):
-    """What is to be adopted, and how far that is."""
+    """A request for an adoption, and its state."""
 
     format: int = FORMAT
     state: State = "asked"
     token: str
-    """Which run of the job asks: a run that was broken off may have left a note behind."""
+    """The run of the job that asks: an interrupted run may have left another note."""
     txn: str
     version: Version
     log: str
     files: list[StagedFile]
     count: int = 0
-    """Once it is done: how many records were published, none if that was before."""
+    """The number of published records in state `done`; 0 if an earlier run published them."""
     error: str = ""
     detail: str = ""
-    """Once it has failed: which error it was, and what it says."""
+    """The error and its text in state `failed`."""
 
 
 def name_of(txn: str) -> str:
-    """The name of a transaction's note."""
+    """Return the name of a transaction's note."""
     return f"{FOLDER}/{digest_of(txn)}"
 
 
-def read_note(found: StoredObject) -> AdoptionNote:
-    """A note from its bytes; `Conflict` if it is damaged, or of another format."""
+def read_note(stored: StoredObject) -> AdoptionNote:
+    """Decode a note; raise `Conflict` for a damaged note or another format."""
     try:
-        note = msgspec.json.decode(found.data, type=AdoptionNote)
+        note = msgspec.json.decode(stored.data, type=AdoptionNote)
     except msgspec.MsgspecError as error:
         raise Conflict(
             f"the note by which a job asks to be adopted cannot be read: {error}; nothing was "
@@ -91,14 +91,14 @@ def read_note(found: StoredObject) -> AdoptionNote:
 
 
 def encode_note(note: AdoptionNote) -> bytes:
-    """Its bytes."""
+    """Encode a note."""
     return msgspec.json.encode(note)
 
 
 def check_served(objects: ObjectFolder) -> None:
-    """Refuse a bucket that no server writes, before anything is staged."""
-    found = objects.get(LEASE)
-    if found is None or not lease_note(found.data).holder:
+    """Refuse a bucket without a server that writes it, before tasks stage anything."""
+    lease = objects.get(LEASE)
+    if lease is None or not lease_note(lease.data).holder:
         place = objects.address.text
         raise CannotOpen(
             f"no server writes {place}, and Spark never opens it to write itself, because that "
@@ -108,7 +108,7 @@ def check_served(objects: ObjectFolder) -> None:
 
 
 class Asking:
-    """A driver's side: it asks, waits, and takes the answer."""
+    """The driver's part of an adoption: sends the request and waits for the answer."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Asking:
         self._pause = pause or threading.Event().wait
 
     def adopt(self, txn: str, version: Version | None, log: str, files: list[StagedFile]) -> int:
-        """Have files published in one commit, once; how many records that were."""
+        """Let the writer publish files in one commit, once; return the number of records."""
         note = AdoptionNote(
             token=secrets.token_hex(8),
             txn=txn,
@@ -131,22 +131,22 @@ class Asking:
             files=files,
         )
         self._objects.put(name_of(txn), encode_note(note))
-        found = self._awaited(note)
+        answer = self._awaited(note)
         self._objects.delete(name_of(txn))
-        if found.state == "done":
-            return found.count
-        kind = getattr(errors, found.error, None)
+        if answer.state == "done":
+            return answer.count
+        kind = getattr(errors, answer.error, None)
         is_ours = isinstance(kind, type) and issubclass(kind, MillstreamError)
-        raise (kind if is_ours and kind is not None else MillstreamError)(found.detail)
+        raise (kind if is_ours and kind is not None else MillstreamError)(answer.detail)
 
-    def _awaited(self, asked: AdoptionNote) -> AdoptionNote:
-        """The note with its answer; an error if none comes."""
+    def _awaited(self, request: AdoptionNote) -> AdoptionNote:
+        """Wait for the answer of the writer; raise an error if no answer comes in time."""
         began_s = called_s = self._clock.seconds()
         self._call()
         while True:
             self._pause(LOOK_S)
             now_s = self._clock.seconds()
-            note, stored = self._looked(asked)
+            note, stored = self._looked(request)
             if note.state in ("done", "failed"):
                 return note
             if now_s - began_s > BEGIN_S_MAX + DONE_S_MAX:
@@ -166,24 +166,26 @@ class Asking:
                 called_s = now_s
                 self._call()
 
-    def _looked(self, asked: AdoptionNote) -> tuple[AdoptionNote, StoredObject | None]:
-        """The note as it is now; while the object store does not answer, as it was."""
+    def _looked(self, request: AdoptionNote) -> tuple[AdoptionNote, StoredObject | None]:
+        """Read the note; return the request unchanged while the object store does not answer."""
         try:
-            stored = self._objects.get(name_of(asked.txn))
+            stored = self._objects.get(name_of(request.txn))
         except StoreError:
-            return asked, None
+            return request, None
         if stored is None:
-            raise Conflict(f"the note {name_of(asked.txn)} was removed; run the job again")
+            raise Conflict(f"the note {name_of(request.txn)} was removed; run the job again")
         note = read_note(stored)
-        if note.token != asked.token:
-            raise Conflict(f"another run of the same job ({asked.txn}) has taken the place of this")
+        if note.token != request.token:
+            raise Conflict(
+                f"another run of the same job ({request.txn}) has taken the place of this"
+            )
         return note, stored
 
     def _call(self) -> None:
         try:
             call_holder(self._objects)
         except StoreError:
-            pass  # it is called again
+            pass  # the next round calls again
 
     def _is_withdrawn(self, note: AdoptionNote, stored: StoredObject) -> bool:
         gone = encode_note(replace(note, state="withdrawn", files=[]))

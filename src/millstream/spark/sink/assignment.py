@@ -1,12 +1,13 @@
-"""The assignment sink: rows say which stored messages belong to which queues.
+"""The assignment sink: rows assign stored messages to queues.
 
-Columns are `log` (or `topic`), `offset`, `queue`, and where wanted `priority`, `group` and `delay` (in
-seconds). A row without a queue says that the record was looked at and belongs to none. Tasks only
-gather; the driver's commit hands the rows in, by log and offset. Each queue goes on from where it
-stands, so neither a repeated batch nor a deleted checkpoint assigns anything twice.
+Columns are `log` (or `topic`), `offset`, `queue`, and optionally `priority`, `group` and `delay`
+(in seconds). A row without a queue states that the record belongs to no queue. Tasks only gather
+rows; the driver's commit assigns them by log and offset. Each queue continues from its position, so
+a repeated batch or a deleted checkpoint assigns no message twice.
 
-With the option `queues` the rows of a batch are everything there is between the first and the last
-offset of each log: then all those queues are moved past it, and a gap before it is refused.
+With the option `queues` a batch is complete: it holds every match between the first and the last
+offset of each log. The commit then
+moves the named queues past the batch, and refuses a gap before the batch.
 """
 
 from __future__ import annotations
@@ -73,21 +74,21 @@ class Assigner(DataSourceArrowWriter, DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Gathered:
         """Gather the rows of one task."""
-        found = Gathered()
+        gathered = Gathered()
         offsets: dict[tuple[str, str], array[int]] = defaultdict(lambda: array("q"))
         for batch in iterator:
-            gather(batch.rename_columns(self._names), offsets, found)
-        found.offsets = {key: some.tobytes() for key, some in offsets.items()}
+            gather(batch.rename_columns(self._names), offsets, gathered)
+        gathered.offsets = {key: numbers.tobytes() for key, numbers in offsets.items()}
         point("write")
-        return found
+        return gathered
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
         """Assign what the tasks gathered."""
-        found = [one for one in messages if isinstance(one, Gathered)]
+        gathered = [message for message in messages if isinstance(message, Gathered)]
         point("before commit")
-        if any(one.edges for one in found):
+        if any(message.edges for message in gathered):
             with writing(self._options.place) as session:
-                assign_all(session, assignments_of(session, found, self._options.queues))
+                assign_all(session, assignments_of(session, gathered, self._options.queues))
         point("after commit")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
@@ -95,37 +96,40 @@ class Assigner(DataSourceArrowWriter, DataSourceStreamArrowWriter):
 
 
 def gather(
-    batch: pa.RecordBatch, offsets: dict[tuple[str, str], array[int]], found: Gathered
+    batch: pa.RecordBatch, offsets: dict[tuple[str, str], array[int]], gathered: Gathered
 ) -> None:
     """Add the rows of a batch to what a task has gathered."""
     logs, numbers = batch.column("log"), batch.column("offset")
     if logs.null_count or numbers.null_count:
         raise InvalidInput("a row names no log or no offset; only the queue may be null")
-    is_plain = numbers.type == pa.int64() and not any(one in batch.schema.names for one in WISHES)
+    is_plain = numbers.type == pa.int64() and not any(
+        wish_name in batch.schema.names for wish_name in WISHES
+    )
     if is_plain:
-        _gather_plain(batch, offsets, found)
+        _gather_plain(batch, offsets, gathered)
         return
     queues = batch.column("queue").to_pylist()
     rows = zip(logs.to_pylist(), numbers.to_pylist(), queues, _wishes(batch), strict=True)
     for log, number, queue, wish in rows:
-        low, high = found.edges.get(log, (number, number))
+        low, high = gathered.edges.get(log, (number, number))
         if number <= low or number >= high:
-            found.edges[log] = (min(low, number), max(high, number))
+            gathered.edges[log] = (min(low, number), max(high, number))
         if queue is None:
             continue
         offsets[queue, log].append(number)
         if wish is not None and wish != Wish():
-            found.wishes.setdefault((queue, log), {})[number] = wish
+            gathered.wishes.setdefault((queue, log), {})[number] = wish
 
 
 def _gather_plain(
-    batch: pa.RecordBatch, offsets: dict[tuple[str, str], array[int]], found: Gathered
+    batch: pa.RecordBatch, offsets: dict[tuple[str, str], array[int]], gathered: Gathered
 ) -> None:
     """Rows that wish for nothing, by queue and log; nothing is done per row."""
     logs, log_of = _encoded(batch.column("log"))
     queues, queue_of = _encoded(batch.column("queue"))
     numbers = _numbers(batch.column("offset"), np.int64)
-    # One number for each pair: rows of one pair lie together when they are sorted by it, in order.
+    # Each pair of log and queue has a number. A stable sort by this number groups the rows of a pair
+    # and keeps their order.
     pair_of = log_of.astype(np.int64) * len(queues) + queue_of
     order = np.argsort(pair_of, kind="stable")
     pairs, numbers = pair_of[order], numbers[order]
@@ -133,71 +137,77 @@ def _gather_plain(
     for start, stop in pairwise(edges.tolist()):
         of_log, of_queue = divmod(int(pairs[start]), len(queues))
         log, queue = str(logs[of_log]), queues[of_queue]
-        some = numbers[start:stop]
-        low, high = int(some.min()), int(some.max())
-        before = found.edges.get(log, (low, high))
-        found.edges[log] = (min(low, before[0]), max(high, before[1]))
+        pair_numbers = numbers[start:stop]
+        low, high = int(pair_numbers.min()), int(pair_numbers.max())
+        before = gathered.edges.get(log, (low, high))
+        gathered.edges[log] = (min(low, before[0]), max(high, before[1]))
         if queue is not None:
-            offsets[queue, log].frombytes(some.tobytes())
+            offsets[queue, log].frombytes(pair_numbers.tobytes())
 
 
 def _encoded(column: pa.Array) -> tuple[list[str | None], Numbers]:
-    """The different texts of a column, and for each row the place of its own; null is one of them."""
+    """Return the distinct texts of a column, null included, and for each row the index of its
+    text.
+    """
     encoded = column.dictionary_encode(null_encoding="encode")
     return encoded.dictionary.to_pylist(), _numbers(encoded.indices, np.int32)
 
 
 def _numbers(column: pa.Array, kind: type[np.int32] | type[np.int64]) -> Numbers:
-    """A column of numbers without null, as it lies in memory."""
-    whole = np.frombuffer(column.buffers()[1], dtype=kind)
-    return whole[column.offset : column.offset + len(column)]
+    """Return a column of numbers without null as the array that lies in memory."""
+    values = np.frombuffer(column.buffers()[1], dtype=kind)
+    return values[column.offset : column.offset + len(column)]
 
 
 def _wishes(batch: pa.RecordBatch) -> Iterable[Wish | None]:
-    """What each row wishes; None where there is no column for any wish."""
+    """Yield the wish of each row; None for all rows if the batch has no column of wishes."""
     none = [None] * batch.num_rows
     names = [name for name in WISHES if name in batch.schema.names]
     if not names:
         return none
-    given = {name: batch.column(name).to_pylist() for name in names}
-    delays = (None if one is None else to_ms(float(one)) for one in given.get("delay", none))
-    return map(Wish, given.get("priority", none), given.get("group", none), delays)
+    columns = {name: batch.column(name).to_pylist() for name in names}
+    delays = (
+        None if delay_s is None else to_ms(float(delay_s)) for delay_s in columns.get("delay", none)
+    )
+    return map(Wish, columns.get("priority", none), columns.get("group", none), delays)
 
 
 def assign_all(session: Session, assignments: Iterable[Assignment]) -> None:
-    """Assign, in as few commits as may be."""
-    for some in commands(assignments):
-        session.execute(AssignMessages(some))
+    """Assign in as few commits as possible."""
+    for batch in commands(assignments):
+        session.execute(AssignMessages(batch))
 
 
 def commands(assignments: Iterable[Assignment]) -> Iterator[list[Assignment]]:
-    """Assignments in lists that one commit can take."""
+    """Yield lists of assignments, each small enough for a commit."""
     waiting: list[Assignment] = []
     size = 0
-    for one in assignments:
-        count = sum(count for _, count in one.runs)
+    for assignment in assignments:
+        count = sum(count for _, count in assignment.runs)
         if waiting and size + count > ASSIGNED_MAX:
             yield waiting
             waiting, size = [], 0
-        waiting.append(one)
+        waiting.append(assignment)
         size += count
     if waiting:
         yield waiting
 
 
 def assignments_of(
-    session: Session, found: Sequence[Gathered], queues: Sequence[str]
+    session: Session, gathered: Sequence[Gathered], queues: Sequence[str]
 ) -> Iterator[Assignment]:
-    """What tasks have gathered, by queue and log; `queues` if it is all there is for these."""
+    """Merge the rows of all tasks to assignments by queue and log; `queues` marks a complete
+    batch.
+    """
     offsets: dict[tuple[str, str], set[int]] = defaultdict(set)
     wishes: dict[tuple[str, str], dict[int, Wish]] = defaultdict(dict)
     edges: dict[str, tuple[int, int]] = {}
-    for one in found:
-        for key, data in one.offsets.items():
+    for task_rows in gathered:
+        for key, data in task_rows.offsets.items():
             offsets[key].update(array("q", data))
-        for key, some in one.wishes.items():
-            wishes[key].update(some)
-        for log, (low, high) in one.edges.items():
+        for key, task_wishes in task_rows.wishes.items():
+            wishes[key].update(task_wishes)
+        for log, (low, high) in task_rows.edges.items():
             before = edges.get(log, (low, high))
             edges[log] = (min(low, before[0]), max(high, before[1]))
     specs = {name: _spec(session, name) for name in queues}
@@ -220,7 +230,7 @@ def _spec(session: Session, name: str) -> QueueSpec:
 
 
 def covered(specs: dict[str, QueueSpec], logs: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Queues and the logs among these that they take from."""
+    """Yield each queue together with the logs that it reads, pair by pair."""
     for log in logs:
         for name, spec in specs.items():
             if log in spec.sources or may_match(log, spec):
@@ -236,19 +246,21 @@ def _cut(
     *,
     gapless: bool,
 ) -> Iterator[Assignment]:
-    """One assignment, or several that go on from each other if there are many messages."""
+    """Yield an assignment, or several consecutive ones if there are too many messages for a
+    commit.
+    """
     start, stop = edges
     for first in range(0, max(1, len(numbers)), ASSIGNED_MAX):
-        some = numbers[first : first + ASSIGNED_MAX]
+        chunk = numbers[first : first + ASSIGNED_MAX]
         is_last = first + ASSIGNED_MAX >= len(numbers)
-        end = stop if is_last else some[-1] + 1
-        wished = None if wishes is None else [wishes.get(one, Wish()) for one in some]
-        yield Assignment(queue, log, start, end, runs_of(some), wished, gapless)
+        end = stop if is_last else chunk[-1] + 1
+        wished = None if wishes is None else [wishes.get(number, Wish()) for number in chunk]
+        yield Assignment(queue, log, start, end, runs_of(chunk), wished, gapless)
         start = end
 
 
 def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as runs of neighbours: (first, how many)."""
+    """Return ascending numbers as runs of neighbours: (first, count)."""
     runs: list[tuple[int, int]] = []
     first = stop = -1
     for number in numbers:

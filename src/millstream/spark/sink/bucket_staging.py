@@ -144,7 +144,7 @@ def _name(txn: str, name: str) -> str:
 
 
 def _requests(blocks: list[StagedBlock]) -> Iterator[list[StagedBlock]]:
-    """Yield the neighbouring blocks that each request fetches."""
+    """Yield lists of neighbouring blocks, a list for each request."""
     neighbours: list[StagedBlock] = []
     size = 0
     for block in blocks:

@@ -1,4 +1,6 @@
-"""Staging on this machine: each task writes its packed blocks to a file in a folder beside the store."""
+"""Staging on this machine: a task writes its packed blocks to a file in a folder beside the
+store.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def stage(path: str, txn: str, task: str, blocks: Iterable[LogBlock], limits: Li
 
 
 def _make(directory: Path) -> None:
-    """Create a folder; another job may remove the empty folder above it at any moment."""
+    """Create a folder, again if another job removes the empty parent folder meanwhile."""
     for remaining in reversed(range(MAKING_TRIES)):
         with suppress(FileExistsError):
             directory.parent.mkdir()

@@ -22,7 +22,7 @@ from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
 
 BOOK = "millstream:spark"
-"""The log that holds the versions of applications as producers; it has no records."""
+"""The log that holds the versions of applications as producers, and no records."""
 
 REMEMBERED_MS = 366 * 24 * 3600 * 1000
 
@@ -41,10 +41,10 @@ class Version(Struct, frozen=True, array_like=True):
 def publish_blocks(
     store: Store, log: str, blocks: Callable[[], Iterable[LogBlock]], version: Version | None
 ) -> int:
-    """Append blocks in one commit, each to the log that it names or else to `log`.
+    """Append blocks in one commit; a block without a log goes to `log`.
 
-    `blocks` yields one block at a time, so that memory need not hold all of them. The commit may call
-    it more than once. Returns the number of records, or 0 if the version was published before.
+    `blocks` yields a block at a time to bound memory, and the commit may call it more than once.
+    Returns the number of records, or 0 if the version was published before.
     """
 
     def run(tx: WriteTransaction) -> int:

@@ -24,24 +24,24 @@ from millstream.queue.rules.sources import OWN
 
 ROWS_PER_BLOCK = 10_000
 BLOCK_BYTES = 8 * 1024 * 1024
-"""About as large as a block may become: it is read whole."""
+"""The target size of a block: readers load a block as a whole."""
 
 WAITING_BYTES = 64 * 1024 * 1024
-"""Rows of many logs that wait in a task for more of their log."""
+"""The most bytes of rows that wait in a task for more rows of their log."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def check_columns(names: Sequence[str], known: Sequence[str], required: Sequence[str]) -> None:
-    """Refuse rows without what is needed, or with what would be lost."""
+def check_columns(names: Sequence[str], expected: Sequence[str], required: Sequence[str]) -> None:
+    """Refuse rows without a required column, or with a column that would be lost."""
     for name in required:
         if name not in names:
             raise InvalidInput(
                 f"a column {name!r} is needed; there are {', '.join(names) or 'none'}"
             )
-    if unknown := [name for name in names if name not in known]:
+    if unknown := [name for name in names if name not in expected]:
         raise InvalidInput(
-            f"the column {unknown[0]!r} would not be written; expected some of {', '.join(known)}; "
+            f"the column {unknown[0]!r} would not be written; expected some of {', '.join(expected)}; "
             "leave it out with select(…), or put it into value or headers"
         )
 
@@ -51,34 +51,35 @@ def blocks_of(batch: pa.RecordBatch, limits: Limits) -> Iterator[Single | Batch]
     rows = batch.num_rows
     if not rows:
         return
-    most = min(ROWS_PER_BLOCK, limits.batch_records_max)
+    rows_max = min(ROWS_PER_BLOCK, limits.batch_records_max)
     fair = max(1, rows * BLOCK_BYTES // max(1, batch.nbytes))
-    step = min(most, fair)
+    step = min(rows_max, fair)
     for start in range(0, rows, step):
         yield from _fitting(batch.slice(start, step), limits.batch_bytes_max // 2)
 
 
 def blocks_by_log(
-    found: Iterable[tuple[str, pa.RecordBatch]], limits: Limits
+    log_rows: Iterable[tuple[str, pa.RecordBatch]], limits: Limits
 ) -> Iterator[tuple[str, Single | Batch]]:
-    """Rows and the logs that they go to, as packed blocks; a log's rows stay in order.
+    """Yield blocks of rows with their logs; the rows of a log stay in order.
 
-    Rows wait for others of their log until there is enough for a block, or too much waits in all.
+    Rows wait for more rows of their log until a block is full, or until too many bytes wait in
+    total.
     """
     waiting: dict[str, list[pa.RecordBatch]] = {}
     sizes: dict[str, int] = {}
-    for log, rows in found:
+    for log, rows in log_rows:
         waiting.setdefault(log, []).append(rows)
         sizes[log] = sizes.get(log, 0) + rows.nbytes
         if sizes[log] >= BLOCK_BYTES:
             yield from _of_log(log, waiting.pop(log), limits)
             del sizes[log]
         if sum(sizes.values()) >= WAITING_BYTES:
-            for log, some in waiting.items():
-                yield from _of_log(log, some, limits)
+            for log, batches in waiting.items():
+                yield from _of_log(log, batches, limits)
             waiting, sizes = {}, {}
-    for log, some in waiting.items():
-        yield from _of_log(log, some, limits)
+    for log, batches in waiting.items():
+        yield from _of_log(log, batches, limits)
 
 
 def rows_by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -102,18 +103,20 @@ def rows_by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]
 def _of_log(
     log: str, rows: list[pa.RecordBatch], limits: Limits
 ) -> Iterator[tuple[str, Single | Batch]]:
-    whole = pa.Table.from_batches(rows).combine_chunks().to_batches()
-    for batch in whole:
+    joined = pa.Table.from_batches(rows).combine_chunks().to_batches()
+    for batch in joined:
         for block in blocks_of(batch, limits):
             yield log, block
 
 
-def _fitting(batch: pa.RecordBatch, most: int) -> Iterator[Single | Batch]:
-    """One block, or halves of it while it is too large: rows may differ much in size."""
+def _fitting(batch: pa.RecordBatch, bytes_max: int) -> Iterator[Single | Batch]:
+    """Yield a block, or halve the rows while the block is too large: rows may differ much in
+    size.
+    """
     rows = batch.num_rows
-    if rows > 1 and batch.nbytes > most:
-        yield from _fitting(batch.slice(0, rows // 2), most)
-        yield from _fitting(batch.slice(rows // 2), most)
+    if rows > 1 and batch.nbytes > bytes_max:
+        yield from _fitting(batch.slice(0, rows // 2), bytes_max)
+        yield from _fitting(batch.slice(rows // 2), bytes_max)
     elif rows == 1:
         yield _single(batch)
     else:
@@ -136,30 +139,30 @@ def _packed(batch: pa.RecordBatch) -> Batch:
     nulls = _bits(values) if values.null_count else None
     payload = b"".join(_bytes_column(values if nulls is None else pc.fill_null(values, b"")))
     columns = 0
-    parts: list[Any] = []
+    buffers: list[Any] = []
     if times is not None:
         columns |= stored.TIMESTAMP
-        parts.append(memoryview(times.buffers()[1])[: 8 * len(times)])
+        buffers.append(memoryview(times.buffers()[1])[: 8 * len(times)])
     if keys is not None:
         columns |= stored.KEY
         if keys.null_count:
             columns |= stored.KEY_VALIDITY
-            parts.append(_bits(keys))
+            buffers.append(_bits(keys))
             keys = pc.fill_null(keys, b"")
-        parts += _bytes_column(keys)
+        buffers += _bytes_column(keys)
     if headers is not None:
         columns |= stored.HEADERS
-        parts += _bytes_column(headers)
+        buffers += _bytes_column(headers)
     if nulls is not None:
         columns |= stored.VALUE_VALIDITY
-        parts.append(nulls)
-    return batch_of(batch.num_rows, payload, columns, b"".join(parts), None)
+        buffers.append(nulls)
+    return batch_of(batch.num_rows, payload, columns, b"".join(buffers), None)
 
 
 def _columns(
     batch: pa.RecordBatch,
 ) -> tuple[pa.Array, pa.Array | None, pa.Array | None, pa.Array | None]:
-    """Values, timestamps, keys and packed headers, checked; None for what says nothing."""
+    """Return checked values, timestamps, keys and packed headers; None for a column of nulls."""
     values = batch.column("value")
     times, keys, headers = (_column(batch, name) for name in ("timestamp", "key", "headers"))
     return (
@@ -171,16 +174,16 @@ def _columns(
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
-    """A column that is there and says anything."""
+    """Return a column, or None if it is missing or has only nulls."""
     if name not in batch.schema.names:
         return None
-    found = batch.column(name)
-    return None if found.null_count == len(found) else found
+    column = batch.column(name)
+    return None if column.null_count == len(column) else column
 
 
-def _binary(found: pa.Array) -> pa.Array:
-    """Bytes or text as bytes with offsets of 32 bits."""
-    kind = found.type
+def _binary(column: pa.Array) -> pa.Array:
+    """Return bytes or text as bytes with 32-bit offsets."""
+    kind = column.type
     if not (
         pa.types.is_binary(kind)
         or pa.types.is_string(kind)
@@ -188,14 +191,14 @@ def _binary(found: pa.Array) -> pa.Array:
         or pa.types.is_large_string(kind)
     ):
         raise InvalidInput(f"key and value are binary or string, not {kind}; cast them")
-    return found if pa.types.is_binary(kind) else found.cast(pa.binary())
+    return column if pa.types.is_binary(kind) else column.cast(pa.binary())
 
 
-def _bytes_column(found: pa.Array) -> list[bytes]:
-    """A block's column of items of any size: offsets from 0 on, then the bytes."""
-    count = len(found)
-    _, offsets, data = found.buffers()
-    ends = pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets], offset=found.offset)
+def _bytes_column(column: pa.Array) -> list[bytes]:
+    """Return a block's column of items of any size: offsets from 0 on, then the bytes."""
+    count = len(column)
+    _, offsets, data = column.buffers()
+    ends = pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets], offset=column.offset)
     first, last = ends[0].as_py(), ends[count].as_py()
     if first:
         ends = pc.subtract(ends, pa.scalar(first, pa.int32()))
@@ -205,38 +208,38 @@ def _bytes_column(found: pa.Array) -> list[bytes]:
     return [raw, bytes(-len(raw) % 8), body, bytes(-len(body) % 8)]  # type: ignore[list-item]
 
 
-def _bits(found: pa.Array) -> bytes:
-    """Which items are there, a bit each, padded to eight bytes."""
-    flags = pa.concat_arrays([pc.is_valid(found)])
+def _bits(column: pa.Array) -> bytes:
+    """Return the validity of the items, a bit each, padded to eight bytes."""
+    flags = pa.concat_arrays([pc.is_valid(column)])
     fresh = pc.and_(flags, flags)  # starts at bit 0, whatever the slice did
-    size = (len(found) + 7) // 8
+    size = (len(column) + 7) // 8
     raw = bytearray(memoryview(fresh.buffers()[1])[:size])
-    if len(found) % 8:
-        raw[-1] &= (1 << len(found) % 8) - 1
+    if len(column) % 8:
+        raw[-1] &= (1 << len(column) % 8) - 1
     return bytes(raw) + bytes(-size % 8)
 
 
-def _times(found: pa.Array) -> pa.Array:
-    """Timestamps in milliseconds, in a buffer of their own, from its first item on."""
-    if not pa.types.is_timestamp(found.type):
-        raise InvalidInput(f"timestamp is a timestamp, not {found.type}; cast it")
-    if found.null_count:
+def _times(column: pa.Array) -> pa.Array:
+    """Return timestamps in milliseconds, in a separate buffer."""
+    if not pa.types.is_timestamp(column.type):
+        raise InvalidInput(f"timestamp is a timestamp, not {column.type}; cast it")
+    if column.null_count:
         raise InvalidInput(
             "some rows have a timestamp and some have none: fill them, or leave the column out; "
             "records are then stamped when they are appended"
         )
-    numbers = found.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+    numbers = column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
     return pc.add(numbers, 0)
 
 
-def pack_headers(found: pa.Array) -> list[bytes]:
-    """Headers packed: from Kafka's pairs, a map of texts, or a map of typed values."""
-    return [_encode(one.plain()) if one else b"" for one in headers_of(found)]
+def pack_headers(column: pa.Array) -> list[bytes]:
+    """Return packed headers from Kafka's pairs, a map of texts, or a map of typed values."""
+    return [_encode(headers.plain()) if headers else b"" for headers in headers_of(column)]
 
 
-def headers_of(found: pa.Array) -> list[Headers]:
-    """Headers as the values that they are, in whichever of these forms they are."""
-    return [_headers(one or ()) for one in found.to_pylist()]
+def headers_of(column: pa.Array) -> list[Headers]:
+    """Return headers from Kafka's pairs, a map of texts, or a map of typed values."""
+    return [_headers(pairs or ()) for pairs in column.to_pylist()]
 
 
 def _headers(pairs: Iterable[Any]) -> Headers:
@@ -254,18 +257,18 @@ def _headers(pairs: Iterable[Any]) -> Headers:
 def _repeated(packed: bytes, headers: list[Pair]) -> Headers:
     """All pairs of headers with repeated names, unless the map beside them was changed since."""
     try:
-        found = check_cell(packed)
+        all_pairs = check_cell(packed)
     except (msgspec.MsgspecError, ValueError) as error:
         raise bad_headers(error) from error
-    last = {name: _encode(value) for name, value in dict(found).items()}
-    same = last == {name: _encode(value) for name, value in headers}
-    return Headers(found if same else headers)
+    last = {name: _encode(value) for name, value in dict(all_pairs).items()}
+    is_unchanged = last == {name: _encode(value) for name, value in headers}
+    return Headers(all_pairs if is_unchanged else headers)
 
 
 def _value(name: str, value: Any) -> HeaderValue:
     if isinstance(value, dict):
-        known = [value.get(letter) for letter in "sidbx"]
-        return next((one for one in known if one is not None), None)
+        typed = [value.get(letter) for letter in "sidbx"]
+        return next((scalar for scalar in typed if scalar is not None), None)
     if isinstance(value, bytes):
         try:
             return value.decode()

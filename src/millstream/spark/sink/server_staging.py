@@ -44,20 +44,21 @@ class ServerStaging:
         self._place = place
 
     def stage(self, txn: str, task: TaskAttempt, blocks: Iterable[LogBlock]) -> list[SentPart]:
-        """Send each block as a part; the server checks it."""
+        """Send the blocks as separate parts, which the server checks."""
         sent, server = [], _UploadServer(self._place)
         for number, (log, packed) in enumerate(blocks):
             data = encode_block(packed)
-            part, crc = f"{task.partition}-{number}", checksum(data)
+            name, crc = f"{task.partition}-{number}", checksum(data)
             query = urlencode({"attempt": task.attempt, "crc": crc})
-            server.ask("POST", f"{_staging(txn)}/{part}?{query}", data, MEDIA_TYPE)
-            sent.append(SentPart(part, task.attempt, packed.count, crc, log))
+            server.ask("POST", f"{_staging(txn)}/{name}?{query}", data, MEDIA_TYPE)
+            sent.append(SentPart(name, task.attempt, packed.count, crc, log))
         return sent
 
     def publish(self, txn: str, version: Version | None, log: str, staged: list[SentPart]) -> None:
-        """Ask the server to publish the parts in order; it does so once for each transaction.
+        """Ask the server to publish the parts in order, once for each transaction.
 
-        A batch that Spark runs again is the same batch, though its tasks may pack rows otherwise.
+        A batch that Spark runs again counts as published, even if its tasks packed the rows
+        differently.
         """
         body = msgspec.json.encode({"log": log, "parts": staged, "any_content": True})
         _UploadServer(self._place).ask("POST", f"{_staging(txn)}/commit", body, "application/json")

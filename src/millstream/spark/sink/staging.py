@@ -2,8 +2,8 @@
 
 A store file, a bucket and a server each have a place of their own: `disk_staging`, `bucket_staging` and
 `server_staging`. Staged blocks are no part of the store. Each task lists its blocks, with their sizes
-and checksums, in its message to the driver, and the commit takes exactly the listed blocks. Each place
-removes blocks that were never published: a week after the last block of the transaction.
+and checksums, in its message to the driver, and the commit takes exactly the listed blocks. Blocks
+that are never published are removed a week after the last block of their transaction.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Staging(Protocol[S]):
     """A place for staged blocks; `S` describes staged blocks in messages to the driver."""
 
     def stage(self, txn: str, task: TaskAttempt, blocks: Iterable[LogBlock]) -> list[S]:
-        """Store the blocks of a task; other tasks of the transaction may do so at the same time."""
+        """Store the blocks of a task, concurrently with other tasks of the transaction."""
         ...
 
     def publish(self, txn: str, version: Version | None, log: str, staged: list[S]) -> None:
@@ -84,7 +84,7 @@ def digest_of(txn: str) -> str:
 
 
 def write_blocks(file: IO[bytes], blocks: Iterable[LogBlock], limits: Limits) -> list[StagedBlock]:
-    """Check blocks and write them to a file, one after the other; return the list of them."""
+    """Check blocks and write them to a file in order; return their list."""
     listed: list[StagedBlock] = []
     for log, packed in blocks:
         check_packed(packed, limits)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 TOPIC = "topic"
 COLUMNS = ("key", "value", "headers", "timestamp")
 ASSIGNED = ("topic", "partition", "offset", "appendTimestamp")
-"""Columns of a read that a store assigns: they may be there, without a value."""
+"""Columns of a read that the store assigns. A write may have these columns without values."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class StagedByTask(WriterCommitMessage):
 
 
 class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
-    """A batch write, or a stream's writes: each batch is a transaction of its query."""
+    """A batch write, or the writes of a stream: each batch is a transaction of its query."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, streaming: bool) -> None:
         self._options = options
@@ -100,19 +100,19 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
     def _packed(
         self, batches: Iterable[pa.RecordBatch], spreader: RowSpreader
     ) -> Iterator[LogBlock]:
-        """Blocks, each with its log unless all have the same."""
+        """Return packed blocks; a block carries its log unless all rows go to one log."""
         log = self._options.log
         if not self._options.by_topic and not self._is_spread:
             return (("", block) for batch in batches for block in blocks_of(batch, Limits()))
         rows = (
-            one
+            log_rows
             for batch in batches
-            for one in (rows_by_topic(batch) if self._options.by_topic else [(log, batch)])
+            for log_rows in (rows_by_topic(batch) if self._options.by_topic else [(log, batch)])
         )
         return blocks_by_log(chain.from_iterable(starmap(spreader.spread, rows)), Limits())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
-        """Publish what the tasks staged, unless it was published before."""
+        """Publish the staged blocks, unless an earlier attempt published them."""
         tasks = [message for message in messages if isinstance(message, StagedByTask)]
         if len(tasks) != len(messages):
             raise InvalidInput("a task sent no list of what it staged; nothing was published")
@@ -121,7 +121,7 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         options, txn = self._options, tasks[0].txn
         log = inbox_of(options.queue) if options.queue else options.log
         if self._is_spread:
-            log = ""  # each block names its partition
+            log = ""  # the blocks name their partitions
         staged = [entry for task in tasks for entry in task.staged]
         point("before commit")
         if staged:
@@ -144,7 +144,7 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         return BucketStaging(place) if place.is_bucket else DiskStaging(place)
 
     def _wished(self) -> Version | None:
-        """Which transaction a batch write is, if its options say so."""
+        """Return the version that the options of a batch write name."""
         number = self._options.version
         return None if number is None else Version(self._options.app_id, number)
 
@@ -153,7 +153,7 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
 
 
 def _batch_of(context: TaskContext) -> Version:
-    """Which batch of which query a task works for."""
+    """Return the query and the batch that a task works for."""
     query = context.getLocalProperty("sql.streaming.queryId")
     batch = context.getLocalProperty("streaming.sql.batchId")
     if not query or batch is None:
@@ -162,7 +162,7 @@ def _batch_of(context: TaskContext) -> Version:
 
 
 def name_columns(batch: pa.RecordBatch, names: list[str], *, by_topic: bool) -> pa.RecordBatch:
-    """Rows under the names of their columns."""
+    """Name the columns of a batch, and refuse values that the store assigns."""
     for name in ASSIGNED:
         if name == TOPIC and by_topic:
             continue

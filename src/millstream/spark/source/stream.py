@@ -90,9 +90,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return packed(starts, _ids(infos))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return a limit of the batch for Spark, which knows only one limit; `latestOffset` applies
-        all of them.
-        """
+        """Return one limit, because Spark knows only one; `latestOffset` applies every limit."""
         options = self._options
         if options.max_offsets is not None:
             return ReadMaxRows(options.max_offsets)
