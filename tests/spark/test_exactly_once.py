@@ -20,7 +20,7 @@ import pytest
 
 import millstream
 from millstream.spark.failures import POINTS, VARIABLE
-from millstream.spark.local.session import prepare
+from millstream.spark.local.session import PYTHON_VARIABLE, prepare
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -45,7 +45,7 @@ def submit(store: Path, checkpoint: Path, log: Path) -> subprocess.Popen[bytes]:
 
     environ = dict(os.environ)
     prepare(environ)
-    assert environ["PYSPARK_PYTHON"] == sys.executable
+    assert environ[PYTHON_VARIABLE] == sys.executable
     command = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", "local[2]"]
     command += ["--conf", "spark.driver.memory=800m"]
     return run(command, environ, store, checkpoint, log)

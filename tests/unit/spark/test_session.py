@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,7 +27,9 @@ def test_what_is_missing_is_set(java: Java) -> None:
     assert environ == {
         "JAVA_HOME": str(STARTER),
         STARTED_VARIABLE: "home",
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": str(session.WORKER_PYTHON),
+        session.PYTHON_VARIABLE: sys.executable,
+        session.ARCHIVES_VARIABLE: environ[session.ARCHIVES_VARIABLE],
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
 
@@ -33,8 +37,33 @@ def test_what_is_missing_is_set(java: Java) -> None:
 def test_what_is_set_stays(java: Java) -> None:
     environ = {"PYSPARK_PYTHON": "python3.12", "SPARK_LOCAL_IP": "10.0.0.1"}
     session.prepare(environ)
+    assert session.PYTHON_VARIABLE not in environ
     assert environ["PYSPARK_PYTHON"] == "python3.12"
     assert environ["SPARK_LOCAL_IP"] == "10.0.0.1"
+
+
+@pytest.mark.requires("spark")
+def test_workers_import_spark_from_where_it_is_installed(java: Java) -> None:
+    environ = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    session.prepare(environ)
+    archives = environ[session.ARCHIVES_VARIABLE]
+    assert archives.count(".zip:") == 2
+    for path, expected in (
+        (f"{archives}/a.jar:{archives}/elsewhere", "/a.jar:/elsewhere"),
+        ("/other/python/lib/pyspark.zip:/elsewhere", "/other/python/lib/pyspark.zip:/elsewhere"),
+    ):
+        output = subprocess.run(
+            [
+                environ["PYSPARK_PYTHON"],
+                "-c",
+                "import os, sys; print(os.environ['PYTHONPATH'], sys.executable)",
+            ],
+            env=environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert output.split() == [expected, sys.executable]
 
 
 def test_without_spark_the_advice_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
