@@ -1,8 +1,8 @@
-"""Values at run time: where they come from, and arithmetic on them.
+"""Values at run time: how a filter reads them from a row, and arithmetic on them.
 
-Integers are int64 and stay integers, also in division, which drops the fraction as in Java; one
-float among the operands makes the result a float64. Whatever cannot be computed is None: operands
-that are not numbers, overflow, division by zero, a result that is infinite or not a number.
+Integers are int64 and stay integers, also in division, which drops the fraction as in Java; a float
+among the operands makes the result a float64. The result is None if the operands are not numbers,
+on overflow, on division by zero, and for an infinite result or NaN.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Row(Protocol):
     """A message's headers, and its own fields under `FIELD_KEYS` if the filter names any."""
 
     def get(self, key: Any, /) -> Any:
-        """The value of this name; None if there is none."""
+        """Return the value of a name, or None."""
 
 
 Getter: TypeAlias = Callable[[Row], Any]
@@ -60,11 +60,11 @@ def _signed(sign: Sign, get: Getter) -> Getter:
     return signed
 
 
-def _computed(operator: ArithmeticOperator, left: Getter, right: Getter) -> Getter:
+def _computed(operator: ArithmeticOperator, get_left: Getter, get_right: Getter) -> Getter:
     compute = _COMPUTE[operator]
 
     def computed(row: Row) -> Number | None:
-        first, second = left(row), right(row)
+        first, second = get_left(row), get_right(row)
         if type(first) not in NUMBERS or type(second) not in NUMBERS:
             return None
         try:
@@ -121,8 +121,8 @@ def _divide(dividend: Number, divisor: Number) -> Number | None:
 
 
 _COMPUTE: Final[dict[ArithmeticOperator, Callable[[Any, Any], Number | None]]] = {
-    "+": lambda left, right: left + right,
-    "-": lambda left, right: left - right,
-    "*": lambda left, right: left * right,
+    "+": lambda first, second: first + second,
+    "-": lambda first, second: first - second,
+    "*": lambda first, second: first * second,
     "/": _divide,
 }

@@ -1,10 +1,10 @@
-"""Comparisons at run time: tests that a comparison is true, and tests that it is false.
+"""Comparisons at run time: a test for true and a test for false.
 
-Only like compares with like: strings by code point, numbers exactly (an integer and a float as the
-numbers that they are, never rounded to each other), booleans for equality only. Any other
-comparison of two values that are there is false, also `<>`: hence `a <> b` is not `NOT a = b`. With
-NULL or NaN on a side it is unknown, and then no test here is true. A name against a literal, by far
-the commonest, gets a closure that does nothing else.
+Only values of a kind compare: strings by code point, numbers exactly (an integer and a float are
+never rounded to each other), booleans for equality only. Every other comparison of two present
+values is false, including `<>`: hence `a <> b` is not `NOT a = b`. A comparison with NULL or NaN is
+unknown, and both tests are false. The most frequent comparison, a name with a literal, gets a
+closure of its own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Test: TypeAlias = Callable[[Row], bool]
 MIRRORED: Final[dict[ComparisonOperator, ComparisonOperator]] = {
     "=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<=",
 }  # fmt: skip
-"""The same comparison with its sides exchanged."""
+"""The comparison after an exchange of its operands."""
 
 _HOLDS: Final[dict[ComparisonOperator, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
-    "<>": lambda left, right: bool(left < right or left > right),  # false for NaN, unlike !=
+    "<>": lambda first, second: bool(first < second or first > second),  # false for NaN, unlike !=
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -44,25 +44,33 @@ def always(row: Row) -> bool:
     return True
 
 
-def comparison(symbol: ComparisonOperator, left: Value, right: Value) -> tuple[Test, Test]:
-    """Two tests: that the comparison is true; and that it is false: both sides are there, yet it fails."""
-    if isinstance(left, Constant) and not isinstance(right, Constant):
-        left, right, symbol = right, left, MIRRORED[symbol]
-    if isinstance(left, tree.Header | tree.Field) and isinstance(right, Constant):
-        key = left.name if isinstance(left, tree.Header) else FIELD_KEYS[left.name]
-        holds = _name_to_constant(symbol, key, right.value)
-        return holds, _name_refuted(symbol, key, right.value, holds)
-    first, second = getter(left), getter(right)
+def comparison(
+    symbol: ComparisonOperator, first_value: Value, second_value: Value
+) -> tuple[Test, Test]:
+    """Return a test for true, and a test for false: both values are present, but the comparison
+    fails.
+    """
+    if isinstance(first_value, Constant) and not isinstance(second_value, Constant):
+        first_value, second_value, symbol = second_value, first_value, MIRRORED[symbol]
+    if isinstance(first_value, tree.Header | tree.Field) and isinstance(second_value, Constant):
+        key = (
+            first_value.name
+            if isinstance(first_value, tree.Header)
+            else FIELD_KEYS[first_value.name]
+        )
+        holds = _name_to_constant(symbol, key, second_value.value)
+        return holds, _name_refuted(symbol, key, second_value.value, holds)
+    first, second = getter(first_value), getter(second_value)
     holds = _any_to_any(symbol, first, second)
     return holds, lambda row: is_there(first(row)) and is_there(second(row)) and not holds(row)
 
 
-def _any_to_any(symbol: ComparisonOperator, left: Getter, right: Getter) -> Test:
+def _any_to_any(symbol: ComparisonOperator, get_first: Getter, get_second: Getter) -> Test:
     compares = _HOLDS[symbol]
     alike = {str, bool} if symbol in ("=", "<>") else {str}
 
     def test(row: Row) -> bool:
-        first, second = left(row), right(row)
+        first, second = get_first(row), get_second(row)
         kind = type(first)
         if kind in NUMBERS:
             return type(second) in NUMBERS and compares(first, second)
@@ -84,53 +92,55 @@ def _name_to_constant(symbol: ComparisonOperator, key: Any, constant: Any) -> Te
 def _name_to_boolean(symbol: ComparisonOperator, key: Any, constant: bool) -> Test:
     if symbol not in ("=", "<>"):
         return never
-    wanted = constant if symbol == "=" else not constant
-    return lambda row: row.get(key) is wanted
+    expected = constant if symbol == "=" else not constant
+    return lambda row: row.get(key) is expected
 
 
 def _name_equals(key: Any, constant: str | int | float) -> Test:
     if constant in (0, 1):  # False and True are equal to these in Python
-        return lambda row: (found := row.get(key)) == constant and type(found) is not bool
+        return lambda row: (value := row.get(key)) == constant and type(value) is not bool
     return lambda row: bool(row.get(key) == constant)
 
 
 def _name_to_string(symbol: ComparisonOperator, key: Any, constant: str) -> Test:
     compares = _HOLDS[symbol]
-    return lambda row: type(found := row.get(key)) is str and compares(found, constant)
+    return lambda row: type(value := row.get(key)) is str and compares(value, constant)
 
 
 def _name_to_number(symbol: ComparisonOperator, key: Any, constant: int | float) -> Test:
     match symbol:
         case "<":
-            return lambda row: type(found := row.get(key)) in NUMBERS and found < constant
+            return lambda row: type(value := row.get(key)) in NUMBERS and value < constant
         case "<=":
-            return lambda row: type(found := row.get(key)) in NUMBERS and found <= constant
+            return lambda row: type(value := row.get(key)) in NUMBERS and value <= constant
         case ">":
-            return lambda row: type(found := row.get(key)) in NUMBERS and found > constant
+            return lambda row: type(value := row.get(key)) in NUMBERS and value > constant
         case ">=":
-            return lambda row: type(found := row.get(key)) in NUMBERS and found >= constant
+            return lambda row: type(value := row.get(key)) in NUMBERS and value >= constant
         case _:
             compares = _HOLDS[symbol]
-            return lambda row: type(found := row.get(key)) in NUMBERS and compares(found, constant)
+            return lambda row: type(value := row.get(key)) in NUMBERS and compares(value, constant)
 
 
 def _name_refuted(symbol: ComparisonOperator, key: Any, constant: Any, holds: Test) -> Test:
     if symbol == "=" and constant not in (0, 1):
         return lambda row: (
-            (found := row.get(key)) != constant and found is not None and found == found
+            (value := row.get(key)) != constant and value is not None and value == value
         )
     return lambda row: is_there(row.get(key)) and not holds(row)
 
 
-def is_there(found: Any) -> bool:
+def is_there(value: Any) -> bool:
     """Whether a value is neither NULL nor NaN, with which nothing compares."""
-    return found is not None and bool(found == found)
+    return value is not None and bool(value == value)
 
 
 def membership(value: Value, items: tuple[Constant, ...]) -> tuple[Test, Test]:
-    """Tests that `value IN (items)` is true, and that it is false: one look-up, however many items."""
+    """Return the tests for true and false of `value IN (items)`; each is a single look-up."""
     get, contains = getter(value), _contains(items)
-    return _is_member(value, items), lambda row: is_there(found := get(row)) and not contains(found)
+    return _is_member(
+        value, items
+    ), lambda row: is_there(member := get(row)) and not contains(member)
 
 
 def _is_member(value: Value, items: tuple[Constant, ...]) -> Test:
@@ -138,8 +148,8 @@ def _is_member(value: Value, items: tuple[Constant, ...]) -> Test:
     if isinstance(value, tree.Header) and not booleans:
         key = value.name
         if kinds == {str}:
-            return lambda row: type(found := row.get(key)) is str and found in members
-        return lambda row: type(found := row.get(key)) in kinds and found in members
+            return lambda row: type(member := row.get(key)) is str and member in members
+        return lambda row: type(member := row.get(key)) in kinds and member in members
     get, contains = getter(value), _contains(items)
     return lambda row: contains(get(row))
 
@@ -147,11 +157,11 @@ def _is_member(value: Value, items: tuple[Constant, ...]) -> Test:
 def _contains(items: tuple[Constant, ...]) -> Callable[[Any], bool]:
     kinds, members, booleans = _members(items)
     if not booleans:
-        return lambda found: type(found) in kinds and found in members
+        return lambda member: type(member) in kinds and member in members
 
-    def contains(found: Any) -> bool:
-        kind = type(found)
-        return found in booleans if kind is bool else kind in kinds and found in members
+    def contains(member: Any) -> bool:
+        kind = type(member)
+        return member in booleans if kind is bool else kind in kinds and member in members
 
     return contains
 

@@ -1,8 +1,8 @@
 """A filter as a closure over a message's headers.
 
-Every condition is compiled to two plain tests: *holds* (is it true?) and *fails* (is it false?);
-it is unknown when neither. So `NOT` costs nothing, and a match never handles three values. A test
-takes one mapping and does not change it.
+The compiler turns every condition into two plain tests: *holds* (the condition is true) and *fails*
+(the condition is false). A condition is unknown if both tests are false. So `NOT` costs nothing,
+and a match never handles three values. A test takes a mapping and does not change it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def tests(node: Condition) -> tuple[Test, Test]:
             return fails, holds
         case tree.And(operands=operands):
             pairs = [tests(operand) for operand in operands]
-            return _all_of([one for one, _ in pairs]), _any_of([other for _, other in pairs])
+            return _all_of([holds for holds, _ in pairs]), _any_of([fails for _, fails in pairs])
         case tree.Or(operands=operands):
             pairs = [tests(operand) for operand in operands]
-            return _any_of([one for one, _ in pairs]), _all_of([other for _, other in pairs])
+            return _any_of([holds for holds, _ in pairs]), _all_of([fails for _, fails in pairs])
         case tree.Between(at=at, value=value, low=low, high=high):
             bounds = tree.Compare(at, ">=", value, low), tree.Compare(at, "<=", value, high)
             return tests(tree.And(at, bounds))
@@ -55,7 +55,7 @@ def tests(node: Condition) -> tuple[Test, Test]:
             return (
                 lambda row: row.get(name) is True,
                 lambda row: (
-                    (found := row.get(name)) is False or (found is not True and is_there(found))
+                    (flag := row.get(name)) is False or (flag is not True and is_there(flag))
                 ),
             )
         case tree.Constant(value=constant):
@@ -74,7 +74,7 @@ def _all_of(tests: Sequence[Test]) -> Test:
         case [a, b, c, d]:
             return lambda row: a(row) and b(row) and c(row) and d(row)
         case _:
-            return _all_of([_all_of(part) for part in _quarters(tests)])
+            return _all_of([_all_of(quarter) for quarter in _quarters(tests)])
 
 
 def _any_of(tests: Sequence[Test]) -> Test:
@@ -88,7 +88,7 @@ def _any_of(tests: Sequence[Test]) -> Test:
         case [a, b, c, d]:
             return lambda row: a(row) or b(row) or c(row) or d(row)
         case _:
-            return _any_of([_any_of(part) for part in _quarters(tests)])
+            return _any_of([_any_of(quarter) for quarter in _quarters(tests)])
 
 
 def _quarters(tests: Sequence[Test]) -> list[Sequence[Test]]:

@@ -18,7 +18,9 @@ _VALUE = FIELD_KEYS["_value"]
 
 
 def parse(text: str) -> Filter:
-    """Read a filter; `InvalidFilter` says where it is wrong, `TooLarge` which cap it exceeds."""
+    """Parse a filter; raise `InvalidFilter` with the position of the mistake, or `TooLarge` with
+    the limit.
+    """
     return Filter(text)
 
 
@@ -28,10 +30,10 @@ Anchor = tuple[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A condition over a message's headers and its own fields; equal to another of the same text.
+    """A condition over a message's headers and fields; filters with equal texts are equal.
 
-    `names` are the headers that it looks at, `fields` which of `_key`, `_timestamp`, `_log` and
-    `_value`. A message is taken to have a value unless the caller says that it is null.
+    `names` holds the headers that the filter names, `fields` the subset of `_key`, `_timestamp`,
+    `_log` and `_value`. A message has a value unless the caller says that its value is null.
     """
 
     text: str
@@ -39,7 +41,7 @@ class Filter:
     names: frozenset[str] = field(init=False, compare=False, repr=False)
     fields: frozenset[str] = field(init=False, compare=False, repr=False)
     anchor: Anchor | None = field(init=False, compare=False, repr=False)
-    """What every message that matches has in one of its headers, if that is known."""
+    """A header and its possible texts: every matching message has one of these texts there."""
     _holds: Test = field(init=False, compare=False, repr=False)
     _fails: Test = field(init=False, compare=False, repr=False)
 
@@ -92,10 +94,10 @@ class Filter:
         has_value: bool,
     ) -> Row:
         """What the tests look at: the headers, and the fields if the filter names any."""
-        seen = _seen(headers)
+        visible_headers = _seen(headers)
         if not self.fields:
-            return seen
-        return {**_row(seen, key, timestamp, log), _VALUE: has_value or None}
+            return visible_headers
+        return {**_row(visible_headers, key, timestamp, log), _VALUE: has_value or None}
 
     def match_many(
         self,
@@ -106,9 +108,11 @@ class Filter:
         log: str | None = None,
         valid: Sequence[bool] | None = None,
     ) -> list[bool]:
-        """`matches` for each message of a batch from one log; what is not given is NULL for all.
+        """Return `matches` for each message of a batch from one log; a field that is not given is
+        NULL.
 
-        `valid` says which values are not null; without it all are there. The headers are as a filter sees them: no name twice, and no bytes.
+        `valid` tells the values that are not null; by default no value is null. Headers must be in
+        the form that a filter sees: distinct names, and no bytes.
         """
         if not self.fields:
             return list(map(self._holds, headers))
@@ -153,8 +157,8 @@ def _anchor(node: Condition) -> Anchor | None:
             texts = [item.value for item in items if isinstance(item.value, str)]
             return (name, frozenset(texts)) if len(texts) == len(items) else None
         case tree.And(operands=operands):
-            found = [one for one in map(_anchor, operands) if one is not None]
-            return min(found, key=lambda one: len(one[1]), default=None)
+            anchors = [anchor for anchor in map(_anchor, operands) if anchor is not None]
+            return min(anchors, key=lambda anchor: len(anchor[1]), default=None)
         case _:
             return None
 

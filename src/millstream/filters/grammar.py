@@ -126,13 +126,17 @@ class NoNameCharacter(Exception):
 _BEGINS_NAMES: Final = frozenset({"Sc", "Pc", "Nl"})
 """Categories of characters that may begin a name in Java, beside letters: currencies, connectors."""
 _IN_NAMES: Final = _BEGINS_NAMES | {"Mn", "Mc"}
-"""Those that may follow: combining marks as well."""
+"""Categories of characters that may follow in a name: also combining marks."""
 _JOINERS: Final = "\u200c\u200d"
-"""Characters without a width that spell words in some scripts; others of their kind are refused."""
+"""Zero-width characters that some scripts need inside words. Other zero-width characters are
+refused.
+"""
 
 
 def retag(token: Token) -> Token:
-    """A name, or the keyword that it is; `NoNameCharacter` if a character cannot be in a name."""
+    """Return a name token, or its keyword; raise `NoNameCharacter` for a character that names
+    cannot have.
+    """
     if not token.isascii():
         _check_name(token)
     word = token.upper()
@@ -152,14 +156,16 @@ def _check_name(token: Token) -> None:
 
 
 def words(terminals: Iterable[str]) -> tuple[str, ...]:
-    """What the grammar would have accepted, in words for people, each once."""
-    rest = set(terminals)
-    found: set[str] = set()
-    if rest >= _VALUE:
-        found.add("a condition" if "_NOT" in rest else "a value")
-        rest -= _VALUE | {"_NOT"}
-    if rest >= _ARITHMETIC:
-        found.add("an arithmetic operator")
-        rest -= _ARITHMETIC
-    found.update(_WORDS.get(name, name.removeprefix("_")) for name in rest)
-    return tuple(sorted(found))
+    """Return the terminals that the grammar would accept in words for people, without
+    repetition.
+    """
+    names = set(terminals)
+    phrases: set[str] = set()
+    if names >= _VALUE:
+        phrases.add("a condition" if "_NOT" in names else "a value")
+        names -= _VALUE | {"_NOT"}
+    if names >= _ARITHMETIC:
+        phrases.add("an arithmetic operator")
+        names -= _ARITHMETIC
+    phrases.update(_WORDS.get(name, name.removeprefix("_")) for name in names)
+    return tuple(sorted(phrases))

@@ -1,4 +1,4 @@
-"""LIKE patterns: `%` is any run of characters, `_` is any one, all else is itself.
+"""LIKE patterns: `%` matches any text, `_` any character, other characters match themselves.
 
 Matching takes time in proportion to the text, whatever the pattern. Between two `%` lies a
 *segment* of fixed length; the leftmost place where a segment fits is always the best one, since it
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Segment: TypeAlias = tuple[str | None, ...]
-"""Characters in a row; None is any one character."""
+"""Characters in a row; None stands for any character."""
 
 Finder: TypeAlias = Callable[[str, int, int], int]
 """(text, start, stop) → the end of the leftmost match inside that range, or -1."""
@@ -22,7 +22,7 @@ Finder: TypeAlias = Callable[[str, int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What a pattern asks for: these segments in this order, anything between two of them."""
+    """The segments of a pattern in order, with any text between two segments."""
 
     segments: tuple[Segment, ...]
 
@@ -123,11 +123,11 @@ def _finder(segment: Segment) -> Finder:
     return _shift_and(segment) if text is None else _find_literal(text)
 
 
-def _find_literal(wanted: str) -> Finder:
-    length = len(wanted)
+def _find_literal(literal: str) -> Finder:
+    length = len(literal)
 
     def find(text: str, start: int, stop: int) -> int:
-        position = text.find(wanted, start, stop)
+        position = text.find(literal, start, stop)
         return position if position < 0 else position + length
 
     return find

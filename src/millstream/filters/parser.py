@@ -32,7 +32,7 @@ _QUOTED_TEXT: Final = re.compile(r"""'[^']*'|"[^"]*\"""")
 
 
 def parse_tree(text: str) -> Condition:
-    """The tree of a filter; `InvalidFilter` or `TooLarge` if there is none."""
+    """Return the tree of a filter; raise `InvalidFilter` or `TooLarge`."""
     size = len(text.encode(errors="surrogatepass"))
     if size > tree.TEXT_BYTES_MAX:
         message = f"the filter has {size} bytes in UTF-8; at most {tree.TEXT_BYTES_MAX} are allowed"
@@ -103,9 +103,9 @@ def _refuse_number(text: str, at: int) -> None:
     """Refuse `12x`, `0b2`, `1_` or `1.2.3` as one number, not as a number and a word."""
     for token in _parser().lex(text[:at]):
         if token.type in NUMBERS and token.end_pos == at:
-            whole = str(_WORD.findall(text, _start(token))[0])
-            if len(whole) > len(token):
-                _refuse(text, _start(token), f"the number {whole[:40]!r}", (_A_NUMBER,))
+            word = str(_WORD.findall(text, _start(token))[0])
+            if len(word) > len(token):
+                _refuse(text, _start(token), f"the number {word[:40]!r}", (_A_NUMBER,))
 
 
 def _accepted_after(beginning: str) -> tuple[str, ...]:
@@ -125,21 +125,21 @@ def _refuse_character(text: str, at: int) -> NoReturn:
     _refuse(text, at, f"the character {character!r}", _accepted_after(text[:at]))
 
 
-def _refuse(text: str, at: int, found: str, expected: tuple[str, ...]) -> NoReturn:
+def _refuse(text: str, at: int, given: str, expected: tuple[str, ...]) -> NoReturn:
     line = text.count("\n", 0, at) + 1
     column = at - (text.rfind("\n", 0, at) + 1) + 1
-    *most, last = expected
-    wanted = f"{', '.join(most)} or {last}" if most else last
-    message = f"filter, line {line}, column {column}: found {found}; expected {wanted}"
+    *alternatives, last = expected
+    phrase = f"{', '.join(alternatives)} or {last}" if alternatives else last
+    message = f"filter, line {line}, column {column}: found {given}; expected {phrase}"
     raise InvalidFilter(message, line=line, column=column, expected=expected) from None
 
 
 class _Misplaced(Exception):
-    """A part that parses, but can never mean anything where it stands."""
+    """A construct that parses, but has no meaning at its position."""
 
-    def __init__(self, at: int, found: str, expected: str) -> None:
-        super().__init__(found)
-        self.at, self.found, self.expected = at, found, expected
+    def __init__(self, at: int, given: str, expected: str) -> None:
+        super().__init__(given)
+        self.at, self.found, self.expected = at, given, expected
 
 
 _FOUND: Final = {
@@ -191,7 +191,7 @@ def _start(token: Token) -> int:
 
 @v_args(inline=True)
 class _Builder(Transformer[Token, Any]):
-    """Builds the tree from the bottom up while lark parses; one method per alternative."""
+    """Builds the tree bottom-up while lark parses, with a method for each alternative."""
 
     def either(self, *operands: AnyNode) -> tree.Or:
         return tree.Or(operands[0].at, tuple(map(_condition, operands)))
@@ -202,9 +202,9 @@ class _Builder(Transformer[Token, Any]):
     def negate(self, operand: AnyNode) -> tree.Not:
         return tree.Not(operand.at, _condition(operand))
 
-    def compare(self, left: AnyNode, operator: Token, right: AnyNode) -> tree.Compare:
+    def compare(self, first: AnyNode, operator: Token, second: AnyNode) -> tree.Compare:
         symbol = cast("tree.ComparisonOperator", str(operator))
-        return tree.Compare(left.at, symbol, _value(left), _value(right))
+        return tree.Compare(first.at, symbol, _value(first), _value(second))
 
     def between(self, value: AnyNode, low: AnyNode, high: AnyNode) -> tree.Between:
         return tree.Between(value.at, _value(value), _value(low), _value(high))
@@ -233,15 +233,15 @@ class _Builder(Transformer[Token, Any]):
         return tree.Not(value.at, self.like(value, pattern, escape))
 
     def is_null(self, value: AnyNode) -> tree.IsNull:
-        found = value if isinstance(value, tree.Field) else _value(value)
-        return tree.IsNull(value.at, found)
+        operand = value if isinstance(value, tree.Field) else _value(value)
+        return tree.IsNull(value.at, operand)
 
     def is_not_null(self, value: AnyNode) -> tree.Not:
         return tree.Not(value.at, self.is_null(value))
 
-    def arithmetic(self, left: AnyNode, operator: Token, right: AnyNode) -> tree.Arithmetic:
+    def arithmetic(self, first: AnyNode, operator: Token, second: AnyNode) -> tree.Arithmetic:
         symbol = cast("tree.ArithmeticOperator", str(operator))
-        return tree.Arithmetic(left.at, symbol, _number(left), _number(right))
+        return tree.Arithmetic(first.at, symbol, _number(first), _number(second))
 
     def sign(self, sign: Token, operand: AnyNode) -> tree.Signed | Constant:
         number, at = _number(operand), _start(sign)
@@ -272,8 +272,8 @@ class _Builder(Transformer[Token, Any]):
         if digits[0] != "0" or len(digits) == 1:
             return tree.Constant(_start(token), int(digits[:_DIGITS_MAX]))
         if "8" in digits or "9" in digits:
-            found = f"{str(token)[:40]!r}, which the zero before it makes octal"
-            raise _Misplaced(_start(token), found, "digits from 0 to 7, or no zero before them")
+            octal = f"{str(token)[:40]!r}, which the zero before it makes octal"
+            raise _Misplaced(_start(token), octal, "digits from 0 to 7, or no zero before them")
         return tree.Constant(_start(token), _in_base(digits, 8))
 
     def hexadecimal(self, token: Token) -> Constant:
@@ -320,6 +320,7 @@ def _nearest_single(number: float, exact: Fraction) -> float:
     """The float32 that is nearest to a number: `number`, a float64, is already rounded once."""
     (bits,) = unpack("<I", pack("<f", abs(number)))
     near = [unpack("<f", pack("<I", max(0, bits + step)))[0] for step in (-1, 0, 1)]
-    finite = [(one, step) for one, step in zip(near, (-1, 0, 1), strict=True) if isfinite(one)]
-    best, _ = min(finite, key=lambda one: (abs(Fraction(one[0]) - exact), (bits + one[1]) & 1))
+    steps = zip(near, (-1, 0, 1), strict=True)
+    finite = [(number, step) for number, step in steps if isfinite(number)]
+    best, _ = min(finite, key=lambda pair: (abs(Fraction(pair[0]) - exact), (bits + pair[1]) & 1))
     return float(best)

@@ -2,7 +2,7 @@
 
 Two families that never mix: *values* (literals, names, arithmetic) and *conditions* (comparisons,
 tests and the logic over them). A name may stand for a condition too, since a header may be boolean.
-Every node knows where it began in the text (`at`), so an error can point there. Parentheses leave
+The position of a node in the text (`at`) lets an error point to the node. Parentheses leave
 no node; `a AND b AND c` is one node with three operands.
 """
 
@@ -31,11 +31,12 @@ TEXT_BYTES_MAX: Final = 16 * 1024
 """In UTF-8. A filter is stored in every queue's spec, whose text fields are short."""
 
 NODES_MAX: Final = 2_000
-"""Bounds the work per message, and the size of the Spark expression."""
+"""Bounds the work per message."""
 
 DEPTH_MAX: Final = 100
-"""Of the tree, and of nested parentheses: both compilers recurse, and so does Spark's. A chain of
-`AND`, of `OR` or of arithmetic is one level, however long."""
+"""The limit on the depth of the tree and of nested parentheses, because parser and compiler
+recurse. A chain of `AND`, of `OR` or of arithmetic is a single level.
+"""
 
 FIELD_KINDS: Final[dict[str, Kind]] = {
     "_key": "string",
@@ -65,7 +66,7 @@ class Constant(FilterNode):
 
 @dataclass(frozen=True, slots=True)
 class Header(FilterNode):
-    """The value of a header; NULL if there is none."""
+    """The value of a header; NULL for a missing header."""
 
     name: str
 
@@ -87,7 +88,7 @@ class Signed(FilterNode):
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic(FilterNode):
-    """Two numbers made one."""
+    """Arithmetic on two numbers."""
 
     operator: ArithmeticOperator
     left: Value
@@ -96,7 +97,7 @@ class Arithmetic(FilterNode):
 
 @dataclass(frozen=True, slots=True)
 class Compare(FilterNode):
-    """Two values of one type against each other."""
+    """A comparison of two values."""
 
     operator: ComparisonOperator
     left: Value
@@ -184,14 +185,14 @@ def kind(node: AnyNode) -> Kind:
 
 def children(node: AnyNode) -> tuple[AnyNode, ...]:
     """The nodes directly below, left to right."""
-    found: list[Any] = []
+    nodes: list[Any] = []
     for name in type(node).__slots__:
-        part = getattr(node, name)
-        if isinstance(part, FilterNode):
-            found.append(part)
-        elif isinstance(part, tuple):
-            found += part
-    return tuple(found)
+        child = getattr(node, name)
+        if isinstance(child, FilterNode):
+            nodes.append(child)
+        elif isinstance(child, tuple):
+            nodes += child
+    return tuple(nodes)
 
 
 def walk(root: AnyNode) -> Iterator[tuple[AnyNode, int]]:

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from millstream.spark.pipelines import charts, look
+from millstream.spark.pipelines import charts
 from millstream.spark.pipelines.charts import Series
 from millstream.spark.pipelines.figures import Figures, Minute, QueueFigures, Reason
-from millstream.spark.pipelines.page import page_of
+from millstream.spark.pipelines.page import chart_script, page_of, page_style
 
 EVIL = "</script><script>alert(1)</script>"
 
@@ -88,6 +88,6 @@ def test_the_page_runs_its_own_script_alone() -> None:
 
 
 def test_the_script_has_nothing_left_to_import() -> None:
-    assert not re.search(r"^(import|export)\b", look.script(), re.MULTILINE)
-    assert "</script" not in look.script()
-    assert "</style" not in look.style()
+    assert not re.search(r"^(import|export)\b", chart_script(), re.MULTILINE)
+    assert "</script" not in chart_script()
+    assert "</style" not in page_style()

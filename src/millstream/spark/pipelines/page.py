@@ -1,23 +1,41 @@
-"""The report's page: one HTML file that needs nothing else.
+"""The report's page: a single HTML file.
 
-It has the look and the chart code of the server's pages inside, and lets no other script run.
+Readers open a report from a disk or a mail, without a server. So the file contains the style and the
+chart code of the server's pages (`millstream/web`), and its policy lets no other script run.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from collections.abc import Sequence
+from functools import cache
 from html import escape
+from importlib import resources
 from itertools import groupby
 
 import msgspec
 
-from millstream.spark.pipelines import charts, look
+from millstream.spark.pipelines import charts
 from millstream.spark.pipelines.charts import Chart, Series, count, duration, full_moment
 from millstream.spark.pipelines.figures import Fared, Figures, HeaderSlice, Minute, QueueFigures
 
 QUEUES_MAX = 25
 """The most queues with charts. The table has the numbers of all queues."""
 TRIES_MAX = 10
+
+_IMPORT = re.compile(r"^import .*;$", re.MULTILINE)
+_EXPORT = re.compile(r"^export (default \w+;$)?", re.MULTILINE)
+
+_BEGIN = """
+const { charts } = JSON.parse(document.getElementById("figures").textContent);
+for (const place of document.querySelectorAll("[data-chart]")) {
+  const { times, columns, ...about } = charts[place.dataset.chart];
+  chart(place, { ...about, window_s: Infinity, utc: true }).set(times, columns);
+}
+"""
+"""Draws each chart of the page, from the numbers that the page holds."""
 
 _STYLE = """
 :root{--done:var(--chart-2);--failed:var(--chart-5);--again:var(--chart-3);--arrived:var(--chart-1);
@@ -46,7 +64,7 @@ footer{color:var(--soft);font-size:.85rem;margin-top:40px}
 .numbers td:first-child,.numbers th:first-child{min-width:84px;overflow-wrap:anywhere}
 .bars td:first-child{overflow-wrap:anywhere}}
 """
-"""What the look of all pages does not say, and the meanings of its colours here."""
+"""Additions to the style of the server's pages, and the meanings of its colours in a report."""
 
 _NO_SCRIPT = (
     '<noscript><p class="notice">Its charts are drawn by a script, which this viewer does not run; '
@@ -64,12 +82,12 @@ def page_of(figures: Figures) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{look.policy()}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{script_policy()}">'
         f"<title>Queues of {escape(figures.store)}</title>"
-        f"<style>{look.style()}{_STYLE}</style></head>"
+        f"<style>{page_style()}{_STYLE}</style></head>"
         f"<body><main>{_NO_SCRIPT}{''.join(body)}{_foot(figures)}</main>"
         f'<script type="application/json" id="figures">{_data(drawn)}</script>'
-        f'<script type="module">{look.script()}</script></body></html>\n'
+        f'<script type="module">{chart_script()}</script></body></html>\n'
     )
 
 
@@ -270,3 +288,27 @@ def _foot(figures: Figures) -> str:
         "are counted as long as their queue remembers them; those that nobody has claimed yet stand "
         "only under “waiting now”.</footer>"
     )
+
+
+@cache
+def page_style() -> str:
+    """Return the style of the server's pages and of their charts."""
+    return _file("look.css") + _file("vendor/uplot.css")
+
+
+@cache
+def chart_script() -> str:
+    """Return the script that draws the charts, as a single module without imports."""
+    modules = (_file("vendor/uplot.js"), _file("charts.js"))
+    plain = [_EXPORT.sub("", _IMPORT.sub("", module)) for module in modules]
+    return "".join((*plain, _BEGIN))
+
+
+def script_policy() -> str:
+    """Return a policy that allows this script and the page's styles, and no other source."""
+    digest = base64.b64encode(hashlib.sha256(chart_script().encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+
+
+def _file(path: str) -> str:
+    return (resources.files("millstream") / "web" / path).read_text(encoding="utf-8")

@@ -5,36 +5,46 @@ The task reads only the metadata of records and evaluates filters in Python, blo
 filter can match only certain texts of a header, the task asks it only about records with such a
 text. The answer holds runs of offsets, so that a queue with a match for every record costs as
 little as a queue without a match.
+
+Tasks work on a round while the driver assigns the round before. Only the driver assigns, in the order of
+the rounds; so matches that are never assigned have changed nothing.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
 from millstream.filters import Filter, parse
 from millstream.log.model.block import RecordBlock
+from millstream.queue.service.assigning import ASSIGNED_MAX, Assignment
 from millstream.queue.service.decoding import TextIndex
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading
-from millstream.spark.source.bins import Range
+from millstream.spark.source.bins import Bin, BinSizes, Range, bins
 from millstream.spark.source.columns import DecodedBlock
 from millstream.spark.source.losses import Loss, warn
 from millstream.spark.source.task import blocks_of
 
 if TYPE_CHECKING:
     from millstream.header import Scalar
+    from millstream.spark.pipelines.target import Job
 
+RECORDS_PER_TASK = 50_000
 OFFSETS_KEPT = 8_192
 """Offsets of one queue that wait in a task to be joined to runs."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Interest(Struct, frozen=True, array_like=True):
@@ -55,7 +65,7 @@ class Runs(Struct, frozen=True, array_like=True):
         return list(zip(_numbers(self.firsts), _numbers(self.counts), strict=True))
 
 
-class RangeLook(Struct, frozen=True, array_like=True):
+class RangeMatches(Struct, frozen=True, array_like=True):
     """The matches in a range: the runs of each queue with a match."""
 
     log: str
@@ -65,14 +75,14 @@ class RangeLook(Struct, frozen=True, array_like=True):
 class TaskAnswer(Struct, frozen=True, array_like=True):
     """The matches in the ranges of a task, in order, and the records that it could not read."""
 
-    looked: list[RangeLook]
+    ranges_matched: list[RangeMatches]
     lost: list[Loss]
 
 
-def look_at(
+def match_ranges(
     options: ReadOptions, ranges: Sequence[Range], interests: Mapping[str, Sequence[Interest]]
 ) -> TaskAnswer:
-    """Ask the filters of each log's queues about the records of ranges."""
+    """Evaluate the filters of each log's queues on the records of ranges."""
     answer = TaskAnswer([], [])
     tell = warn if options.fail_on_data_loss else answer.lost.append
     with reading(options.place) as session:
@@ -83,7 +93,7 @@ def look_at(
                 for taker in takers:
                     taker.take(records)
             matched = {taker.queue: taker.runs() for taker in takers if taker.has_any()}
-            answer.looked.append(RangeLook(range_.log, matched))
+            answer.ranges_matched.append(RangeMatches(range_.log, matched))
     return answer
 
 
@@ -197,3 +207,89 @@ class _Taker:
 def _numbers(data: bytes) -> list[int]:
     numbers: list[int] = array("q", data).tolist()
     return numbers
+
+
+@dataclass(frozen=True)
+class RoundMatches:
+    """The matches of tasks in the ranges of a round."""
+
+    ranges: list[Range]
+    interests: dict[str, list[Interest]]
+    """The interested queues of each log."""
+    ranges_matched: list[RangeMatches]
+    lost: list[Loss]
+
+    def assignments(self) -> Iterator[Assignment]:
+        """Yield the assignments of each queue; a queue without matches is moved past the round
+        too.
+        """
+        runs: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for range_matches in self.ranges_matched:
+            for queue, queue_runs in range_matches.taken.items():
+                runs.setdefault((queue, range_matches.log), []).extend(queue_runs.pairs())
+        for range_ in self.ranges:
+            for interest in self.interests[range_.log]:
+                matched = runs.get((interest.queue, range_.log), [])
+                yield from _cut(interest.queue, range_, matched)
+
+
+def match_round(
+    job: Job,
+    ranges: list[Range],
+    interests: dict[str, list[Interest]],
+    *,
+    allow_gaps: bool,
+) -> RoundMatches:
+    """Let tasks evaluate the filters in the ranges of a round."""
+    options = job.task_options(failOnDataLoss=not allow_gaps)
+
+    def work(task_ranges: Bin[Range]) -> bytes:
+        return msgspec.msgpack.encode(match_ranges(options, task_ranges, interests))
+
+    chosen = bins(ranges, lambda _: 0, BinSizes(records=RECORDS_PER_TASK))
+    encoded = job.in_tasks(work, chosen)
+    answers = [msgspec.msgpack.decode(answer, type=TaskAnswer) for answer in encoded]
+    ranges_matched = [
+        range_matches for answer in answers for range_matches in answer.ranges_matched
+    ]
+    lost = [loss for answer in answers for loss in answer.lost]
+    return RoundMatches(ranges, interests, ranges_matched, lost)
+
+
+def one_ahead(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Yield the result of `work` for each item, and work on the next item meanwhile.
+
+    If the caller stops early, also by an interrupt, the function does not wait for the running
+    work.
+    """
+    pool = ThreadPoolExecutor(1, "millstream-ahead")
+    try:
+        waiting: list[Future[R]] = []
+        for item in items:
+            done = [future.result() for future in waiting]
+            waiting = [pool.submit(work, item)]
+            yield from done
+        for future in waiting:
+            yield future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _cut(queue: str, range_: Range, runs: Sequence[tuple[int, int]]) -> Iterator[Assignment]:
+    """Yield an assignment, or several consecutive ones if there are too many messages for a
+    commit.
+    """
+    start = range_.start
+    cut_runs: list[tuple[int, int]] = []
+    room = ASSIGNED_MAX
+    for first, count in runs:
+        while count >= room:
+            end = first + room
+            yield Assignment(queue, range_.log, start, end, [*cut_runs, (first, room)], None, True)
+            start, first, count = end, end, count - room
+            cut_runs, room = [], ASSIGNED_MAX
+        if count:
+            cut_runs.append((first, count))
+            room -= count
+    if cut_runs or start < range_.stop:
+        yield Assignment(queue, range_.log, start, range_.stop, cut_runs, None, True)

@@ -209,16 +209,16 @@ def mapped(
     if "value" not in present and "value" not in columns:
         # Whatever the row has, key and timestamp included, is in its JSON.
         present["value"] = "to_json(struct(*))"
-    wanted = {**present, **columns}
+    expressions = {**present, **columns}
     if headers:
-        wanted.pop("headers", None)
+        expressions.pop("headers", None)
     with understood("the rows cannot be mapped to a log"):
         if where:
             rows = rows.where(where)
         if order_by:
             wished = order_by.replace("{", "{{").replace("}", "}}")
             rows = rows.sparkSession.sql(f"SELECT * FROM {{rows}} ORDER BY {wished}", rows=rows)
-        chosen = [f.expr(wanted[name]).alias(name) for name in COLUMNS if name in wanted]
+        chosen = [f.expr(expressions[name]).alias(name) for name in COLUMNS if name in expressions]
         if headers:
             chosen.append(_header_map(rows, headers))
         made = rows.select(*chosen)
@@ -253,8 +253,8 @@ def _header_map(rows: DataFrame, headers: Mapping[str, str]) -> Column:
                 "boolean"
             )
         fields = [
-            (value if one == letter else f.lit(None)).cast(type_).alias(one)
-            for one, type_ in _TYPES.items()
+            (value if field == letter else f.lit(None)).cast(type_).alias(field)
+            for field, type_ in _TYPES.items()
         ]
         pairs += [f.lit(name), f.when(value.isNotNull(), f.struct(*fields))]
     return f.map_filter(f.create_map(*pairs), lambda _, value: value.isNotNull()).alias("headers")

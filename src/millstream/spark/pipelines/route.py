@@ -23,8 +23,12 @@ from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.queue.service.scanning import ListPositions
 from millstream.spark.failures import point
 from millstream.spark.pipelines.backfill import backfill_queues
-from millstream.spark.pipelines.looks import RoundLook, look, one_ahead
-from millstream.spark.pipelines.queue_matches import Interest
+from millstream.spark.pipelines.queue_matches import (
+    Interest,
+    RoundMatches,
+    match_round,
+    one_ahead,
+)
 from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
 from millstream.spark.place import writing
 from millstream.spark.row_filter import FilterRows, rows_by_log
@@ -252,11 +256,11 @@ class _RouteRun:
         """Let tasks evaluate the filters, and assign a round while tasks work on the next."""
         interests_of: dict[str, list[Interest]] = {}
 
-        def ask(ranges: list[Range]) -> RoundLook:
+        def ask(ranges: list[Range]) -> RoundMatches:
             for log in {range_.log for range_ in ranges} - interests_of.keys():
                 interests_of[log] = self._interests(log)
             interests = {range_.log: interests_of[range_.log] for range_ in ranges}
-            return look(self._job, ranges, interests, allow_gaps=self._allow_gaps)
+            return match_round(self._job, ranges, interests, allow_gaps=self._allow_gaps)
 
         for matches_of_round in one_ahead(ask, rounds):
             point("before commit")

@@ -15,9 +15,14 @@ from millstream.format import keys
 from millstream.queue.service.assigning import AssignMessages
 from millstream.record import Record
 from millstream.spark.options import ReadOptions, read_options
-from millstream.spark.pipelines import looks
-from millstream.spark.pipelines.looks import RoundLook, one_ahead
-from millstream.spark.pipelines.queue_matches import Interest, Runs, look_at
+from millstream.spark.pipelines import queue_matches
+from millstream.spark.pipelines.queue_matches import (
+    Interest,
+    RoundMatches,
+    Runs,
+    match_ranges,
+    one_ahead,
+)
 from millstream.spark.source.bins import Range
 from millstream.testing import Probe
 
@@ -88,8 +93,8 @@ def test_a_queue_takes_what_its_filter_is_true_of(
     with millstream.open(path) as store:
         records = list(store.log("orders").read())
     interests = {"orders": [Interest(text, text) for text in FILTERS]}
-    answer = look_at(options(path), [Range("orders", *wanted)], interests)
-    ((log, taken),) = [(one.log, one.taken) for one in answer.looked]
+    answer = match_ranges(options(path), [Range("orders", *wanted)], interests)
+    ((log, taken),) = [(one.log, one.taken) for one in answer.ranges_matched]
     assert log == "orders"
     for text in FILTERS:
         expected = [n for n in range(*wanted) if takes(text, records[n])]
@@ -99,8 +104,8 @@ def test_a_queue_takes_what_its_filter_is_true_of(
 
 def test_neighbours_are_one_run(path: Path) -> None:
     interests = {"orders": [Interest("all", ""), Interest("late", "amount >= 56")]}
-    answer = look_at(options(path), [Range("orders", 0, COUNT)], interests)
-    (looked,) = answer.looked
+    answer = match_ranges(options(path), [Range("orders", 0, COUNT)], interests)
+    (looked,) = answer.ranges_matched
     assert looked.taken["all"].pairs() == [(0, COUNT)]
     late = looked.taken["late"].pairs()
     assert late == [(56, 10), (67, 10), (78, 10), (89, 10), (100, 10), (111, 9)]
@@ -114,10 +119,10 @@ def test_damage_ends_a_look_or_is_told(path: Path) -> None:
     interests = {"orders": [Interest("all", "")]}
     wanted = [Range("orders", 0, COUNT)]
     with pytest.raises(CorruptionError, match="failOnDataLoss=false leaves it out"):
-        look_at(options(path), wanted, interests)
-    answer = look_at(options(path, failOnDataLoss="false"), wanted, interests)
+        match_ranges(options(path), wanted, interests)
+    answer = match_ranges(options(path, failOnDataLoss="false"), wanted, interests)
     (loss,) = answer.lost
-    (looked,) = answer.looked
+    (looked,) = answer.ranges_matched
     found = offsets(looked.taken["all"])
     assert found == [n for n in range(COUNT) if not loss.start <= n < loss.stop]
 
@@ -126,17 +131,17 @@ def test_damage_ends_a_look_or_is_told(path: Path) -> None:
 def test_a_large_look_is_assigned_in_several_commits(
     path: Path, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looks, "ASSIGNED_MAX", most)
+    monkeypatch.setattr(queue_matches, "ASSIGNED_MAX", most)
     texts = {"all": "", "some": "amount > 30", "none": "amount < 0", "odd": "region = 'us'"}
     wanted = [Range("orders", 0, COUNT)]
     interests = {"orders": [Interest(name, text) for name, text in texts.items()]}
-    answer = look_at(options(path), wanted, interests)
+    answer = match_ranges(options(path), wanted, interests)
     with millstream.open(path) as store:
         records = list(store.log("orders").read())
         for name in texts:
             store.queue(name, sources=["orders"], router="spark", start="earliest")
         for _ in range(2):  # the second time nothing is new
-            for one in RoundLook(wanted, interests, answer.looked, []).assignments():
+            for one in RoundMatches(wanted, interests, answer.ranges_matched, []).assignments():
                 assert sum(count for _, count in one.runs) <= most
                 store.session.execute(AssignMessages([one]))
         for name, text in texts.items():
@@ -185,9 +190,11 @@ def test_a_damaged_value_goes_to_its_queues_by_its_metadata(path: Path) -> None:
         probe = Probe(store)
         probe.damage(sorted(probe.rows(keys.PAYLOAD_BLOCK))[0])
     interests = {"orders": [Interest("filled", "_value IS NOT NULL"), Interest("all", "")]}
-    answer = look_at(options(path, failOnDataLoss="false"), [Range("orders", 0, COUNT)], interests)
+    answer = match_ranges(
+        options(path, failOnDataLoss="false"), [Range("orders", 0, COUNT)], interests
+    )
     assert not answer.lost  # a claim tells of it, and the message has failed
-    (looked,) = answer.looked
+    (looked,) = answer.ranges_matched
     assert offsets(looked.taken["filled"]) == [n for n in range(COUNT) if n % 7 != 6]
     assert offsets(looked.taken["all"]) == list(range(COUNT))
 
