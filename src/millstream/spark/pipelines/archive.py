@@ -131,18 +131,16 @@ def archive(
     expire: Seconds = EXPIRE_S,
     progress: Tell = quiet,
 ) -> ArchiveSummary:
-    """Archive the new records of logs, named or matched by a regular expression, up to their
-    present ends.
+    """Archive the new records of logs, named or matched by a regular expression, up to their ends.
 
     A durable cursor named `cursor` follows the archive, so that *consumed* retention waits for it.
-    After the archive, `truncate` lets each log enforce its retention, and `keep` truncates archived
-    records that are older. A log cannot be archived if records were truncated before (`Truncated`),
-    if records are damaged (`CorruptionError`), or if it was deleted and created again (`Conflict`).
-    Such a log stays unchanged; the run archives the remaining logs and then raises the error. With
-    `allow_gaps` the archive has a gap for lost records, and the summary names the losses. `table`
-    is iceberg or delta: the archive then is a table of this kind too, before any log is truncated.
-    With `target_file_size` in bytes, small files of a log and date are merged up to this size.
-    Merged files stay for `expire` seconds, for older versions of the table.
+    Afterwards `truncate` lets each log enforce its retention, and `keep` truncates older archived
+    records. A log cannot be archived if records were truncated before (`Truncated`), if records are
+    damaged (`CorruptionError`), or if it was created again (`Conflict`): it stays unchanged, and the
+    run raises the error after the remaining logs are archived. With `allow_gaps` the archive has a
+    gap for lost records, and the summary names them. With `table` (iceberg or delta) the archive is
+    such a table too, before any log is truncated. With `target_file_size` in bytes, small files of
+    a log and date are merged up to this size, and stay for `expire` seconds, for older versions.
     """
     job, into = Job(spark, store, progress), Archive(path)
     if bool(logs) == bool(pattern):
