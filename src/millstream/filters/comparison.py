@@ -47,9 +47,7 @@ def always(row: Row) -> bool:
 def comparison(
     symbol: ComparisonOperator, first_value: Value, second_value: Value
 ) -> tuple[Test, Test]:
-    """Return a test for true, and a test for false: both values are present, but the comparison
-    fails.
-    """
+    """Return a test for true, and a test for false: with both values, the comparison fails."""
     if isinstance(first_value, Constant) and not isinstance(second_value, Constant):
         first_value, second_value, symbol = second_value, first_value, MIRRORED[symbol]
     if isinstance(first_value, tree.Header | tree.Field) and isinstance(second_value, Constant):

@@ -18,9 +18,7 @@ _VALUE = FIELD_KEYS["_value"]
 
 
 def parse(text: str) -> Filter:
-    """Parse a filter; raise `InvalidFilter` with the position of the mistake, or `TooLarge` with
-    the limit.
-    """
+    """Parse a filter; raise `InvalidFilter` with the position, or `TooLarge` with the limit."""
     return Filter(text)
 
 
@@ -108,8 +106,7 @@ class Filter:
         log: str | None = None,
         valid: Sequence[bool] | None = None,
     ) -> list[bool]:
-        """Return `matches` for each message of a batch from one log; a field that is not given is
-        NULL.
+        """Return `matches` for each message of a batch from one log; a missing field is NULL.
 
         `valid` tells the values that are not null; by default no value is null. Headers must be in
         the form that a filter sees: distinct names, and no bytes.

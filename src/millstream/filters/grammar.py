@@ -128,15 +128,11 @@ _BEGINS_NAMES: Final = frozenset({"Sc", "Pc", "Nl"})
 _IN_NAMES: Final = _BEGINS_NAMES | {"Mn", "Mc"}
 """Categories of characters that may follow in a name: also combining marks."""
 _JOINERS: Final = "\u200c\u200d"
-"""Zero-width characters that some scripts need inside words. Other zero-width characters are
-refused.
-"""
+"""Zero-width characters that some scripts need inside words; all others are refused."""
 
 
 def retag(token: Token) -> Token:
-    """Return a name token, or its keyword; raise `NoNameCharacter` for a character that names
-    cannot have.
-    """
+    """Return a name token, or its keyword; raise `NoNameCharacter` for a bad character."""
     if not token.isascii():
         _check_name(token)
     word = token.upper()
@@ -156,9 +152,7 @@ def _check_name(token: Token) -> None:
 
 
 def words(terminals: Iterable[str]) -> tuple[str, ...]:
-    """Return the terminals that the grammar would accept in words for people, without
-    repetition.
-    """
+    """Return the terminals that the grammar would accept, in words for people."""
     names = set(terminals)
     phrases: set[str] = set()
     if names >= _VALUE:

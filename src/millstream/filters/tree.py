@@ -34,8 +34,9 @@ NODES_MAX: Final = 2_000
 """Bounds the work per message."""
 
 DEPTH_MAX: Final = 100
-"""The limit on the depth of the tree and of nested parentheses, because parser and compiler
-recurse. A chain of `AND`, of `OR` or of arithmetic is a single level.
+"""The limit on the depth of the tree and of nested parentheses.
+
+Parser and compiler recurse. A chain of `AND`, of `OR` or of arithmetic is a single level.
 """
 
 FIELD_KINDS: Final[dict[str, Kind]] = {

@@ -81,9 +81,7 @@ class OptionTexts:
         return default if not text else text == "true"
 
     def number(self, name: str, lowest: int, highest: int) -> int | None:
-        """Return an option as a whole number from `lowest` to `highest`, or None if it is not
-        set.
-        """
+        """Return an option as a whole number from `lowest` to `highest`, or None without one."""
         text = self.text(name)
         if not text:
             return None
@@ -106,9 +104,7 @@ class OptionTexts:
         return text
 
     def names(self, name: str) -> list[str]:
-        """Return the distinct names of an option: a JSON list, or names with commas between
-        them.
-        """
+        """Return the distinct names of an option: a JSON list, or names divided by commas."""
         try:
             names = msgspec.json.decode(self.text(name), type=list[str])
         except msgspec.MsgspecError:

@@ -1,6 +1,4 @@
-"""Options of `format("millstream")`, checked once. Names follow Kafka's source where Kafka has the
-option.
-"""
+"""Options of `format("millstream")`, checked once; names follow Kafka's source where possible."""
 
 from __future__ import annotations
 
@@ -251,9 +249,7 @@ def _positions(texts: OptionTexts, bound: str, *, default: int) -> Positions:
 
 
 def _by_log(texts: OptionTexts, option: str, *, lowest: int) -> dict[str, int]:
-    """Return offsets by log: {"log": 5} for all partitions, {"log": {"0": 5}} for single
-    partitions.
-    """
+    """Return offsets by log: {"log": 5} for all partitions, {"log": {"0": 5}} for a single one."""
     expected = 'JSON such as {"orders": 100} or {"orders": {"0": 100}}'
     if lowest < 0:
         expected = f"'earliest', 'latest' or {expected}; -2 is earliest, -1 latest"

@@ -33,9 +33,7 @@ _turns = count(random.randrange(TASKS_MAX))
 def bins_by_partition(
     ranges: Sequence[R], bytes_of: Callable[[R], int], sizes: BinSizes
 ) -> list[Bin[R]]:
-    """Return ranges as bins. A partition shares a bin with no other log, unless options set bin
-    sizes.
-    """
+    """Return ranges as bins; a partition shares no bin, unless options set the sizes of bins."""
     by_partition: dict[str, list[R]] = {}
     unpartitioned: list[R] = []
     for range_ in ranges:

@@ -94,9 +94,7 @@ class Segment(Struct, frozen=True, kw_only=True):
 
 
 def directory_of(log: str) -> str:
-    """Return the directory of a log in the form of Spark, DuckDB and pyarrow: `log=NAME`,
-    escaped.
-    """
+    """Return the directory of a log, as Spark, DuckDB and pyarrow read it: `log=NAME`, escaped."""
     name = "log=" + _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", log)
     if len(name.encode()) <= DIRECTORY_BYTES_MAX:
         return name
@@ -203,8 +201,8 @@ class Archive:
         self._write(self.folder.create, segments)
 
     def exchange(self, segments: Sequence[Segment]) -> None:
-        """Replace the entries with the same first offset; the new segments include the other merged
-        entries.
+        """Replace entries with the same first offset; entries inside the new segments count no
+        more.
         """
         self._write(self.folder.write, segments)
 
@@ -230,8 +228,8 @@ class Archive:
         return len(gone)
 
     def losses(self, stops: Mapping[str, int]) -> list[Loss]:
-        """Return the offsets that the archive lacks up to the given stops: damaged, or truncated
-        too early.
+        """Return the offsets that the archive lacks up to the stops: damaged, or truncated too
+        early.
         """
         lost: list[Loss] = []
         for log, segments in self.segments_of(list(stops)).items():

@@ -1,4 +1,4 @@
-"""A folder of files on a disk or a mounted share; a write is complete and durable, or it has no
+"""A folder of files on a disk or a mounted share; a write is durable and complete, or has no
 effect.
 """
 
@@ -153,9 +153,7 @@ def store_whole(path: Path, data: bytes) -> None:
 
 
 def _place_new(draft: Path, file: Path) -> None:
-    """Give a draft its final name if the name is free; a share without hard links cannot check
-    that.
-    """
+    """Give a draft its final name if the name is free; without hard links there is no check."""
     try:
         os.link(draft, file)
     except FileExistsError:

@@ -1,5 +1,4 @@
-"""The pipeline `archive`: writes logs to Parquet files by log and date, exactly once, then
-truncates.
+"""The pipeline `archive`: writes logs to Parquet files by log and date, exactly once.
 
 A round takes offsets of each log, lets tasks of Spark write them to staged files, moves the files
 to their places, and adds segments to the manifest. The manifest comes last, so that only complete
@@ -223,8 +222,8 @@ def _unreadable(loss: Loss) -> CorruptionError:
 
 
 def _refusal(refused: dict[str, MillstreamError], archived: int) -> MillstreamError:
-    """Return the error of the first log that could not be archived, with the names of the other
-    logs.
+    """Return the error of the first log that could not be archived, with the names of the
+    others.
     """
     (_, first), *remaining = refused.items()
     named = ", ".join(repr(name) for name, _ in remaining[:NAMED_MAX])
@@ -310,9 +309,7 @@ def _next(
     refused: Mapping[str, object],
     records_left: int,
 ) -> list[Range]:
-    """Return the offsets of the next round, log after log, so that each small log gets a single
-    file.
-    """
+    """Return the offsets of the next round, log after log, so that a small log gets one file."""
     ranges = []
     for name, info in infos.items():
         at = archived[name].stop

@@ -36,8 +36,7 @@ def backfill_queues(
     archive: str | os.PathLike[str],
     tell: TellLoss | None = None,
 ) -> dict[str, int]:
-    """Copy to each new queue the archived records before its start; return the copies of each
-    queue.
+    """Copy to each new queue the archived records before its start; count the copies.
 
     A gap in the archive ends the backfill; with `tell` the gap is skipped and reported.
     """

@@ -1,5 +1,4 @@
-"""Matches of queues: a task of the pipeline `route` asks the filters of queues about ranges of
-records.
+"""Matches of queues: tasks of the pipeline `route` ask filters about ranges of records.
 
 The task reads only the metadata of records and evaluates filters in Python, block by block. If a
 filter can match only certain texts of a header, the task asks it only about records with such a
@@ -220,9 +219,7 @@ class RoundMatches:
     lost: list[Loss]
 
     def assignments(self) -> Iterator[Assignment]:
-        """Yield the assignments of each queue; a queue without matches is moved past the round
-        too.
-        """
+        """Yield the assignments of each queue; queues without matches are moved past the round."""
         runs: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for range_matches in self.ranges_matched:
             for queue, queue_runs in range_matches.taken.items():
@@ -276,9 +273,7 @@ def one_ahead(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
 
 
 def _cut(queue: str, range_: Range, runs: Sequence[tuple[int, int]]) -> Iterator[Assignment]:
-    """Yield an assignment, or several consecutive ones if there are too many messages for a
-    commit.
-    """
+    """Yield an assignment, or consecutive ones if a commit cannot take all messages."""
     start = range_.start
     cut_runs: list[tuple[int, int]] = []
     room = ASSIGNED_MAX

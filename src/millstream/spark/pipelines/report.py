@@ -220,9 +220,7 @@ def _step_ms(attempts: DataFrame) -> tuple[int, tuple[int | None, int | None]]:
 
 
 def step_of(length_ms: int) -> int:
-    """Return the length of a chart's step for a time span: a round one that needs at most
-    `STEPS_MAX` steps.
-    """
+    """Return a round length of a chart's step that divides a time span into `STEPS_MAX` or less."""
     fair = [
         1,
         2,
@@ -247,9 +245,7 @@ def minutes_of(attempts: DataFrame, messages: DataFrame, step_ms: int = MINUTE_M
     times = {"wait": f.col("waited"), "work": _worked()}
 
     def events(rows: DataFrame, column: str, *names: str) -> DataFrame:
-        """Return the events of a time column: the counts and durations in `names`, null for all
-        others.
-        """
+        """Return the events of a time column: counts and durations in `names`, else null."""
         step = f.lit(step_ms)
         minute = f.timestamp_millis(f.floor(f.unix_millis(column) / step) * step)
         none = f.lit(None)

@@ -1,5 +1,4 @@
-"""The pipeline `route`: evaluates the filters of all queues in one pass over the records, in
-rounds.
+"""The pipeline `route`: evaluates the filters of all queues in one pass over the records.
 
 It is the distributed form of the built-in routing, for queues with `router="spark"`. Each queue
 stores its position in each log, and the commit that assigns messages moves the position. So there
@@ -86,8 +85,7 @@ def route(
     allow_gaps: bool = False,
     progress: Tell = quiet,
 ) -> RouteSummary:
-    """Assign the present records of their logs to the named queues, or to all queues that Spark
-    routes.
+    """Assign the present records to the named queues, or to all queues that Spark routes.
 
     `enrich` changes the records that filters see: a function of the records, or a SQL query over
     the view `records`, that returns them with other `headers`. With `values` the records have a
@@ -211,9 +209,7 @@ def _skip_lost(
 def _rounds(
     session: Session, infos: dict[str, QueueInfo], ends: dict[str, int], limit: int
 ) -> Iterator[list[Range]]:
-    """Yield the ranges of each round; the caller may ask for the next before it assigns the
-    last.
-    """
+    """Yield the ranges of each round; a caller may ask for the next before it assigns the last."""
     ahead: dict[str, int] = {}
     while ranges := _next(session, infos, ends, limit, ahead):
         yield ranges
@@ -227,9 +223,7 @@ def _next(
     limit: int,
     ahead: Mapping[str, int] = {},
 ) -> list[Range]:
-    """Return the ranges of a round: each log from the position of its slowest queue, or from
-    `ahead`.
-    """
+    """Return the ranges of a round: each log from its slowest queue's position, or from `ahead`."""
     starts: dict[str, int] = {}
     for logs in _logs(session, infos).values():
         for log, position in logs.items():

@@ -124,9 +124,7 @@ class Job:
         writer.options(**{name: _text(value) for name, value in options.items()}).save()
 
     def write_parquet(self, rows: DataFrame, path: Path) -> DataFrame:
-        """Write rows to Parquet files, rename the complete folder to `path`, and read it from
-        there.
-        """
+        """Write rows to Parquet files, rename the complete folder to `path`, and read it."""
         draft = path.with_name(f".{path.name}.partial")
         shutil.rmtree(draft, ignore_errors=True)
         with self.configured(PARQUET_TIMES):

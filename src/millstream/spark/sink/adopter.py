@@ -109,9 +109,7 @@ class Adopter:
         return is_settled
 
     def _renewed_ms(self) -> int:
-        """Return the time of the last renewal of this server's lease, by the object store's
-        clock.
-        """
+        """Return the last renewal of this server's lease, by the object store's clock."""
         return self._objects.modified_ms(LEASE) or SystemClock().wall_ms()
 
     def _run(self) -> None:

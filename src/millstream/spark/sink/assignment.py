@@ -146,9 +146,7 @@ def _gather_plain(
 
 
 def _encoded(column: pa.Array) -> tuple[list[str | None], Numbers]:
-    """Return the distinct texts of a column, null included, and for each row the index of its
-    text.
-    """
+    """Return the distinct texts of a column with null, and for each row the index of its text."""
     encoded = column.dictionary_encode(null_encoding="encode")
     return encoded.dictionary.to_pylist(), _numbers(encoded.indices, np.int32)
 
@@ -196,9 +194,7 @@ def commands(assignments: Iterable[Assignment]) -> Iterator[list[Assignment]]:
 def assignments_of(
     session: Session, gathered: Sequence[Gathered], queues: Sequence[str]
 ) -> Iterator[Assignment]:
-    """Merge the rows of all tasks to assignments by queue and log; `queues` marks a complete
-    batch.
-    """
+    """Merge the rows of tasks to assignments by queue and log; `queues` marks a complete batch."""
     offsets: dict[tuple[str, str], set[int]] = defaultdict(set)
     wishes: dict[tuple[str, str], dict[int, Wish]] = defaultdict(dict)
     edges: dict[str, tuple[int, int]] = {}
@@ -246,9 +242,7 @@ def _cut(
     *,
     gapless: bool,
 ) -> Iterator[Assignment]:
-    """Yield an assignment, or several consecutive ones if there are too many messages for a
-    commit.
-    """
+    """Yield an assignment, or consecutive ones if a commit cannot take all messages."""
     start, stop = edges
     for first in range(0, max(1, len(numbers)), ASSIGNED_MAX):
         chunk = numbers[first : first + ASSIGNED_MAX]

@@ -1,6 +1,4 @@
-"""Staging on this machine: a task writes its packed blocks to a file in a folder beside the
-store.
-"""
+"""Staging on this machine: a task writes packed blocks to a file in a folder beside the store."""
 
 from __future__ import annotations
 

@@ -110,9 +110,7 @@ def _of_log(
 
 
 def _fitting(batch: pa.RecordBatch, bytes_max: int) -> Iterator[Single | Batch]:
-    """Yield a block, or halve the rows while the block is too large: rows may differ much in
-    size.
-    """
+    """Yield a block, or halve the rows while the block is too large: rows differ in size."""
     rows = batch.num_rows
     if rows > 1 and batch.nbytes > bytes_max:
         yield from _fitting(batch.slice(0, rows // 2), bytes_max)

@@ -31,8 +31,7 @@ NAMED_MAX = 100
 
 
 def find_logs(session: Session, options: ReadOptions, tell: TellLoss = warn) -> dict[str, LogInfo]:
-    """Return the existing logs that the options name; a pattern never takes internal logs of the
-    store.
+    """Return the existing logs that the options name; a pattern never takes internal logs.
 
     A damaged log ends the search. With failOnDataLoss=false the log is left out and reported to
     `tell`.
@@ -53,9 +52,7 @@ def find_logs(session: Session, options: ReadOptions, tell: TellLoss = warn) -> 
 def _named_logs(
     session: Session, names: list[str], tell: TellLoss | None, *, first_only: bool = False
 ) -> dict[str, LogInfo]:
-    """Return logs by name; a partitioned log is replaced by its partitions, or by the first
-    partition.
-    """
+    """Return logs by name; partitions, or the first partition, replace a partitioned log."""
     infos_by_name: dict[str, list[LogInfo]] = {}
     if len(names) > NAMED_MAX:
         name_set = set(names)
@@ -164,9 +161,7 @@ def starting_offset(session: Session, info: LogInfo, options: ReadOptions) -> in
 
 
 def checked_start(info: LogInfo, offset: int, options: ReadOptions, origin: str) -> int:
-    """Return the offset if the log holds it; otherwise raise, or move it to the nearest stored
-    offset.
-    """
+    """Return the offset if the log holds it; else raise, or move it to the nearest stored one."""
     if info.start_offset <= offset <= info.end_offset:
         return offset
     if options.fail_on_data_loss:

@@ -23,9 +23,7 @@ PLAIN_MAX = 100
 """Logs of a position that is written out."""
 
 LAG = "offsetsBehindLatest"
-"""The entry of a progress report that holds the lag of the stream; a log of this name has a number
-there.
-"""
+"""The entry of a progress report with the lag of the stream; a log of this name has a number."""
 
 IDS = "logIds"
 """The entry of a position that holds the ids of the logs; a log of this name has a number there."""

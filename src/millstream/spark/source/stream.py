@@ -55,9 +55,7 @@ Stored = dict[str, Any]
 """A position as Spark stores it."""
 
 RECORDS_PER_BIN = 50_000
-"""A batch has more tasks than a batch read of as many records, because a trigger waits for the
-batch.
-"""
+"""A batch of a stream has more tasks than other reads, because a trigger waits for the batch."""
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -234,9 +232,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: end for name, end in self._target.items() if name in infos}
 
     def _start(self, start: Position, ids: LogIds, info: LogInfo) -> int:
-        """Return the offset at which a batch begins in a log: the end of the last batch, if still
-        stored.
-        """
+        """Return the first offset of a batch in a log: the end of the last batch, if stored."""
         at = start.get(info.name)
         if at is None:
             return info.start_offset
@@ -260,9 +256,7 @@ def _is_new(ids: LogIds, info: LogInfo) -> bool:
 
 
 def shares(backlog: dict[str, int], limit: int | None) -> dict[str, int]:
-    """Divide the limit of a batch among logs in proportion to their backlog, at least 1 record
-    each.
-    """
+    """Divide the limit of a batch among logs in proportion to their backlog, at least 1 each."""
     total = sum(backlog.values())
     if limit is None or total <= limit:
         return backlog
