@@ -189,8 +189,8 @@ def longest(reports: Reports, *, members: int, accept_loss: bool = False) -> int
         )
     if len(all_reports) < members and not accept_loss:
         raise Conflict(
-            f"{len(all_reports)} of {members} nodes were heard of ({_names(all_reports)}): one that is missing may "
-            "have what the others do not. Start it, or say --accept-loss if its store is lost"
+            f"{len(all_reports)} of {members} nodes were heard of ({_names(all_reports)}): one that "
+            "is missing may have what the others do not. Start it, or say --accept-loss if its store is lost"
         )
     if not all_reports:
         raise Conflict("no node was heard of: start them first")
@@ -199,8 +199,8 @@ def longest(reports: Reports, *, members: int, accept_loss: bool = False) -> int
         same_sequence = by_sequence.setdefault(report.sequence, report)
         if same_sequence.hash != report.hash:
             raise Conflict(
-                f"nodes {same_sequence.node} and {report.node} differ in entry {report.sequence}: decide which one is "
-                "right, and remove the other's file; it then takes a snapshot"
+                f"nodes {same_sequence.node} and {report.node} differ in entry {report.sequence}: "
+                "decide which one is right, and remove the other's file; it then takes a snapshot"
             )
     return max(by_sequence)
 

@@ -197,7 +197,7 @@ def test_a_fork_travels_if_it_is_named(a: Millstream, b: Millstream) -> None:
 def test_many_logs_come_page_by_page(
     a: Millstream, b: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.replica.sync.listing.SUMMARIES_PER_PAGE", 3)
+    monkeypatch.setattr("millstream.replica.sync.sync.SUMMARIES_PER_PAGE", 3)
     for n in range(10):
         a.log(f"a{n}").append(b"1")
         b.log(f"b{n}").append(b"1")

@@ -320,7 +320,7 @@ class NatsConnection:
         self.trouble = str(error) or type(error).__name__
         if isinstance(error, AuthorizationError) or "authorization" in self.trouble.lower():
             self.refusal = (
-                f"NATS at {self.place} does not admit this node: name its credentials, as "
+                f"NATS at {self.place} does not let this node in: say who it is, as "
                 "nats://USER:PASSWORD@HOST:PORT or nats://TOKEN@HOST:PORT"
             )
         elif isinstance(error, _Unfit):
