@@ -1,12 +1,12 @@
 """Admission: the one door through which every request and every command of a client comes in.
 
-All protocols use it: REST through the framework, REST's hot endpoints, the streaming socket with and
-without tasks, rooms and gateways; on a single server and on a node of a cluster. Nothing here waits,
-so a caller needs no task. The security order has one text, and it is this one.
+Every protocol uses this module: REST through the framework, REST's hot endpoints, the streaming
+socket with and without tasks, rooms and gateways; on a single server and on a node of a cluster. No
+function waits, so a caller needs no task. The security order has only this text.
 
 A request or a connection enters:
 
-1. *authenticate*: the protocol reads its credential, `auth/` says whose it is (`Unauthenticated`);
+1. *authenticate*: the protocol reads a credential, `auth/` finds the principal (`Unauthenticated`);
 2. *rate*: the token pays for the request (`Overloaded`);
 3. *connections*: the token has one more request or connection open (`Overloaded`).
 
@@ -23,7 +23,7 @@ command or refuses it (`NotLeader`). A command is admitted:
 The command runs. A command that has waited passes 4 and 5 again, because rights may have been
 narrowed meanwhile. `Call.settle` then gives back 7 and 8, counts and measures the command, and ends
 its spans. Rights stand before bounds, so that a client learns nothing about names that it may not
-use; quotas stand last, so that a refused command takes nothing from others.
+use; quotas stand last, so that a refused command uses up no quota.
 
 Commands of another node of the cluster are not admitted again: the node shows the cluster's key, and
 has admitted its client itself.
@@ -72,7 +72,7 @@ class Admission:
         self._settings = settings
         self._state = store.state
         self._holdings: dict[str, Holdings] = {}
-        """Claims that the requests of each token hold; a connection may count its claims itself."""
+        """The claims of each token's requests; a connection may count its claims itself."""
 
     # A request or a connection enters.
 
@@ -135,7 +135,7 @@ class Admission:
     ) -> Call[T]:
         """Admit a command in the order above, or raise the reason why not, and count the refusal.
 
-        `holdings` are the claims of the client; without, those of all requests of its token.
+        `holdings` are the claims of the client; without, the claims of all requests of the token count.
         `is_counted=False` is for frames of rooms: a room bounds the frames of each connection, and
         thousands of its clients may share one token.
         """
@@ -264,7 +264,7 @@ class Call(Generic[T]):
             self._end_spans(answer)
 
     def cancel(self) -> None:
-        """Give back all that is held: nobody waits for the answer. A second call does nothing."""
+        """Release the quotas of a call without an answer. A second call does nothing."""
         self._give_back()
         self._end_spans(None)
 

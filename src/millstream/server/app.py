@@ -1,4 +1,4 @@
-"""The application: everything that one port answers, as routes behind the guard."""
+"""The HTTP application: all routes of the HTTP port, behind the guard."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millstream.server.socket.socket import PATH, Socket
 
 
 def make_app(core: Core, hub: Hub | None = None) -> Guard:
-    """Everything that one port answers, behind the guard."""
+    """Build the routes of the HTTP port, behind the guard."""
     pages = WebPages(core.settings.origins)
     hub = hub or Hub(core, core.settings.instance or "here")
     core.room_events = partial(enter_stream, hub)

@@ -1,9 +1,8 @@
-"""Bounds: a command from elsewhere, checked as the nouns check what their callers hand in.
+"""Bounds: checks of a client's command, as strict as the checks of the nouns.
 
-Commands that were decoded from a frame have the right types, and nothing more. Here names are
-checked, numbers, records and JSON; and what would wait or answer without end is cut to size. The
-core does so for whatever it is asked, but for records and JSON: those may be large, and are checked
-where they came in packed.
+A command that was decoded from a frame has the right types, and nothing more. This module checks
+names, numbers, records and JSON, and cuts long waits and large answers to size. The admission checks
+every command. Records and JSON may be large, so the protocol checks them where it decodes them.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ from millstream.rooms.settings import RoomSettings
 from millstream.server.settings import Settings
 
 PAGE_MAX = 10_000
-"""Names in one answer to a listing, and messages in one peek; clients ask again for more."""
+"""Names in one page of a listing, and messages in one peek; clients ask for the next page."""
 
-NAMES_KNOWN = 4_096
-"""Names that are remembered as checked: most requests name what others have named before."""
+NAMES_CACHED = 4_096
+"""Names in the cache of checked names: most requests use names of earlier requests."""
 
 RUNS_MAX = 100_000
-"""Claims that one command may name."""
+"""Most claims in one command."""
 
 _RUNS = ("claims", "acked")
 _LEASE = "lease_ms"
 _CHECKED_ELSEWHERE = (Single, Batch, RecordBlock, Parcel, QueueSpec, RoomSettings, RoomMessage)
-"""Values that are checked as a whole: packed records by `check_records`, others by their rules."""
+"""Types with checks of their own: `check_records` for packed records, the rules for the others."""
 
 _WITH_RECORDS = (logs.Append, queues.PutMessages)
 
@@ -53,35 +52,35 @@ Check = Callable[[str, Any], object]
 
 
 def check_command(command: Command[Any]) -> None:
-    """Refuse what no noun would have built; its records apart, see `check_records`."""
+    """Refuse a command that no noun would have built; `check_records` checks its records."""
     if isinstance(command, Transact):
         for step in command.steps:
             check_command(step)
         return
     for name, check in _checks(type(command)):
-        found = getattr(command, name)
-        if found is None:
+        value = getattr(command, name)
+        if value is None:
             continue
-        if check is check_integer and type(found) is int and 0 <= found <= NUMBER_MAX:
+        if check is check_integer and type(value) is int and 0 <= value <= NUMBER_MAX:
             continue  # without a call: a claim has four numbers
-        check(name, found)
+        check(name, value)
 
 
 @cache
 def _checks(kind: type[Struct]) -> tuple[tuple[str, Check], ...]:
-    """How the fields of a command, or of a value in one, are checked: by their types.
+    """Return the checks for the fields of a command, or of a value in a command, by their types.
 
-    Every integer has bounds, also in fields of new commands: a declaration can only widen them.
+    Every integer has bounds, also in fields of new commands: a declaration can only widen bounds.
     """
     traits = kind.traits if issubclass(kind, Command) else None
     names = () if traits is None else (*traits.names, *_rights_on(traits.needs))
     hints = get_type_hints(kind, include_extras=True)
-    found: list[tuple[str, Check]] = []
+    checks: list[tuple[str, Check]] = []
     for field in kind.__struct_fields__:
         check = _check_name if field in names else _check_of(hints[field], field)
         if check is not None:
-            found.append((field, check))
-    return tuple(found)
+            checks.append((field, check))
+    return tuple(checks)
 
 
 def _rights_on(needs: Any) -> tuple[str, ...]:
@@ -89,13 +88,13 @@ def _rights_on(needs: Any) -> tuple[str, ...]:
 
 
 def _check_of(hint: Any, field: str) -> Check | None:
-    """How a value of a type is checked; None if its type says enough."""
+    """Return the check for values of a type; None if the type needs no check."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _check_signed if "signed" in arguments[1:] else _check_of(arguments[0], field)
     if origin in (Union, UnionType):
-        kept = [one for one in arguments if one is not NoneType]
-        return _check_of(kept[0], field) if len(kept) == 1 else _check_either(kept, field)
+        types = [argument for argument in arguments if argument is not NoneType]
+        return _check_of(types[0], field) if len(types) == 1 else _check_either(types, field)
     if hint is int:
         return _check_lease if field == _LEASE else check_integer
     if hint is float:
@@ -106,22 +105,22 @@ def _check_of(hint: Any, field: str) -> Check | None:
         return _check_all(_check_of(arguments[0], field))
     if origin is dict:
         check = _check_all(_check_of(arguments[1], field))
-        return None if check is None else lambda name, found: check(name, found.values())
+        return None if check is None else lambda name, values: check(name, values.values())
     if isinstance(hint, type) and issubclass(hint, Struct) and hint not in _CHECKED_ELSEWHERE:
         return _check_fields if _checks(hint) else None
     return None
 
 
 def _check_either(hints: list[Any], field: str) -> Check | None:
-    """Of a union, what the value's own type asks for."""
-    checks = {one: _check_of(one, field) for one in hints if isinstance(one, type)}
+    """Return the check of a union: the check of the value's own type."""
+    checks = {hint: _check_of(hint, field) for hint in hints if isinstance(hint, type)}
     if not any(checks.values()):
         return None
 
     def check(name: str, value: Any) -> None:
-        found = checks.get(type(value))
-        if found is not None:
-            found(name, value)
+        check_value = checks.get(type(value))
+        if check_value is not None:
+            check_value(name, value)
 
     return check
 
@@ -140,11 +139,11 @@ def _check_all(each: Check | None) -> Check | None:
 
 def _check_fields(name: str, value: Struct) -> None:
     for field, check in _checks(type(value)):
-        if (found := getattr(value, field)) is not None:
-            check(f"{name}.{field}", found)
+        if (inner := getattr(value, field)) is not None:
+            check(f"{name}.{field}", inner)
 
 
-@lru_cache(maxsize=NAMES_KNOWN)
+@lru_cache(maxsize=NAMES_CACHED)
 def _check_name(name: str, value: str) -> None:
     check_name(value, name)
 
@@ -155,7 +154,7 @@ def _check_signed(name: str, value: int) -> None:
 
 
 def _check_lease(name: str, value: int) -> None:
-    """Refuse a lease that is over at once, also where there is nothing to claim by it."""
+    """Refuse a lease that would end at once, even if there is no message to claim."""
     if check_integer(name, value) < 1:
         raise InvalidInput(f"{name} is at least 1, not {value}; leave it out for the queue's own")
 
@@ -166,7 +165,7 @@ def _check_finite(name: str, value: float) -> None:
 
 
 def check_records(command: Command[Any], limits: Limits) -> None:
-    """Refuse records and values that were packed elsewhere, and could not have been packed here."""
+    """Refuse packed records and values that our own packing would not have produced."""
     if isinstance(command, _WITH_RECORDS):
         check_packed(command.records, limits)
     elif isinstance(command, Transact):
@@ -180,7 +179,7 @@ def check_records(command: Command[Any], limits: Limits) -> None:
 
 
 def bounded(command: Command[Any], settings: Settings, limits: Limits) -> Command[Any]:
-    """The command, with its wait and its answer within what a server gives."""
+    """Return the command with its wait and its answer cut to the limits of the server."""
     traits, bounds = command.traits, {}
     if traits.waits is not None and waits(command):
         bounds[traits.waits.field] = settings.wait_ms_max
@@ -190,12 +189,12 @@ def bounded(command: Command[Any], settings: Settings, limits: Limits) -> Comman
         bounds[traits.page] = PAGE_MAX
     if not bounds:
         return command
-    changes = {field: _at_most(getattr(command, field), most) for field, most in bounds.items()}
+    changes = {field: _at_most(getattr(command, field), limit) for field, limit in bounds.items()}
     return replace(command, **changes)
 
 
 def _check_runs(name: str, runs: list[queues.Run | int]) -> None:
-    """Bound the claims in runs, since each is looked at: a run may name any number of them."""
+    """Bound the claims in runs: the store looks at each claim, and a run may have any length."""
     total = 0
     for run in runs:
         for number in (run,) if isinstance(run, int) else run:
@@ -205,5 +204,5 @@ def _check_runs(name: str, runs: list[queues.Run | int]) -> None:
         raise TooLarge(f"{total:,} claims; the limit is {RUNS_MAX:,}", size=total, limit=RUNS_MAX)
 
 
-def _at_most(asked: int | None, most: int) -> int:
-    return most if asked is None else max(0, min(asked, most))
+def _at_most(value: int | None, limit: int) -> int:
+    return limit if value is None else max(0, min(value, limit))

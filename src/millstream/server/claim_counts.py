@@ -1,8 +1,8 @@
-"""Holdings: the messages that one client has claimed and not finished, counted.
+"""Holdings: the count of messages that one client has claimed and not finished.
 
-Runs of claims were checked for their length before. A claim takes no more than there is room for,
-and one that waits no more than a part of it, so that waiting claims leave room for others. What is
-finished makes room, and so does a lease that has ended: another client may have that message.
+The bounds have checked the length of runs before. A claim takes no more messages than the client has
+free space for. A waiting claim takes only a share of the free space, so that other claims find space
+too. A finished message frees its space. So does an expired lease: another client may claim the message.
 """
 
 from __future__ import annotations
@@ -18,67 +18,68 @@ from millstream.errors import Overloaded
 from millstream.queue.commands import ClaimMessages, FinishClaims, RenewClaims, ReturnClaims, Run
 
 WAITING_SHARE = 10
-"""A claim that waits takes at most this part of the room that is left."""
+"""A waiting claim takes at most one part in so many of the free space."""
 
 
 class Holdings:
-    """Claims of one client, by queue: of each, until when its lease runs, in store time."""
+    """The claims of one client, by queue: the end of each lease in store time."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, claims_max: int) -> None:
+        self._claims_max = claims_max
         self._held: dict[str, dict[int, int]] = {}
-        self._asked = 0
-        """Messages that claims under way may still bring."""
+        self._reserved = 0
+        """Messages that running claims may still bring."""
 
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
 
     def is_empty(self, now_ms: int) -> bool:
-        """Whether nothing is claimed whose lease still runs, or being claimed."""
-        return not self._asked and all(
+        """Whether no lease runs, and no claim is under way."""
+        return not self._reserved and all(
             until <= now_ms for held in self._held.values() for until in held.values()
         )
 
     def reserve(self, command: ClaimMessages, now_ms: Callable[[], int]) -> ClaimMessages:
-        """The claim, for as many messages as there is room for; `Overloaded` if there is none.
+        """Return the claim, cut to the free space; raises `Overloaded` if there is no free space.
 
-        It asks for store time only if it must look for leases that have ended.
+        Asks for store time only if it must look for expired leases.
         """
         if command.pop or command.count < 1:
             return command
         for run in command.acked:
             self._drop(command.queue, run)
-        room = self._room()
-        if room < command.count:
-            self._let_go(now_ms())
-            room = self._room()
-        if room < 1:
+        free = self._free()
+        if free < command.count:
+            self._drop_expired(now_ms())
+            free = self._free()
+        if free < 1:
             raise Overloaded(
                 f"{len(self):,} messages are claimed by this client, and "
-                f"{self._asked:,} are asked for; the limit is {self._most:,}: finish some first",
-                limit=self._most,
+                f"{self._reserved:,} are asked for; the limit is {self._claims_max:,}: "
+                "finish some first",
+                limit=self._claims_max,
             )
         if command.wait_ms:
-            room = max(1, room // WAITING_SHARE)
-        if room < command.count:
-            command = replace(command, count=room)
-        self._asked += command.count
+            free = max(1, free // WAITING_SHARE)
+        if free < command.count:
+            command = replace(command, count=free)
+        self._reserved += command.count
         return command
 
     def release(self, command: ClaimMessages) -> None:
-        """A claim that was reserved for has ended, whatever it brought."""
+        """Free the space that `reserve` took for a claim; the claim has ended."""
         if not command.pop and command.count >= 1:
-            self._asked -= command.count
+            self._reserved -= command.count
 
     def note(self, command: Command[Any], answer: Any) -> None:
-        """Count what a command's answer gave or took."""
+        """Count the claims that a command has taken, renewed or finished, by its answer."""
         if isinstance(command, ClaimMessages):
             if not command.pop:
                 held = self._held.setdefault(command.queue, {})
                 for lot in answer:
                     first = lot.label.claim_id
-                    taken = range(first, first + len(lot.values))
-                    held.update(zip(taken, repeat(lot.label.until_ms)))
+                    claim_ids = range(first, first + len(lot.values))
+                    held.update(zip(claim_ids, repeat(lot.label.until_ms)))
         elif isinstance(command, FinishClaims | ReturnClaims):
             for run in command.claims:
                 self._drop(command.queue, run)
@@ -89,15 +90,15 @@ class Holdings:
             for step, result in zip(command.steps, answer, strict=True):
                 self.note(step, result)
 
-    def _room(self) -> int:
-        return self._most - len(self) - self._asked
+    def _free(self) -> int:
+        return self._claims_max - len(self) - self._reserved
 
-    def _let_go(self, now_ms: int) -> None:
-        """Forget claims whose lease has ended: another client may have them."""
+    def _drop_expired(self, now_ms: int) -> None:
+        """Forget expired leases: another client may have claimed these messages."""
         for queue, held in list(self._held.items()):
-            left = {claim_id: until for claim_id, until in held.items() if until > now_ms}
-            if left:
-                self._held[queue] = left
+            running = {claim_id: until for claim_id, until in held.items() if until > now_ms}
+            if running:
+                self._held[queue] = running
             else:
                 del self._held[queue]
 

@@ -1,4 +1,4 @@
-"""The core of a server: the open store, and the one path by which requests reach it."""
+"""The core of a server: the open store, its services, and the task that carries a command out."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from millstream.queue.commands import ClaimMessages, ListQueues, ReturnClaims
 from millstream.queue.runs import lots_claimed
 from millstream.replica.commands import NAMES_MAX, SummarizeLogs, SummarizeNamed, Summary
 from millstream.replica.copies.pattern import takes
+from millstream.rooms.backlog import OwnPlace
 from millstream.rooms.commands import ListRooms, MintTicket, SendToRoom
 from millstream.server.admission import Admission, Call
 from millstream.server.auth.access import Principal, copyable, visible
@@ -50,21 +51,34 @@ from millstream.store.store import Store
 T = TypeVar("T")
 
 LISTED_AT_ONCE = 1_000
-"""Names looked at in one step of a listing, of which a principal may see only a few."""
+"""Names that one step of a listing reads; the principal may see only a few of them."""
 
 
 class RoomStream(Protocol):
-    """What a listener hears of a room, as server-sent events; `close` must follow."""
+    """The server-sent events of one listener of a room; the owner must call `close`."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Events, until the client or the server ends it."""
+        """Yield events until the client or the server ends the stream."""
 
     def close(self) -> None:
-        """The connection has ended."""
+        """Leave the room: the connection has ended."""
+
+
+class RoomService(Protocol):
+    """The rooms of this process, as the core uses them; `rooms.hub.Hub` is one."""
+
+    async def send(self, command: SendToRoom) -> int:
+        """Store messages, push them to the listeners here, and return the first offset."""
+
+    def counts(self) -> dict[str, int]:
+        """Return the figures that are measured of the rooms."""
+
+    def own_place(self) -> OwnPlace:
+        """Return the offset that this instance has pushed in each room."""
 
 
 class Core:
-    """What every route of a server shares; made inside the event loop that serves."""
+    """The services that all protocols of a server share; made inside the event loop that serves."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         settings.check()
@@ -72,40 +86,47 @@ class Core:
         self.store = store
         self.session = NodeSession(store)
         self.seat: Seat | None = None
-        """This server's place in its cluster, if it is a node."""
+        """The seat of a node in its cluster; None on a single server."""
         self.relay: Relay | None = None
-        """How a node hands on requests over HTTP."""
+        """Hands HTTP requests on to the leading node."""
         self.pairing: Pairing | None = None
-        """What makes this server a primary with a standby, or a standby."""
+        """The pair of a primary and its standby; None on other servers."""
         self.copies = Copies(store.engine, store.clock)
-        """What other nodes fetch of this one's store."""
+        """Copies of this node's store that other nodes fetch."""
         self.closing = asyncio.Event()
-        """Set once the server is told to stop: requests that wait end their wait."""
+        """Set once the server is told to stop; waiting requests then end."""
         self.tokens = Tokens(self.session)
         self.authentication = Authentication(
             self.tokens, store.clock, needs_tokens=settings.needs_tokens()
         )
         self.quota = Quota(settings, store.clock)
         self.shelf = Shelf(store.clock, store.engine.folder())
-        """What bulk writers have staged."""
+        """The parts that bulk writers have staged."""
         self.meter = Meter()
         store.listeners.add(commit=self.meter.committed)
         self.checkup = Checkup(self.session, settings)
         self.live = Live(store, self.meter, self.checkup, self.closing)
-        """The figures that watchers get once per second."""
-        self.send_to_room: Callable[[SendToRoom], Awaitable[int]] = self.session.execute
-        """How messages are sent to a room: by the hub, if it pushes them to listeners here."""
+        """The figures that the dashboard gets once per second."""
+        self.rooms: RoomService | None = None
+        """The rooms that have listeners in this process."""
         self.room_events: Callable[..., Awaitable[RoomStream]] | None = None
-        """How a client enters a room by server-sent events; set by the hub."""
-        self.room_counts: Callable[[], dict[str, int]] = dict
-        """What is measured of the rooms that this process serves; set by the hub."""
+        """Enters a room by server-sent events."""
         self.admission = Admission(
             store, settings, tokens=self.tokens, quota=self.quota, meter=self.meter
         )
         """The door through which every command of a client comes in."""
 
+    def open_rooms(self, rooms: RoomService) -> None:
+        """Send to rooms through a hub, which pushes the messages to its listeners."""
+        self.rooms = rooms
+        self.checkup.own_place = rooms.own_place
+
+    def room_counts(self) -> dict[str, int]:
+        """Return the figures of the rooms of this process."""
+        return {} if self.rooms is None else self.rooms.counts()
+
     def sit(self, node: SeatNode, *, leads: Callable[[], bool], key: str, ca: str = "") -> Seat:
-        """From here on this server is a node of a cluster."""
+        """Make this server a node of a cluster."""
         self.seat = Seat(node, leads=leads, key=key, ca=ca)
         self.session.sit(self.seat)
         self.relay = Relay(self.seat)
@@ -122,9 +143,9 @@ class Core:
         level: ReadLevel,
         traceparent: str | None,
     ) -> Any:
-        """Answer a command of a client's socket, here or by the leading node; that one's as it came.
+        """Answer a command on a node: here, or by the leading node, whose answer stays encoded.
 
-        Without a forwarder a command is not handed on: another node handed it to this one.
+        Without a forwarder the command goes no further, because another node has handed it on.
         """
         seat, loop = self.seat, asyncio.get_running_loop()
         assert seat is not None
@@ -150,10 +171,10 @@ class Core:
         traceparent: str | None = None,
         level: ReadLevel = STRONG,
     ) -> T:
-        """Answer a command for a principal that may ask it.
+        """Admit a command of a principal, carry it out, and return its answer.
 
-        `holdings` are the claims of the client that asks; without, those of all requests of its
-        token. What is published carries `traceparent`. `level` is how fresh a node's read must be.
+        `holdings` are the claims of the client; without, the claims of all requests of the token
+        count. Published records carry `traceparent`. `level` is how fresh a node's read must be.
         """
         if self.seat is not None:
             await self._check_seat(self.seat, command, level)
@@ -166,7 +187,7 @@ class Core:
         return await self._execute(principal, command, holdings, traceparent)
 
     async def _check_seat(self, seat: Seat, command: Command[Any], level: ReadLevel) -> None:
-        """Refuse what this node may not answer, before anything of it is done."""
+        """Refuse a command that this node may not answer, before any of it is done."""
         if not seat.answers(command, level):
             raise seat.not_leader()
         if seat.leads:
@@ -218,8 +239,8 @@ class Core:
     async def _answer(self, call: Call[T], turns: Turns | None = None) -> T:
         """Answer a command; a command that waits gets the turns, and has one only while it looks."""
         principal, command = call.principal, call.command
-        if isinstance(command, SendToRoom):
-            return await self.send_to_room(command)  # type: ignore[return-value]
+        if isinstance(command, SendToRoom) and self.rooms is not None:
+            return await self.rooms.send(command)  # type: ignore[return-value]
         if isinstance(command, MintTicket):
             wall_ms = self.store.clock.wall_ms()
             return await mint_ticket(self.tokens, principal, command, wall_ms=wall_ms)  # type: ignore[return-value]
@@ -232,7 +253,7 @@ class Core:
         return await self.session.execute(command, turns)
 
     async def _seen(self, principal: Principal, command: Any) -> Any:
-        """Answer with what a principal may see; a listing that cannot be filtered is refused."""
+        """Answer a listing with the names that a principal may see."""
         if isinstance(command, ListLogs | ListQueues | ListRooms):
             return await self._list(principal, command)
         if isinstance(command, SummarizeLogs):
@@ -248,42 +269,42 @@ class Core:
         answer: Any,
         holdings: Holdings | None = None,
     ) -> None:
-        """Give back what a claim was answered: its client has left before the answer was sent."""
+        """Give back the messages of a claim whose client has left before the answer was sent."""
         if isinstance(command, ClaimMessages) and isinstance(answer, list):
             self.session.return_claims(command, answer)
             held = self.admission.holdings_of(principal) if holdings is None else holdings
             held.note(ReturnClaims(command.queue, lots_claimed(answer)), None)
 
     async def _list(self, principal: Principal, command: Any) -> Any:
-        """A page of what a principal may see: an empty one means that there is no more."""
-        found: list[Any] = []
+        """Return a page of the names that a principal may see; an empty page is the last one."""
+        seen: list[Any] = []
         step = replace(command, limit=max(command.limit, LISTED_AT_ONCE))
-        while len(found) < command.limit:
+        while len(seen) < command.limit:
             try:
                 page: list[Any] = await self.session.execute(step)
             except CorruptionError:
                 if step.limit == command.limit:
                     raise
-                step = replace(step, limit=command.limit)  # it may lie behind what was asked for
+                step = replace(step, limit=command.limit)  # the damage may lie behind the page
                 continue
-            found += visible(principal, page)
+            seen += visible(principal, page)
             if len(page) < step.limit:
                 break
             step = replace(step, after=page[-1].name)
-        return found[: command.limit]
+        return seen[: command.limit]
 
     async def _summarize(self, principal: Principal, command: SummarizeLogs) -> list[Summary]:
-        """A page of copies that a principal may read; other logs are not even hashed."""
+        """Return a page of copies that a principal may read; other logs are not even hashed."""
         names: list[str] = []
         step = ListLogs(command.after, LISTED_AT_ONCE, partitions=True)
         while len(names) < command.limit:
             page = [info.name for info in await self.session.execute(step)]
-            names += copyable(principal, [one for one in page if takes(command.pattern, one)])
+            names += copyable(principal, [name for name in page if takes(command.pattern, name)])
             if len(page) < LISTED_AT_ONCE:
                 break
             step = replace(step, after=page[-1])
-        most = min(command.limit, NAMES_MAX)
-        return await self.session.execute(SummarizeNamed(names[:most]))
+        limit = min(command.limit, NAMES_MAX)
+        return await self.session.execute(SummarizeNamed(names[:limit]))
 
     async def close(self) -> None:
         """Finish commits and close the store."""
@@ -298,17 +319,17 @@ class Core:
 
 
 def _is_half_done(command: Command[Any]) -> bool:
-    """Whether a part of a command may be done though it was refused: it makes several commits.
+    """Whether a refused command may be done in part, because it makes several commits.
 
-    A claim is refused only if none of its commits was made. Other commands may be asked again, or
-    make one commit.
+    A claim is refused only if none of its commits was made. Operations make one commit, and
+    repeatable commands may be asked again.
     """
     is_certain = isinstance(command, Operation | ClaimMessages)
     return not (is_certain or is_repeatable(command))
 
 
 def _deposed(command: Command[Any], error: MillstreamError) -> OutcomeUnknown:
-    """What a command of several commits gets whose node lost its lead, or its quorum, in between."""
+    """Return the error of a command whose node lost its lead or its quorum between two commits."""
     return OutcomeUnknown(
         f"this node could not finish {type(command).__name__} ({error.message}): a part of it may "
         "have been done. Look before you repeat it",

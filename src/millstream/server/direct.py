@@ -29,8 +29,8 @@ Done = Callable[[Any], object]
 """Is told an answer, an exception in its place, or the task that will have the answer."""
 
 KINDS = frozenset({*session.DIRECT, ClaimMessages})
-"""Commands that may be answered without a task. All of them write: a leading node may answer them
-without a proof that it still leads, because the commit is the proof."""
+"""Commands that may be answered without a task. These commands write. So a leading node needs no proof
+that it still leads: the commit is the proof."""
 
 
 def begin(
@@ -44,8 +44,8 @@ def begin(
 ) -> bool:
     """Begin a command; return False, with nothing done, if it takes more than a commit.
 
-    A refused command is told at once: `done` is then called before this returns. Called in the event
-    loop. On a node of a cluster the command may end with `NotLeader`, and nothing was done then.
+    A refusal is told at once, before `begin` returns. Must be called in the event loop.
+    On a node of a cluster the command may end with `NotLeader`, and nothing was done then.
     """
     if type(command) not in KINDS or not core.admission.is_ready(principal):
         return False
@@ -60,7 +60,7 @@ def begin(
 
 
 class _TasklessCall:
-    """One admitted command on its way to the commit that answers it."""
+    """An admitted command that waits for its commit, without a task."""
 
     __slots__ = ("_call", "_core", "_done", "_is_told")
 

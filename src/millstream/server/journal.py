@@ -1,7 +1,7 @@
-"""The journal: what a server writes down, a line of JSON for each event.
+"""The journal: the log lines of a server, one JSON object per event.
 
-Events and facts, never payloads, queries or secrets: of an exception its kind and its place are
-told, not its text, which may hold what a client sent.
+A line has an event and its facts, never payloads, queries or secrets. An exception is logged by its
+type and place. Its text is left out, because the text may contain data of a client.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class JsonLines(logging.Formatter):
-    """An event as one line."""
+    """Formats an event as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The event, when and where it was, and the facts that were given with it."""
+        """Return the event, its time, its logger and its facts as JSON."""
         event = record.getMessage()
         if record.name == ACCESS:
             return event  # a line already
@@ -41,21 +41,21 @@ class JsonLines(logging.Formatter):
 
 
 def place(trace: TracebackType | None) -> str:
-    """The file and line that raised."""
+    """Return the file and line that raised an exception."""
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
 
 
 def note_failure(error: Exception, **facts: Any) -> None:
-    """Note a mistake of ours: what went wrong and where, without what was asked."""
+    """Log a mistake of ours: its type and place, without data of the request."""
     where = place(error.__traceback__)
     facts |= {"error": type(error).__name__, "where": where}
     _logger.error("request_failed", extra=facts)
 
 
 def write_to(stream: TextIO, *, requests: bool) -> None:
-    """Have everything that this process notes written to a stream; requests only if asked for."""
+    """Write all log lines of this process to a stream; lines of requests only with `requests`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
     for name in _NAMES:

@@ -1,7 +1,7 @@
 """Problems: errors over HTTP, as RFC 9457 documents with our error's name and data.
 
-One table says which status each error has; what is not in it is a mistake of ours, and is told
-without any of its insides.
+A table gives each error its status. An exception outside of the table is a mistake of ours; the
+client gets no details of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
 """Seconds in `Retry-After` for a client that came at a bad time."""
 LOST_TOLD_MAX = 1_000
-"""Lost claims that an error lists."""
+"""Most lost claims in one error."""
 
 
 class Malformed(MillstreamError):
@@ -44,11 +44,11 @@ class TooSlow(MillstreamError):
 
 
 class InternalError(MillstreamError):
-    """A mistake of the server; its log says where."""
+    """A mistake of the server; the log has the place."""
 
 
 class NotAllowed(MillstreamError):
-    """A method that this address does not have. Data: `allow`."""
+    """A method that the address does not support. Data: `allow`."""
 
 
 STATUSES: dict[type[MillstreamError], int] = {
@@ -73,11 +73,11 @@ STATUSES: dict[type[MillstreamError], int] = {
     errors.DiskFull: 507,
     MillstreamError: 500,
 }
-"""The status of each error; one that is not listed has its parent's."""
+"""The status of each error; an error that is not listed has the status of its parent class."""
 
 
 class Problem(Struct, kw_only=True, omit_defaults=True):
-    """What went wrong. `title` is the error's name; `data` are the facts behind `detail`."""
+    """An error as a document. `title` is the error's name; `data` are the facts behind `detail`."""
 
     type: str
     title: str
@@ -87,16 +87,16 @@ class Problem(Struct, kw_only=True, omit_defaults=True):
     retry: bool | UnsetType = UNSET
     """Whether the same request may succeed later."""
     outcome: str | UnsetType = UNSET
-    """'unknown', if what was asked may have been done all the same."""
+    """'unknown' if the request may have been carried out all the same."""
 
 
 def status_of(error: MillstreamError) -> int:
-    """The status that tells an error."""
+    """Return the HTTP status of an error."""
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
 
 
 def problem_of(error: MillstreamError) -> Problem:
-    """An error as a document."""
+    """Return the document of an error."""
     name = type(error).__name__
     message, data = told_elsewhere(error)
     return Problem(
@@ -111,7 +111,7 @@ def problem_of(error: MillstreamError) -> Problem:
 
 
 def respond(error: MillstreamError) -> Response:
-    """The answer that tells an error."""
+    """Return the response for an error."""
     problem = problem_of(error)
     headers = {}
     if problem.status in (429, 503, 507) and error.retry:
@@ -127,13 +127,13 @@ def respond(error: MillstreamError) -> Response:
 
 
 def respond_unexpected(error: Exception) -> Response:
-    """The answer to a mistake of ours: its kind and place are logged, not answered."""
+    """Return the response for a mistake of ours, and log its type and place."""
     note_failure(error)
     return respond(InternalError("the server made a mistake; its log says where"))
 
 
 async def refuse_handshake(send: Send, error: MillstreamError) -> None:
-    """Answer a handshake that lets no one in, as a request would be answered."""
+    """Refuse a WebSocket handshake with the response for an error."""
     response = respond(error)
     start: dict[str, Any] = {
         "type": "websocket.http.response.start",
@@ -145,33 +145,33 @@ async def refuse_handshake(send: Send, error: MillstreamError) -> None:
 
 
 class NoSocket:
-    """What a route does that stands behind those of all sockets: says where they are."""
+    """The last route of WebSockets: refuses handshakes at addresses without a socket."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the handshake."""
         await receive()  # websocket.connect
-        told = (
+        reason = (
             "there is no socket at this address: clients connect to /socket, listeners to /rooms/…"
         )
-        await refuse_handshake(send, errors.NotFound(told))
+        await refuse_handshake(send, errors.NotFound(reason))
 
 
 async def nothing_here(request: Request, error: Exception) -> Response:
-    """The answer to an address that does not exist; for an application's `exception_handlers`."""
+    """Return the response for an address that does not exist."""
     return respond(errors.NotFound("there is nothing at this address; /docs lists what there is"))
 
 
 def _plain(data: dict[str, Any]) -> dict[str, Any]:
-    """Data that JSON can hold; claims as the tokens that clients know."""
-    found = {key: _value(value) for key, value in data.items()}
+    """Return data that JSON can hold, with claims as the tokens that clients know."""
+    plain = {key: _value(value) for key, value in data.items()}
     if isinstance(data.get("lost"), list):
         tokens = (
             f"{claim_id + i}:{attempt}"
             for claim_id, count, attempt in data["lost"]
             for i in range(min(count, LOST_TOLD_MAX))
         )
-        found["lost"] = [token for token, _ in zip(tokens, range(LOST_TOLD_MAX), strict=False)]
-    return found
+        plain["lost"] = [token for token, _ in zip(tokens, range(LOST_TOLD_MAX), strict=False)]
+    return plain
 
 
 def _value(value: Any) -> Any:
@@ -185,5 +185,5 @@ def _value(value: Any) -> Any:
 
 
 def _clean(text: str) -> str:
-    """Text without what UTF-8 cannot hold."""
+    """Escape characters that UTF-8 cannot hold."""
     return text.encode("utf-8", "backslashreplace").decode()

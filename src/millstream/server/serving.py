@@ -1,7 +1,7 @@
-"""Serving: a store behind one port, from the first connection to a clean stop.
+"""Serving: a store behind its ports, from the first connection to a clean stop.
 
-The address is taken first, then the store is opened inside the loop that serves. When told to
-stop, nothing new is taken, waiting requests end, commits finish, and the store is closed.
+The server takes its ports first, then opens the store inside the event loop. A server that is told to
+stop accepts nothing new, ends waiting requests, finishes commits, and closes the store.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _logger = logging.getLogger("millstream.server")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 JOIN_S = 2.0
-"""How often a node that finds no cluster says so, and looks whether it is to stop."""
+"""How often a node without a cluster logs a warning, and looks whether it must stop."""
 
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class Serving:
-    """One server. Everything but `stop` belongs to the thread that runs it."""
+    """One server. All methods but `stop` belong to the thread that runs the server."""
 
     def __init__(
         self,
@@ -80,9 +80,10 @@ class Serving:
     ) -> None:
         """Take the address. `make_engine` opens another engine than the one at the path.
 
-        `make_node` makes the server a node of a cluster: it gets the server's address, and the
-        node is started and stopped here. `cluster_key` is what nodes show each other; on loopback
-        without tokens none is needed. `cluster_ca` signs their certificates. `pairing` makes it a primary or a standby instead.
+        `make_node` makes the server a node of a cluster: the function gets the server's address,
+        and the server starts and stops the node. Nodes authenticate each other by `cluster_key`;
+        on loopback without tokens no key is needed. `cluster_ca` signs the certificates of nodes.
+        `pairing` makes the server a primary or a standby instead.
         `gateways` are foreign protocols, each on a port of its own.
         """
         self.settings = settings or Settings()
@@ -101,7 +102,7 @@ class Serving:
         self._cluster_key = cluster_key if pairing is None else pairing.key
         self._cluster_ca = cluster_ca if pairing is None else pairing.ca
         self.node: ServedNode | None = None
-        """The node of the cluster that this server is, once it runs."""
+        """The server's node of a cluster, once the server runs."""
         self._tls = tls_context(self.settings)
         self._socket = listen(self.settings.host, self.settings.port)
         self.port: int = self._socket.getsockname()[1]
@@ -132,7 +133,7 @@ class Serving:
 
     @property
     def url(self) -> str:
-        """Where it is reached, without a slash at the end."""
+        """The address for clients, without a slash at the end."""
         host = WILDCARDS.get(self.settings.host, self.settings.host)
         return (
             f"http{'s' if self._tls else ''}://{f'[{host}]' if ':' in host else host}:{self.port}"
@@ -140,7 +141,7 @@ class Serving:
 
     @property
     def socket_url(self) -> str:
-        """Where the streaming socket is."""
+        """The address of the streaming socket."""
         return f"ws{self.url.removeprefix('http')}{PATH}"
 
     def run(
@@ -148,8 +149,8 @@ class Serving:
     ) -> None:
         """Serve until told to stop, by `stop` or, in the main thread, by a signal.
 
-        Raises `Poisoned` if it had to stop by itself, because something acknowledged is not on disk,
-        and `Fenced` if another server has taken over its bucket.
+        Raises `Poisoned` if the server had to stop because acknowledged records are not on disk,
+        and `Fenced` if another server has taken over the bucket.
         """
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -162,7 +163,7 @@ class Serving:
             raise self._failure
 
     def stop(self) -> None:
-        """Tell the server to stop; from any thread, any number of times."""
+        """Tell the server to stop. Any thread may call this, more than once."""
         self._stop_asked = True
         loop = self._loop
         if loop is not None:
@@ -176,7 +177,10 @@ class Serving:
             self._stopping.set()
 
     def give_up(self, reason: MillstreamError) -> None:
-        """The store has ended: stop, so that a supervisor sees it; from any thread."""
+        """Stop because the store has ended, so that a supervisor starts the server again.
+
+        Any thread may call this.
+        """
         self._failure = reason
         event = "store_fenced" if isinstance(reason, Fenced) else "store_poisoned"
         _logger.error(event, extra={"error": type(reason).__name__})
@@ -203,7 +207,7 @@ class Serving:
                     loop.remove_signal_handler(number)
 
     async def _join_cluster(self) -> bool:
-        """Start the node, if this server is one, and wait until there are rows; False if it stops."""
+        """Start the node of a cluster and wait for its rows; False if the server is told to stop."""
         if self._make_node is None:
             return True
         assert self._stopping is not None
@@ -261,7 +265,7 @@ class Serving:
         return listeners
 
     def _node_key(self) -> str:
-        """What nodes show each other; where every client may do everything, they need no secret."""
+        """Return the secret of the cluster; without tokens on loopback a fixed word is enough."""
         if self._cluster_key:
             return self._cluster_key
         if self.settings.needs_tokens():
@@ -293,15 +297,15 @@ class Serving:
         )
 
     def _check_tokens(self, store: Store) -> None:
-        """A server that needs tokens must have one, else no client could use it.
+        """Refuse to serve a store without tokens where clients need tokens.
 
-        A node of a cluster may wait for its first token: the cluster's own key can make it.
+        A node of a cluster may start without: the key of the cluster can create the first token.
         """
         if not self.settings.needs_tokens() or self.node is not None:
             return
         now_ms = store.clock.wall_ms()
         tokens = Registrar(Millstream(EmbeddedSession(store))).tokens()
-        if all(one.has_expired(now_ms) for one in tokens):
+        if all(token.has_expired(now_ms) for token in tokens):
             raise InvalidInput(
                 f"a server at {self.settings.host} lets no client in without a token, and this store "
                 "has none; `millstream token create` makes one, on 127.0.0.1 none is needed"
@@ -326,7 +330,7 @@ class Serving:
 def running(
     path: str | os.PathLike[str], settings: Settings | None = None, **options: Any
 ) -> Iterator[Serving]:
-    """A server in a thread of its own, with its own loop, while the block runs.
+    """Run a server in its own thread, with its own event loop, while the block runs.
 
     with running("orders.db", Settings(port=0)) as server:
         print(server.url)

@@ -1,4 +1,4 @@
-"""Settings of a server: every bound and switch, with its default and why."""
+"""Settings of a server: every bound and switch, with its default and its reason."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ KiB = 1024
 MiB = 1024 * KiB
 
 RETENTION_S_MAX = 100 * 366 * 24 * 3600
-"""The longest retention; a log that is to keep records for longer has none."""
+"""The longest retention in seconds; a log that keeps records for longer has no retention."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How a server behaves; what the command line and `millstream.toml` can set."""
+    """The settings of a server, as the command line and `millstream.toml` set them."""
 
     host: str = "127.0.0.1"
     port: int = 8080
-    """0 takes any free port."""
+    """The port of HTTP; 0 means any free port."""
 
     certificate: str = ""
     key: str = ""
     """PEM files; with both, the server speaks TLS only."""
 
     auth: Literal["auto", "on", "off"] = "auto"
-    """Whether tokens are needed: by themselves, unless only this machine can connect."""
+    """Whether clients need tokens; `auto` asks for tokens unless only this machine can connect."""
 
     origins: tuple[str, ...] = ()
-    """Other origins whose pages may connect; a page from the server itself always may."""
+    """Origins whose pages may connect, beside the pages of the server."""
 
     body_bytes_max: int = 64 * MiB
-    """Of a request's body: a batch of the largest permitted size fits."""
+    """The size of a request's body; a batch of the largest permitted size fits."""
 
     head_bytes_max: int = 64 * KiB
-    """Of a request's headers."""
+    """The size of a request's headers."""
 
     frame_bytes_max: int = 64 * MiB
     """Bytes of a socket's frame."""
@@ -50,10 +50,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Requests and sockets that one token may have open."""
 
     requests_in_flight_max: int = 256
-    """Requests of one socket without an answer: its credit."""
+    """Requests of one socket that have no answer yet: the credit of the client."""
 
     requests_per_token_max: int = 2_500
-    """Requests of one token that run at once: a quarter of what may wait to be committed."""
+    """Running requests of one token: a quarter of the operations that may wait for a commit."""
 
     claims_open_max: int = 100_000
     """Messages that one client may have in flight at once."""
@@ -65,7 +65,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How long a request may wait for something to happen; clients ask again."""
 
     send_bytes_max: int = 32 * MiB
-    """Answers that wait for a slow reader; then its connection is cut."""
+    """Bytes of answers that wait for a slow reader; beyond, the server cuts the connection."""
 
     stop_s: float = 5.0
     """How long a server that is told to stop lets requests finish."""
@@ -74,25 +74,25 @@ class Settings(Struct, frozen=True, kw_only=True):
     """One line of JSON per request, to the logger `millstream.access`."""
 
     instance: str = ""
-    """The name of this server among those that share its store; empty: HOST:PORT."""
+    """The name of this server among the servers of one store; empty: HOST:PORT."""
 
     instance_lease_s: float = 30.0
-    """How long it counts as alive after its last sign of life; it gives three in that time."""
+    """How long the server counts as alive after a heartbeat; it sends three heartbeats per lease."""
 
     logs_retention_s: float = 0.0
-    """How long logs that are made here keep their records, unless they say otherwise; 0: without end."""
+    """The retention of logs that this server creates, unless the log has its own; 0: without end."""
 
     rooms_profile: ProfileName = "balanced"
     """How rooms weigh latency against load."""
 
     rooms_across: bool = True
-    """Whether listeners hear what other processes send; without, only what comes in here."""
+    """Whether listeners hear messages of other processes too, not only messages of this server."""
 
     rooms_sweep_s: float = 30.0
     """How often expired messages of rooms are removed."""
 
     rooms_poll_s: float = 0.0
-    """How long messages of a room gather before they are fetched; 0: as the profile says."""
+    """How long messages of a room gather before the server fetches them; 0: by the profile."""
 
     rooms_batch: int = 100
     """Messages of a room that are fetched at once: a long backlog does not hold up other rooms."""
@@ -104,7 +104,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The share of time for which the background reads all rows of a file again; 0 turns it off."""
 
     def check(self) -> None:
-        """Refuse what would leave a store open to every client of the network, or cannot be."""
+        """Refuse settings that open a store to every client of the network, or are out of range."""
         if self.rooms_profile not in PROFILE_NAMES:
             raise InvalidInput(
                 f"rooms_profile is {', '.join(PROFILE_NAMES)}, not {self.rooms_profile!r}"
@@ -138,5 +138,5 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.auth == "on" or (self.auth == "auto" and not self.is_loopback())
 
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it; only then may it run without tokens."""
+        """Whether only this machine can reach the server; tokens are optional then."""
         return self.host in ("127.0.0.1", "::1", "localhost")

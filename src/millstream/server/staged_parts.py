@@ -1,9 +1,8 @@
-"""What bulk writers have staged and not yet committed: parts in unlinked files beside the store.
+"""Staged parts of bulk writers, before their commit, in unlinked files beside the store.
 
-Parts are not durable: they are gone when the server stops, and their writers stage them again. A
-file without a name leaves nothing behind, however the server ends. Everything has a bound: bytes
-of one transaction, because it is published by one commit; bytes of all; and the time for which an
-idle transaction is kept.
+Parts are not durable: a server that stops loses them, and the writers stage them again. A file
+without a name leaves nothing behind, however the server ends. There are bounds on the bytes of one
+transaction, since one commit publishes it, on the bytes of all transactions, and on the idle time.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ MiB = 1024 * 1024
 GiB = 1024 * MiB
 
 TRANSACTION_BYTES_MAX = 16 * GiB
-"""Bytes of one transaction, replaced attempts included: its commit reads them part by part."""
+"""Bytes of one transaction, replaced attempts included; the commit reads one part at a time."""
 
 STAGED_BYTES_MAX = 32 * GiB
 """Bytes of all transactions together, on the disk."""
 
 TRANSACTIONS_MAX = 100
 PARTS_MAX = 50_000
-"""Parts of one transaction: its commit names them all."""
+"""Most parts of one transaction: a commit lists all parts."""
 
 IDLE_S = 15 * 60.0
-"""How long a transaction that nothing happens to is kept."""
+"""How long the server keeps an idle transaction."""
 
 
 class Part(Struct, frozen=True):
-    """One attempt at a part: where it lies in the file, and what must be said to commit it."""
+    """One attempt at a part: its position in the file, and the facts that a commit must repeat."""
 
     position: int
     size: int
@@ -66,36 +65,36 @@ class ShelvedParts:
             view = view[written:]
 
     def read(self, part: Part) -> bytes:
-        """The bytes of a part; called on a thread."""
-        chunks, position, left = [], part.position, part.size
-        while left:
-            chunk = os.pread(self.descriptor, left, position)
+        """Read the bytes of a part; called on a thread."""
+        chunks, position, missing = [], part.position, part.size
+        while missing:
+            chunk = os.pread(self.descriptor, missing, position)
             if not chunk:
                 raise Conflict("a staged part was cut short; stage it again")
             chunks.append(chunk)
             position += len(chunk)
-            left -= len(chunk)
+            missing -= len(chunk)
         return b"".join(chunks)
 
 
 class Shelf:
-    """Everything that is staged at one server, by its principal and the transaction's name."""
+    """The staged transactions of one server, by principal and name."""
 
     def __init__(self, clock: Clock, folder: Path | None) -> None:
         self.committing = asyncio.Lock()
-        """One commit at a time: it looks first whether there was one, and it is large."""
+        """Serializes commits: a commit is large, and first looks for an earlier commit."""
         self._clock = clock
         self._folder = folder
         self._staged: dict[tuple[str, str], ShelvedParts] = {}
 
     def total_bytes(self) -> int:
-        """Bytes of all transactions."""
+        """Return the staged bytes of all transactions."""
         return sum(staged.size for staged in self._staged.values())
 
     async def add(
         self, key: tuple[str, str], name: tuple[str, int], data: bytes, *, count: int, crc: int
     ) -> None:
-        """Keep a part; the same attempt again replaces it."""
+        """Store a part; a second attempt replaces the first."""
         self.sweep()
         staged = self._place_for(key, name, len(data))
         position = staged.size
@@ -129,7 +128,7 @@ class Shelf:
         return staged
 
     def find(self, key: tuple[str, str]) -> ShelvedParts | None:
-        """What is staged under a name."""
+        """Return the parts of a transaction; None if nothing is staged under its key."""
         self.sweep()
         staged = self._staged.get(key)
         if staged is not None:
@@ -137,11 +136,11 @@ class Shelf:
         return staged
 
     def drop(self, key: tuple[str, str]) -> bool:
-        """Forget a transaction; False if there was none."""
+        """Forget a transaction; False if nothing was staged."""
         return self._staged.pop(key, None) is not None
 
     def sweep(self) -> None:
-        """Forget transactions that were idle for long."""
+        """Forget transactions that have been idle for too long."""
         late_s = self._clock.seconds() - IDLE_S
-        for key in [key for key, one in self._staged.items() if one.touched_s < late_s]:
+        for key in [key for key, parts in self._staged.items() if parts.touched_s < late_s]:
             del self._staged[key]

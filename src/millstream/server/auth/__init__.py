@@ -1,1 +1,1 @@
-"""Who asks, and what they may do: tokens, tickets, permissions, quotas."""
+"""Authentication and rights: tokens, tickets, permissions and quotas."""

@@ -1,4 +1,4 @@
-"""Access: who asks, and what they may do. What no permission names is denied."""
+"""Access: the principal of a request, and its rights. A right that no permission names is denied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Info = TypeVar("Info", LogInfo, QueueInfo, RoomInfo)
 
 
 class Principal(Struct, frozen=True):
-    """The sender of a request: a token's name, and what it may do."""
+    """The sender of a request: the name of a token, and its permissions."""
 
     name: str
     permissions: tuple[Permission, ...]
@@ -30,18 +30,18 @@ class Principal(Struct, frozen=True):
     """The id of the token; empty if none was needed."""
     expires_ms: int | None = None
     is_ticket: bool = False
-    """Whether it came with a ticket, which the token was good for."""
+    """Whether the sender has shown a ticket of the token, not the token."""
     user: str = ""
-    """Whom its ticket is for: it sends to rooms as this user, and as no other."""
+    """The user of a ticket: the sender of every message to a room."""
 
     def allows(self, need: Need) -> bool:
-        """Whether any of its permissions covers a need."""
+        """Whether a permission covers a need."""
         if self.user and need.is_direct and need.action != "read":
             return False
         return _allows(self.permissions, need)
 
     def require(self, need: Need) -> None:
-        """Refuse what no permission covers."""
+        """Refuse a need that no permission covers."""
         if not self.allows(need):
             what = f"{need.noun} {need.name!r}" if need.noun != "store" else "the store"
             raise Denied(
@@ -59,7 +59,7 @@ class Principal(Struct, frozen=True):
                 self.require(need)
 
     def signed(self, command: Any) -> Any:
-        """The command, with what it sends to rooms sent by the user that its ticket is for."""
+        """Return the command with the user of the ticket as the sender of room messages."""
         if not self.user:
             return command
         if isinstance(command, Transact):
@@ -76,9 +76,9 @@ class Principal(Struct, frozen=True):
             )
         return replace(command, sender=self.user)
 
-    def grants(self, wanted: Iterable[Permission]) -> bool:
-        """Whether it may do whatever these permissions allow."""
-        return all(self.allows(need) for permission in wanted for need in permission.worth())
+    def grants(self, permissions: Iterable[Permission]) -> bool:
+        """Whether the principal has all rights of these permissions."""
+        return all(self.allows(need) for permission in permissions for need in permission.worth())
 
 
 @lru_cache(maxsize=REMEMBERED_MAX)
@@ -87,27 +87,29 @@ def _allows(permissions: tuple[Permission, ...], need: Need) -> bool:
 
 
 @lru_cache(maxsize=REMEMBERED_MAX)
-def common(wanted: tuple[Permission, ...], held: tuple[Permission, ...]) -> tuple[Permission, ...]:
-    """Of some permissions, those that a principal's own permissions cover."""
+def common(
+    permissions: tuple[Permission, ...], held: tuple[Permission, ...]
+) -> tuple[Permission, ...]:
+    """Return the permissions that the held permissions cover."""
     holder = Principal("", held)
-    return tuple(one for one in wanted if holder.grants([one]))
+    return tuple(permission for permission in permissions if holder.grants([permission]))
 
 
 ANYONE_HERE = Principal("local", (Permission("*", "admin"),))
-"""On loopback without tokens, every client may do everything."""
+"""The principal of every client on loopback without tokens: it has all rights."""
 
 NODE = Principal("node", (Permission("*", "admin"), Permission("store", "admin")))
-"""Another node of the cluster: it may also ask for what no client may, and makes the first token."""
+"""Another node of the cluster: it may also send internal commands, and create the first token."""
 
 NOBODY = Principal("nobody", ())
 """The principal of requests that need no token."""
 
 
 def visible(principal: Principal, infos: list[Info]) -> list[Info]:
-    """Of a listing, what one may read."""
+    """Return the entries of a listing that a principal may read."""
     return [info for info in infos if principal.allows(need_to_see(info))]
 
 
 def copyable(principal: Principal, names: list[str]) -> list[str]:
-    """Of some logs, those that one may copy."""
+    """Return the names of the logs that a principal may copy."""
     return [name for name in names if all(map(principal.allows, needs_of_copy("read", name)))]

@@ -1,8 +1,8 @@
 """Authentication: from the credential that a client shows to the principal that it is.
 
 How a credential looks in its bytes is a matter of each protocol: a bearer header, a query, a line, a
-SASL exchange, a signature over the body. So every protocol brings a `CredentialReader`; whose
-credential it is, is decided here for all of them.
+SASL exchange, a signature over the body. So every protocol brings a `CredentialReader`; this
+module finds the principal of a credential for all protocols.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CredentialReader(Protocol[Request_contra]):
     """
 
     async def read(self, request: Request_contra) -> str | None:
-        """Return the token or ticket that a request shows; None if it shows none at all.
+        """Return the token or ticket that a request shows; None for a request without a credential.
 
         The reader may wait for more of the request, such as its body. Raises `Unauthenticated` for a
         credential that is malformed: an anonymous client is not one that failed to authenticate.

@@ -1,4 +1,4 @@
-"""Patterns of names in permissions: `*` is any text, `?` one character, everything else itself."""
+"""Patterns of names in permissions: `*` matches any text, `?` matches a single character."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from functools import lru_cache
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a name is one that the pattern means."""
+    """Whether a pattern matches a name."""
     return _expression(pattern, any_one=".").fullmatch(name) is not None
 
 
-def covers(pattern: str, other: str) -> bool:
-    """Whether every name that `other` means is one that `pattern` means.
+def covers(pattern: str, narrower: str) -> bool:
+    """Whether `pattern` matches every name that `narrower` matches.
 
-    `other` is read as text in which a `*` can be covered only by a `*`, and a `?` by either. It
-    never says yes wrongly; of some patterns with several stars it says no although they cover.
+    `narrower` is read as text: only a `*` covers a `*`; both wildcards cover a `?`. True is always
+    right. False may be wrong for a few patterns with several stars.
     """
-    return _expression(_sorted(pattern), any_one="[^*]").fullmatch(_sorted(other)) is not None
+    return _expression(_sorted(pattern), any_one="[^*]").fullmatch(_sorted(narrower)) is not None
 
 
 @lru_cache(maxsize=4_096)
 def _expression(pattern: str, *, any_one: str) -> re.Pattern[str]:
-    """Stars are possessive up to where the text behind them first occurs: no backtracking."""
-    head, *parts = re.split(r"\*+", pattern)
-    text = [_literal(head, any_one)]
-    for part in parts[:-1]:
-        text.append(f"(?>.*?{_literal(part, any_one)})")
-    if parts:
-        text.append(f".*{_literal(parts[-1], any_one)}")
-    return re.compile("".join(text), re.DOTALL)
+    """Compile a pattern without backtracking: a star stops where its next text first occurs."""
+    head, *texts = re.split(r"\*+", pattern)
+    expression = [_literal(head, any_one)]
+    for inner in texts[:-1]:
+        expression.append(f"(?>.*?{_literal(inner, any_one)})")
+    if texts:
+        expression.append(f".*{_literal(texts[-1], any_one)}")
+    return re.compile("".join(expression), re.DOTALL)
 
 
 def _literal(text: str, any_one: str) -> str:
@@ -37,5 +37,5 @@ def _literal(text: str, any_one: str) -> str:
 
 
 def _sorted(pattern: str) -> str:
-    """Wildcards side by side mean the same in any order: question marks first, then one star."""
+    """Sort adjacent wildcards, whose order has no meaning: question marks first, then a star."""
     return re.sub(r"[*?]{2,}", lambda run: "?" * run[0].count("?") + "*" * ("*" in run[0]), pattern)

@@ -1,4 +1,4 @@
-"""What a request needs: a noun, an action and a name, from the rights that its command declares.
+"""Needs: the noun, action and name that a command requires, from the rights that it declares.
 
 A queue's inbox is reached only by rights on the queue, a room's log only by rights on the room, and
 logs whose names begin with `millstream:` only by a permission that names `store:admin` literally.
@@ -25,27 +25,27 @@ from millstream.rooms.model import RoomInfo
 Noun = Literal["log", "queue", "room", "replica", "store"]
 
 RESERVED = "millstream:"
-"""Logs in which the server keeps what is its own."""
+"""The prefix of logs in which the server keeps its own data."""
 
 REMEMBERED_MAX = 10_000
-"""Cached answers of each kind: most commands need what was needed before."""
+"""Entries of each cache: most commands have the needs of an earlier command."""
 
 
 class Need(Struct, frozen=True):
-    """What a command needs; `name` is a pattern for a queue's sources, else a name."""
+    """A right that a command requires; `name` is a pattern for the sources of a queue."""
 
     noun: Noun
     action: Action
     name: str
     is_pattern: bool = False
     is_explicit: bool = False
-    """Whether a permission must name the noun; one for `*` does not count."""
+    """Whether a permission must name the noun; a permission for `*` is not enough."""
     is_direct: bool = False
-    """Whether it is about a room's log rather than the room: there a sender can be made up."""
+    """Whether the need is for the log of a room, where a client could invent the sender."""
 
 
 def need_to_see(info: LogInfo | QueueInfo | RoomInfo) -> Need:
-    """What it needs to be shown something of a listing."""
+    """Return the need for seeing an entry of a listing."""
     if isinstance(info, QueueInfo):
         return Need("queue", "read", info.name)
     if isinstance(info, RoomInfo):
@@ -54,9 +54,9 @@ def need_to_see(info: LogInfo | QueueInfo | RoomInfo) -> Need:
 
 
 def needs_of(command: Command[Any]) -> Sequence[Need]:
-    """What a command needs, by the rights that it declares; a transaction needs what its steps need.
+    """Return the needs of a command; a transaction has the needs of its steps.
 
-    Those on the log that a log was forked from are not among them: see `needs_of_parent`.
+    `needs_of_parent` has the needs on the log that a fork comes from.
     """
     field = _only_field(type(command))
     if field:
@@ -64,17 +64,17 @@ def needs_of(command: Command[Any]) -> Sequence[Need]:
     declared = command.traits.needs
     if isinstance(declared, str):
         return _exempt(command, declared)
-    found: list[Need] = []
+    needs: list[Need] = []
     for right in declared:
         if not right.of_parent and _counts(right, command):
             for name in _named(command, right.field):
-                found += _needs_of_right(right, name)
-    return found
+                needs += _needs_of_right(right, name)
+    return needs
 
 
 @cache
 def _only_field(kind: type[Command[Any]]) -> str:
-    """The field that all rights of most commands are about: one plain right; else empty."""
+    """Return the field of the only right of a command; empty if it has several rights."""
     declared = kind.traits.needs
     if isinstance(declared, str) or len(declared) != 1:
         return ""
@@ -90,18 +90,18 @@ def _needs_of_kind(kind: type[Command[Any]], name: str) -> tuple[Need, ...]:
 
 
 def names_parent(command: Command[Any]) -> bool:
-    """Whether a command needs rights on the log that its log was forked from."""
+    """Whether a command needs rights on the parent of a fork."""
     declared = command.traits.needs
     return not isinstance(declared, str) and any(right.of_parent for right in declared)
 
 
 def needs_of_parent(command: Command[Any], parent: str) -> Sequence[Need]:
-    """What a command needs of the log that its log was forked from."""
-    found: list[Need] = []
+    """Return the needs of a command on the parent of a fork."""
+    needs: list[Need] = []
     for right in command.traits.needs:
         if isinstance(right, Right) and right.of_parent and _counts(right, command):
-            found += _needs_of_right(right, parent)
-    return found
+            needs += _needs_of_right(right, parent)
+    return needs
 
 
 def _counts(right: Right, command: Command[Any]) -> bool:
@@ -118,15 +118,15 @@ def _exempt(command: Command[Any], why: Exemption) -> Sequence[Need]:
 
 
 def _named(command: Command[Any], path: str) -> Iterable[str]:
-    """The names in a field, or in a field of each of the values in a field."""
+    """Return the names in a field; a path with dots leads through lists of values."""
     if "." not in path:
         name = getattr(command, path) if path else ""
         return () if name is None else (name,)
-    found: list[Any] = [command]
+    values: list[Any] = [command]
     for field in path.split("."):
-        values = [getattr(one, field) for one in found]
-        found = [one for value in values for one in (value if _is_many(value) else [value])]
-    return dict.fromkeys(one for one in found if one)
+        inner = [getattr(value, field) for value in values]
+        values = [item for value in inner for item in (value if _is_many(value) else [value])]
+    return dict.fromkeys(name for name in values if name)
 
 
 def _is_many(value: Any) -> bool:
@@ -135,7 +135,7 @@ def _is_many(value: Any) -> bool:
 
 @lru_cache(maxsize=REMEMBERED_MAX)
 def _needs_of_right(right: Right, name: str) -> tuple[Need, ...]:
-    """What a right means for what is named so."""
+    """Return the needs of a right on a name."""
     if right.noun == "store":
         return (Need("store", right.action, ""),)
     if right.noun == "copy":
@@ -149,8 +149,11 @@ def _needs_of_right(right: Right, name: str) -> tuple[Need, ...]:
 
 
 def need_of_log(action: Action, name: str, *, is_pattern: bool = False) -> Need:
-    """What it needs to do something to a log: an inbox is its queue's, a room's log the room's, a
-    reserved one the store's, and a partition is part of its log."""
+    """Return the need for an action on a log.
+
+    The inbox of a queue needs a right on the queue, the log of a room a right on the room, a reserved
+    log a right on the store, and a partition a right on its log.
+    """
     if PARTITION in name:
         name, is_pattern = _of_partitions(name, is_pattern)
     if name.startswith(RESERVED):
@@ -165,7 +168,7 @@ def need_of_log(action: Action, name: str, *, is_pattern: bool = False) -> Need:
 
 
 def _of_partitions(name: str, is_pattern: bool) -> tuple[str, bool]:
-    """The log that is meant by a partition, or by the pattern of all of its partitions."""
+    """Return the log of a partition, or of the pattern of all partitions."""
     whole = name.removesuffix(pattern_of(""))
     if is_pattern and whole != name:
         return whole, "*" in whole or "?" in whole
@@ -173,9 +176,9 @@ def _of_partitions(name: str, is_pattern: bool) -> tuple[str, bool]:
 
 
 def needs_of_copy(action: Action, name: str) -> tuple[Need, ...]:
-    """To copy a log it needs a right of its own; to copy a queue's or a room's, that on it too."""
-    own = need_of_log(action, name)
-    if own.noun == "store":
-        return (own,)
+    """Return the needs for copying a log; logs of queues and rooms need a second right."""
+    need = need_of_log(action, name)
+    if need.noun == "store":
+        return (need,)
     copy = Need("replica", action, whole_of(name))
-    return (copy,) if own.noun == "log" else (copy, own)
+    return (copy,) if need.noun == "log" else (copy, need)

@@ -16,21 +16,21 @@ from millstream.server.auth.name_pattern import covers, matches
 from millstream.server.auth.need import RESERVED, Need, Noun
 
 PERMISSIONS_MAX = 100
-"""Permissions of one token or ticket: each is looked at for each command."""
+"""Most permissions of a token or ticket: every command may look at all of them."""
 
 _NOUNS = (*get_args(Noun), "*")
 _RANK = {"read": 0, "write": 1, "admin": 2}
 
 
 class Permission(Struct, frozen=True):
-    """May do `action`, and whatever is less, to every `noun` whose name matches."""
+    """Allows `action`, and weaker actions, on every `noun` whose name matches the pattern."""
 
     noun: Noun | Literal["*"]
     action: Action
     pattern: str = "*"
 
     def allows(self, need: Need) -> bool:
-        """Whether it covers a need."""
+        """Whether the permission covers a need."""
         if self.noun != need.noun and (self.noun != "*" or need.is_explicit):
             return False
         if _RANK[self.action] < _RANK[need.action]:
@@ -40,25 +40,25 @@ class Permission(Struct, frozen=True):
         return self.pattern == "*" or matches(self.pattern, need.name)
 
     def __str__(self) -> str:
-        """As it is written: `parse_permission` reads it."""
+        """Return the text that `parse_permission` reads."""
         return f"{self.noun}:{self.action}" + ("" if self.pattern == "*" else f":{self.pattern}")
 
     def worth(self) -> list[Need]:
-        """The most that it allows."""
+        """Return the strongest needs that the permission covers."""
         action, pattern = self.action, self.pattern
         if self.noun == "store":
             return [Need("store", action, "", is_explicit=action == "admin")]
         if self.noun != "*":
             return [Need(self.noun, action, pattern, is_pattern=True)]
         nouns: tuple[Noun, ...] = ("log", "queue", "room", "replica")
-        found = [Need(noun, action, pattern, is_pattern=True) for noun in nouns]
-        return [*found, Need("store", action, "")] if matches(pattern, "") else found
+        needs = [Need(noun, action, pattern, is_pattern=True) for noun in nouns]
+        return [*needs, Need("store", action, "")] if matches(pattern, "") else needs
 
 
 def parse_permission(text: str) -> Permission:
-    """A permission such as `log:write:orders*`, `queue:admin:mail`, `store:read` or `*:admin`."""
-    noun, _, rest = text.partition(":")
-    action, colon, pattern = rest.partition(":")
+    """Parse a permission such as `log:write:orders*`, `queue:admin:mail`, `store:read` or `*:admin`."""
+    noun, _, right = text.partition(":")
+    action, colon, pattern = right.partition(":")
     if noun not in _NOUNS or action not in _RANK or (colon and not pattern):
         raise InvalidInput(
             f"a permission is NOUN:ACTION or NOUN:ACTION:PATTERN, with the nouns "
@@ -89,10 +89,10 @@ def parse_permission(text: str) -> Permission:
 
 
 def parse_permissions(texts: Iterable[str]) -> tuple[Permission, ...]:
-    """Permissions in the order given, each once; at least one."""
-    found = tuple(dict.fromkeys(parse_permission(text) for text in texts))
-    if not found:
+    """Parse permissions, without duplicates; raises `InvalidInput` for an empty list."""
+    permissions = tuple(dict.fromkeys(parse_permission(text) for text in texts))
+    if not permissions:
         raise InvalidInput("without a permission it could do nothing; name one: log:read:orders*")
-    if len(found) > PERMISSIONS_MAX:
-        raise InvalidInput(f"{len(found)} permissions; the limit is {PERMISSIONS_MAX}")
-    return found
+    if len(permissions) > PERMISSIONS_MAX:
+        raise InvalidInput(f"{len(permissions)} permissions; the limit is {PERMISSIONS_MAX}")
+    return permissions

@@ -1,6 +1,6 @@
-"""Quotas: how much one token may ask for at once, so that it cannot starve the rest.
+"""Quotas: bounds on the load of each token, so that no token starves the others.
 
-Tickets count for the token that they were made with; all requests without a token count as one.
+A ticket counts for its token. All requests without a token count together.
 """
 
 from __future__ import annotations
@@ -21,62 +21,62 @@ from millstream.server.settings import MiB, Settings
 RETRY_S = 1
 
 TURNS = 8
-"""Queries of one token that run, or wait for a thread, at once: the others of it wait in line."""
+"""Queries of one token that run or wait for a thread at the same time; further queries wait."""
 
 ENTERING = 16
-"""Clients of one token that enter rooms at once: the others wait in line, so that a crowd does not
-fill each turn of the event loop."""
+"""Clients of one token that enter rooms at the same time; further clients wait, so that a crowd does
+not fill each turn of the event loop."""
 
 SENDING_BYTES_MAX = 256 * MiB
-"""Answers of REST that are on their way to the clients of one token."""
+"""Bytes of REST answers on the way to the clients of one token."""
 
 RECEIVING_BYTES_MAX = 512 * MiB
-"""Bodies of one token that are arriving, or being carried out."""
+"""Bytes of bodies of one token that arrive or are being carried out."""
 
 WAITING_BYTES_MAX = SENDING_BYTES_MAX // 2
-"""Unread answers of one token up to which more may wait for its slow listeners of rooms: these get a
-gap then, and leave the rest to answers of REST."""
+"""Unread bytes of one token that may wait for slow listeners of rooms. Beyond, listeners get a gap, so
+that REST answers find space."""
 
 SMALL_BYTES = 64 * 1024
-"""A body or an answer of up to so much is not counted."""
+"""Smaller bodies and answers are not counted."""
 
 
 class Share:
-    """How much of something each token holds, up to a bound."""
+    """An amount that each token may hold, up to a bound."""
 
-    def __init__(self, most: int, refusal: str) -> None:
-        self._most = most
+    def __init__(self, limit: int, refusal: str) -> None:
+        self._limit = limit
         self._refusal = refusal
         self._held: dict[str, int] = {}
 
     def __bool__(self) -> bool:
-        """Whether any token holds any."""
+        """Whether a token holds a part of it."""
         return bool(self._held)
 
-    def fits(self, principal: Principal, amount: int, most: int) -> bool:
-        """Whether a token would hold no more than `most` with so much more."""
-        return self._held.get(principal.token, 0) + amount <= most
+    def fits(self, principal: Principal, amount: int, limit: int) -> bool:
+        """Whether a token would stay within a limit if it took an amount."""
+        return self._held.get(principal.token, 0) + amount <= limit
 
     def take(self, principal: Principal, amount: int = 1) -> None:
-        """Hold so much more, until `give`. Raises `Overloaded` if that is too much."""
+        """Take an amount for a token, until `give`. Raises `Overloaded` beyond the bound."""
         held = self._held.get(principal.token, 0)
-        if held + amount > self._most:
+        if held + amount > self._limit:
             raise Overloaded(
                 self._refusal.format(name=principal.name, held=held),
                 retry_after_s=RETRY_S,
-                limit=self._most,
+                limit=self._limit,
             )
         self._held[principal.token] = held + amount
 
     def give(self, principal: Principal, amount: int = 1) -> None:
-        """Hold so much less."""
+        """Give an amount back."""
         left = self._held.pop(principal.token, 0) - amount
         if left > 0:
             self._held[principal.token] = left
 
     @contextmanager
     def held(self, principal: Principal, amount: int = 1) -> Iterator[None]:
-        """Hold so much while the block runs."""
+        """Take an amount while the block runs."""
         self.take(principal, amount)
         try:
             yield
@@ -90,7 +90,7 @@ class Quota:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._rate = settings.requests_per_second
         self.is_limited = bool(self._rate)
-        """Whether requests have to be paid for."""
+        """Whether there is a rate limit for requests."""
         self._clock = clock
         self._paid_until_ms: dict[str, float] = {}
         self.connections = Share(
@@ -101,7 +101,7 @@ class Quota:
             settings.requests_per_token_max,
             "{held:,} requests of {name} are being carried out; wait for some",
         )
-        """Clients without a token cannot be told apart, and are not counted."""
+        """Running requests; clients without a token cannot be told apart, and are not counted."""
         self.unread = Share(
             SENDING_BYTES_MAX,
             "{name} has {held:,} bytes of answers to read already; read them, or ask for less at once",
@@ -115,7 +115,7 @@ class Quota:
         self._entering: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def spend(self, principal: Principal, requests: int = 1) -> None:
-        """Pay for requests. Raises `Overloaded`, with `retry_after_s`, if there were too many."""
+        """Pay for requests. Raises `Overloaded`, with `retry_after_s`, beyond the rate limit."""
         if not self._rate:
             return
         now_ms = self._clock.boot_ms()
@@ -131,26 +131,26 @@ class Quota:
         self._paid_until_ms[principal.token] = pace.paid(self._rate, paid_ms, now_ms, requests)
 
     def turns(self, principal: Principal) -> Turns:
-        """To be held while a query of a token runs, so that it never has all threads for long."""
-        found = self._turns.get(principal.token)
-        if found is None:
-            found = self._turns[principal.token] = Turns(TURNS)
-        return found
+        """Return the turns of a token; a query holds a turn, so that no token has all threads."""
+        turns = self._turns.get(principal.token)
+        if turns is None:
+            turns = self._turns[principal.token] = Turns(TURNS)
+        return turns
 
     def parsing(self, principal: Principal) -> asyncio.Lock:
-        """To be held while a large frame of a token is decoded: one of them at a time."""
+        """Return the lock for decoding large frames of a token, a single frame at a time."""
         return self._parsing.setdefault(principal.token, asyncio.Lock())
 
     def entering(self, principal: Principal) -> asyncio.Semaphore:
-        """To be held while a client enters a room."""
-        found = self._entering.get(principal.token)
-        if found is None:
-            found = self._entering[principal.token] = asyncio.Semaphore(ENTERING)
-        return found
+        """Return the semaphore that a client holds while it enters a room."""
+        entering = self._entering.get(principal.token)
+        if entering is None:
+            entering = self._entering[principal.token] = asyncio.Semaphore(ENTERING)
+        return entering
 
     @contextmanager
     def receiving(self, principal: Principal) -> Iterator[Callable[[int], None]]:
-        """Take a body in: what is yielded is called with each piece's size, and may refuse it."""
+        """Count a body that arrives; the yielded function takes each piece's size, and may refuse."""
         held = 0
 
         def grow(size: int) -> None:
@@ -164,22 +164,22 @@ class Quota:
             self._receiving.give(principal, held)
 
     def sending(self, principal: Principal, size: int) -> AbstractContextManager[None]:
-        """Send an answer of so many bytes. Raises `Overloaded` if too many are on their way."""
+        """Count an answer while it is sent. Raises `Overloaded` beyond the bound."""
         return nullcontext() if size <= SMALL_BYTES else self.unread.held(principal, size)
 
     def let_wait(self, principal: Principal, size: int) -> bool:
-        """Count bytes that wait for a slow listener, until `wait_no_more`; False if they may not."""
+        """Count bytes that wait for a slow listener, until `wait_no_more`; False beyond the bound."""
         if not self.unread.fits(principal, size, WAITING_BYTES_MAX):
             return False
         self.unread.take(principal, size)
         return True
 
     def wait_no_more(self, principal: Principal, size: int) -> None:
-        """Bytes that waited for a slow listener are sent, or dropped."""
+        """Stop counting bytes of a slow listener: they are sent, or dropped."""
         self.unread.give(principal, size)
 
     def _forget_idle(self, now_ms: int) -> None:
-        """Forget tokens that have all of their rate back: they are as good as new."""
+        """Forget tokens whose whole rate has come back."""
         if len(self._paid_until_ms) >= 1_000:
             since_ms = now_ms - max(pace.SECOND_MS, pace.SECOND_MS / self._rate)
             self._paid_until_ms = {

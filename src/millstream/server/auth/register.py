@@ -1,12 +1,12 @@
-"""The register: which tokens there are, as the store keeps them.
+"""The register: the tokens of a store, as the store keeps them.
 
-It is a log of the store's own, with an entry for each token that was made, and one for each that
-was revoked; a reader goes on where it stopped. Entries are JSON:
+The register is a reserved log, with an entry for each new token and for each revocation. A reader
+continues at its last offset. Entries are JSON:
 
     {"type": "made", "name": ..., "id": ..., "digest": ..., "permissions": [...], "created": ...}
     {"type": "revoked", "id": ...}
 
-When most of it speaks of tokens that are gone, it is begun anew, in one commit.
+When most entries are about revoked tokens, a single commit rewrites the register.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from millstream.threads.database import Millstream
 LOG = BOOK
 
 TIDY_ENTRIES_MIN = 10_000
-"""Up to so many entries the register is never rewritten."""
+"""A register with fewer entries is never rewritten."""
 
 TIDY_SHARE = 4
-"""Beyond that it is rewritten once it holds this many entries per live token."""
+"""A larger register is rewritten once it has this many entries per live token."""
 
 TIDY_BATCH = 10_000
-"""Entries of one append: well within what a batch may hold."""
+"""Entries per append: well below the limit of a batch."""
 
 
 class Token(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="made", dict=True):
-    """A token was made: it counts until it is revoked, or its time is over.
+    """The entry of a new token, which is valid until its revocation or its expiry.
 
-    Nothing in it can be used to log in.
+    The entry holds no secret: nobody can log in with it.
     """
 
     name: str
@@ -53,16 +53,16 @@ class Token(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="made", d
 
     @cached_property
     def allowed(self) -> tuple[Permission, ...]:
-        """What it may do; parsed once."""
+        """The parsed permissions."""
         return parse_permissions(self.permissions)
 
     def has_expired(self, wall_ms: int) -> bool:
-        """Whether its time is over."""
+        """Whether the token has expired."""
         return self.expires is not None and self.expires <= wall_ms
 
 
 class Revoked(Struct, frozen=True, kw_only=True, tag="revoked"):
-    """A token counts no more."""
+    """The entry of a revocation."""
 
     id: str
 
@@ -70,24 +70,24 @@ class Revoked(Struct, frozen=True, kw_only=True, tag="revoked"):
 _decode = msgspec.json.Decoder(Token | Revoked).decode
 _encode = msgspec.json.Encoder().encode
 _NOTHING = _encode(Revoked(id=""))
-"""Changes nothing, and goes first: so nothing else is written if the register has moved on."""
+"""An entry without effect. It goes first, so that the commit fails if the register has moved on."""
 
 
 class Register:
-    """The tokens that count, as of an offset of the log. Pure: its caller reads the log."""
+    """The valid tokens as of an offset of the log. Pure: the caller reads the log."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, Token] = {}
         self.ids: dict[str, str] = {}
         """Names and the ids of their tokens."""
         self.position = 0
-        """The first offset that was not read."""
+        """The first unread offset."""
         self._log_created: datetime | None = None
 
     def unread(self, log: LogInfo | None) -> range:
-        """The offsets to read so that it is as the log stands now.
+        """Return the unread offsets of the log.
 
-        If what was read is not the beginning of that, it is forgotten first.
+        A log that was created anew is read from its start: the register forgets all tokens first.
         """
         start, end, created = (
             (0, 0, None) if log is None else (log.start_offset, log.end_offset, log.created)
@@ -99,7 +99,7 @@ class Register:
         return range(self.position, end)
 
     def take(self, blocks: Iterable[RecordBlock]) -> None:
-        """Read on."""
+        """Apply the entries of blocks."""
         for block in blocks:
             for record in block.records():
                 self._apply(record.value or b"")
@@ -116,9 +116,9 @@ class Register:
             self.by_id[entry.id] = entry
             self.ids[entry.name] = entry.id
         else:
-            gone = self.by_id.pop(entry.id, None)
-            if gone is not None and self.ids.get(gone.name) == gone.id:
-                del self.ids[gone.name]
+            revoked = self.by_id.pop(entry.id, None)
+            if revoked is not None and self.ids.get(revoked.name) == revoked.id:
+                del self.ids[revoked.name]
 
 
 class Registrar:
@@ -129,11 +129,11 @@ class Registrar:
         self._register = Register()
 
     def tokens(self) -> list[Token]:
-        """Every token, by name; expired ones too, until they are revoked."""
+        """Return all tokens by name, with expired tokens until their revocation."""
         return sorted(self._read().by_id.values(), key=lambda token: token.name)
 
     def add(self, made: Token) -> None:
-        """Enter a token; its name must be free."""
+        """Add a token; raises `AlreadyExists` if its name is in use."""
         while True:
             register = self._read()
             if made.name in register.ids:
@@ -146,7 +146,7 @@ class Registrar:
                 return
 
     def revoke(self, name: str) -> Token:
-        """Strike out a token, known by its name or id."""
+        """Revoke a token by its name or id."""
         while True:
             register = self._read()
             made = register.by_id.get(register.ids.get(name, name))
@@ -164,11 +164,11 @@ class Registrar:
             try:
                 register.take(log.read_blocks(unread.start, unread.stop))
             except Truncated:
-                pass  # it was rewritten meanwhile
+                pass  # another process has rewritten the register
         return register
 
     def _write(self, entry: Token | Revoked) -> bool:
-        """Add an entry; False if another process was quicker: then look again."""
+        """Append an entry; False if another process has written since the last read."""
         key = entry.name if isinstance(entry, Token) else None
         try:
             end = self._register.position
@@ -178,18 +178,18 @@ class Registrar:
         return True
 
     def _tidy(self) -> None:
-        """Rewrite the register if few of its entries are of live tokens."""
+        """Rewrite the register if few entries are about live tokens."""
         register = self._read()
         info = self._ms.log(LOG).info()
         if info is None or len(info) <= max(TIDY_ENTRIES_MIN, TIDY_SHARE * len(register.by_id)):
             return
-        kept = [_encode(made) for made in register.by_id.values()]
+        live = [_encode(made) for made in register.by_id.values()]
         end = register.position
         try:
             with self._ms.transaction() as tx:
                 tx.append(LOG, _NOTHING, expect_end=end)
-                for first in range(0, len(kept), TIDY_BATCH):
-                    tx.append_many(LOG, kept[first : first + TIDY_BATCH])
+                for first in range(0, len(live), TIDY_BATCH):
+                    tx.append_many(LOG, live[first : first + TIDY_BATCH])
                 tx.truncate(LOG, before=end)
         except EndMoved:
-            pass  # another process wrote meanwhile: the next revocation tries again
+            pass  # another process has written: the next revocation tries again

@@ -1,10 +1,9 @@
 """Tickets: short-lived, scoped rights for browsers, which cannot send a token with every request.
 
-A ticket is made from a token and allows a part of what the token allows, for up to an hour. The
-store does not know it: it says everything itself, and is signed with a key of the store's. When it
-is used it is compared with its token: what the token may not do any more, the ticket may not.
-One that names a user sends to rooms as that user, and as no other. How it is written is in
-`format/ticket.py`.
+A ticket is made from a token and has some of the token's rights, for up to an hour. The store keeps
+no list of tickets: a ticket contains its rights, signed with a key of the store. Every use compares
+the ticket with its token: a right that the token has lost is lost for the ticket too. A ticket with a
+user sends to rooms as this user only. `format/ticket.py` defines the text of a ticket.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ class TicketWanted(Struct, frozen=True, forbid_unknown_fields=True):
     permissions: list[str]
     seconds: float = 60
     user: str = ""
-    """Whom it is for; what is sent to rooms with it is sent by this user."""
+    """The user of the ticket: the sender of every message to a room."""
 
 
 class BrowserTicket(Struct, frozen=True):
-    """The answer: the ticket, what it allows, and until when, in milliseconds since the epoch."""
+    """The answer: the ticket, its permissions, and its expiry in milliseconds since the epoch."""
 
     ticket: str
     permissions: list[str]
@@ -43,9 +42,9 @@ class BrowserTicket(Struct, frozen=True):
 
 
 def sign(key: bytes, principal: Principal) -> str:
-    """The text of a ticket for a principal that expires."""
+    """Return the text of a ticket for a principal that expires."""
     assert principal.expires_ms is not None
-    permissions = [str(one) for one in principal.permissions]
+    permissions = [str(permission) for permission in principal.permissions]
     claims = TicketClaims(
         principal.token, principal.name, principal.expires_ms, permissions, principal.user
     )
@@ -53,7 +52,7 @@ def sign(key: bytes, principal: Principal) -> str:
 
 
 def verify(key: bytes, text: str, *, wall_ms: int) -> Principal:
-    """Who comes with a ticket. Raises `Unauthenticated`."""
+    """Return the principal of a ticket. Raises `Unauthenticated`."""
     claims = text_of.verify(key, text, wall_ms=wall_ms)
     return Principal(
         claims.name,
@@ -68,7 +67,7 @@ def verify(key: bytes, text: str, *, wall_ms: int) -> Principal:
 async def mint_ticket(
     tokens: Tokens, principal: Principal, asked: MintTicket, *, wall_ms: int
 ) -> RoomTicket:
-    """A ticket for one room and one user, made with a token that may do as much there."""
+    """Return a ticket for a room and a user, made with a token that has the right to the room."""
     check_wanted(asked)
     wanted = TicketWanted([permission_of(asked)], asked.seconds, asked.user)
     made = await make_ticket(tokens, principal, wanted, wall_ms=wall_ms)
@@ -78,7 +77,7 @@ async def mint_ticket(
 async def make_ticket(
     tokens: Tokens, principal: Principal, asked: TicketWanted, *, wall_ms: int
 ) -> BrowserTicket:
-    """A ticket for a part of what a token may do."""
+    """Return a ticket for some rights of a token."""
     if principal.is_ticket:
         raise Denied("a ticket cannot make tickets: ask with the token", action="ticket")
     if asked.user:
@@ -109,4 +108,4 @@ async def make_ticket(
             size=len(text),
             limit=TEXT_CHARS_MAX,
         )
-    return BrowserTicket(text, [str(one) for one in wanted], expires_ms)
+    return BrowserTicket(text, [str(permission) for permission in wanted], expires_ms)

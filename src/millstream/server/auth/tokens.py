@@ -1,10 +1,10 @@
-"""Tokens: who may come in.
+"""Tokens: the credentials of clients, and their check.
 
 The text of a token is `ms_` + id + `_` + secret, and is shown once. The store's register holds a
-digest of the secret. The secret has 256 random bits, so that a plain digest of it tells nothing.
+digest of the secret. The secret has 256 random bits, so that a plain digest reveals nothing.
 
-Any process with the file may create and revoke. A server looks for new entries of the register when
-it last did so half a second ago, and waits for that when it is a whole one.
+Any process with the file may create and revoke tokens. A server reads new entries of the register
+every half second, while requests go on. Requests wait for the read if the last one is a second old.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ PREFIX = "ms_"
 SECRET_BYTES = 32
 ID_BYTES = 8
 TEXT_CHARS_MAX = 4_096
-"""No token or ticket is longer; what is, is not looked at."""
+"""The longest token or ticket; a longer text is refused unread."""
 
 EXPIRES_MS_MAX = 100 * 366 * 24 * 3600 * 1000
-"""A token that is to last longer has no end."""
+"""The longest lifetime; a token for longer has no expiry."""
 
 STALE_S = 0.5
-"""After so long the entries are read again, while requests go on."""
+"""After so long the server reads the register again, while requests go on."""
 
 WAIT_S = 1.0
-"""After so long requests wait for that: so soon a revoked token is refused."""
+"""After so long requests wait for the read, so that revoked tokens are refused in time."""
 
 _NO_DIGEST = "0" * 64
 
@@ -55,9 +55,9 @@ def create_token(
     expires_ms: int | None = None,
     clock: Clock | None = None,
 ) -> tuple[Token, str]:
-    """Make a token; answers it and its text, which cannot be shown again.
+    """Create a token; return its entry and its text, which cannot be shown again.
 
-    `expires_ms` is how long it is good for, from now.
+    The token expires after `expires_ms` from now.
     """
     check_name(name, "token")
     allowed = parse_permissions(permissions)
@@ -72,7 +72,7 @@ def create_token(
         name=name,
         id=identity,
         digest=digest_of(secret),
-        permissions=[str(one) for one in allowed],
+        permissions=[str(permission) for permission in allowed],
         created=now_ms,
         expires=None if expires_ms is None else now_ms + expires_ms,
     )
@@ -81,12 +81,12 @@ def create_token(
 
 
 def digest_of(secret: str) -> str:
-    """What is kept of a secret."""
+    """Return the digest of a secret, which the store keeps."""
     return blake2b(secret.encode("utf-8", "backslashreplace"), digest_size=32).hexdigest()
 
 
 class Tokens:
-    """The tokens of a store as a server knows them; belongs to one event loop."""
+    """A server's view of the tokens of a store; belongs to one event loop."""
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
@@ -97,12 +97,12 @@ class Tokens:
         self._reading: asyncio.Task[None] | None = None
 
     async def authenticate(self, text: str) -> Principal:
-        """Who comes with a token. Raises `Unauthenticated`."""
+        """Return the principal of a token. Raises `Unauthenticated`."""
         await self.freshen()
         return self._authenticated(text)
 
     def authenticate_now(self, text: str) -> Principal | None:
-        """As `authenticate`; None if the entries would have to be read first, or it does not count."""
+        """As `authenticate`, without waiting; None if the register is stale, or the token is wrong."""
         if self._read_s is None or self._clock.seconds() - self._read_s >= STALE_S:
             return None
         try:
@@ -158,14 +158,14 @@ class Tokens:
         return replace(principal, permissions=allowed)
 
     async def ticket_key(self) -> bytes:
-        """The key that tickets are signed with. Raises `Unauthenticated` if none ever was."""
+        """Return the key that signs tickets. Raises `Unauthenticated` if there is no key yet."""
         await self.freshen()
         if self._key is None:
             raise Unauthenticated
         return self._key
 
     async def make_ticket_key(self) -> bytes:
-        """The key to sign tickets with; the first server of a store makes it."""
+        """Return the key that signs tickets; the first server of a store creates the key."""
         await self.freshen()
         while self._key is None:
             made = secrets.token_hex(KEY_BYTES)
@@ -174,12 +174,12 @@ class Tokens:
                     SetMetadata(LOG, TICKET_KEY, made, expect=None, compare=True)
                 )
             except MetadataConflict:
-                pass  # another server was quicker: its key is read
+                pass  # another server has created the key
             await self._read()
         return self._key
 
     async def freshen(self) -> None:
-        """See what any process has created and revoked, up to a second ago."""
+        """Read the register if the last read is too old; see `STALE_S` and `WAIT_S`."""
         age_s = WAIT_S if self._read_s is None else self._clock.seconds() - self._read_s
         if age_s < STALE_S:
             return
@@ -190,13 +190,13 @@ class Tokens:
             await asyncio.shield(self._reading)
 
     async def refresh(self) -> None:
-        """See what was created and revoked until now."""
+        """Read all tokens that were created and revoked until now."""
         await self.close()
         self._read_s = None
         await self.freshen()
 
     async def close(self) -> None:
-        """Wait for what is being read."""
+        """Wait for a read that is under way."""
         if self._reading is not None:
             await asyncio.wait([self._reading])
 
@@ -204,8 +204,8 @@ class Tokens:
         began_s = self._clock.seconds()
         await self._read_on()
         if self._key is None:
-            found = await self._session.execute(GetMetadata(LOG))
-            self._key = bytes.fromhex(found[TICKET_KEY]) if TICKET_KEY in found else None
+            metadata = await self._session.execute(GetMetadata(LOG))
+            self._key = bytes.fromhex(metadata[TICKET_KEY]) if TICKET_KEY in metadata else None
         self._read_s = began_s
 
     async def _read_on(self) -> None:
@@ -215,11 +215,11 @@ class Tokens:
             try:
                 blocks = await self._session.execute(command)
             except Truncated:
-                continue  # it was begun anew meanwhile
+                continue  # the register was rewritten meanwhile
             register.take(blocks)
 
 
 def _looked_at(reading: asyncio.Task[None]) -> None:
-    """A read that fails while no request waits for it is repeated by the next request."""
+    """Ignore the error of a read that no request waits for: the next request reads again."""
     if not reading.cancelled():
         reading.exception()

@@ -1,4 +1,4 @@
-"""Turns: how many queries of one token run, or wait for a thread, at once.
+"""Turns: a bound on the queries of one token that run or wait for a thread.
 
 A semaphore for coroutines and for callbacks of any thread: the look of a claim that waits is begun
 by the thread that commits, without the event loop.
@@ -19,8 +19,8 @@ class Turns:
 
     __slots__ = ("__weakref__", "_free", "_lock", "_looking", "_waiting")
 
-    def __init__(self, most: int) -> None:
-        self._free = most
+    def __init__(self, turns: int) -> None:
+        self._free = turns
         self._lock = threading.Lock()
         self._looking: deque[Callable[[], None]] = deque()
         self._waiting: deque[Callable[[], None]] = deque()
@@ -28,8 +28,8 @@ class Turns:
     def begin(self, start: Callable[[], None]) -> None:
         """Call `start` once there is a turn: now, or on the thread that gives one back.
 
-        It goes before coroutines that wait for a turn: all claims in the same line wait for it,
-        also those of other tokens.
+        A claim's look goes before coroutines that wait for a turn: all claims in its line wait for
+        the look, also claims of other tokens.
         """
         with self._lock:
             if not self._free:
@@ -69,7 +69,7 @@ class Turns:
         self.end()
 
     def _withdraw(self, start: Callable[[], None]) -> None:
-        """Want no turn any more; one that was granted meanwhile goes to the next."""
+        """Withdraw a coroutine; a turn that was granted meanwhile goes to the next caller."""
         with self._lock:
             if start in self._waiting:
                 self._waiting.remove(start)

@@ -72,9 +72,7 @@ class Hub:
         )
         self._looking: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
-        core.send_to_room = self.send
-        core.room_counts = self.counts
-        core.checkup.own_place = self.own_place
+        core.open_rooms(self)
 
     @property
     def listeners(self) -> int:
