@@ -14,7 +14,7 @@ from millstream.log.model.head import Head, Name
 from millstream.log.model.names import ROOM
 from millstream.log.rules import operations as logs
 from millstream.log.rules.ancestry import FORK_NAME
-from millstream.log.rules.guards import Guard
+from millstream.log.rules.guards import LogGuard
 from millstream.record import moment
 from millstream.rooms import commands as c
 from millstream.rooms.finding import FoundRoom, find_room, make_room
@@ -67,7 +67,7 @@ def forget_room(tx: WriteTransaction, command: DeleteLog) -> None:
             tx.change(room_keys.room(log_id), None)
 
 
-DELETE_GUARD = Guard((ROOM,), forget_room)
+DELETE_GUARD = LogGuard((ROOM,), forget_room)
 """Runs before the log of a room is deleted."""
 
 

@@ -10,7 +10,7 @@ from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys
 from millstream.log.commands import CreateLog
 from millstream.log.model.names import ROOM
-from millstream.log.rules.guards import Guard, GuardedRule
+from millstream.log.rules.guards import GuardedRule, LogGuard
 from millstream.log.rules.operations import create_log
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.testing import Probe
@@ -24,7 +24,7 @@ def test_guards_run_before_the_rule_and_each_for_its_names_alone(ms: Millstream)
         return lambda tx, command: called.append((name, command.log))
 
     rule = GuardedRule(
-        noting("rule"), Guard(("a:", "b:"), noting("first")), Guard(("b:",), noting("second"))
+        noting("rule"), LogGuard(("a:", "b:"), noting("first")), LogGuard(("b:",), noting("second"))
     )
     for log in ("a:1", "b:1", "c:1"):
         Probe(ms).store.run(lambda tx, log=log: rule(tx, CreateLog(log)))  # type: ignore[misc]
@@ -43,7 +43,7 @@ def test_a_guard_that_refuses_leaves_nothing_behind(ms: Millstream) -> None:
         create_log(tx, command)
         raise InvalidInput("no")
 
-    rule = GuardedRule(create_log, Guard(("a:",), refuse))
+    rule = GuardedRule(create_log, LogGuard(("a:",), refuse))
     with pytest.raises(InvalidInput):
         Probe(ms).store.run(lambda tx: rule(tx, CreateLog("a:1")))
     assert "a:1" not in [info.name for info in ms.logs()]

@@ -15,7 +15,7 @@ from millstream.store.commit.transaction import WriteTransaction
 T = TypeVar("T")
 
 
-class Guard(NamedTuple):
+class LogGuard(NamedTuple):
     """A check for the logs whose names begin with one of the prefixes."""
 
     prefixes: tuple[str, ...]
@@ -28,7 +28,7 @@ class GuardedRule(Generic[T]):
 
     __slots__ = ("_guards", "_rule", "prefixes")
 
-    def __init__(self, rule: Callable[[WriteTransaction, Any], T], *guards: Guard) -> None:
+    def __init__(self, rule: Callable[[WriteTransaction, Any], T], *guards: LogGuard) -> None:
         self._rule = rule
         self._guards = guards
         self.prefixes = tuple(prefix for guard in guards for prefix in guard.prefixes)

@@ -14,7 +14,7 @@ from millstream.format.headers import labels_of, relabelled
 from millstream.format.packing import Batch, check_timestamp
 from millstream.log.commands import Append
 from millstream.log.rules import operations as logs
-from millstream.log.rules.guards import Guard, GuardedRule
+from millstream.log.rules.guards import GuardedRule, LogGuard
 from millstream.queue import commands as c
 from millstream.queue.model.marking import addressed, mark_of
 from millstream.queue.model.slots import Span
@@ -38,7 +38,7 @@ def check_queue(tx: WriteTransaction, command: Append) -> None:
             raise no_queue(name)
 
 
-APPEND_GUARD = Guard((INBOX, LATER), check_queue)
+APPEND_GUARD = LogGuard((INBOX, LATER), check_queue)
 """Runs before each append to the logs that belong to a queue."""
 
 append: GuardedRule[int] = GuardedRule(logs.append, APPEND_GUARD)
