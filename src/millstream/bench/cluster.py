@@ -1,7 +1,7 @@
-"""A cluster's workloads: three nodes, each with its NATS server, all on this machine.
+"""Workloads of a cluster: three nodes and three NATS servers on a single machine.
 
-Clients reach the nodes over sockets. Everything that counts was acknowledged: it is on the disks of a
-quorum of NATS servers, and in the leader's own file.
+Clients reach the nodes over sockets. Only acknowledged messages count: they are on the disks of a
+quorum of NATS servers, and in the file of the leader.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ class ClusterBench:
 
     def start(self) -> None:
         """Start the nodes that do not run, and wait until one leads and the others follow."""
-        for one in self.trial.peers:
-            self.trial.start(one.name)
+        for peer in self.trial.peers:
+            self.trial.start(peer.name)
         roles = ["follower"] * (NODES - 1) + ["leader"]
         with ClusterAdmin(self.plan) as visit:
             heard = visit.listen(
-                lambda found: sorted(report.role for report, _ in found.values()) == roles,
+                lambda reports: sorted(report.role for report, _ in reports.values()) == roles,
                 timeout_s=WELL_S,
             )
         self.reports = {name: report for name, (report, _) in heard.items()}
-        if sorted(one.role for one in self.reports.values()) != roles:
+        if sorted(report.role for report in self.reports.values()) != roles:
             raise NoQuorum(f"no leader and two followers within {WELL_S:g} s: {self.reports}")
 
     @property
     def leader(self) -> NodeReport:
-        """The node that leads."""
+        """Return the leading node."""
         return next(report for report in self.reports.values() if report.role == "leader")
 
     @property
@@ -88,8 +88,8 @@ class ClusterBench:
     ) -> millstream.Millstream:
         """A client, of the leader first."""
         first = (at or self.leader).address
-        others = [one.address for one in self.trial.peers if one.address != first]
-        places = [first] if at is not None else [first, *others]
+        other_addresses = [peer.address for peer in self.trial.peers if peer.address != first]
+        places = [first] if at is not None else [first, *other_addresses]
         return millstream.open(",".join(places), read_level=read_level, retry_for=20.0)
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class ClusterBench:
 
 
 def cluster_commit(bench: ClusterBench) -> ReportRow:
-    """One client appends one message at a time."""
+    """Let a client append single messages."""
     value = payloads(1)[0]
     with bench.opened() as ms:
         log = ms.log("single")
@@ -155,11 +155,11 @@ def cluster_claim(bench: ClusterBench) -> ReportRow:
         while meter.elapsed_s < bench.seconds:
             for _ in range(CLAIM // 2):
                 queue.put_many(values)
-            left = CLAIM // 2 * BATCH - CLAIM
-            while left > 0 and meter.elapsed_s < bench.seconds:
+            remaining = CLAIM // 2 * BATCH - CLAIM
+            while remaining > 0 and meter.elapsed_s < bench.seconds:
                 before = meter.messages
                 meter.run(worker.step, SLICE_S)
-                left -= meter.messages - before
+                remaining -= meter.messages - before
     return meter.row(batch=CLAIM).require_rate(20_000)
 
 
@@ -183,21 +183,21 @@ def cluster_read(bench: ClusterBench) -> ReportRow:
 def cluster_failover(bench: ClusterBench) -> ReportRow:
     """The leader is killed together with its NATS server; how long until a write is acknowledged."""
     meter = StepMeter()
-    told: list[bytes] = []
+    acknowledged: list[bytes] = []
     for number in range(KILLS):
         with bench.opened() as ms:
-            told.append(_append(ms, b"%d-before" % number))
+            acknowledged.append(_append(ms, b"%d-before" % number))
             process = bench.trial.process(bench.leader.node)
             assert process is not None, "the leader runs"
             began = seconds()
             os.kill(process, signal.SIGKILL)
-            told.append(_append(ms, b"%d-after" % number))
+            acknowledged.append(_append(ms, b"%d-after" % number))
         meter.step_s.append(seconds() - began)
         meter.messages += 1
         bench.start()
     with bench.opened() as ms:
-        found = {one.value for one in ms.log("failover").read()}
-    lost = sum(value not in found for value in told)
+        stored = {record.value for record in ms.log("failover").read()}
+    lost = sum(value not in stored for value in acknowledged)
     meter.elapsed_s = sum(meter.step_s)
     p95_s = meter.percentile_ms(0.95) / 1000
     details = {"p95_s": p95_s, "most_s": max(meter.step_s), "kills": KILLS, "lost": lost}
@@ -221,11 +221,11 @@ def cluster_snapshot(bench: ClusterBench) -> ReportRow:
             file.unlink()
     with ClusterAdmin(bench.plan) as visit:
         last = visit.log.held(timeout_s=WELL_S).last
-        visit.log.trim(last, timeout_s=WELL_S)  # so that replaying cannot be enough
+        visit.log.trim(last, timeout_s=WELL_S)  # so a replay of the shared log cannot be enough
         bench.trial.start(name)
-        visit.listen(lambda found: name in found and found[name][1] < 1, timeout_s=WELL_S)
+        visit.listen(lambda reports: name in reports and reports[name][1] < 1, timeout_s=WELL_S)
         began = seconds()
-        visit.listen(lambda found: found[name][0].sequence >= last, timeout_s=WELL_S)
+        visit.listen(lambda reports: reports[name][0].sequence >= last, timeout_s=WELL_S)
         took = seconds() - began
     meter = StepMeter()
     meter.messages, meter.elapsed_s = bench.records, took

@@ -51,9 +51,9 @@ class CoreBench:
         """Let steps take turns."""
         return alternate([Side(step) for step in steps], self.seconds)
 
-    def row(self, meter: StepMeter, limit: StepMeter, **more: Any) -> ReportRow:
+    def row(self, meter: StepMeter, limit: StepMeter, **figures: Any) -> ReportRow:
         """A report line of a workload that was measured beside its limit."""
-        return meter.row(beside=limit, sync_delay_ms=self.delay_s * 1000, **more)
+        return meter.row(beside=limit, sync_delay_ms=self.delay_s * 1000, **figures)
 
     def raw_step(self, *values: bytes) -> Step:
         """The limit: the same bytes to a raw file, synced once."""
@@ -67,7 +67,7 @@ class CoreBench:
 
 
 def publish_one(bench: CoreBench) -> ReportRow:
-    """One producer, one message per commit."""
+    """Let a producer append a message per commit."""
     value = os.urandom(PAYLOAD_BYTES)
     limit, meter = bench.turns(bench.raw_step(value), _append(bench.store.log("one"), value))
     row = bench.row(meter, limit)
@@ -105,7 +105,7 @@ def publish_threads(bench: CoreBench) -> ReportRow:
     append = _append(log, value)
     crowd = Crowd([append] * THREADS)
     raw, alone, together = bench.turns(bench.raw_step(value), append, lambda: crowd.step(CROWD_S))
-    row = crowd.finish(bench.row(together, raw), alone, least=15 if bench.delay_s else 3)
+    row = crowd.finish(bench.row(together, raw), alone, minimum=15 if bench.delay_s else 3)
     return row if bench.delay_s else row.require_rate(30_000)
 
 
@@ -135,7 +135,7 @@ def read_records(bench: CoreBench) -> ReportRow:
 
 
 def read_singles(bench: CoreBench) -> ReportRow:
-    """Records that were appended one by one, folded, as objects; beside the same in blocks."""
+    """Read folded single appends as objects, beside the same records in blocks."""
     count = min(SINGLES_READ, round(SINGLES_READ * bench.seconds))
     singles, blocks = put_both(bench.store, "singles", "blocks", count)
     limit, meter = bench.turns(

@@ -1,4 +1,4 @@
-"""Many coroutines that append one message each, again and again, in one event loop."""
+"""Many coroutines of an event loop that append single messages repeatedly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CoroutineCrowd:
         self._session: AsyncEmbeddedSession | None = None
 
     def step(self, length_s: float) -> int:
-        """Let all of them work for a while; how many messages that was."""
+        """Run all coroutines for a while, and return the number of messages."""
         before = sum(meter.messages for meter in self._meters)
         self._runner.run(self._work(length_s))
         return sum(meter.messages for meter in self._meters) - before
@@ -44,9 +44,9 @@ class CoroutineCrowd:
     def finish(self, row: ReportRow, alone: StepMeter) -> ReportRow:
         """Close the loop; say how long appends took, and how many times one producer they were."""
         self._runner.close()
-        whole = StepMeter()
-        whole.step_s = [took_s for meter in self._meters for took_s in meter.step_s]
-        row.p50_ms, row.p99_ms = whole.percentile_ms(0.5), whole.percentile_ms(0.99)
+        all_steps = StepMeter()
+        all_steps.step_s = [took_s for meter in self._meters for took_s in meter.step_s]
+        row.p50_ms, row.p99_ms = all_steps.percentile_ms(0.5), all_steps.percentile_ms(0.99)
         row.details = {
             "coroutines": len(self._meters),
             "one_producer_per_second": round(alone.per_second()),

@@ -41,7 +41,7 @@ class CrowdTask(Struct, kw_only=True):
     clients: int
     """In each room."""
     prefix: str = "c"
-    """What the ids of its clients begin with."""
+    """The prefix of client ids."""
     rate: float = 0.0
     """Messages per second of all clients together."""
     total_s: float = 0.0
@@ -49,13 +49,13 @@ class CrowdTask(Struct, kw_only=True):
     """How many are expected of each sender, or sent at once."""
     reconnecting: int = 0
     frame: int = 1
-    """Messages in one frame."""
+    """Messages per frame."""
     in_flight: int = 4
     bytes: int = 100
 
 
 class Member:
-    """One client: it notes what comes, from whom, and in which order."""
+    """A client that records messages, senders and order."""
 
     def __init__(self, task: CrowdTask, room: str, name: str) -> None:
         self.room, self.name = room, name
@@ -90,7 +90,7 @@ class Member:
         self._socket.abort()
 
     def send(self, count: int = 1, kind: str = "chat") -> None:
-        """Send messages in one frame, each with its number and the time."""
+        """Send a frame of messages with numbers and times."""
         pad = "x" * max(0, self._task.bytes - 60)
         messages = []
         for _ in range(count):
@@ -141,7 +141,9 @@ async def gather_members(task: CrowdTask) -> list[Member]:
         for number in range(task.clients)
     ]
     for first in range(0, len(members), OPENING_AT_ONCE):
-        await asyncio.gather(*(one.connect() for one in members[first : first + OPENING_AT_ONCE]))
+        await asyncio.gather(
+            *(member.connect() for member in members[first : first + OPENING_AT_ONCE])
+        )
     return members
 
 
@@ -149,7 +151,7 @@ async def quiet(members: list[Member], complete: Callable[[], bool] = lambda: Fa
     """Wait until nothing comes any more, or everything has come."""
     began_s = seconds()
     while not complete() and seconds() - began_s < WAIT_S_MAX:
-        last_s = max(began_s, max(one.last_s for one in members))
+        last_s = max(began_s, max(member.last_s for member in members))
         if seconds() - last_s > QUIET_S:
             return
         await asyncio.sleep(0.02)
@@ -180,21 +182,21 @@ async def talk(task: CrowdTask) -> dict[str, Any]:
     return {
         "took_s": took_s,
         "late_s": late_s,
-        "sent": {one.name: one.sent for one in members},
-        "received": {one.name: one.received for one in members},
-        "rooms": {one.name: one.room for one in members},
-        "disorder": sum(one.disorder for one in members),
-        "gaps": sum(one.gaps for one in members),
+        "sent": {member.name: member.sent for member in members},
+        "received": {member.name: member.received for member in members},
+        "rooms": {member.name: member.room for member in members},
+        "disorder": sum(member.disorder for member in members),
+        "gaps": sum(member.gaps for member in members),
         "latencies": _by_sender(members),
     }
 
 
 def _by_sender(members: list[Member]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+    latencies: dict[str, list[float]] = {}
     for member in members:
         for sender, latency_s in member.latencies:
-            found.setdefault(sender.partition("-")[0], []).append(round(latency_s * 1000, 3))
-    return found
+            latencies.setdefault(sender.partition("-")[0], []).append(round(latency_s * 1000, 3))
+    return latencies
 
 
 async def stay(task: CrowdTask) -> dict[str, Any]:
@@ -208,18 +210,18 @@ async def stay(task: CrowdTask) -> dict[str, Any]:
     address, opened = (task.host, task.port), []
     for room in task.rooms:
         for first in range(0, task.clients, OPENING_AT_ONCE):
-            some = range(first, min(task.clients, first + OPENING_AT_ONCE))
-            targets = [f"/rooms/{room}?client={task.prefix}-{number}" for number in some]
-            opened += await asyncio.gather(*(dial(address, one, hear) for one in targets))
+            numbers = range(first, min(task.clients, first + OPENING_AT_ONCE))
+            targets = [f"/rooms/{room}?client={task.prefix}-{number}" for number in numbers]
+            opened += await asyncio.gather(*(dial(address, target, hear) for target in targets))
     while heard < len(opened):
         await asyncio.sleep(0.02)
     await ready()
-    lost = sum(one.lost.done() for one in opened)
+    lost = sum(connection.lost.done() for connection in opened)
     return {"heard": heard, "lost": lost}
 
 
 async def hear_all(task: CrowdTask) -> dict[str, Any]:
-    """Clients of which one sends as fast as its frames are stored; others count what comes."""
+    """A client sends as fast as its frames are stored, while the rest counts messages."""
     counted = 0
 
     def count(payload: bytes) -> None:
@@ -270,7 +272,7 @@ async def hear_plain(task: CrowdTask) -> dict[str, Any]:
 
 
 async def miss_nothing(task: CrowdTask) -> dict[str, Any]:
-    """Many clients of one room that get many messages in one go; then again while some come and go."""
+    """Send many messages to a crowded room at once; then again while clients reconnect."""
     members = await gather_members(task)
     sender = Member(task, task.rooms[0], "sender")
     await sender.connect()
@@ -279,7 +281,7 @@ async def miss_nothing(task: CrowdTask) -> dict[str, Any]:
     rounds, reconnects = [], 0
     for unsteady in (0, task.reconnecting):
         over = asyncio.Event()
-        going = [asyncio.create_task(come_and_go(one, over)) for one in members[:unsteady]]
+        going = [asyncio.create_task(come_and_go(member, over)) for member in members[:unsteady]]
         until_s = seconds() + task.total_s / 2
         while True:
             round_s = seconds()
@@ -295,8 +297,8 @@ async def miss_nothing(task: CrowdTask) -> dict[str, Any]:
     return {
         "took_s": seconds() - begun_s,
         "sent": sender.sent,
-        "missing": sum(max(0, sender.sent - one) for one in got),
-        "twice": sum(max(0, one - sender.sent) for one in got),
+        "missing": sum(max(0, sender.sent - received) for received in got),
+        "twice": sum(max(0, received - sender.sent) for received in got),
         "disorder": sum(member.disorder for member in members),
         "gaps": sum(member.gaps for member in members),
         "reconnects": reconnects,
@@ -317,7 +319,7 @@ async def come_and_go(member: Member, over: asyncio.Event) -> int:
 
 def have_all(members: list[Member], count: int) -> Callable[[], bool]:
     """Whether each has so many messages of the sender."""
-    return lambda: all(one.received.get("sender", 0) >= count for one in members)
+    return lambda: all(member.received.get("sender", 0) >= count for member in members)
 
 
 TASKS: dict[str, Callable[[CrowdTask], Coroutine[Any, Any, dict[str, Any]]]] = {
@@ -339,12 +341,14 @@ async def ready() -> None:
 def main() -> None:
     """Do the task that standard input names."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    most = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    files_max = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, hard))
     task = msgspec.json.decode(sys.stdin.readline(), type=CrowdTask)
-    found = uvloop.run(TASKS[task.kind](task))
-    with open(sys.stdout.fileno(), "wb", closefd=False) as out:  # all of it, also if unbuffered
-        out.write(_encode(found) + b"\n")
+    outcome = uvloop.run(TASKS[task.kind](task))
+    with open(
+        sys.stdout.fileno(), "wb", closefd=False
+    ) as out:  # write everything, even to an unbuffered stream
+        out.write(_encode(outcome) + b"\n")
 
 
 if __name__ == "__main__":

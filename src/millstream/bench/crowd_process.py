@@ -1,4 +1,4 @@
-"""A crowd of clients in a process of its own, as a workload holds it: told to go, and asked what it found."""
+"""A crowd of clients in a separate process, started and read by a workload."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.bench.crowd import CrowdTask
 
 
 class CrowdProcess:
-    """A process with clients: it is ready when it is made."""
+    """A process with clients, ready when the constructor returns."""
 
     def __init__(self, **task: Any) -> None:
         self._process = subprocess.Popen(
@@ -29,10 +29,10 @@ class CrowdProcess:
         self._say("go")
 
     def found(self) -> Any:
-        """What it has found; waits until it has finished."""
-        told = self._hear()
+        """Wait for the end of the process, and return its outcome."""
+        outcome = self._hear()
         self._process.communicate(timeout=60)
-        return told
+        return outcome
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None

@@ -21,8 +21,8 @@ def delivery_latency(bench: Bench) -> ReportRow:
 
     async def work(ms: Millstream) -> StepMeter:
         queue = await ms.create_queue("latency", lease=3_600)
-        other = await aio.open(bench.url)
-        waiting = await other.create_queue("latency", lease=3_600)
+        consumer = await aio.open(bench.url)
+        waiting = await consumer.create_queue("latency", lease=3_600)
         meter = StepMeter()
         began = seconds()
         while seconds() - began < bench.seconds:
@@ -36,7 +36,7 @@ def delivery_latency(bench: Bench) -> ReportRow:
             await publishing
             await queue.ack(message)
         meter.elapsed_s = seconds() - began
-        await other.close()
+        await consumer.close()
         return meter
 
     row = bench.row(lambda: in_loop(bench, work))
@@ -47,12 +47,12 @@ def delivery_latency(bench: Bench) -> ReportRow:
 
 
 def delivery_waiting(bench: Bench) -> ReportRow:
-    """One producer, one message after the other; a few consumers wait on one queue, each alone."""
+    """Let a producer put single messages while a few consumers wait on a queue."""
     return _delivered(bench, "waiting", consumers=WAITING)
 
 
 def delivery_groups(bench: Bench) -> ReportRow:
-    """The same with a consumer for each group: messages of a group come one after the other."""
+    """Do the same with a consumer per group: messages of a group come in order."""
     return _delivered(bench, "grouped", consumers=GROUPS, group_by="_key")
 
 
@@ -66,7 +66,8 @@ def _delivered(bench: Bench, name: str, *, consumers: int, **spec: Any) -> Repor
         opened = [await aio.open(bench.url) for _ in range(consumers)]
         meter = StepMeter()
         consuming = [
-            asyncio.ensure_future(_consume(await one.queue(name), meter, put_at)) for one in opened
+            asyncio.ensure_future(_consume(await handle.queue(name), meter, put_at))
+            for handle in opened
         ]
         began = seconds()
         while seconds() - began < bench.seconds:
@@ -80,22 +81,22 @@ def _delivered(bench: Bench, name: str, *, consumers: int, **spec: Any) -> Repor
         for task in consuming:
             task.cancel()
         await asyncio.gather(*consuming, return_exceptions=True)
-        for one in opened:
-            await one.close()
+        for handle in opened:
+            await handle.close()
         return meter
 
-    found: list[StepMeter] = []
+    meters: list[StepMeter] = []
 
     def measured() -> StepMeter:
-        found.append(in_loop(bench, work))
-        return found[-1]
+        meters.append(in_loop(bench, work))
+        return meters[-1]
 
     row = bench.row(measured, details={"consumers": consumers})
-    return row.require("every message once", found[0].messages == len(put_at))
+    return row.require("every message once", meters[0].messages == len(put_at))
 
 
 async def _consume(queue: Queue, meter: StepMeter, put_at: list[float]) -> None:
-    """Claim one message after the other, each acknowledged with the next claim."""
+    """Claim single messages, and acknowledge each message with the next claim."""
     held: list[Message] = []
     while True:
         held = await queue.claim(1, ack=held, wait=WAIT_S)

@@ -1,4 +1,4 @@
-"""A live queue: one thread publishes and another one claims, message by message."""
+"""A live queue: a thread publishes while a second thread claims, message by message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AHEAD = 2
 PATIENCE_S = 1.0
 
 Room = SimpleQueue[None]
-"""What may be published, one item for each: of what two threads can share, it costs them least."""
+"""Permits to publish, an item per message: the cheapest object that two threads can share."""
 
 
 class LivePair:

@@ -1,4 +1,4 @@
-"""Measuring: what a workload did in which time, what that is compared with, and what is required.
+"""Measurements: the work and time of a workload, its comparison, and its requirements.
 
 Machines are noisy, so nothing is compared across runs: each workload takes turns with its limit,
 in short slices, in the same directory, and only the ratio is worth quoting.
@@ -38,12 +38,12 @@ class ReportRow(Struct, kw_only=True, omit_defaults=True):
     required: str = ""
     passed: bool | UnsetType = UNSET
     void: str = ""
-    """Why this run proves nothing; empty if it does."""
+    """The reason why a run is void; empty for a valid run."""
     details: dict[str, Any] = {}
 
-    def require(self, wanted: str, reached: bool) -> ReportRow:
-        """Ask for one thing more; a row that reaches all of them has passed."""
-        self.required = f"{self.required} and {wanted}" if self.required else wanted
+    def require(self, requirement: str, reached: bool) -> ReportRow:
+        """Add a requirement; a row passes if it reaches all requirements."""
+        self.required = f"{self.required} and {requirement}" if self.required else requirement
         self.passed = reached and self.passed is not False
         return self
 
@@ -51,10 +51,10 @@ class ReportRow(Struct, kw_only=True, omit_defaults=True):
         """Ask for so many messages per second."""
         return self.require(f"≥ {per_second:,}/s", self.per_second >= per_second)
 
-    def require_ratio(self, least: float) -> ReportRow:
+    def require_ratio(self, minimum: float) -> ReportRow:
         """Ask for so large a part of what the limit or peer reached."""
         assert self.ratio is not UNSET
-        return self.require(f"ratio ≥ {least:g}", self.ratio >= least)
+        return self.require(f"ratio ≥ {minimum:g}", self.ratio >= minimum)
 
 
 class StepMeter:
@@ -86,29 +86,29 @@ class StepMeter:
         ordered = sorted(self.step_s)
         return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000, 4)
 
-    def row(self, *, beside: StepMeter | None = None, **more: Any) -> ReportRow:
-        """A line of what was measured, and how it compares with what took turns with it."""
+    def row(self, *, beside: StepMeter | None = None, **figures: Any) -> ReportRow:
+        """Return a row with the measurement and its comparison with the alternating side."""
         reached = 0.0 if beside is None else beside.per_second()
         if beside is not None:
-            more["beside_per_second"] = round(reached)
-            more["ratio"] = round(self.per_second() / reached, 3) if reached else 0.0
+            figures["beside_per_second"] = round(reached)
+            figures["ratio"] = round(self.per_second() / reached, 3) if reached else 0.0
         return ReportRow(
             payload_bytes=PAYLOAD_BYTES,
             per_second=round(self.per_second()),
             p50_ms=self.percentile_ms(0.5),
             p99_ms=self.percentile_ms(0.99),
-            **more,
+            **figures,
         )
 
 
 def payloads(count: int, size: int = PAYLOAD_BYTES) -> list[bytes]:
-    """Values that never repeat."""
+    """Return values without repetitions."""
     noise = os.urandom(size * count)
     return [noise[i : i + size] for i in range(0, len(noise), size)]
 
 
 def memory_mib(process: int | None = None) -> float:
-    """Memory of a process, or of this one, that no file backs."""
+    """Return the anonymous memory of a process, by default of this process."""
     status = Path(f"/proc/{process or os.getpid()}/status").read_text(encoding="ascii")
     (kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("RssAnon:"))
     return int(kib) / 1024

@@ -29,7 +29,7 @@ MEMORY_MIB_MAX = 50
 
 
 class Opened(msgspec.Struct):
-    """What a child that opened a store tells."""
+    """The report of a child process that opened a store."""
 
     ms: float
     memory_mib: float
@@ -73,13 +73,13 @@ def _child(task: str, path: Path) -> subprocess.CompletedProcess[bytes]:
 
 def _opened(path: Path) -> Opened:
     """The best of three: the first also reads the interpreter's own files."""
-    found = []
+    openings = []
     for _ in range(3):
         done = _child("open", path)
         if done.returncode != 0:
             raise RuntimeError(f"opening failed: {done.stderr.decode()}")
-        found.append(msgspec.json.decode(done.stdout, type=Opened))
-    return min(found, key=lambda one: one.ms)
+        openings.append(msgspec.json.decode(done.stdout, type=Opened))
+    return min(openings, key=lambda opening: opening.ms)
 
 
 def _fill(path: Path) -> None:

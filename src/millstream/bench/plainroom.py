@@ -1,7 +1,7 @@
-"""The reference for rooms: a plain loop over `websockets` that keeps nothing and sends to all.
+"""The reference for rooms: a plain loop over `websockets` that stores nothing.
 
-`python -m millstream.bench.plainroom` listens on a free port, which it prints, and sends a message
-of the size given, again and again, to all connections: each as a frame of its own.
+`python -m millstream.bench.plainroom` prints its free port and sends messages of a given size to all
+connections, a frame per message.
 """
 
 from __future__ import annotations

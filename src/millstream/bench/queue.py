@@ -75,21 +75,21 @@ def _beside_reference(bench: QueueBench, step: Step, backlog: Backlog, *, batch:
 
 
 def claim_threads(bench: QueueBench) -> ReportRow:
-    """Many threads, each claiming one at a time, beside one thread alone."""
-    one, one_backlog = _working(bench, "alone", batch=1)
+    """Let many threads claim single messages, beside a single thread."""
+    single, one_backlog = _working(bench, "alone", batch=1)
     queue, backlog = bench.filled("threads", size=bench.sizes.backlog)
     crowd = Crowd([ClaimingWorker(queue, 1).step for _ in range(THREADS)])
     reference, alone, together = alternate(
         [
             bench.reference(1),
-            bench.side(one, one_backlog),
+            bench.side(single, one_backlog),
             bench.side(lambda: backlog.took(crowd.step(bench.sizes.slice_s)), backlog),
         ],
         bench.seconds,
         slice_s=bench.sizes.slice_s,
     )
     row = bench.row(batch=1, reference=reference, meter=together)
-    return crowd.finish(row, alone, least=8.0 if bench.delay_s else 2.5)
+    return crowd.finish(row, alone, minimum=8.0 if bench.delay_s else 2.5)
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -146,13 +146,13 @@ def _deep(bench: QueueBench, kind: str, options: dict[str, Any]) -> ReportRow:
 
 def _memory_growth_mib(shallow: Side, deep: Side) -> float:
     """How much more memory the process uses once the deep backlog is there and was claimed from."""
-    found = []
-    for side in (shallow, deep):
-        side.fill()
-        side.step()
-        side.settle()
-        found.append(memory_mib())
-    return found[1] - found[0]
+    memory_mib_after = []
+    for contender in (shallow, deep):
+        contender.fill()
+        contender.step()
+        contender.settle()
+        memory_mib_after.append(memory_mib())
+    return memory_mib_after[1] - memory_mib_after[0]
 
 
 GROUPS = 10_000
@@ -205,17 +205,17 @@ def _ordered(bench: QueueBench, options: dict[str, Any], label: Label, order: Or
 
 
 def claim_singles_batch(bench: QueueBench) -> ReportRow:
-    """Claim, then acknowledge, in batches, what was appended one by one."""
+    """Claim and acknowledge single appends in batches."""
     folded, live = _singles(bench, "folded", BATCH), _singles(bench, "live", BATCH)
-    sides = Side(folded.apart, folded.fill, bench.store.fold), Side(live.apart, live.fill)
-    return _claim_singles(bench, *sides, batch=BATCH).require_ratio(1.2).require_rate(150_000)
+    contenders = Side(folded.apart, folded.fill, bench.store.fold), Side(live.apart, live.fill)
+    return _claim_singles(bench, *contenders, batch=BATCH).require_ratio(1.2).require_rate(150_000)
 
 
 def claim_singles_one(bench: QueueBench) -> ReportRow:
-    """The worker's way, one at a time, for what was appended one by one."""
+    """Claim single appends one at a time, as a worker does."""
     folded, live = _singles(bench, "folded", 1), _singles(bench, "live", 1)
-    sides = Side(folded.at_once, folded.fill, bench.store.fold), Side(live.at_once, live.fill)
-    return _claim_singles(bench, *sides, batch=1).require_ratio(1.1)
+    contenders = Side(folded.at_once, folded.fill, bench.store.fold), Side(live.at_once, live.fill)
+    return _claim_singles(bench, *contenders, batch=1).require_ratio(1.1)
 
 
 def _singles(bench: QueueBench, name: str, batch: int) -> SinglesQueue:
@@ -223,7 +223,7 @@ def _singles(bench: QueueBench, name: str, batch: int) -> SinglesQueue:
 
 
 def _claim_singles(bench: QueueBench, folded: Side, live: Side, *, batch: int) -> ReportRow:
-    """Beside the reference: a folded log, and one as its producer leaves it."""
+    """Measure a folded and an unfolded log beside the reference."""
     reference, meter, as_left = alternate(
         [bench.reference(batch), folded, live],
         bench.seconds / 4,
@@ -251,7 +251,7 @@ def live_one(bench: QueueBench) -> ReportRow:
 
 
 def route_many(bench: QueueBench) -> ReportRow:
-    """One log, many queues with filters of their own: messages that all of them have looked at."""
+    """Route a log to many queues with different filters; count messages routed by every queue."""
     log = bench.store.log("events")
     names = [f"events-{index}" for index in range(ROUTED_QUEUES)]
     for index, name in enumerate(names):

@@ -70,7 +70,7 @@ class QueueBench:
         self._directory = directory
 
     def close(self) -> None:
-        """Let go of all."""
+        """Release all claims."""
         self.store.close()
         for reference in self._references:
             reference.close()
@@ -97,7 +97,7 @@ class QueueBench:
         options: dict[str, Any] | None = None,
         label: Label = by_region,
     ) -> tuple[Queue, Backlog]:
-        """A queue on a log, and what waits in it: routed, where the queue looks at all of it."""
+        """A queue on a log with its backlog, routed for queues that look at the whole log."""
         log = self.store.log(name)
         spec = {"sources": name, "start": "earliest", "lease": LEASE_S, **(options or {})}
         queue = self.store.queue(name, **spec)

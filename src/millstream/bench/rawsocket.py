@@ -40,7 +40,7 @@ class RawSocket(asyncio.Protocol):
         transport.write(self._head)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell that it is over."""
+        """Signal the end of the connection."""
         if not self.opened.done():
             self.opened.set_exception(ConnectionError("the connection was lost"))
         if not self.lost.done():

@@ -1,11 +1,10 @@
-"""The reference: a plain queue in one SQLite table, as one writes it in an afternoon.
+"""The reference: a plain queue in a SQLite table, written in an afternoon.
 
-A partial index finds what is ready, `UPDATE … RETURNING` claims it, deleting acknowledges it. Every
-claim and every acknowledgement is a commit, as durable as ours: WAL, synchronous=FULL. As with our
-messages, headers are handed out as they are stored: who looks at them unpacks them.
+A partial index finds ready messages, `UPDATE … RETURNING` claims messages, and a delete acknowledges
+them. Claims and acknowledgements are commits, as durable as ours: WAL, synchronous=FULL. Headers are
+returned as stored, like the headers of our messages; the consumer unpacks them on use.
 
-For queues that choose by more than the turn, the table has one column more, and its index another
-order.
+For queues with an order, the table has a further column, and its index sorts by this column.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ RETURNING id, attempts, headers, payload
 """
 
 Claim = tuple[int, int, bytes, bytes]
-"""The id of a message, its attempt, its packed headers, its payload."""
+"""Message id, attempt, packed headers, payload."""
 
 
 class Order(NamedTuple):
     """What a queue chooses by: for more than the turn of its messages, each has a `place`."""
 
     header: str = ""
-    """The header that is its place."""
+    """The header with the sort position."""
     order: str = "id"
     """By what messages are claimed."""
     which: str = ""
@@ -69,7 +68,7 @@ GROUP = Order(
 
 
 class ReferenceQueue:
-    """Messages in one table; used by one thread."""
+    """Messages in a table; for a single thread."""
 
     def __init__(self, path: Path, *, order: Order = TURN, sync_delay_s: float = 0.0) -> None:
         self._delay_s = sync_delay_s
@@ -80,13 +79,15 @@ class ReferenceQueue:
         self._rows = sqlite3.connect(path, isolation_level=None)
         self._rows.execute("PRAGMA journal_mode = WAL")
         self._rows.execute("PRAGMA synchronous = FULL")
-        indexes = [f"CREATE INDEX i{at} ON messages {one};" for at, one in enumerate(order.indexes)]
+        indexes = [
+            f"CREATE INDEX i{at} ON messages {index};" for at, index in enumerate(order.indexes)
+        ]
         self._rows.executescript(_SCHEMA + "".join(indexes))
 
     def put_many(self, values: Sequence[bytes], headers: Sequence[HeaderMapping]) -> None:
         """Put a batch, in one commit."""
         self._rows.execute("BEGIN IMMEDIATE")
-        places = [one.get(self._header) or 0 for one in headers]
+        places = [header.get(self._header) or 0 for header in headers]
         rows = zip(map(self._encode, headers), values, places, strict=True)
         self._rows.executemany(_PUT, rows)
         self._rows.execute("COMMIT")
@@ -95,12 +96,12 @@ class ReferenceQueue:
         """Claim the oldest messages that are ready, in one commit."""
         now_ms = self._wall_ms()
         facts = {"until_ms": now_ms + LEASE_MS, "now_ms": now_ms, "count": count}
-        found: list[Claim] = self._rows.execute(self._claim, facts).fetchall()
+        claims: list[Claim] = self._rows.execute(self._claim, facts).fetchall()
         self._synced()
-        return found
+        return claims
 
     def ack(self, claims: Sequence[Claim]) -> None:
-        """Forget messages that are done, in one commit."""
+        """Delete done messages in a commit."""
         marks = ",".join("?" * len(claims))
         gone = [claim[0] for claim in claims]
         self._rows.execute(f"DELETE FROM messages WHERE id IN ({marks})", gone)

@@ -14,7 +14,7 @@ from millstream.threads.database import Millstream
 
 BATCH = 1_000
 LOGS = 100
-"""Beside the large one, of one record each: what a first look at many costs."""
+"""Small logs of a record each, beside the large log: the cost of a first look at many logs."""
 
 
 class ReplicaBench:

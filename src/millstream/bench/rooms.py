@@ -35,7 +35,7 @@ from millstream.threads.database import Millstream
 LOOKS_PER_SECOND = 20
 WRITES_PER_SECOND = 100
 FANOUT_FRAME = 20
-"""Messages that a sender puts into one frame."""
+"""Messages per frame of a sender."""
 FANOUT_IN_FLIGHT = 64
 """Frames of a single message that are on their way."""
 
@@ -47,7 +47,7 @@ class RoomSizes(Struct, frozen=True, kw_only=True):
 
     cross_rooms: int = 10
     cross_clients: int = 5
-    """Of each server, in each room."""
+    """Clients per server and room."""
     cross_rate: int = 1_000
     fanout_clients: int = 100
     writers: int = 10
@@ -73,7 +73,7 @@ class RoomsBench:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def serve(self, *options: str) -> tuple[dict[str, Any], int]:
-        """Start a server: where it is, as a task names it, and its process id."""
+        """Start a server, and return its address and process id."""
         process = self._start(
             "millstream", "serve", str(self.file), "--port", "0", "--json", *options
         )
@@ -129,26 +129,26 @@ def rooms_cross(bench: RoomsBench) -> ReportRow:
     ]
     for crowd in crowds:
         crowd.go()
-    found = [crowd.found() for crowd in crowds]
-    same, cross = StepMeter(), StepMeter()
-    for own, told in zip("ab", found, strict=True):
-        for prefix, latencies in told["latencies"].items():
-            meter = same if prefix == own else cross
+    outcomes = [crowd.found() for crowd in crowds]
+    same_server, cross = StepMeter(), StepMeter()
+    for prefix_here, outcome in zip("ab", outcomes, strict=True):
+        for prefix, latencies in outcome["latencies"].items():
+            meter = same_server if prefix == prefix_here else cross
             meter.step_s += [ms / 1000 for ms in latencies]
-    lost = sum(lost_messages(found))
-    sent = sum(sum(told["sent"].values()) for told in found)
+    lost = sum(lost_messages(outcomes))
+    sent = sum(sum(outcome["sent"].values()) for outcome in outcomes)
     row = ReportRow(
-        per_second=round(sent / max(told["took_s"] for told in found)),
+        per_second=round(sent / max(outcome["took_s"] for outcome in outcomes)),
         p50_ms=cross.percentile_ms(0.5),
         p99_ms=cross.percentile_ms(0.99),
         details={
             "cross_p95_ms": cross.percentile_ms(0.95),
-            "same_p50_ms": same.percentile_ms(0.5),
-            "same_p95_ms": same.percentile_ms(0.95),
-            "deliveries": len(same.step_s) + len(cross.step_s),
+            "same_p50_ms": same_server.percentile_ms(0.5),
+            "same_p95_ms": same_server.percentile_ms(0.95),
+            "deliveries": len(same_server.step_s) + len(cross.step_s),
             "lost": lost,
-            "disorder": sum(told["disorder"] for told in found),
-            "gaps": sum(told["gaps"] for told in found),
+            "disorder": sum(outcome["disorder"] for outcome in outcomes),
+            "gaps": sum(outcome["gaps"] for outcome in outcomes),
         },
     )
     row.require("cross p50 ≤ 10 ms", row.p50_ms <= 10)
@@ -157,11 +157,11 @@ def rooms_cross(bench: RoomsBench) -> ReportRow:
     return row.require("none lost, none disordered", not (lost or row.details["disorder"]))
 
 
-def lost_messages(found: list[Any]) -> list[int]:
+def lost_messages(outcomes: list[Any]) -> list[int]:
     """Of each pair of clients in one room, how many messages of one did not reach the other."""
-    sent = {name: count for told in found for name, count in told["sent"].items()}
-    rooms = {name: room for told in found for name, room in told["rooms"].items()}
-    received = {name: got for told in found for name, got in told["received"].items()}
+    sent = {name: count for outcome in outcomes for name, count in outcome["sent"].items()}
+    rooms = {name: room for outcome in outcomes for name, room in outcome["rooms"].items()}
+    received = {name: got for outcome in outcomes for name, got in outcome["received"].items()}
     return [
         sent[sender] - got.get(sender, 0)
         for name, got in received.items()
@@ -171,9 +171,9 @@ def lost_messages(found: list[Any]) -> list[int]:
 
 
 def rooms_fanout(bench: RoomsBench) -> ReportRow:
-    """One sender and many listeners of one server; beside it a plain loop over `websockets`.
+    """Measure a sender and many listeners of a server, beside a plain loop over `websockets`.
 
-    Once with many messages in a frame, and once with each message in a frame of its own.
+    Run once with many messages per frame, and once with a message per frame.
     """
     listeners = bench.sizes.fanout_clients
     shared: dict[str, Any] = {
@@ -190,7 +190,7 @@ def rooms_fanout(bench: RoomsBench) -> ReportRow:
     bench.stop_last()
     plain = _heard(kind="hear_plain", **shared, **bench.serve_plain(100))
     rate, beside = together["per_second"], plain["per_second"]
-    lost = sum(found["expected"] - found["counted"] for found in (together, singly))
+    lost = sum(outcome["expected"] - outcome["counted"] for outcome in (together, singly))
     row = ReportRow(
         batch=FANOUT_FRAME,
         payload_bytes=100,
@@ -210,8 +210,8 @@ def _heard(**task: Any) -> dict[str, Any]:
     """What a crowd has counted, and how fast."""
     crowd = CrowdProcess(**task)
     crowd.go()
-    found: dict[str, Any] = crowd.found()
-    return {**found, "per_second": found["counted"] / found["took_s"]}
+    outcome: dict[str, Any] = crowd.found()
+    return {**outcome, "per_second": outcome["counted"] / outcome["took_s"]}
 
 
 def rooms_write(bench: RoomsBench) -> ReportRow:
@@ -245,14 +245,14 @@ def rooms_write(bench: RoomsBench) -> ReportRow:
     total.messages = len(total.step_s)
     p95_ms = total.percentile_ms(0.95)
     row = total.row(details={"threads": bench.sizes.writers, "p95_ms": p95_ms})
-    wanted = bench.sizes.writers * WRITES_PER_SECOND * 0.98
+    required_rate = bench.sizes.writers * WRITES_PER_SECOND * 0.98
     return row.require("p95 < 100 ms", p95_ms < 100).require(
-        f"{bench.sizes.writers * WRITES_PER_SECOND:,}/s kept up", row.per_second >= wanted
+        f"{bench.sizes.writers * WRITES_PER_SECOND:,}/s kept up", row.per_second >= required_rate
     )
 
 
 def rooms_poll(bench: RoomsBench) -> ReportRow:
-    """Looks for news of many rooms at a steady rate; then as fast as they go."""
+    """Poll many rooms at a steady rate; then as fast as possible."""
     rooms = [f"room-{number}" for number in range(bench.sizes.poll_rooms)]
     with bench.opened() as ms:
         for room in rooms:
@@ -317,15 +317,15 @@ def _look_steadily(store: Any, positions: dict[str, int], total_s: float) -> Ste
 
 def _write_now_and_then(bench: RoomsBench, rooms: list[str], over: threading.Event) -> None:
     """Send to rooms in no order, from another handle of the store, until that is over."""
-    other = Millstream(EmbeddedSession(open_file(bench.file)))
+    second_handle = Millstream(EmbeddedSession(open_file(bench.file)))
     chance = random.Random(1)
-    with other:
+    with second_handle:
         while not over.wait(0.01):
-            other.session.execute(SendToRoom(chance.choice(rooms), [RoomMessage("chat")]))
+            second_handle.session.execute(SendToRoom(chance.choice(rooms), [RoomMessage("chat")]))
 
 
 def rooms_loss(bench: RoomsBench) -> ReportRow:
-    """Many clients of one room, many messages in one go; then again while some come and go."""
+    """Send many messages to a crowded room at once; then again while clients reconnect."""
     with bench.opened() as ms:
         ms.session.execute(SpecifyRoom("crowded", RoomSettings(messages_per_second=0)))
     place, _ = bench.serve(*_ANY)
@@ -339,17 +339,21 @@ def rooms_loss(bench: RoomsBench) -> ReportRow:
         **place,
     )
     crowd.go()
-    found = crowd.found()
-    rounds = sorted(found.pop("rounds_ms"))
-    deliveries = found["sent"] * bench.sizes.loss_clients - found["missing"]
+    outcome = crowd.found()
+    rounds = sorted(outcome.pop("rounds_ms"))
+    deliveries = outcome["sent"] * bench.sizes.loss_clients - outcome["missing"]
     row = ReportRow(
         batch=bench.sizes.loss_messages,
-        per_second=round(deliveries / found["took_s"]),
+        per_second=round(deliveries / outcome["took_s"]),
         p50_ms=rounds[len(rounds) // 2],
         p99_ms=rounds[-1],
-        details={"clients": bench.sizes.loss_clients, **found, "took_s": round(found["took_s"], 1)},
+        details={
+            "clients": bench.sizes.loss_clients,
+            **outcome,
+            "took_s": round(outcome["took_s"], 1),
+        },
     )
-    wrong = sum(found[name] for name in ("missing", "twice", "disorder", "gaps"))
+    wrong = sum(outcome[name] for name in ("missing", "twice", "disorder", "gaps"))
     return row.require("none missing, twice or disordered", not wrong)
 
 

@@ -52,7 +52,7 @@ class S3Bench:
 
 
 def s3_batch(bench: S3Bench) -> ReportRow:
-    """Batches of a thousand, one after the other."""
+    """Append batches of a thousand in sequence."""
     values, meter = payloads(BATCH), StepMeter()
     with millstream.open(bench.place()) as ms:
         log = ms.log("batches")
@@ -61,7 +61,7 @@ def s3_batch(bench: S3Bench) -> ReportRow:
 
 
 def s3_claim(bench: S3Bench) -> ReportRow:
-    """Claims as a worker does: what is done and what is next, in one commit."""
+    """Claim as a worker does: acknowledge and claim in a single commit."""
     values, meter = payloads(BATCH), StepMeter()
     with millstream.open(bench.place()) as ms:
         log = ms.log("jobs")
@@ -97,7 +97,7 @@ def s3_latency(bench: S3Bench) -> ReportRow:
     with variables(proxy.address):
         proxy.delay_s = DELAY_S
         try:
-            alone, crowd, asked = asyncio.run(_latency(bench))
+            alone, crowd, requests = asyncio.run(_latency(bench))
         finally:
             proxy.delay_s = 0.0
     p50_ms = alone.percentile_ms(0.5)
@@ -105,12 +105,12 @@ def s3_latency(bench: S3Bench) -> ReportRow:
         details={
             "producers": PRODUCERS,
             "producers_per_second": round(crowd.per_second()),
-            "requests_per_1000": asked,
+            "requests_per_1000": requests,
         }
     )
     row.require("p50 ≤ 250 ms", p50_ms <= 250)
     row.require(f"{PRODUCERS} producers ≥ 2,000/s", crowd.per_second() >= 2_000)
-    return row.require("≤ 30 requests per 1,000 at 100/s", asked <= 30)
+    return row.require("≤ 30 requests per 1,000 at 100/s", requests <= 30)
 
 
 async def _latency(bench: S3Bench) -> tuple[StepMeter, StepMeter, int]:
@@ -162,10 +162,10 @@ def s3_takeover(bench: S3Bench) -> ReportRow:
             serving.kill()
             with millstream.open(standby.url()) as ms:
                 ms.log("orders").append(b"after")
-                found = ms.log("orders").end_offset()
+                end_offset = ms.log("orders").end_offset()
             took = seconds() - began
-    if found != 2:
-        raise RuntimeError(f"{found} messages were there after a takeover, not 2")
+    if end_offset != 2:
+        raise RuntimeError(f"{end_offset} messages were there after a takeover, not 2")
     meter.messages, meter.elapsed_s, meter.step_s = 1, took, [took]
     return meter.row().require("≤ 10 s", took <= 10)
 

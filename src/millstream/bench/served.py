@@ -42,18 +42,18 @@ class Bench:
         return memory_mib(self._process.pid)
 
     def server_cpu_s(self) -> float:
-        """Processor time that the server has used, of all its threads."""
+        """Return the processor time of the server, all threads included."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
         spent = fields.rpartition(")")[2].split()
         return (int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK")
 
-    def row(self, work: Callable[[], StepMeter], **more: Any) -> ReportRow:
-        """Do some work; a row that also says what one message of it cost the server."""
+    def row(self, work: Callable[[], StepMeter], **figures: Any) -> ReportRow:
+        """Run the work, and return a row with the server cost per message."""
         before_s = self.server_cpu_s()
         meter = work()
         spent_us = (self.server_cpu_s() - before_s) * 1e6 / max(1, meter.messages)
-        details = {**more.pop("details", {}), "server_cpu_us": round(spent_us, 1)}
-        row = meter.row(details=details, **more)
+        details = {**figures.pop("details", {}), "server_cpu_us": round(spent_us, 1)}
+        row = meter.row(details=details, **figures)
         row.sync_delay_ms = self.sync_delay_s * 1000
         return row
 

@@ -60,8 +60,8 @@ def socket_publish_one(bench: Bench) -> ReportRow:
             raw.append(value)
             return 1
 
-        sides = [Side(publish), Side(append_raw)]
-        ours, limit = alternate(sides, bench.seconds)
+        contenders = [Side(publish), Side(append_raw)]
+        ours, limit = alternate(contenders, bench.seconds)
     raw.close()
     row = ours.row(beside=limit)
     row.sync_delay_ms = bench.sync_delay_s * 1000
@@ -244,20 +244,20 @@ async def _side_by_side(
     steps: Sequence[Step], total_s: float, meter: StepMeter | None = None
 ) -> StepMeter:
     """Repeat all steps, each until the time is over or it has nothing left to do."""
-    found = meter or StepMeter()
+    totals = meter or StepMeter()
     began = seconds()
 
     async def work(step: Step) -> None:
         now = seconds()
         while now - began < total_s and (count := await step()):
-            found.messages += count
+            totals.messages += count
             after = seconds()
-            found.step_s.append(after - now)
+            totals.step_s.append(after - now)
             now = after
 
     await asyncio.gather(*map(work, steps))
-    found.elapsed_s += seconds() - began
-    return found
+    totals.elapsed_s += seconds() - began
+    return totals
 
 
 SUITE = Suite(

@@ -1,7 +1,7 @@
-"""Messages that were appended one by one: how they come into a log, and are claimed.
+"""Single appends: how to fill a log with them, and how to claim them.
 
-A producer that appends one message after the other makes some in each millisecond. As many are put
-into one commit here, so that filling up takes no longer than measuring; each is an append of its own.
+A producer appends several single messages per millisecond. The bench puts as many single appends
+into a commit, so filling takes no longer than measuring.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millstream.threads.log import Log
 from millstream.threads.queue import Queue
 
 PER_COMMIT = 4
-"""What one producer appends in a millisecond."""
+"""Messages that a producer appends per millisecond."""
 
 LEASE_S = 3_600
 BLOCK = 1_000
@@ -26,7 +26,7 @@ BLOCK = 1_000
 def put_singles(
     store: Millstream, log: str, values: Sequence[bytes], headers: Sequence[HeaderMapping]
 ) -> None:
-    """Append messages one by one."""
+    """Append single messages."""
     for at in range(0, len(values), PER_COMMIT):
         with store.transaction() as tx:
             for number in range(at, min(at + PER_COMMIT, len(values))):
@@ -47,7 +47,7 @@ class SinglesQueue:
         self._held: list[Message] = []
 
     def apart(self) -> int:
-        """Claim some, then acknowledge them, in two commits."""
+        """Claim messages, then acknowledge them, in two commits."""
         messages = self._queue.claim(self._batch)
         self._queue.ack(messages)
         return self._backlog.took(len(messages))
@@ -63,7 +63,7 @@ class SinglesQueue:
 
 
 def put_both(store: Millstream, singles: str, blocks: str, count: int) -> tuple[Log, Log]:
-    """The same records twice: appended one by one, and in blocks; folded."""
+    """Two folded logs with equal records: single appends, and blocks."""
     values = payloads(count)
     headers: list[HeaderMapping] = [
         {"region": f"r{number % 20}", "amount": number % 1_000} for number in range(count)

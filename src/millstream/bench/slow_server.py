@@ -1,6 +1,6 @@
-"""A server on a disk that is slower than this one: `python -m millstream.bench.slow_server`.
+"""A server on a simulated slow disk: `python -m millstream.bench.slow_server`.
 
-As `millstream serve --json`, it prints where it is reached, and ends when it is told to.
+It prints its address as `millstream serve --json` does, and ends on a signal.
 """
 
 from __future__ import annotations

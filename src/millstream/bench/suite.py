@@ -1,4 +1,4 @@
-"""A suite: workloads that are run one after the other, in files that are removed afterwards."""
+"""A suite: workloads that run in sequence, in temporary files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from millstream.bench.measure import ReportRow
 
 
 class Suite:
-    """Workloads by name, and what makes the store or server, to be closed, that they are run on.
+    """Workloads by name, and the function that opens their store or server.
 
-    All of a run share one, unless each is to be `apart`.
+    All workloads of a run share a store, unless they run `apart`.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class Suite:
         started: Callable[[str], None],
         **settings: Any,
     ) -> Iterator[ReportRow]:
-        """Run workloads one after the other; `started` is told the name of each."""
+        """Run workloads in sequence; call `started` with the name of each."""
         groups = [[name] for name in names] if self._apart else [names]
-        with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=directory) as found:
+        with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=directory) as folder:
             for group in groups:
-                place = Path(found, group[0])
+                place = Path(folder, group[0])
                 place.mkdir()
                 with closing(self._make(place, **settings)) as bench:
                     for name in group:

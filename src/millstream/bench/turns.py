@@ -1,4 +1,4 @@
-"""Turns: sides that work one after the other, in short slices; filling up again is not timed."""
+"""Turns: contenders work alternately in short slices; refilling is not timed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Backlog:
             self._left += FILL_BATCH
 
     def took(self, count: int) -> int:
-        """Some of them no longer wait; answers how many."""
+        """Count off messages that no longer wait, and return their number."""
         self._left -= count
         return count
 
@@ -60,27 +60,29 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of those that take turns: filled before each slice, settled at its end."""
+    """A contender: filled before each slice, settled at the end of the slice."""
 
     step: Step
     fill: Callable[[], None] = _nothing
     settle: Callable[[], object] = _nothing
 
 
-def alternate(sides: list[Side], total_s: float, *, slice_s: float = SLICE_S) -> list[StepMeter]:
+def alternate(
+    contenders: list[Side], total_s: float, *, slice_s: float = SLICE_S
+) -> list[StepMeter]:
     """Let sides work in turns until one has worked for so long; only filling is not timed."""
-    meters = [StepMeter() for _ in sides]
-    for side in sides:
-        side.fill()
-        side.step()
-    order = list(zip(sides, meters, strict=True))
+    meters = [StepMeter() for _ in contenders]
+    for contender in contenders:
+        contender.fill()
+        contender.step()
+    order = list(zip(contenders, meters, strict=True))
     while max(meter.elapsed_s for meter in meters) < total_s:
-        for side, meter in order:
-            side.fill()
-            side.settle()
-            meter.run(side.step, slice_s)
+        for contender, meter in order:
+            contender.fill()
+            contender.settle()
+            meter.run(contender.step, slice_s)
             began = seconds()
-            side.settle()
+            contender.settle()
             meter.elapsed_s += seconds() - began
         order.reverse()
     return meters
@@ -95,21 +97,21 @@ class Crowd:
         self._pool = ThreadPoolExecutor(len(steps))
 
     def step(self, length_s: float) -> int:
-        """Let all of them work for a while; how many messages that was."""
+        """Run all contenders for a while, and return the number of messages."""
         before = sum(meter.messages for meter in self._meters)
         list(self._pool.map(lambda m, step: m.run(step, length_s), self._meters, self._steps))
         return sum(meter.messages for meter in self._meters) - before
 
-    def finish(self, row: ReportRow, alone: StepMeter, *, least: float) -> ReportRow:
+    def finish(self, row: ReportRow, alone: StepMeter, *, minimum: float) -> ReportRow:
         """End the threads; say how long their steps took, and how many times one thread they were."""
         self._pool.shutdown()
-        whole = StepMeter()
-        whole.step_s = [took_s for meter in self._meters for took_s in meter.step_s]
-        row.p50_ms, row.p99_ms = whole.percentile_ms(0.5), whole.percentile_ms(0.99)
+        all_steps = StepMeter()
+        all_steps.step_s = [took_s for meter in self._meters for took_s in meter.step_s]
+        row.p50_ms, row.p99_ms = all_steps.percentile_ms(0.5), all_steps.percentile_ms(0.99)
         times = row.per_second / alone.per_second()
         row.details = {
             "threads": len(self._steps),
             "one_thread_per_second": round(alone.per_second()),
             "times_one_thread": round(times, 2),
         }
-        return row.require(f"≥ {least:g} times one thread", times >= least)
+        return row.require(f"≥ {minimum:g} times one thread", times >= minimum)
