@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import millstream
-from millstream.cli.clustering import ClusterPlace
+from millstream.cli.cluster_options import ClusterPlace
 from millstream.cluster.reports import NodeReport
 from millstream.cluster.trial import HOST, free_ports
 from millstream.errors import MillstreamError

@@ -42,7 +42,7 @@ class Seated:
     """A node in this process, and its store."""
 
     def __init__(self, group: Group, name: str) -> None:
-        from millstream.cli.clustering import ClusterPlace
+        from millstream.cli.cluster_options import ClusterPlace
         from millstream.cluster.membership import Membership
 
         plan = ClusterPlace(cluster=group.nats.address()).plan(name, f"http://{name}:1")

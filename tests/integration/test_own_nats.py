@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millstream
-from millstream.cli.clustering import ClusterPlace
+from millstream.cli.cluster_options import ClusterPlace
 from millstream.errors import CannotOpen, NoQuorum
 from tests.conformance.nats_kit import PATIENCE_S, until
 from tests.integration.certificates import make_certificates

@@ -33,7 +33,7 @@ from millstream.server.core import Core
 from millstream.server.rooms.entry import EntryRequest
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener
-from millstream.server.rooms.pushing import PushedText
+from millstream.server.rooms.pushed_messages import PushedText
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
 
@@ -138,8 +138,8 @@ class Heard(RoomListener):
         self.tell(text.text)
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
-        if self.words is not None:
-            self.words.append((text, offset))
+        if self.deferred_frames is not None:
+            self.deferred_frames.append((text, offset))
             return
         self.to.frames.append(json.loads(text))
         self.to.told.set()

@@ -35,7 +35,7 @@ from millstream.server.core import Core
 from millstream.server.rooms.entry import EntryRequest
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener
-from millstream.server.rooms.pushing import PushedText
+from millstream.server.rooms.pushed_messages import PushedText
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
 

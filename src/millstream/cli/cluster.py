@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from millstream.cli.clustering import ClusterPlace
+from millstream.cli.cluster_options import ClusterPlace
 from millstream.cli.command import Consent, command
 from millstream.cli.display import Printed, PrintedLine, Table, plural, rough
 from millstream.errors import CannotOpen, Denied, NoQuorum

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.cli.clustering import NodePlace, member_of, pair_of
+from millstream.cli.cluster_options import NodePlace, member_of, pair_of
 from millstream.cli.command import AsJson
 from millstream.cli.declared import Declared, Fields
 from millstream.cli.display import FactSheet, Printed, note, safe
-from millstream.cli.leasing import leased
 from millstream.cli.place import StorePlace
+from millstream.cli.server_lease import leased
 from millstream.errors import Fenced
 from millstream.server.settings import Settings
 

@@ -22,7 +22,7 @@ from millstream.queue.model.message import QueueInfo
 from millstream.rooms.model import RoomInfo
 
 if TYPE_CHECKING:
-    from millstream.cli.watching import Watching
+    from millstream.cli.watched_store import Watching
 
 TURN_S = 0.1
 """The longest time until a pressed key is noticed."""
@@ -45,7 +45,7 @@ def top(
     Works on a file, which is only read, and with a server, where a token needs store:read. In a
     pipe it writes a line per second, with --json an object.
     """
-    from millstream.cli.watching import watching
+    from millstream.cli.watched_store import watching
 
     try:
         with watching(place) as watched:

@@ -54,7 +54,7 @@ class RoomsContext:
         """How long new messages of a room gather before they are fetched and pushed."""
         self.batch = batch
         """Most messages of one fetch."""
-        self.own = None if is_across else OwnRecords(session.store)
+        self.own_records = None if is_across else OwnRecords(session.store)
         """Records stored by this process; None if records of other processes are pushed as well."""
         self.pushed = 0
         """Messages that listeners got, including messages that were skipped because the listener

@@ -14,7 +14,7 @@ from millstream.server.rooms.entry import parse_query
 from millstream.server.rooms.frames import DATA, END_OF_EVENT, in_stream
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener
-from millstream.server.rooms.pushing import PushedText
+from millstream.server.rooms.pushed_messages import PushedText
 
 SILENCE_S = 10.0
 """The interval of silence after which the client gets a heartbeat."""
@@ -43,10 +43,10 @@ class EventListener(RoomListener):
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
         """Add an event, after the long event that is being written."""
-        if self.words is None:
+        if self.deferred_frames is None:
             self._put(in_stream(text, offset))
         else:
-            self.words.append((text, offset))
+            self.deferred_frames.append((text, offset))
 
     def tell_part(self, text: bytes, offset: int, *, is_first: bool, is_last: bool) -> None:
         """Add a part of a long event."""

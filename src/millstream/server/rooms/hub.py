@@ -31,7 +31,7 @@ from millstream.server.rooms.listener import RoomListener
 from millstream.server.rooms.live import LiveRoom
 from millstream.server.rooms.presence import Attendance
 
-LOOK_S = 0.5
+TOKEN_CHECK_S = 0.5
 """How often the tokens of all listeners are checked."""
 
 GOING_AWAY = 1001
@@ -70,7 +70,7 @@ class Hub:
         self.attendance = Attendance(
             core.session, instance, self.rooms.values, lease_ms=to_ms(settings.instance_lease_s)
         )
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         core.open_rooms(self)
 
@@ -152,8 +152,8 @@ class Hub:
         look = await self.session.execute(LookIntoRoom(room.name, types))
         check_offset(request, look, room.name)
         room.settings = look.settings
-        if self.context.own is not None and not room.is_begun:
-            self.context.own.begin(room.log, look.offset)
+        if self.context.own_records is not None and not room.is_begun:
+            self.context.own_records.begin(room.log, look.offset)
         room.is_begun = True
         stored: set[int] = set()
         if request.offset is None:
@@ -196,8 +196,8 @@ class Hub:
         listener.start(entered.welcome, entered.look, entered.gap)
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
-        if listener.principal.token and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look())
+        if listener.principal.token and (self._checking is None or self._checking.done()):
+            self._checking = asyncio.create_task(self._check_tokens())
 
     def leave(self, listener: RoomListener) -> None:
         """Remove a listener whose connection has ended."""
@@ -229,10 +229,10 @@ class Hub:
 
     # In the background.
 
-    async def _look(self) -> None:
+    async def _check_tokens(self) -> None:
         """End connections whose tokens were revoked, or have expired."""
         while self.rooms and not self.core.closing.is_set():
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(TOKEN_CHECK_S)
             listeners = [listener for room in self.rooms.values() for listener in room.listeners]
             ended: dict[tuple[Principal, str], bool] = {}
             for listener in listeners:
@@ -263,7 +263,7 @@ class Hub:
 
     async def close(self) -> None:
         """End the background tasks, and release the name of this instance."""
-        tasks = [task for task in (self._looking, self._ending) if task is not None]
+        tasks = [task for task in (self._checking, self._ending) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -44,7 +44,7 @@ from millstream.server.rooms.frames import (
     sent_frame,
 )
 from millstream.server.rooms.outbox import RoomOutbox
-from millstream.server.rooms.pushing import PushedMessages, PushedText, pushed
+from millstream.server.rooms.pushed_messages import PushedMessages, PushedText, pushed
 
 PIECE_BYTES = 64 * 1024
 """About how many bytes of an outbox are written at once."""
@@ -116,6 +116,7 @@ class RoomListener:
         "_ready",
         "client",
         "connection",
+        "deferred_frames",
         "generation",
         "is_cut",
         "is_gone",
@@ -129,7 +130,6 @@ class RoomListener:
         "types",
         "unanswered",
         "user",
-        "words",
     )
 
     def __init__(
@@ -166,7 +166,7 @@ class RoomListener:
         self.outbox: RoomOutbox | None = None
         self.pending: set[int] = set()
         """Numbers of the client's frames that are being stored."""
-        self.words: list[tuple[bytes, int | None]] | None = None
+        self.deferred_frames: list[tuple[bytes, int | None]] | None = None
         """Frames that wait until a long frame is complete; None while no long frame is written."""
         self._behind: asyncio.Task[None] | None = None
         self._ready: asyncio.Event | None = None
@@ -424,7 +424,7 @@ class RoomListener:
         values: list[RetainedValue] = look.retained
         after, start = look.more_after, begin_retained(frame)
         is_first, has_some = True, False
-        self.words = []
+        self.deferred_frames = []
         with context.quota.sending(self.principal, LONG_BYTES if after else 0):
             while True:
                 unchanged = [value for value in values if value.offset < look.offset]
@@ -446,6 +446,6 @@ class RoomListener:
                     if has_some and any(value.offset < look.offset for value in values)
                     else b""
                 )
-        words, self.words = self.words, None
-        for word in words:
-            self.tell(*word)
+        frames, self.deferred_frames = self.deferred_frames, None
+        for frame_and_offset in frames:
+            self.tell(*frame_and_offset)

@@ -77,8 +77,8 @@ class LiveRoom:
         self.feed.hold()
         self.feed.gather_s = context.gather_s
         self.feed.fetch_records_max = context.batch
-        if context.own is not None:
-            context.own.follow(self.log)
+        if context.own_records is not None:
+            context.own_records.follow(self.log)
         self.listeners: set[RoomListener] = set()
         self.guests = 0
         """Listeners, and clients that are entering."""
@@ -115,19 +115,19 @@ class LiveRoom:
         if self._tick is not None:
             self._tick.cancel()
             self._flush()
-        if self.context.own is not None:
-            self.context.own.unfollow(self.log)
+        if self.context.own_records is not None:
+            self.context.own_records.unfollow(self.log)
         self.feed.release()
 
     @property
     def relays_all(self) -> bool:
         """Whether listeners get records that other processes stored."""
-        return self.context.own is None
+        return self.context.own_records is None
 
     def relays(self, record: Record) -> bool:
         """Whether listeners of this process get a record: presence always, else if it was stored
         here."""
-        own_records = self.context.own
+        own_records = self.context.own_records
         if own_records is None or record.headers.get(TYPE) in RESERVED_TYPES:
             return True
         return own_records.has(self.log, record.offset)

@@ -9,7 +9,7 @@ from starlette.types import Message, Send
 from millstream.server.listen.websocket import SocketConnection
 from millstream.server.rooms.frames import fragment, on_socket
 from millstream.server.rooms.listener import RoomListener
-from millstream.server.rooms.pushing import PushedText
+from millstream.server.rooms.pushed_messages import PushedText
 
 REASON_BYTES_MAX = 123
 """Largest reason of a close frame, by RFC 6455."""
@@ -42,10 +42,10 @@ class SocketListener(RoomListener):
 
     def tell(self, text: bytes, offset: int | None = None) -> None:
         """Write a frame, after the long frame that is being written."""
-        if self.words is None:
+        if self.deferred_frames is None:
             self._socket.write(on_socket(text))
         else:
-            self.words.append((text, offset))
+            self.deferred_frames.append((text, offset))
 
     def tell_part(self, text: bytes, offset: int, *, is_first: bool, is_last: bool) -> None:
         """Write a fragment of a frame."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from millstream.cli.clustering import SECRET, NodePlace
+from millstream.cli.cluster_options import SECRET, NodePlace
 from millstream.cluster.nats.access import ClusterTls
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.server.settings import Settings
