@@ -39,7 +39,7 @@ demo: ## two servers with a dashboard, a shared canvas and something going on
 setup: ## create .venv with everything the tests and checks need
 	@$(SETUP) $(SETUP_EXTRAS)
 
-quick: ## does my change break a rule? the unit tests, in about 4 minutes (PYTHON=python3.13 for another Python)
+quick: ## does my change break a rule? the unit tests, in about 3 minutes (PYTHON=python3.13 for another Python)
 	@$(SETUP) $(TEST_EXTRAS)
 	@$(BIN)/python tools/run_tests.py --tier quick $(ARGS)
 
