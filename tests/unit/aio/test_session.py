@@ -17,7 +17,7 @@ from millstream.embedded.loop.session import AsyncEmbeddedSession
 from millstream.embedded.session import EmbeddedSession
 from millstream.errors import CannotOpen, Closed, Overloaded
 from millstream.log.rules.appending import Appending
-from millstream.store.commit import pace as tempo
+from millstream.store.commit import gather
 from millstream.store.watch import Watch
 from millstream.testing import Probe, SimulatedClock
 
@@ -75,8 +75,8 @@ async def test_what_is_raised_into_a_commit_keeps_nobody_from_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a signal's handler may: the group is committed all the same, and its callers are told."""
-    monkeypatch.setattr(tempo, "FAST_S", inf)  # so that the loop itself commits
-    monkeypatch.setattr(tempo, "WORST_S", inf)
+    monkeypatch.setattr(gather, "FAST_S", inf)  # so that the loop itself commits
+    monkeypatch.setattr(gather, "WORST_S", inf)
     async with await aio.open(tmp_path / "a.db", clock=SimulatedClock()) as ms:
         log, told = ms.log("x"), []
         for number in range(20):  # until it knows how fast commits are

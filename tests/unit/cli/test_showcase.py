@@ -25,6 +25,7 @@ def figures(url: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any
     raise AssertionError("the live view has ended")
 
 
+@pytest.mark.requires("server")
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_it_is_alive_and_ends_with_all_its_children(
     cli: Any,

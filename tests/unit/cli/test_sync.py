@@ -90,6 +90,7 @@ def test_what_contradicts_itself_is_refused(cli: Cli, stores: None) -> None:
     assert "itself" in cli.error("sync", "a.db", "--store", "a.db")
 
 
+@pytest.mark.requires("client")
 def test_a_server_that_is_not_there_is_told(cli: Cli, stores: None) -> None:
     line = cli.error("sync", "http://127.0.0.1:9", "--store", "a.db", code=2)
     assert "cannot reach" in line
