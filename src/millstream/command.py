@@ -127,6 +127,8 @@ class Traits(Struct, frozen=True, kw_only=True):
     """Whether it changes which messages the client has claimed."""
     tidies: bool = False
     """Whether there may be bytes to delete afterwards."""
+    may_be_for_later: bool = False
+    """Whether it may place messages for later (`is_for_later`): its queue is routed before it."""
 
 
 class Command(Struct, Generic[T], frozen=True, tag=True):

@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 from millstream.command import Transact
-from millstream.embedded.session import EmbeddedSession, open_store, operation
+from millstream.embedded.rules import operation
+from millstream.embedded.session import EmbeddedSession, open_store
 from millstream.errors import (
     CorruptionError,
     EndMoved,

@@ -23,7 +23,8 @@ import pytest
 from hypothesis import strategies as st
 
 from millstream import Limits, Message, Millstream
-from millstream.embedded.session import EmbeddedSession, open_store, operation
+from millstream.embedded.rules import operation
+from millstream.embedded.session import EmbeddedSession, open_store
 from millstream.engine.protocol import Engine
 from millstream.errors import Conflict, InvalidInput, MillstreamError, NotFound
 from millstream.format import keys

@@ -25,7 +25,7 @@ from millstream.command import (
     waits,
 )
 from millstream.embedded.loop.session import WAITING
-from millstream.embedded.session import COMMANDS, is_plain, put_for_later
+from millstream.embedded.rules import COMMANDS, is_single_commit, put_for_later
 from millstream.errors import CannotOpen, Denied, InvalidInput, InvalidName, OutcomeUnknown
 from millstream.log.commands import Append, GetBounds, WaitForOffset
 from millstream.queue.commands import ClaimMessages, PutMessages
@@ -74,14 +74,14 @@ def who(*texts: str) -> Principal:
 
 def test_a_plain_operation_neither_puts_for_later_nor_leaves_bytes_to_delete() -> None:
     commands = [required(kind) for kind in COMMANDS if kind is not Transact]
-    plain = [command for command in commands if is_plain(command)]
+    plain = [command for command in commands if is_single_commit(command)]
     assert any(isinstance(command, Append) for command in plain)
     for command in plain:
         assert isinstance(command, Operation)
         assert not tidies(command)
         assert not put_for_later(command)
-    assert not is_plain(PutMessages("q", SINGLE, delay_ms=1))
-    assert not is_plain(Transact([]))
+    assert not is_single_commit(PutMessages("q", SINGLE, delay_ms=1))
+    assert not is_single_commit(Transact([]))
 
 
 def test_every_command_has_every_trait_and_a_rule() -> None:

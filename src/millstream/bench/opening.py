@@ -16,7 +16,8 @@ import msgspec
 
 import millstream
 from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, memory_mib, seconds
-from millstream.embedded.session import open_file, operation
+from millstream.embedded.rules import operation
+from millstream.embedded.session import open_file
 from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append

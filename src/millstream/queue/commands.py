@@ -148,7 +148,9 @@ class PutMessages(Operation[int], frozen=True):
     The same commit places messages with a delay or a time, behind all messages routed by then.
     """
 
-    traits = Traits(needs=(on_queue("write"),), repeat="sequence", is_step=True)
+    traits = Traits(
+        needs=(on_queue("write"),), repeat="sequence", is_step=True, may_be_for_later=True
+    )
 
     queue: str
     records: Single | Batch
@@ -246,11 +248,16 @@ class ReplaceFailed(Operation[int], frozen=True):
     Raises `Conflict` if the message is not failed any more: only the first of two callers succeeds.
     """
 
-    traits = Traits(needs=(on_queue("admin"),), is_step=True)
+    traits = Traits(needs=(on_queue("admin"),), is_step=True, may_be_for_later=True)
 
     queue: str
     claim_id: int
     record: Single
+
+    @property
+    def is_for_later(self) -> bool:
+        """True: the new message is placed by the commit, behind all messages routed by then."""
+        return True
 
 
 class ClaimMessages(Procedure[list[Lot]], frozen=True):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from millstream.cluster.read_level import STRONG, ReadLevel
 from millstream.command import Command, Operation, is_repeatable
-from millstream.embedded.session import put_for_later
+from millstream.embedded.rules import put_for_later
 from millstream.errors import (
     CorruptionError,
     Denied,

@@ -23,7 +23,7 @@ from msgspec import Raw, Struct
 from millstream import command as base
 from millstream import errors
 from millstream.command import Command
-from millstream.embedded.session import COMMANDS
+from millstream.embedded.rules import COMMANDS
 from millstream.errors import InvalidInput, MillstreamError, told_elsewhere
 from millstream.limits import Limits
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from millstream import Log, Millstream, Producer, aio
-from millstream.embedded.session import operation
+from millstream.embedded.rules import operation
 from millstream.errors import EndMoved, Locked, MillstreamError, NotFound
 from millstream.format import keys
 from millstream.format.packing import pack_single

@@ -156,7 +156,7 @@ def test_only_the_failing_transaction_is_undone(
     ms: Millstream, rows: Callable[[], list[Any]]
 ) -> None:
     from millstream import command
-    from millstream.embedded.session import operation
+    from millstream.embedded.rules import operation
     from millstream.format.packing import Single
     from millstream.log import commands as c
     from millstream.store.commit.ticket import Ticket

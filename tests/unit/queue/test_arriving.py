@@ -10,7 +10,7 @@ import pytest
 
 import millstream
 from millstream import Millstream
-from millstream.embedded.session import operation
+from millstream.embedded.rules import operation
 from millstream.format.packing import Single
 from millstream.log.commands import Append
 from millstream.queue.commands import ClaimRouted, PutMessages

@@ -17,7 +17,8 @@ import pytest
 
 from millstream import Millstream
 from millstream.command import Command, QuerySql, Read, Stats, Transact
-from millstream.embedded.session import COMMANDS, EmbeddedSession, open_store
+from millstream.embedded.rules import COMMANDS
+from millstream.embedded.session import EmbeddedSession, open_store
 from millstream.engine.memory.faults import Faults, Pause, Torn
 from millstream.errors import OutcomeUnknown
 from millstream.format import keys

@@ -11,7 +11,8 @@ import pytest
 
 import millstream
 from millstream.command import Command
-from millstream.embedded.session import WAITS, EmbeddedSession
+from millstream.embedded.rules import WAITS
+from millstream.embedded.session import EmbeddedSession
 from millstream.errors import Closed
 from millstream.format import keys
 from millstream.log.commands import WaitForOffset

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import millstream
 from millstream.command import Sql, Transact
-from millstream.embedded.session import operation
+from millstream.embedded.rules import operation
 from millstream.engine.protocol import Shortage
 from millstream.errors import (
     Closed,

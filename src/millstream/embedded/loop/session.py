@@ -19,7 +19,13 @@ from millstream.embedded.loop.claim_loop import ClientTurns, TakesLots
 from millstream.embedded.loop.claims import Claims
 from millstream.embedded.loop.feeds import Feeds
 from millstream.embedded.loop.weight import CLAIM_WEIGHT, are_light, weight_of
-from millstream.embedded.session import WAITS, answer, is_plain, operation, put_for_later
+from millstream.embedded.rules import (
+    WAITS,
+    answer,
+    is_single_commit,
+    operation,
+    put_for_later,
+)
 from millstream.errors import MillstreamError
 from millstream.log.commands import Acknowledge, Append, WaitForOffset
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages, RenewClaims
@@ -145,7 +151,7 @@ class AsyncEmbeddedSession:
         """
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("a store that was opened in one event loop is used in another")
-        if is_plain(command):
+        if is_single_commit(command):
             return await self.begin(command)  # type: ignore[arg-type]
         if isinstance(command, Operation):
             if queues := put_for_later(command):

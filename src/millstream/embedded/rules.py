@@ -1,0 +1,277 @@
+"""The rules of all commands: which function answers which command.
+
+Operations run inside the transactor, procedures and reads outside. Every part of the program adds
+its commands here, and no other table of commands exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from millstream import command as base
+from millstream.command import Command, Operation, Procedure, Read
+from millstream.embedded.unsynced import list_unsynced
+from millstream.engine.protocol import query_tables
+from millstream.errors import InvalidInput
+from millstream.log import commands as c
+from millstream.log.reading import queries
+from millstream.log.rules import cursor_operations as cursors
+from millstream.log.rules import operations as rules
+from millstream.log.rules import publishing
+from millstream.log.rules.appending import Appending
+from millstream.log.rules.guards import GuardedRule
+from millstream.queue import commands as q
+from millstream.queue.rules import claims, endings, partitions, putting, replacement
+from millstream.queue.rules import operations as queues
+from millstream.queue.service import (
+    assigning,
+    consuming,
+    finding,
+    info,
+    peeking,
+    recording,
+    scanning,
+    thread_waiting,
+)
+from millstream.queue.service.keeping import queue_past
+from millstream.queue.service.withdrawal import set_queues_back
+from millstream.record import SqlResult
+from millstream.replica import commands as r
+from millstream.replica import metadata, owner
+from millstream.replica.copies import adopting, copying, parcel
+from millstream.replica.forks import aside, fork
+from millstream.replica.sync import following
+from millstream.rooms import commands as m
+from millstream.rooms import instances, presence, resuming, retaining, sending, sweeping, tickets
+from millstream.rooms import operations as rooms
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.sleep import Waiting, wait
+from millstream.store.state.view import View
+from millstream.store.store import Store
+
+T = TypeVar("T")
+
+STEPS_MAX = 10_000
+"""The most commands in a transaction, because they run under the write lock."""
+
+
+_OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] = {
+    c.CreateLog: rules.create_log,
+    c.CreatePartitions: partitions.create_partitions,
+    c.Truncate: rules.truncate,
+    c.DeleteLog: GuardedRule(rules.delete_log, rooms.DELETE_GUARD),
+    c.SetMetadata: rules.set_metadata,
+    c.SetRetention: rules.set_retention,
+    c.TakeLog: rules.take_log,
+    c.FreeLog: rules.free_log,
+    c.ForkLog: fork.fork_log,
+    c.HandOver: owner.hand_over,
+    c.TakeOver: owner.take_over,
+    r.StartReplica: adopting.start_replica,
+    r.AdoptOwner: adopting.adopt_owner,
+    r.AdoptState: adopting.adopt_state,
+    r.SetAside: lambda tx, command: aside.set_aside(tx, command, set_queues_back),
+    publishing.PublishParts: publishing.publish_parts,
+    c.OpenCursor: cursors.open_cursor,
+    c.Acknowledge: cursors.acknowledge,
+    c.MoveCursor: cursors.move_cursor,
+    c.DeleteCursor: cursors.delete_cursor,
+    q.SpecifyQueue: queues.specify,
+    q.DeleteQueue: queues.delete,
+    q.PauseQueue: queues.pause,
+    q.PurgeQueue: queues.purge,
+    q.RedriveClaims: queues.redrive,
+    q.ReplaceFailed: replacement.replace_failed,
+    q.FinishClaims: endings.finish,
+    q.ReturnClaims: endings.give_back,
+    q.RenewClaims: endings.renew,
+    m.SpecifyRoom: rooms.specify,
+    m.DeleteRoom: rooms.delete,
+    m.JoinRoom: presence.join,
+    m.ResumeInRoom: resuming.resume,
+    m.LeaveRooms: presence.leave,
+    m.SettlePresence: presence.settle,
+    m.RenewInstance: instances.renew_instance,
+    m.FreeInstance: instances.free_instance,
+    m.RemoveInstance: instances.remove_instance,
+    m.NoteWatermarks: instances.note_watermarks,
+}
+
+_OPERATION_OBJECTS: dict[
+    type[Operation[Any]], Callable[[Any], Callable[[WriteTransaction], Any]]
+] = {
+    c.Append: partial(Appending, GuardedRule(rules.append, putting.APPEND_GUARD)),
+    q.PutMessages: putting.Putting,
+    q.ClaimRouted: claims.Claiming,
+    m.SendToRoom: sending.Sending,
+    m.Broadcast: sending.Broadcasting,
+}
+"""Commands whose operation is an object, because it declares an `order` or can be joined (`joins`)."""
+
+_SINGLE_COMMITS = frozenset(
+    kind
+    for kind in (*_OPERATIONS, *_OPERATION_OBJECTS)
+    if not kind.traits.tidies and not kind.traits.may_be_for_later
+)
+"""Operations without work before or after their commit."""
+
+_PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
+    c.EnforceRetention: queries.enforce_retention,
+    c.MergeFork: lambda store, query: fork.merge_fork(store, query, queue_past),
+    r.AdoptParcel: adopting.adopt_parcel,
+    assigning.AssignMessages: assigning.assign_messages,
+    q.ClaimMessages: thread_waiting.claim_messages,
+    m.TakeInstance: instances.take_instance,
+    m.SweepRooms: sweeping.sweep_rooms,
+    m.MintTicket: tickets.mint_ticket,
+    base.Fold: lambda store, _: store.fold(),
+}
+
+
+def _query_sql(store: Store, query: base.QuerySql) -> SqlResult:
+    store.refresh()
+    return query_tables(store.engine, query.statement, query.parameters)
+
+
+_READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
+    c.GetBounds: queries.get_bounds,
+    c.GetExtent: queries.get_extent,
+    c.ReadBlocks: queries.read_blocks,
+    publishing.FindPublished: publishing.find_published,
+    r.GetStoreId: copying.get_store_id,
+    r.ListUnsynced: list_unsynced,
+    r.SummarizeLogs: copying.summarize_logs,
+    r.SummarizeLog: copying.summarize_log,
+    r.GetChain: copying.get_chain,
+    r.DigestRange: copying.digest_range,
+    r.SummarizeNamed: copying.summarize_named,
+    r.SendBlocks: parcel.send_blocks,
+    scanning.ListAttempts: scanning.list_attempts,
+    scanning.ListUnrouted: scanning.list_unrouted,
+    scanning.ListPositions: scanning.list_positions,
+    q.PeekMessages: peeking.peek_messages,
+    q.GetAttempts: consuming.get_attempts,
+    q.FindMessage: finding.find_message,
+    q.ListRecords: recording.list_records,
+    q.DescribeQueue: info.describe_queue,
+    q.ListQueues: info.list_queues,
+    m.GetRetained: retaining.get_retained,
+    m.ReadRetained: retaining.read_retained,
+    m.GetPresence: presence.get_presence,
+    m.LookIntoRoom: rooms.look_into_room,
+    base.Stats: lambda store, _: store.stats(),
+    base.QuerySql: _query_sql,
+}
+
+_VIEWS: dict[type[Read[Any]], Callable[[View, Any], Any]] = {
+    c.GetMetadata: queries.get_metadata,
+    c.DescribeLog: queries.describe_log,
+    c.DescribePartitions: queries.describe_partitions,
+    c.ListLogs: queries.list_logs,
+    c.DescribeCursor: queries.describe_cursor,
+    c.ListCursors: queries.list_cursors,
+    c.GetOwner: owner.get_owner,
+    c.GetParent: fork.get_parent,
+    r.GetStampedMetadata: metadata.stamped_metadata,
+    m.DescribeRoom: rooms.describe_room,
+    m.ListRooms: rooms.list_rooms,
+    m.ListInstances: instances.list_instances,
+}
+"""Reads that a single look at the entities answers."""
+
+WAITS: dict[type[Read[Any]], Callable[[Store, Any], Waiting[Any]]] = {
+    c.WaitForOffset: queries.wait_for_offset,
+    c.WaitForPartitions: queries.wait_for_partitions,
+    following.WaitForChange: following.wait_for_change,
+}
+"""Reads that wait: a thread sleeps, a coroutine awaits."""
+
+COMMANDS: tuple[type[Command[Any]], ...] = (
+    base.Transact,
+    base.Sql,
+    *_OPERATIONS,
+    *_OPERATION_OBJECTS,
+    *_PROCEDURES,
+    *_READS,
+    *_VIEWS,
+    *WAITS,
+)
+"""All commands. A command outside this list has no rule and is refused everywhere."""
+
+
+def _viewing(rule: Callable[[View, Any], T]) -> Callable[[Store, Any], T]:
+    """Return the rule of a read that looks at the entities once."""
+    return lambda store, command: store.view(lambda view: rule(view, command))
+
+
+def _sleeping(rule: Callable[[Store, Any], Waiting[T]]) -> Callable[[Store, Any], T]:
+    """Return the rule of a wait, for a thread that sleeps."""
+    return lambda store, command: wait(store.watch, rule(store, command))
+
+
+_ANSWERS: dict[type, Callable[[Store, Any], Any]] = {
+    **_PROCEDURES,
+    **_READS,
+    **{kind: _viewing(rule) for kind, rule in _VIEWS.items()},
+    **{kind: _sleeping(rule) for kind, rule in WAITS.items()},
+}
+
+
+def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
+    """Return the function that the transactor runs for an operation."""
+    kind = type(command)
+    make = _OPERATION_OBJECTS.get(kind)
+    if make is not None:
+        return make(command)
+    rule = _transact if kind is base.Transact else _OPERATIONS.get(kind)
+    if rule is None:
+        raise _no_rule(kind)
+    return partial(_run, rule, command)
+
+
+def _run(rule: Callable[[WriteTransaction, Any], T], command: Any, tx: WriteTransaction) -> T:
+    return rule(tx, command)
+
+
+def is_single_commit(command: Command[Any]) -> bool:
+    """Return whether a command is an operation without work before or after its commit."""
+    return type(command) in _SINGLE_COMMITS
+
+
+def put_for_later(command: Command[Any]) -> set[str]:
+    """Return the queues that a command puts messages for later into; they are routed first."""
+    steps: list[Any] = command.steps if isinstance(command, base.Transact) else [command]
+    operations = [step for step in steps if isinstance(step, Operation)]
+    later: list[Any] = [step for step in operations if step.traits.may_be_for_later]
+    return {step.queue for step in later if step.is_for_later}
+
+
+def answer(store: Store, command: Command[T]) -> T:
+    """Answer a read or a procedure, outside the transactor."""
+    rule = _ANSWERS.get(type(command))
+    if rule is None:
+        raise _no_rule(type(command))
+    result: T = rule(store, command)
+    return result
+
+
+def _no_rule(kind: type) -> InvalidInput:
+    return InvalidInput(f"{kind.__name__} has no rule: name one in `embedded/rules.py`")
+
+
+def _transact(tx: WriteTransaction, command: base.Transact) -> list[Any]:
+    if len(command.steps) > STEPS_MAX:
+        raise InvalidInput(f"{len(command.steps)} steps in a transaction; the limit is {STEPS_MAX}")
+    if not any(isinstance(step, base.Sql) for step in command.steps):
+        return [operation(step)(tx) for step in command.steps]
+    with tx.savepoint():
+        return [_step(tx, step) for step in command.steps]
+
+
+def _step(tx: WriteTransaction, step: Any) -> Any:
+    if isinstance(step, base.Sql):
+        return tx.sql(step.statement, step.parameters)
+    result: object = operation(step)(tx)
+    return result
