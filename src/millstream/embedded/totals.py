@@ -152,7 +152,7 @@ class Tally:
             lambda view: view.find(start, stop, limit=LOOKED_AT_PER_STEP)  # noqa: B023
         ):
             all_keys += page
-            start = page[-1] + b"\x00"
+            start = keys.successor(page[-1])
         return all_keys
 
     def _look_at_logs(self, heads: list[bytes]) -> None:
@@ -199,7 +199,7 @@ class Tally:
             self._named += by
 
     def _look_at_queue(self, key: bytes) -> None:
-        name = key[2:].decode()
+        name = keys.leading_name(key)
         queue: _CountedQueue | Facts | None = self._store.view(lambda view: _queue(view, name))
         while isinstance(queue, Facts):  # many logs are read in steps
             queue = self._store.view(lambda view: _queue(view, name))

@@ -61,7 +61,7 @@ def _of(kind: str, names: list[str], messages: int = 0) -> Unsynced:
 def _names(view: View) -> tuple[list[str], list[str], list[str]]:
     """Return the names of queues, of cursors with their logs, and of rooms."""
     prefix = keys.prefix(keys.QUEUE)
-    queues = (key[2:].decode() for key in view.find_all(*keys.range_of(prefix)))
+    queues = (keys.leading_name(key) for key in view.find_all(*keys.range_of(prefix)))
     rooms = (room.head.name.partition(":")[2] for room in all_rooms(view))
     return _some(queues), _some(_cursors(view)), _some(rooms)
 
@@ -72,7 +72,7 @@ def _some(names: Iterable[str]) -> list[str]:
 
 def _cursors(view: View) -> Iterator[str]:
     for key in view.find_all(*keys.range_of(keys.prefix(keys.CURSOR))):
-        log = view.entity(keys.head(int.from_bytes(key[2:10], "big")), Head).name
+        log = view.entity(keys.head(keys.owner(key)), Head).name
         if not log.startswith(PRIVATE):
             yield f"{log}/{keys.trailing_name(key)}"
 

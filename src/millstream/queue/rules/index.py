@@ -154,7 +154,7 @@ class Index:
                 total += count
             if len(rows) < ROWS_PER_READ:
                 break
-            start = rows[-1][0] + b"\x00"
+            start = keys.successor(rows[-1][0])
         return total
 
     def _awake(self, claim_id: int, count: int) -> None:
@@ -204,7 +204,7 @@ class Index:
                     count_max -= count
                 if len(rows) < limit:
                     break
-                start, limit = rows[-1][0] + b"\x00", max(count_max, 1)
+                start, limit = keys.successor(rows[-1][0]), max(count_max, 1)
         heapq.heapify(heap)
         self._heap = heap
 

@@ -53,4 +53,4 @@ def all_rows(scan: Callable[..., list[Row]], start: bytes, stop: bytes) -> Itera
     """Yield all small rows of a range, scanned in steps."""
     while rows := scan(start, stop, limit=ROWS_PER_STEP):
         yield from rows
-        start = rows[-1][0] + b"\x00"
+        start = keys.successor(rows[-1][0])

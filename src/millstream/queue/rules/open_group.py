@@ -22,8 +22,8 @@ class OpenGroup:
     """A group from its first use in an operation until it is written back."""
 
     __slots__ = (
+        "_last_key",
         "_queue",
-        "_read_to",
         "_reads",
         "added",
         "before",
@@ -42,7 +42,7 @@ class OpenGroup:
         """Members that were added by this operation and have no row yet."""
         self.unread = standing.waiting
         self._queue = queue
-        self._read_to = b""
+        self._last_key = b""
         self._reads = 1
         """The number of members to read next. Usually a single member is enough."""
 
@@ -56,14 +56,16 @@ class OpenGroup:
 
     def _all_read_below(self) -> int:
         """Return the claim number below which all stored members have been read."""
-        return split_id(keys.member_claim(self._read_to[:-1]))[1] if self._read_to else -1
+        return split_id(keys.member_claim(self._last_key))[1] if self._last_key else -1
 
     def _read_members(self, tx: WriteTransaction) -> None:
         queue = self._queue
         start, stop = keys.range_of(keys.members(queue.queue_id, self.name))
         limit = min(self._reads, self.unread)
         self._reads = min(self._reads * 4, MEMBERS_PER_READ)
-        rows = tx.scan(self._read_to or start, stop, limit=limit)
+        if self._last_key:
+            start = keys.successor(self._last_key)
+        rows = tx.scan(start, stop, limit=limit)
         if not rows:
             raise CorruptionError(
                 f"queue {queue.name!r}: {self.unread} members of group {self.name!r} are missing",
@@ -73,5 +75,5 @@ class OpenGroup:
         for key, value in rows:
             claim_id = keys.member_claim(key)
             heapq.heappush(self.behind, (split_id(claim_id)[1], claim_id, value))
-        self._read_to = rows[-1][0] + b"\x00"
+        self._last_key = rows[-1][0]
         self.unread -= len(rows)

@@ -375,7 +375,7 @@ class _Repeats:
         limit = FORGOTTEN_PER_PLACED * len(self._new)
         for key, _ in tx.scan(start, stop, limit=limit):
             tx.erase(key)
-            digest, until_ms = key[-16:], keys.seen_time(key)
+            digest, until_ms = keys.seen_digest(key), keys.seen_time(key)
             if digest not in window_ends:
                 window_ends[digest] = _times(tx.get(keys.seen(queue_id, digest)))
             if until_ms in window_ends[digest]:

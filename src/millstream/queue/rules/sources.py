@@ -123,7 +123,7 @@ def find_sources(view: View, queue: str, spec: QueueSpec) -> list[int]:
         pattern = literal != source
         for key in view.find_all(*keys.range_of(start)) if pattern else (start,):
             name = view.entity(key, Name)
-            if name.log_id and (not pattern or may_match(key[2:].decode(), spec)):
+            if name.log_id and (not pattern or may_match(keys.leading_name(key), spec)):
                 log_ids[name.log_id] = None
     return list(log_ids)
 
@@ -272,11 +272,11 @@ class _Matched:
         page = view.find(start, stop, limit=NAMES_PER_STEP)
         for key in page:
             name = view.entity(key, Name)
-            self.note_name(key[2:].decode(), name.log_id)
+            self.note_name(keys.leading_name(key), name.log_id)
         if len(page) < NAMES_PER_STEP:
             self._ranges.pop()
         else:
-            self._ranges[-1] = (page[-1] + b"\x00", stop)
+            self._ranges[-1] = (keys.successor(page[-1]), stop)
 
 
 class Matches:
@@ -310,7 +310,7 @@ class Matches:
                 name = self._state.entities.get(key)
                 log_id = name.log_id if isinstance(name, Name) else 0
                 for matched in self._queues.values():
-                    if matched.note_name(key[2:].decode(), log_id):
+                    if matched.note_name(keys.leading_name(key), log_id):
                         affected.add(matched.key)
             elif key[1] == keys.QUEUE and key in self._queues:
                 self._drop_if_gone(key)

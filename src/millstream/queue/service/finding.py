@@ -122,5 +122,5 @@ def _due_wall_ms(view: View, queue: QueueState, claim_id: int) -> int | None:
                 due_ms, waiting = keys.due_claim(key)
                 if waiting <= claim_id < waiting + keys.run_count(value):
                     return epoch_ms + due_ms
-            start = rows[-1][0] + b"\x00"
+            start = keys.successor(rows[-1][0])
     return None

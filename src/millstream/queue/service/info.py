@@ -56,10 +56,11 @@ def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
     """Return queues in name order; an error about damage names the queue."""
 
     def ask(view: View) -> list[str]:
-        start = keys.queue(query.after) + (b"\x00" if query.after else b"")
+        start = keys.queue(query.after)
+        start = keys.successor(start) if query.after else start
         stop = keys.after(keys.prefix(keys.QUEUE))
         names = view.find(start, stop, limit=query.limit)
-        return [key[2:].decode() for key in names]
+        return [keys.leading_name(key) for key in names]
 
     try:
         names = store.view(ask)
@@ -67,7 +68,7 @@ def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
         key = bytes.fromhex(error.data["where"]) if error.data["what"] == "row" else b""
         if not key.startswith(keys.prefix(keys.QUEUE)):
             raise
-        raise of_queue(error, key[2:].decode(errors="backslashreplace")) from error
+        raise of_queue(error, keys.name_of_log(key)) from error
     infos = [describe_queue(store, c.DescribeQueue(name)) for name in names]
     return [info for info in infos if info is not None]
 

@@ -86,7 +86,7 @@ def find_buckets(view: View, queue: QueueState, state: str | None, first: int) -
         ahead = [
             bucket_id
             for bucket_id in queue.alive
-            if _number(bucket_id) + capacity_of(bucket_id >> 60) > first
+            if _number(bucket_id) + capacity_of(bucket_id >> NUMBER_BITS) > first
         ]
         return heapq.nsmallest(limit, ahead, key=_number)
     bucket_ids: list[int] = []
