@@ -201,9 +201,7 @@ class Archive:
         self._write(self.folder.create, segments)
 
     def exchange(self, segments: Sequence[Segment]) -> None:
-        """Replace entries with the same first offset; entries inside the new segments count no
-        more.
-        """
+        """Replace entries with the same first offset; entries inside the new segments end."""
         self._write(self.folder.write, segments)
 
     def _write(
@@ -228,9 +226,7 @@ class Archive:
         return len(gone)
 
     def losses(self, stops: Mapping[str, int]) -> list[Loss]:
-        """Return the offsets that the archive lacks up to the stops: damaged, or truncated too
-        early.
-        """
+        """Return the offsets that the archive lacks up to the stops: damaged or truncated."""
         lost: list[Loss] = []
         for log, segments in self.segments_of(list(stops)).items():
             stop, at = stops[log], None

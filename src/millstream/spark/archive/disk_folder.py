@@ -1,6 +1,4 @@
-"""A folder of files on a disk or a mounted share; a write is durable and complete, or has no
-effect.
-"""
+"""A folder of files on a disk or a mounted share; writes are durable and all-or-nothing."""
 
 from __future__ import annotations
 

@@ -222,9 +222,7 @@ def _unreadable(loss: Loss) -> CorruptionError:
 
 
 def _refusal(refused: dict[str, MillstreamError], archived: int) -> MillstreamError:
-    """Return the error of the first log that could not be archived, with the names of the
-    others.
-    """
+    """Return the error of the first log that could not be archived, and name the others."""
     (_, first), *remaining = refused.items()
     named = ", ".join(repr(name) for name, _ in remaining[:NAMED_MAX])
     omitted = f" and {len(remaining) - NAMED_MAX:,} more" if len(remaining) > NAMED_MAX else ""
