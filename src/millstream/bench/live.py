@@ -15,7 +15,7 @@ AHEAD = 2
 
 PATIENCE_S = 1.0
 
-Room = SimpleQueue[None]
+Permits = SimpleQueue[None]
 """Permits to publish, an item per message: the cheapest object that two threads can share."""
 
 
@@ -30,11 +30,11 @@ class LivePair:
 
     def step(self, length_s: float) -> int:
         """Let both work for a while; how many messages went through."""
-        sent, room, until_s = deque[float](), Room(), seconds() + length_s
+        sent, permits, until_s = deque[float](), Permits(), seconds() + length_s
         for _ in range(AHEAD):
-            room.put(None)
-        producing = self._pool.submit(self._produce, sent, room, until_s)
-        consuming = self._pool.submit(self._consume, sent, room, until_s)
+            permits.put(None)
+        producing = self._pool.submit(self._produce, sent, permits, until_s)
+        consuming = self._pool.submit(self._consume, sent, permits, until_s)
         producing.result()
         return consuming.result()
 
@@ -42,22 +42,22 @@ class LivePair:
         """End the threads."""
         self._pool.shutdown()
 
-    def _produce(self, sent: deque[float], room: Room, until_s: float) -> None:
+    def _produce(self, sent: deque[float], permits: Permits, until_s: float) -> None:
         while seconds() < until_s:
             try:
-                room.get(timeout=PATIENCE_S)
+                permits.get(timeout=PATIENCE_S)
             except Empty:
                 continue
             sent.append(seconds())
             self._log.append(self._value)
 
-    def _consume(self, sent: deque[float], room: Room, until_s: float) -> int:
+    def _consume(self, sent: deque[float], permits: Permits, until_s: float) -> int:
         done = 0
         while seconds() < until_s or sent:
             for message in self._queue.claim(1, wait=0.01):
                 self._queue.ack(message)
                 if sent:  # else it was published at the very end of the last step
                     self.meter.step_s.append(seconds() - sent.popleft())
-                room.put(None)
+                permits.put(None)
                 done += 1
         return done
