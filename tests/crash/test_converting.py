@@ -33,7 +33,7 @@ KILLED = """
 import sys
 from pathlib import Path
 import apsw
-from millstream.store import sqlite_convert
+from millstream.engine.sqlite import convert as sqlite_convert
 
 stage = sys.argv[2]
 complete = sqlite_convert.complete
