@@ -116,7 +116,7 @@ class History:
             command = Append(self.log(), packed, expect_end=10**9 if n == 1 else None)
             tickets.append(Ticket(operation(command), lambda _: None))
         with self.store.hold():
-            self.store.commit_group(tickets)
+            self.store.committer.commit_group(tickets)
 
     def put(self) -> None:
         self.ms.queue(self.chance.choice(list(QUEUES))).put(

@@ -28,7 +28,7 @@ from millstream.format import keys
 from millstream.limits import Limits
 from millstream.store import forking
 from millstream.store.caches import Caches
-from millstream.store.commit.committer import Committing
+from millstream.store.commit.committer import StoreCommitter
 from millstream.store.commit.draft import Draft
 from millstream.store.commit.listeners import Listeners
 from millstream.store.commit.recovery import Recovery
@@ -38,6 +38,7 @@ from millstream.store.commit.transactor import Transactor, fresh
 from millstream.store.keeper import UPKEEP_S, Keeper
 from millstream.store.state.entity import Kinds
 from millstream.store.state.instance import Instance, create_instance
+from millstream.store.state.reader import StateReader
 from millstream.store.state.state import Joiner
 from millstream.store.state.view import View
 from millstream.store.watch import Watch
@@ -69,8 +70,8 @@ CLOSING_UPKEEP_S = 0.25
 """The time limit of upkeep at closing, so that commands end quickly."""
 
 
-class Store(Committing):
-    """An open store, for any thread."""
+class Store:
+    """An open store, for any thread: a reader, a committer, and the callers and upkeep around them."""
 
     def __init__(
         self,
@@ -85,15 +86,14 @@ class Store(Committing):
         links: Links = NO_LINKS,
         listeners: Listeners | None = None,
     ) -> None:
-        super().__init__(
-            engine,
-            {**kinds, keys.STORE: Instance},
-            limits=limits or Limits(),
-            clock=clock or SystemClock(),
-            parts=parts,
-            join_rows=join_rows,
-            listeners=listeners,
-        )
+        self.engine = engine
+        self.limits = limits or Limits()
+        self.clock = clock or SystemClock()
+        self.listeners = listeners or Listeners()
+        self._kinds: Kinds = {**kinds, keys.STORE: Instance}
+        self._parts, self._join_rows = parts, join_rows
+        self._reason: MillstreamError | None = None
+        """The reason why the handle was closed or poisoned."""
         self._upkeep = upkeep
         self._links = links
         self.caches = Caches()
@@ -104,6 +104,22 @@ class Store(Committing):
         with self._transactor.turn:
             self._initialise()
         forking.register(self)
+
+    # Reads.
+
+    @property
+    def seq(self) -> int:
+        """The sequence of the newest visible commit."""
+        return self.views.seq
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a new operation would have to wait for a commit, or could never run."""
+        return self.engine.read_only or self._transactor.turn.locked()
+
+    def hold(self) -> AbstractContextManager[object]:
+        """Return a block in which no commit and no fold begins; operations wait meanwhile."""
+        return self._transactor.turn
 
     # Mutations.
 
@@ -149,7 +165,8 @@ class Store(Committing):
         self.recovery.attempt()
         if self.recovery.reason is not None:
             raise fresh(self.recovery.reason)
-        return self._fold_for(None)
+        self._check_usable()
+        return self.committer.fold_for(None)
 
     def start_keeper(self) -> None:
         """Do upkeep every second from now on, even without writes."""
@@ -182,11 +199,11 @@ class Store(Committing):
             "unfolded_commits": self.state.seq - self.state.folded,
             "unfolded_bytes": self.state.tail_total,
             "unfolded_entities": len(self.state.dirty),
-            "commits": self._groups,
-            "operations": self._operations,
-            "fold_slices": self._folds,
+            "commits": self.committer.groups,
+            "operations": self.committer.operations,
+            "fold_slices": self.committer.folds,
             "entities_cached": len(self.state.entities),
-            "last_upkeep_failure": self._last_failure,
+            "last_upkeep_failure": self.committer.last_failure,
             "condition": self.condition,
             **self.scrub.report(),
         }
@@ -224,9 +241,9 @@ class Store(Committing):
             usable = usable and not self.engine.read_only
             if usable:
                 self._tend_last()
-            if usable and self._tail_is_long():
+            if usable and self.committer.tail_is_long():
                 with suppress(MillstreamError):  # the tail stays, and is read when opening
-                    self._fold_for(CLOSING_FOLD_S)
+                    self.committer.fold_for(CLOSING_FOLD_S)
         place = self.engine.place
         self._reason = Closed(f"{place} was closed", path=place)
         self._transactor.close(self._reason)
@@ -254,7 +271,7 @@ class Store(Committing):
 
     def _resume(self) -> None:
         reason, needed = self.recovery.reason, self.recovery.seq
-        self._stale = True
+        self.reader.is_stale = True
         with self.engine.read() as snapshot:
             stored = snapshot.last_seq()
         if stored < needed:
@@ -263,7 +280,7 @@ class Store(Committing):
                 what="delta",
                 where=stored + 1,
             )
-        self._reload()
+        self.reader.reload()
         if reason is not None:
             self._transactor.admit(reason)
         self.recovery.end()
@@ -292,14 +309,15 @@ class Store(Committing):
             self._tend()
             self.scrub.turn()
             return False
-        has_more = self._tail_is_long() and self.tail_is_ours() and self.fold_slice()
+        committer = self.committer
+        has_more = committer.tail_is_long() and committer.tail_is_ours() and committer.fold_slice()
         self._tend()
         if self.clock.seconds() >= self._upkeep_due:
             if self._tend_parts():
                 return True
             self._upkeep_due = self.clock.seconds() + UPKEEP_S
             self._tended = self._tended if self.is_closing else self._written
-            self._last_failure = None
+            committer.last_failure = None
         if not has_more:
             self.scrub.turn()
         return has_more
@@ -309,7 +327,7 @@ class Store(Committing):
 
     @property
     def _written(self) -> int:
-        return self._operations + self._folds
+        return self.committer.operations + self.committer.folds
 
     def _tend_last(self) -> None:
         """Do upkeep before closing, if there were writes since the last upkeep.
@@ -344,27 +362,38 @@ class Store(Committing):
             raise
 
     def _await_others(self, stop: threading.Event) -> None:
-        if self.engine.await_change(-1 if self._stale else self.views.seq, stop):
+        if self.engine.await_change(-1 if self.reader.is_stale else self.views.seq, stop):
             self.refresh()
 
     # Beginning, and forks.
 
     def _begin(self) -> None:
         self._pid: int = os.getpid()
-        self._folding = threading.Lock()
-        self._kept = False
-        self._upkeep_due = self.clock.seconds() + UPKEEP_S
-        self._tended = self._written
-        limits = self.limits
+        self._keeper: Keeper = Keeper(self._keep, on_failure=self._note_failure)
+        self.recovery: Recovery = Recovery(self._recover, self.clock)
+        self.watch: Watch = Watch(
+            self._await_others if self.engine.shared else None, on_wait=self._keeper.start
+        )
+        reader = self._begin_reading()
+        limits, turn = self.limits, threading.Lock()
+        self.committer: StoreCommitter = StoreCommitter(
+            reader,
+            turn,
+            self.listeners,
+            begin_recovery=self._begin_recovery,
+            is_refused=lambda: self._reason is not None or self.recovery.reason is not None,
+            wake_keeper=self._keeper.wake,
+        )
         self._transactor: Transactor = Transactor(
-            self,
+            self.committer,
             self.clock,
             waiting_max=limits.waiting_operations_max,
             group_max=limits.group_operations_max,
+            turn=turn,
             pace_s=pace_of(self.engine),
         )
-        self._keeper: Keeper = Keeper(self._keep, on_failure=self._keeper_failed)
-        self.recovery: Recovery = Recovery(self._recover, self.clock)
+        self._upkeep_due = self.clock.seconds() + UPKEEP_S
+        self._tended = self._written
         self.scrub: Scrub = Scrub(
             self.engine,
             self.clock,
@@ -373,31 +402,64 @@ class Store(Committing):
             lost=self._lost,
         )
         self.engine.on_upkeep_due = self._keeper.wake
-        self.watch: Watch = Watch(
-            self._await_others if self.engine.shared else None, on_wait=self._keeper.start
+
+    def _begin_reading(self) -> StateReader:
+        """Make a reader with an empty state, and offer its methods as methods of the store.
+
+        They are attributes, because a method of the store that only calls them would slow down each read.
+        """
+        reader = self.reader = StateReader(
+            self.engine,
+            self._kinds,
+            limits=self.limits,
+            clock=self.clock,
+            parts=self._parts,
+            join_rows=self._join_rows,
+            watch=self.watch,
+            check_usable=self._check_usable,
+        )
+        self.mutex, self.state, self.views = reader.mutex, reader.state, reader.views
+        self.read_copy = reader.read_copy
+        self.look, self.view, self.rows = reader.look, reader.view, reader.rows
+        self.seen, self.refresh = reader.seen, reader.refresh
+        return reader
+
+    def _note_failure(self, error: Exception) -> None:
+        self.committer.note_failure(error)
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            self._refuse_fork()
+        if self._reason is not None:
+            raise fresh(self._reason)
+
+    def _refuse_fork(self) -> None:
+        raise CannotOpen(
+            "this process was forked by native code, which Python was not told of; "
+            "open the store in the child instead of before the fork"
         )
 
     def _initialise(self) -> None:
         with self.engine.read() as snapshot:
             last_seq = snapshot.last_seq()
         if last_seq:
-            self._reload()
+            self.reader.reload()
             return
         if self.engine.read_only:
-            self._reload()  # raises for rows without commits, which are damage
+            self.reader.reload()  # raises for rows without commits, which are damage
             place = self.engine.place
             raise CannotOpen(f"the store at {place} is not made yet", path=place)
         with self.engine.write() as writer, self.mutex:
-            self._advance(writer)
+            self.reader.advance(writer)
             if self.state.seq == 0:
                 transaction = WriteTransaction(self.state, Draft(writer), self.limits)
                 transaction.run(create_instance)
                 commit = transaction.finish()
                 assert commit is not None
-                self._sync(writer, commit)
+                self.committer.sync(writer, commit)
                 self.state.committed(transaction.delta, len(transaction.encoded))
-                self._own_seq = self._groups = self.state.seq
-            self._publish(self.state)
+                self.committer.own_seq = self.committer.groups = self.state.seq
+            self.reader.publish(self.state)
 
     def before_fork(self) -> None:
         """Finish the running commit, and close the handles of the engine until `after_fork`."""
@@ -412,7 +474,6 @@ class Store(Committing):
             for lock in self._resting():
                 lock.release()
             return
-        self._start_reading()
         self.listeners.forget_groups()
         self.caches.clear()  # caches may hold locks and waiting threads of the parent
         failed = self.recovery

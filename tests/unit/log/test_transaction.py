@@ -169,7 +169,7 @@ def test_only_the_failing_transaction_is_undone(
     group: list[Ticket[Any]] = [Ticket(operation(steps(n))) for n in (1, 2, 1, 3)]
     probe = Probe(ms)
     with probe.hold_commits():
-        probe.store.commit_group(group)
+        probe.store.committer.commit_group(group)
 
     assert [type(ticket.error) for ticket in group] == [
         type(None),

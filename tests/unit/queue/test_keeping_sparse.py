@@ -345,7 +345,7 @@ def test_what_the_same_commit_has_finished_is_not_yet_given_up(ms: Millstream) -
         Ticket(lambda tx: _drop_slice(tx, log_id)),
     ]
     with Probe(store).hold_commits():
-        store.commit_group(group)
+        store.committer.commit_group(group)
     assert [ticket.error for ticket in group] == [None, None]
     fold_all(ms)
     assert counts(queue) == {"done": 3}

@@ -135,7 +135,7 @@ def test_an_operation_that_fails_after_much_was_spooled_undoes_itself_alone(
 
     tickets: list[Ticket[None]] = [Ticket(one, lambda _: None) for one in (fails, succeeds)]
     with store.hold():
-        store.commit_group(tickets)
+        store.committer.commit_group(tickets)
     assert [type(ticket.error) for ticket in tickets] == [InvalidInput, type(None)]
     with store.engine.read() as snapshot:
         rows = snapshot.scan(*keys.range_of(keys.prefix(keys.PAYLOAD)), limit=99)

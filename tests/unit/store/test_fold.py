@@ -38,7 +38,7 @@ def test_a_slice_takes_so_many_commits_and_the_newest_stays() -> None:
         log.append(b"x")
     assert deltas(engine) == list(range(1, 11))
 
-    assert store.fold_slice()
+    assert store.committer.fold_slice()
     assert deltas(engine) == list(range(4, 11))
     assert store.fold() == 6
     assert deltas(engine) == [10]
@@ -58,7 +58,7 @@ def test_a_slice_ends_with_the_commit_that_reaches_its_bytes() -> None:
     log.append(b"")
 
     oldest = []
-    while store.fold_slice():
+    while store.committer.fold_slice():
         oldest.append(deltas(engine)[0])
     assert oldest == [5, 7, 9]
 
@@ -130,7 +130,7 @@ def test_rows_dropped_while_a_slice_is_prepared_are_not_written() -> None:
     log_id, _ = keys.pair(first)
     store.run(lambda tx: tx.drop_all(keys.entry(log_id, 0), keys.entry(log_id, 150)))
 
-    assert store._write_slice(prepared)
+    assert store.committer.commit_slice(prepared)
     found = [extent(*row)[0] for row in engine.survivors() if is_entry(row[0])]
     assert min(found) == 150
     assert [record.value for record in log.read(199)] == [b"199"]
@@ -150,13 +150,13 @@ def test_a_tail_of_others_is_folded_only_if_they_do_not(tmp_path: Path) -> None:
     for _ in range(9):
         log.append(b"x")
     mine.refresh()
-    assert mine.tail_is_ours()  # it has made the store
-    theirs.fold_slice()
+    assert mine.committer.tail_is_ours()  # it has made the store
+    theirs.committer.fold_slice()
     mine.refresh()
-    assert not mine.tail_is_ours()  # they fold
-    assert mine.tail_is_ours()  # they have not gone on
+    assert not mine.committer.tail_is_ours()  # they fold
+    assert mine.committer.tail_is_ours()  # they have not gone on
     Log(EmbeddedSession(mine), "b").append(b"x")
-    assert mine.tail_is_ours()
+    assert mine.committer.tail_is_ours()
     mine.close()
     theirs.close()
 

@@ -81,13 +81,13 @@ class Process:
     def fold_slice(self, meanwhile: Callable[[], object]) -> bool:
         """Fold as the background does, and do something while no lock is held."""
         with Probe(self.store).hold_commits():
-            if self.store._stale:
-                return self.store._write_slice()
+            if self.store.reader.is_stale:
+                return self.store.committer.commit_slice()
             planned = Slice(self.store.state, self.store.limits)
         meanwhile()
         planned.prepare()
         with Probe(self.store).hold_commits():
-            return self.store._write_slice(planned)
+            return self.store.committer.commit_slice(planned)
 
     def fail(self, key: bytes) -> None:
         def operation(tx: WriteTransaction) -> None:
@@ -165,7 +165,7 @@ def test_a_slice_that_another_process_folds_meanwhile_is_given_up() -> None:
     a, b = Process(engine), Process(engine, replace(FEW, fold_slice_deltas=2))
     a.add(ONE, 1, 2, 3, 4)
     before = rows(engine, keys.DELTA)
-    assert not a.fold_slice(b.store.fold_slice)
+    assert not a.fold_slice(b.store.committer.fold_slice)
     assert len(before) - len(rows(engine, keys.DELTA)) == 2
     assert a.store.stats()["fold_slices"] == 0
     assert a.store.fold() > 0
@@ -310,7 +310,7 @@ def test_processes_agree_whatever_they_do_while_one_folds(
                 case "evict":
                     process.evict()
                 case "reload":
-                    process.store._stale = True
+                    process.store.reader.is_stale = True
                 case "look":
                     assert process.sees(key) == expected[key]
 
@@ -320,7 +320,7 @@ def test_processes_agree_whatever_they_do_while_one_folds(
         def between(actions: list[Any] = meanwhile, other: bool = other) -> None:
             act(actions)
             if other:
-                processes[1].store.fold_slice()
+                processes[1].store.committer.fold_slice()
 
         processes[0].fold_slice(between)
     check(engine, expected, *processes)

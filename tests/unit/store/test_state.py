@@ -105,7 +105,7 @@ class Process:
         self.store.fold()
 
     def fold_slice(self) -> None:
-        self.store.fold_slice()
+        self.store.committer.fold_slice()
 
     def evict(self) -> None:
         with Probe(self.store).hold_commits():

@@ -579,16 +579,16 @@ def test_a_leader_interrupted_on_its_way_into_the_commit_leaves_it_to_another(
 ) -> None:
     store = start()
     before = commits(store)
-    commit_group = store.commit_group
+    commit_group = store.committer.commit_group
 
     def interrupted(_: list[Ticket[Any]], *, waits: bool) -> bool:
-        monkeypatch.setattr(store, "commit_group", commit_group)
+        monkeypatch.setattr(store.committer, "commit_group", commit_group)
         raise KeyboardInterrupt
 
     with held(store) as hold:
         waiting = [Caller(store), Caller(store), Caller(store)]
         hold.await_waiting(3)
-        monkeypatch.setattr(store, "commit_group", interrupted)
+        monkeypatch.setattr(store.committer, "commit_group", interrupted)
     errors = [caller.finish().error for caller in waiting]
     assert [type(error) for error in errors if error] == [KeyboardInterrupt]
     assert commits(store) == before + 2

@@ -1,4 +1,4 @@
-"""The committing half of a store: turns the operations of a group, or a slice of the fold, into one commit.
+"""The committer of a store: turns the operations of a group, or a slice of the fold, into one commit.
 
 Operations run on the state, under the mutex. Their writes become durable as one value, and then readers
 see the new state. Every ticket of a group gets a result or an error, also if the commit fails or an
@@ -11,7 +11,7 @@ do not wait for the disk.
 from __future__ import annotations
 
 import threading
-from abc import abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,47 +22,59 @@ from millstream.format import keys
 from millstream.store.commit.draft import Draft
 from millstream.store.commit.group import run_group
 from millstream.store.commit.listeners import Listeners
-from millstream.store.commit.recovery import Recovery
 from millstream.store.commit.ticket import Ticket, finish
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.commit.transactor import error_for_callers
 from millstream.store.commit.uninterrupted import Rescue
-from millstream.store.keeper import Keeper
 from millstream.store.state.fold import Slice, write_slice
-from millstream.store.state.reader import Readable
+from millstream.store.state.reader import StateReader
 
 SLOW_S = 0.02
 """From this duration of a sync on, applying each commit to the read copy as well costs little."""
 
 
-class Committing(Readable):
-    """Commits groups and folds; the store adds callers, background work and recovery."""
+class StoreCommitter:
+    """Commits groups, and folds; the store adds callers, background work and recovery.
 
-    _folding: threading.Lock
-    _keeper: Keeper
-    recovery: Recovery
+    `turn` is the writer's turn. `begin_recovery` refuses writes until the content of the disk is certain.
+    `is_refused` tells whether the store is closed, poisoned or recovering. `wake_keeper` starts upkeep.
+    """
 
-    def __init__(self, *arguments: Any, listeners: Listeners | None, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.listeners = listeners or Listeners()
-        self._folder = self.engine.folder()
+    def __init__(
+        self,
+        reader: StateReader,
+        turn: threading.Lock,
+        listeners: Listeners,
+        *,
+        begin_recovery: Callable[[BaseException], None],
+        is_refused: Callable[[], bool],
+        wake_keeper: Callable[[], None],
+    ) -> None:
+        self._reader = reader
+        self._turn = turn
+        self._listeners = listeners
+        self._begin_recovery = begin_recovery
+        self._is_refused = is_refused
+        self._wake_keeper = wake_keeper
+        self._engine, self._limits, self._clock = reader.engine, reader.limits, reader.clock
+        self._mutex, self._state, self._read_copy = reader.mutex, reader.state, reader.read_copy
+        self._folder = self._engine.folder()
         """The folder in which a large commit is spooled."""
-        self._groups = self._operations = self._folds = 0
-        self._own_seq, self._folded_before = 0, -1
+        self._folding = threading.Lock()
+        self.groups = self.operations = self.folds = 0
+        self.own_seq = 0
+        """The sequence of the last commit of this process."""
+        self._folded_before = -1
         self._sent = False
         """Whether the current commit was handed to the engine, so that its rows may be on disk."""
         self._sync_s = 0.0
         """The duration of the last sync that was timed."""
-        self._last_failure: str | None = None
+        self.last_failure: str | None = None
         self._kept = False
         self._sending: tuple[list[Ticket[Any]], int, bytes] | None = None
         """The last group that was handed to the engine, with the sequence and the bytes of its delta."""
         self.settled: list[Ticket[Any]] | None = None
         """The last group in which every ticket has a result or an error."""
-
-    @abstractmethod
-    def _begin_recovery(self, cause: BaseException) -> None:
-        """Refuse writes until the content of the disk is certain."""
 
     def commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> bool:
         """Run the operations of a group and commit their changes; the leader calls this in its turn.
@@ -71,10 +83,10 @@ class Committing(Readable):
         is finished. Without `waits`, returns False and does nothing if the group would have to wait for
         more than its own commit.
         """
-        if not waits and (self._promised or self._tail_is_full()):
+        if not waits and (self._reader.promised or self._tail_is_full()):
             return False
         joined: list[Ticket[Any]] = []
-        for listen in self.listeners.group:
+        for listen in self._listeners.group:
             joined += listen(group)
         if not joined:
             return self._commit_or_settle(group, group, waits=waits)
@@ -112,21 +124,21 @@ class Committing(Readable):
 
     def _commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> None:
         self._sent = False
-        shortage = self.engine.shortage()
+        shortage = self._engine.shortage()
         if shortage is not None and shortage.is_severe:
             for ticket in group:
                 ticket.error = shortage.error()
             return
         refusal = None if shortage is None else shortage.error()
-        listeners = self.listeners
-        began_s = self.clock.seconds() if listeners.commit else 0.0
-        if self._promised:
-            self._let_read()
-        state, limits = self.state, self.limits
-        with self.engine.write(waits=waits) as writer:
-            with self.mutex:
-                self._ahead = True
-                self._advance(writer)
+        listeners = self._listeners
+        began_s = self._clock.seconds() if listeners.commit else 0.0
+        if self._reader.promised:
+            self._reader.let_read()
+        state, limits = self._state, self._limits
+        with self._engine.write(waits=waits) as writer:
+            with self._mutex:
+                self._reader.is_ahead = True
+                self._reader.advance(writer)
                 draft = Draft(writer, self._folder)
                 transaction = WriteTransaction(state, draft, limits, refusal=refusal)
                 run_group(transaction, group)
@@ -137,39 +149,39 @@ class Committing(Readable):
             # start here: the next group could run on this state, if it were answered after this commit.
             if commit is not None:
                 self._sending = (group, transaction.delta.seq, transaction.encoded)
-                self._sync(writer, commit)
-            with self.mutex:
+                self.sync(writer, commit)
+            with self._mutex:
                 if commit is not None:
                     state.committed(transaction.delta, len(transaction.encoded))
-                    self._own_seq = state.seq
-                    self._groups += 1
-                self._publish(state)
+                    self.own_seq = state.seq
+                    self.groups += 1
+                self._reader.publish(state)
                 state.evict(limits.entities_cached_max, limits.entities_weight_max)
-                self._ahead = False
-                if self._patient:
-                    self._fall_level()
-        self._operations += len(group)
+                self._reader.is_ahead = False
+                if self._reader.waiting:
+                    self._reader.fall_level()
+        self.operations += len(group)
         if listeners.commit and self._sent:
-            commit_s = self.clock.seconds() - began_s
+            commit_s = self._clock.seconds() - began_s
             for tell in listeners.commit:
                 tell(len(group), commit_s, self._sync_s)
         self._after_commit(folds=waits)
 
-    def _sync(self, writer: Writer, commit: Commit) -> None:
+    def sync(self, writer: Writer, commit: Commit) -> None:
         """Hand a commit to the engine, and return when the commit is durable."""
         self._sent = True
-        if not self.listeners.commit and not self.read_copy.is_used:
+        if not self._listeners.commit and not self._read_copy.is_used:
             writer.commit(commit)
             return
-        began_s = self.clock.seconds()
+        began_s = self._clock.seconds()
         writer.commit(commit)
-        self._sync_s = self.clock.seconds() - began_s
+        self._sync_s = self._clock.seconds() - began_s
 
     def _complete(self, group: list[Ticket[Any]]) -> None:
         """Finish a commit that an interrupt broke off; the rows on disk tell whether it had landed."""
-        self._stale = True
+        self._reader.is_stale = True
         if self._sending is not None and self._sending[0] is group and self._has_landed():
-            self._reload()
+            self._reader.reload()
             return
         for ticket in group:
             ticket.result = ticket.error = None
@@ -179,15 +191,15 @@ class Committing(Readable):
         """Return whether the delta that was written last is durable."""
         assert self._sending is not None
         _, seq, data = self._sending
-        with self.engine.read() as snapshot:
+        with self._engine.read() as snapshot:
             stored = snapshot.get(keys.delta(seq))
             if stored is None and snapshot.first_seq() > seq:
                 raise OutcomeUnknown("the commit was interrupted, and then folded by others")
         return stored == data
 
     def _after_commit(self, *, folds: bool) -> None:
-        state, limits = self.state, self.limits
-        if self.read_copy.is_used:
+        state, limits = self._state, self._limits
+        if self._read_copy.is_used:
             self._follow()
         unfolded, size = state.seq - state.folded, state.tail_total
         if folds and self._tail_is_full():
@@ -195,30 +207,31 @@ class Committing(Readable):
         long = unfolded > limits.fold_deltas_min or size > limits.fold_bytes_min
         if long or not self._kept:
             self._kept = True
-            self._keeper.wake()
+            self._wake_keeper()
 
     def _follow(self) -> None:
         """Apply the last commit to the read copy; a failure does not undo the commit."""
         try:
-            if self.read_copy.follow(is_slow=self._sync_s > SLOW_S):
+            if self._read_copy.follow(is_slow=self._sync_s > SLOW_S):
                 return
         except MillstreamError as error:
-            self._last_failure = str(error)
-        self.watch.wake_all()  # some waiters wait for values that only the read copy derives
+            self.last_failure = str(error)
+        self._reader.watch.wake_all()  # some waiters wait for values that only the read copy derives
 
     def _fold_behind(self) -> None:
         """Fold now, because the tail has reached its limit; a failure does not undo the last commit."""
         try:
-            self._write_slice()
+            self.commit_slice()
         except MillstreamError as error:
-            self._keeper_failed(error)
+            self.note_failure(error)
 
     def _fail(self, group: list[Ticket[Any]], error: BaseException) -> None:
         """Give every ticket of a failed group its error, and begin recovery if the outcome is unknown."""
-        with self.mutex:
-            self.state.failures += 1
-            self._stale = self._stale or self._ahead  # unless no operation has run
-            self._fall_level()
+        with self._mutex:
+            self._state.failures += 1
+            if self._reader.is_ahead:  # operations have run on the state
+                self._reader.is_stale = True
+            self._reader.fall_level()
         is_known = isinstance(error, MillstreamError) and not isinstance(error, OutcomeUnknown)
         if not is_known and (self._sent or not isinstance(error, Exception)):
             self._begin_recovery(error)
@@ -226,23 +239,25 @@ class Committing(Readable):
             if ticket.error is None:
                 ticket.error = error_for_callers(error, sent=self._sent)
 
-    def _keeper_failed(self, error: Exception) -> None:
+    def note_failure(self, error: Exception) -> None:
+        """Remember a failure of background work, for `stats`."""
         is_ours = isinstance(error, MillstreamError)
-        self._last_failure = str(error) if is_ours else repr(error)
+        self.last_failure = str(error) if is_ours else repr(error)
 
     # The fold.
 
     def _tail_is_full(self) -> bool:
         """Return whether the tail has reached its limit, so that the next commit has to fold."""
-        state, limits = self.state, self.limits
+        state, limits = self._state, self._limits
         return (
             state.seq - state.folded > limits.tail_deltas_max
             or state.tail_total > limits.tail_bytes_max
             or len(state.dirty) > limits.tail_entities_max
         )
 
-    def _tail_is_long(self) -> bool:
-        state, limits = self.state, self.limits
+    def tail_is_long(self) -> bool:
+        """Return whether the tail is long enough for a fold in the background."""
+        state, limits = self._state, self._limits
         return (
             state.seq - state.folded > limits.fold_deltas_min
             or state.tail_total > limits.fold_bytes_min
@@ -250,20 +265,19 @@ class Committing(Readable):
 
     def tail_is_ours(self) -> bool:
         """Return whether this process should fold: it wrote to the tail, or no other process folds."""
-        self.look(lambda state, snapshot: state.folded_through(snapshot.first_seq() - 1))
-        folded, before = self.state.folded, self._folded_before
+        self._reader.look(lambda state, snapshot: state.folded_through(snapshot.first_seq() - 1))
+        folded, before = self._state.folded, self._folded_before
         self._folded_before = folded
-        return self._tail_is_long() and (self._own_seq > folded or folded == before)
+        return self.tail_is_long() and (self.own_seq > folded or folded == before)
 
-    def _fold_for(self, time_s: float | None) -> int:
+    def fold_for(self, time_s: float | None) -> int:
         """Fold the current tail slice by slice while there is time; return the number of folded commits."""
-        self._check_usable()
-        target, before = self.state.seq - 1, self.state.folded
-        until_s = None if time_s is None else self.clock.seconds() + time_s
-        while self.state.folded < target and self.fold_slice():
-            if until_s is not None and self.clock.seconds() >= until_s:
+        target, before = self._state.seq - 1, self._state.folded
+        until_s = None if time_s is None else self._clock.seconds() + time_s
+        while self._state.folded < target and self.fold_slice():
+            if until_s is not None and self._clock.seconds() >= until_s:
                 break
-        return self.state.folded - before
+        return self._state.folded - before
 
     def fold_slice(self) -> bool:
         """Fold one slice, or notice that another process did; return False if the tail is empty.
@@ -271,49 +285,49 @@ class Committing(Readable):
         A slice with many rows is prepared outside of the writer's turn, beside running commits.
         """
         with self._folding:
-            with self._transactor.turn:
-                with self.mutex:
-                    planned = None if self._stale else Slice(self.state, self.limits)
+            with self._turn:
+                with self._mutex:
+                    planned = None if self._reader.is_stale else Slice(self._state, self._limits)
                 if planned is None or planned.is_light:
-                    return self._write_slice()
+                    return self.commit_slice()
             planned.prepare()
-            with self._transactor.turn:
-                return self._write_slice(planned) or self.state.folded > planned.folded
+            with self._turn:
+                return self.commit_slice(planned) or self._state.folded > planned.folded
 
-    def _write_slice(self, prepared: Slice | None = None) -> bool:
+    def commit_slice(self, prepared: Slice | None = None) -> bool:
         """Write a slice and commit it; the caller holds the writer's turn."""
-        if self._reason is not None or self.recovery.reason is not None:
+        if self._is_refused():
             return False
         self._sent = False
         try:
-            with self.engine.write() as writer:
-                with self.mutex:
-                    self._ahead = True
-                    advanced = self._advance(writer)
+            with self._engine.write() as writer:
+                with self._mutex:
+                    self._reader.is_ahead = True
+                    advanced = self._reader.advance(writer)
                     draft = Draft(writer, self._folder)
                     through = write_slice(
-                        self.state,
+                        self._state,
                         draft,
-                        self.limits,
+                        self._limits,
                         prepared,
-                        may_lose="replicated" not in self.engine.abilities,
+                        may_lose="replicated" not in self._engine.abilities,
                     )
                 if through:
-                    self._sync(writer, draft.finish())
-                with self.mutex:
+                    self.sync(writer, draft.finish())
+                with self._mutex:
                     if through:
-                        self.state.folded_through(through)
-                        self._folded_before = self.state.folded
-                        self._folds += 1
+                        self._state.folded_through(through)
+                        self._folded_before = self._state.folded
+                        self.folds += 1
                     if advanced:
-                        self._publish(self.state)
-                    self._fall_level()
+                        self._reader.publish(self._state)
+                    self._reader.fall_level()
         except MillstreamError as error:
             self._fail([], error)
             raise
         except BaseException:  # interrupted: reload the state from the disk
-            with self.mutex:
-                self._stale = True
-                self._fall_level()
+            with self._mutex:
+                self._reader.is_stale = True
+                self._reader.fall_level()
             raise
         return through > 0

@@ -62,9 +62,10 @@ class Transactor:
         *,
         waiting_max: int,
         group_max: int,
+        turn: threading.Lock | None = None,
         pace_s: float = 0.0,
     ) -> None:
-        self.turn = threading.Lock()
+        self.turn = turn or threading.Lock()
         self._committer = committer
         self._clock = clock
         self._waiting_max = waiting_max

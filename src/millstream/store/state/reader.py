@@ -1,4 +1,4 @@
-"""The reading half of a store: reads of the durable state, and updates from the disk.
+"""The reader of a store: reads of the durable state, and updates from the disk.
 
 Readers see durable commits, and wait for no commit in flight.
 
@@ -15,19 +15,15 @@ copy. The next commit lets waiting readers go first. Reads work while writes are
 
 from __future__ import annotations
 
-import os
 import threading
 from _thread import LockType, allocate_lock
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from time import sleep
 from typing import Any, TypeVar
 
 from millstream.clock import Clock
 from millstream.engine.protocol import Engine, Snapshot
-from millstream.errors import CannotOpen, MillstreamError
 from millstream.limits import Limits
-from millstream.store.commit.transactor import Transactor, fresh
 from millstream.store.state.entity import Kinds
 from millstream.store.state.published import Views
 from millstream.store.state.read_copy import ReadCopy
@@ -48,12 +44,11 @@ LET_READ_STEPS = 20
 """A commit waits up to `LET_READ_STEPS` of these for readers that waited for the last commit."""
 
 
-class Readable:
-    """An engine and the state over it; subclasses add commits."""
+class StateReader:
+    """An engine and the state over it, for readers; a committer changes the state.
 
-    _pid: int
-    _transactor: Transactor
-    watch: Watch
+    `check_usable` raises if the handle of the store was closed or poisoned.
+    """
 
     def __init__(
         self,
@@ -64,36 +59,31 @@ class Readable:
         clock: Clock,
         parts: tuple[object, ...],
         join_rows: Joiner,
+        watch: Watch,
+        check_usable: Callable[[], None],
     ) -> None:
         self.engine = engine
         self.limits = limits
         self.clock = clock
+        self.watch = watch
         self._kinds = kinds
         self._parts = {type(part): part for part in parts}
         self._join_rows = join_rows
-        self._reason: MillstreamError | None = None
-        """The reason why the handle was closed or poisoned."""
-        self._start_reading()
-
-    def _start_reading(self) -> None:
-        """Start with an empty state, which the next `look` loads from the disk."""
+        self._check_usable = check_usable
         self.mutex = threading.Lock()
         """Guards the state; never held during a sync."""
         self.views = Views()
         self.state = self._make_state()
         self.read_copy = ReadCopy(
-            self.engine,
-            self.clock,
-            self.limits,
-            make_state=self._make_state,
-            publish=self._publish,
+            engine, clock, limits, make_state=self._make_state, publish=self.publish
         )
-        self._stale = True
-        self._ahead = False
+        self.is_stale = True
+        """Whether the state must be loaded from the disk before its next use."""
+        self.is_ahead = False
         """Whether the state has changes that are not durable yet."""
-        self._patient: list[LockType] = []
+        self.waiting: list[LockType] = []
         """The locks of readers that wait until the state is durable."""
-        self._promised = 0
+        self.promised = 0
         """The number of woken readers that have not read yet."""
 
     def _make_state(self) -> State:
@@ -105,21 +95,11 @@ class Readable:
             views=self.views,
         )
 
-    @property
-    def seq(self) -> int:
-        """The sequence of the newest visible commit."""
-        return self.views.seq
-
-    @property
-    def is_committing(self) -> bool:
-        """Whether a new operation would have to wait for a commit, or could never run."""
-        return self.engine.read_only or self._transactor.turn.locked()
-
     def refresh(self) -> bool:
         """Apply the commits of other processes; return True if there were new commits."""
         self._check_usable()
         before = self.views.seq
-        if not self._stale and (not self.engine.shared or self.engine.last_seq() == before):
+        if not self.is_stale and (not self.engine.shared or self.engine.last_seq() == before):
             return False
         self.look(lambda state, snapshot: None)
         return self.views.seq > before
@@ -132,21 +112,21 @@ class Readable:
         self._check_usable()
         for _ in range(TRIES):
             with self.mutex:
-                if not self._ahead:
-                    if self._promised:
-                        self._promised -= 1
+                if not self.is_ahead:
+                    if self.promised:
+                        self.promised -= 1
                     return self._ask(question)
                 level = allocate_lock()
                 level.acquire()
-                self._patient.append(level)
+                self.waiting.append(level)
             if not level.acquire(timeout=PATIENCE_S):
                 break
         return self.read_copy.look(question)
 
     def _ask(self, question: Callable[[State, Snapshot], T]) -> T:
         with self.engine.read() as snapshot:
-            if self._advance(snapshot):
-                self._publish(self.state)
+            if self.advance(snapshot):
+                self.publish(self.state)
             answer = question(self.state, snapshot)
             self.state.evict(self.limits.entities_cached_max, self.limits.entities_weight_max)
             return answer
@@ -159,10 +139,6 @@ class Readable:
         """Answer a question about rows and entities, as `look` does."""
         return self.look(lambda state, snapshot: question(View(state, snapshot)))
 
-    def hold(self) -> AbstractContextManager[object]:
-        """Return a block in which no commit and no fold begins; operations wait meanwhile."""
-        return self._transactor.turn
-
     def seen(self, key: bytes) -> Any:
         """Return the view of an entity, as of the last `refresh` or commit."""
         view = self.views.get(key)
@@ -171,35 +147,35 @@ class Readable:
     def _show(self, key: bytes) -> Any:
         return self.look(lambda state, snap: state.show(key, state.entity(key, snap)))
 
-    def _reload(self) -> None:
+    def reload(self) -> None:
         """Load new deltas from the disk, and publish the state."""
         with self.mutex, self.engine.read() as snapshot:
-            self._advance(snapshot)
-            self._publish(self.state)
-            self._fall_level()
+            self.advance(snapshot)
+            self.publish(self.state)
+            self.fall_level()
 
-    def _fall_level(self) -> None:
+    def fall_level(self) -> None:
         """Wake waiting readers, because the state is durable or stale; the caller holds the mutex."""
-        self._ahead = False
-        if self._patient:
-            patient, self._patient = self._patient, []
-            self._promised = len(patient)
+        self.is_ahead = False
+        if self.waiting:
+            patient, self.waiting = self.waiting, []
+            self.promised = len(patient)
             for level in patient:
                 level.release()
 
-    def _let_read(self) -> None:
+    def let_read(self) -> None:
         """Wait for readers that the last commit made wait, before the state is ahead again.
 
         A writer that commits again at once would be ahead before the readers are awake. The readers
         would then ask the read copy, and every commit would be applied twice.
         """
         for _ in range(LET_READ_STEPS):
-            if not self._promised:
+            if not self.promised:
                 return
             sleep(LET_READ_S)
-        self._promised = 0
+        self.promised = 0
 
-    def _publish(self, state: State) -> None:
+    def publish(self, state: State) -> None:
         """Publish the views of a durable state, and wake waiters; the caller holds the state's lock."""
         changed = state.publish()
         if state.reloaded:
@@ -208,27 +184,15 @@ class Readable:
         else:
             self.watch.notify(changed)
 
-    def _advance(self, snapshot: Snapshot) -> bool:
+    def advance(self, snapshot: Snapshot) -> bool:
         """Apply the deltas of a snapshot; after a failure the next call loads the state again."""
-        state, stale = self.state, self._stale
+        state, stale = self.state, self.is_stale
         if not stale and snapshot.last_seq() == state.seq:
             return False
-        self._stale = True
+        self.is_stale = True
         if stale:
             state.load(snapshot)
         else:
             state.advance(snapshot)
-        self._stale = False
+        self.is_stale = False
         return True
-
-    def _check_usable(self) -> None:
-        if self._pid != os.getpid():
-            self._refuse_fork()
-        if self._reason is not None:
-            raise fresh(self._reason)
-
-    def _refuse_fork(self) -> None:
-        raise CannotOpen(
-            "this process was forked by native code, which Python was not told of; "
-            "open the store in the child instead of before the fork"
-        )
