@@ -51,7 +51,7 @@ from millstream.store.store import Store
 T = TypeVar("T")
 
 LISTED_AT_ONCE = 1_000
-"""Names that one step of a listing reads; the principal may see only a few of them."""
+"""Names per step of a listing; the principal may see only a few of the names."""
 
 
 class RoomStream(Protocol):
@@ -90,11 +90,11 @@ class Core:
         self.relay: Relay | None = None
         """Hands HTTP requests on to the leading node."""
         self.pairing: Pairing | None = None
-        """The pair of a primary and its standby; None on other servers."""
+        """The pair of a primary and its standby, if the server is part of a pair."""
         self.copies = Copies(store.engine, store.clock)
-        """Copies of this node's store that other nodes fetch."""
+        """Serves copies of the store to other nodes."""
         self.closing = asyncio.Event()
-        """Set once the server is told to stop; waiting requests then end."""
+        """Set when the server is told to stop, so that waiting requests end."""
         self.tokens = Tokens(self.session)
         self.authentication = Authentication(
             self.tokens, store.clock, needs_tokens=settings.needs_tokens()
@@ -108,7 +108,7 @@ class Core:
         self.live = Live(store, self.meter, self.checkup, self.closing)
         """The figures that the dashboard gets once per second."""
         self.rooms: RoomService | None = None
-        """The rooms that have listeners in this process."""
+        """The rooms with listeners in this process."""
         self.room_events: Callable[..., Awaitable[RoomStream]] | None = None
         """Enters a room by server-sent events."""
         self.admission = Admission(
@@ -187,7 +187,7 @@ class Core:
         return await self._execute(principal, command, holdings, traceparent)
 
     async def _check_seat(self, seat: Seat, command: Command[Any], level: ReadLevel) -> None:
-        """Refuse a command that this node may not answer, before any of it is done."""
+        """Refuse a command that only the leading node may answer."""
         if not seat.answers(command, level):
             raise seat.not_leader()
         if seat.leads:

@@ -52,9 +52,9 @@ _WEIGHTS = [
 
 
 def weigh(data: bytes, most: int = WEIGHT_MAX) -> int:
-    """The weight of a MessagePack text's parts; of a heavier one than `most`, some number above it.
+    """Return the weight of the parts of a MessagePack text; beyond `most` the count may stop early.
 
-    What is no MessagePack is weighed somehow: the decoder will refuse it.
+    Other bytes get an arbitrary weight: the decoder will refuse them.
     """
     steps, weights, size, at, weight = _STEPS, _WEIGHTS, len(data), 0, 0
     while at < size and weight <= most:
@@ -69,10 +69,10 @@ def weigh(data: bytes, most: int = WEIGHT_MAX) -> int:
 
 
 def decode_at_once(decode: Callable[[], T]) -> T:
-    """What a decoder makes of very much, without the garbage collector looking at it meanwhile.
+    """Decode a large frame while the garbage collector is off.
 
-    It would look at all new objects again and again: 490,000 of them took 270 ms, with the
-    interpreter held all the time, and take 40 ms without it.
+    The collector would look at all new objects again and again: 490,000 objects took 270 ms with the
+    collector, and take 40 ms without.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -38,7 +38,7 @@ from millstream.server.listen.connection import Config, HttpConnection
 from millstream.server.listen.connections import Connections
 from millstream.server.listen.listening import (
     BACKLOG,
-    Listener,
+    PortListener,
     listen,
     serve_ports,
     tls_context,
@@ -253,15 +253,15 @@ class Serving:
             await hub.close()
             await core.close()
 
-    def _listeners(self, core: Core, hub: Hub, connections: Connections) -> list[Listener]:
+    def _listeners(self, core: Core, hub: Hub, connections: Connections) -> list[PortListener]:
         """Return the port of HTTP, and those of the gateways."""
         config = self._config(core, hub)
         http = partial(HttpConnection, config, connections)
-        listeners = [Listener(self._socket, http, connections, tls=self._tls)]
+        listeners = [PortListener(self._socket, http, connections, tls=self._tls)]
         for gateway, listening in zip(self._gateways, self._gateway_sockets, strict=True):
             entrance = GatewayEntrance(core, connections, gateway.credentials)
             connect = partial(gateway.connect, entrance)
-            listeners.append(Listener(listening, connect, connections, tls=self._tls))
+            listeners.append(PortListener(listening, connect, connections, tls=self._tls))
         return listeners
 
     def _node_key(self) -> str:

@@ -1,4 +1,4 @@
-"""Gateways: foreign protocols, each on a port of its own beside HTTP. None is there yet.
+"""Gateways: foreign protocols, each on a port of its own beside HTTP. The folder has no protocol yet.
 
 A protocol is a folder here and one registration:
 

@@ -46,7 +46,7 @@ class GatewayEntrance(Generic[Request]):
 
 
 class GatewayClient:
-    """One client that has entered; also a session, on which the nouns of `millstream.aio` work."""
+    """A client after its entry; also a session for the nouns of `millstream.aio`."""
 
     def __init__(self, core: Core, principal: Principal, credential: str) -> None:
         self.principal = principal
@@ -60,8 +60,8 @@ class GatewayClient:
     async def execute(self, command: Command[T]) -> T:
         """Pay for a command, have it admitted, and return its answer.
 
-        A node that does not lead asks the leading node; `NotLeader` if there is none. A command that
-        waits ends with `Closed` when the server stops.
+        A node that does not lead asks the leading node, and raises `NotLeader` without a leader. A
+        waiting command ends with `Closed` when the server stops.
         """
         self._core.admission.pay(self.principal)
         if not waits(command):
@@ -78,7 +78,7 @@ class GatewayClient:
             await self._abandon(command, answering)
 
     async def _abandon(self, command: Command[Any], answering: asyncio.Future[Any]) -> None:
-        """Cancel a command that waits; claims that it has made meanwhile go back."""
+        """Cancel a waiting command, and return the messages that it has claimed meanwhile."""
         if answering.done():
             return
         answering.cancel()

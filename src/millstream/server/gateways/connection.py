@@ -1,4 +1,4 @@
-"""Connections of gateways: what every foreign protocol does on each, below its own bytes.
+"""Connections of gateways: the base class for the connections of foreign protocols.
 
 The base counts a connection, refuses it beyond the bound of the server, cuts a client that has not
 entered in time, counts bytes, and ends the connection when the server stops.
@@ -61,7 +61,7 @@ class GatewayConnection(asyncio.Protocol, ABC):
         return client
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine for the client; a server that stops waits for it, and cancels it at last."""
+        """Run a coroutine for the client; a stopping server waits for the coroutine, then cancels."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         self._entrance.connections.watch(task)
@@ -119,11 +119,11 @@ class GatewayConnection(asyncio.Protocol, ABC):
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """The registration of a protocol: its name, its credentials, its connections and its port."""
+    """The registration of a protocol: name, credential reader, connection class and port."""
 
     name: str
     credentials: CredentialReader[Any]
     connect: Callable[[GatewayEntrance[Any]], GatewayConnection]
     """Makes the connection of one client."""
     port: int = 0
-    """The port beside HTTP's, on the same host; 0 takes any free port."""
+    """The port on the host of the server; 0 means any free port."""

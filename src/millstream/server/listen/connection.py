@@ -1,8 +1,8 @@
-"""Connections: what a server does on each, below any request.
+"""HTTP connections: bounds and timeouts that hold before a request is understood.
 
-Bounds that hold before a request is understood: how many connections there are, how large a
-request's head and trailers may be, and how long they may take to come. A client that reads nothing,
-or goes on sending a body that was refused, is cut off.
+There are bounds on the number of connections, on the size of a request's head and trailers, and on
+the time until they have come. The server cuts a client that does not read its answers, or goes on
+sending a body that was refused.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ PONG_S = 20.0
 
 READ_S = 20.0
 READ_BYTES_MIN = 64 * 1024
-"""A client that has an answer to read takes so many bytes of it in so long, or is let go."""
+"""A client must read so many bytes of a waiting answer in so many seconds; else it is cut."""
 
 UNREAD_S = 2.0
 UNREAD_BYTES_MAX = 256 * 1024
-"""Of a body whose request is answered already: so much is passed over, in so long."""
+"""Bytes and seconds for the unread body of a request that is answered already; then the cut."""
 
 REFUSALS = frozenset({400, 401, 403, 405, 411, 413, 414, 415, 422, 429, 431})
-"""Answers that say that a request was wrong, or one too many."""
+"""Statuses that count as refusals of a client."""
 
 HEAD_SLICE_BYTES = 4 * 1024
 BODY_SLICE_BYTES = 64 * 1024
-"""Bytes that are parsed at once. Behind requests that wait for their turn nothing is parsed."""
+"""Bytes per parsing step. The parser stops behind requests that wait for their turn."""
 
 _PLAIN = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
 
@@ -66,10 +66,10 @@ class Config(uvicorn.Config):
 
 
 class HttpFlow(FlowControl):
-    """Whether a connection is read, which several may want to stop."""
+    """Flow control with a second reason not to read: `hold`."""
 
     is_held = False
-    """Whether nothing is read, though the request that is being answered asks for it."""
+    """Whether reading is held, even if the running request wants to read."""
 
     def hold(self) -> None:
         """Read nothing until `release`."""
@@ -95,39 +95,39 @@ class HttpConnection(HttpToolsProtocol):
         flow: HttpFlow
 
     def __init__(self, config: Config, connections: Connections) -> None:
-        state: Any = connections  # it has the names that uvicorn's protocol uses
+        state: Any = connections  # it has the attributes of uvicorn's server state
         super().__init__(config, state, {})
         self.all_connections = connections
         self._in_head = True
         self._has_begun = False
-        """Whether a head has begun, and is not whole."""
+        """Whether a head has begun and is incomplete."""
         self._head_bytes = 0
         self._idle_since_s: float | None = None
-        """Since when all requests are answered; None while one is on its way."""
+        """When the last request was answered; None while a request runs."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        """How long is waited for a `head`, for its client to `read`, for a body to be `passed`, and
-        how long a client `rest`s that was refused often."""
+        """Timers for the `head`, for the client to `read`, for an unread body to be `passed`, and for
+        the `rest` of a client with many refusals."""
         self._refused = False
         self._bodiless_bytes = 0
-        """What came since the last piece of a body: chunk extensions and trailers."""
+        """Bytes of chunk extensions and trailers since the last piece of a body."""
         self._passed_over_bytes = 0
         self._unread_bytes = 0
         self._held: bytes | None = None
-        """What came of the body of a request that may be hot, and has not begun yet."""
+        """The body so far of a request that may be hot and has not begun."""
         self._hot_head: Head = {}
         """Its headers."""
         self._running: Any = None
         """The request that the application answers."""
         self._unparsed = b""
-        """Bytes behind requests that wait for their turn."""
+        """Unparsed bytes behind waiting requests."""
         self._patience = RefusalCount()
         self._pause_s = 0.0
-        """How long nothing is read behind the answer that is on its way."""
+        """How long the server reads nothing after the current answer."""
         self._is_let_go = False
-        """Whether the connection ends behind it."""
+        """Whether the connection ends after the current answer."""
 
     def connection_made(self, transport: Any) -> None:
-        """Take a place, or be refused if there is none."""
+        """Count the connection, or refuse it beyond the bound."""
         excess = self.all_connections.excess()
         super().connection_made(transport)
         self.flow = HttpFlow(transport)
@@ -137,7 +137,7 @@ class HttpConnection(HttpToolsProtocol):
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave the place to another connection."""
+        """Stop all timers, and tell the running request that its client has left."""
         for what in list(self._timers):
             self._stop_timer(what)
         self._stop_idle_timer()
@@ -150,12 +150,12 @@ class HttpConnection(HttpToolsProtocol):
         self._unparsed = b""
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        """Begin a request; if others came behind it, `cycle` is the last of those."""
+        """Begin a request; with pipelined requests behind it, `cycle` is the last request."""
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, unless it is the start of too much."""
+        """Parse bytes in slices, or refuse a connection beyond the bound."""
         if self._refused:
             self._refuse(503, "Too many connections; try again later.", b"retry-after: 1\r\n")
         elif self._unparsed:
@@ -211,12 +211,12 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; a trailer is none, and could be mistaken for one."""
+        """Take a header of the head; trailers are ignored, because they could pass for headers."""
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """A head has come; its size is known now."""
+        """Check the size of a complete head, and begin the request, or hold it for the hot road."""
         self._in_head = self._has_begun = False
         self._head_bytes = self._bodiless_bytes = 0
         self._stop_timer("head")
@@ -244,14 +244,14 @@ class HttpConnection(HttpToolsProtocol):
         }
 
     def _begin_with_held(self) -> None:
-        """The same, with what is held of its body."""
+        """Begin a held request in a task, with the body so far."""
         held, self._held = self._held, None
         self._begin_request()
         if held:
             super().on_body(held)
 
     def _begin_hot(self) -> bool:
-        """Have the application answer a request that has come whole, if it takes it."""
+        """Offer a complete request to the hot endpoints; False if they do not take it."""
         hot, body, before = self.config.hot, self._held, self.cycle
         assert hot is not None
         assert body is not None
@@ -286,7 +286,7 @@ class HttpConnection(HttpToolsProtocol):
         return super()._should_upgrade() or wants_frames(self.scope["method"], self.url, asked)
 
     def on_body(self, body: bytes) -> None:
-        """A piece of a body: what comes between two of them counts as overhead."""
+        """Take a piece of a body; bytes between two pieces count as overhead."""
         self._bodiless_bytes = 0
         if self._held is not None:
             self._held += body
@@ -294,7 +294,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request has come whole; the next bytes are another's head."""
+        """Finish a request; the next bytes are the head of another request."""
         if self._held is not None:
             if self._begin_hot():
                 return
@@ -305,7 +305,7 @@ class HttpConnection(HttpToolsProtocol):
             self._go_idle()
 
     def on_hot_complete(self) -> None:
-        """A hot request is answered: as `on_response_complete`, where nothing else is to be done."""
+        """Go idle after a hot answer; a short form of `on_response_complete`."""
         if self.pipeline or self.flow.read_paused or self._is_let_go or self._pause_s:
             self.on_response_complete()
             return
@@ -316,7 +316,7 @@ class HttpConnection(HttpToolsProtocol):
             self._go_idle()
 
     def count_answer(self, status: int) -> None:
-        """Count a refusal: who makes many is read more slowly, and let go in the end."""
+        """Count a refusal; many refusals slow a connection down, and end it in the end."""
         if status not in REFUSALS:
             return
         pause_s = self._patience.refuse(self.loop.time())
@@ -342,7 +342,7 @@ class HttpConnection(HttpToolsProtocol):
             self._parse_on()
 
     def on_response_complete(self) -> None:
-        """A request is answered; if its body is still coming, that is passed over for a while."""
+        """Go on after an answer; a body that is still coming is passed over for a while."""
         self._stop_idle_timer()
         super().on_response_complete()
         if self.transport.is_closing():
@@ -358,13 +358,13 @@ class HttpConnection(HttpToolsProtocol):
             self._timers["passed"] = self.loop.call_later(UNREAD_S, self.transport.abort)
 
     def pause_writing(self) -> None:
-        """More of an answer is there than the client has taken: see that it goes on reading."""
+        """Watch a client that reads more slowly than it is answered."""
         super().pause_writing()
         if "read" not in self._timers:
             self._watch_reader()
 
     def resume_writing(self) -> None:
-        """The client has taken nearly all of it."""
+        """Stop watching a client that has read nearly all of its answers."""
         if not self.transport.is_closing():
             self._stop_timer("read")
         super().resume_writing()
@@ -379,10 +379,10 @@ class HttpConnection(HttpToolsProtocol):
             self._see_off()
 
     def timeout_keep_alive_handler(self) -> None:
-        """End the connection, if it has been idle for so long; one timer serves many requests."""
+        """End a connection that has been idle for too long; one timer serves many requests."""
         self.timeout_keep_alive_task = None
         if self._idle_since_s is None:
-            return  # what answers the request that is on its way sets it again
+            return  # the answer of the running request sets the timer again
         left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
         if left_s > 0:
             self._set_idle_timer(left_s)
@@ -391,7 +391,7 @@ class HttpConnection(HttpToolsProtocol):
             self._see_off()
 
     def _unset_keepalive_if_required(self) -> None:
-        """Something came: the timer looks whether the connection is idle, and need not be moved."""
+        """Note that the connection is busy; its timer looks again, and need not be moved."""
         self._idle_since_s = None
 
     def _go_idle(self) -> None:

@@ -1,6 +1,6 @@
 """All open connections of a server, of every port and protocol, and the tasks that serve them.
 
-One bound holds for all ports together. When the server stops, every connection is told to end, gets
+The bound on connections holds for all ports together. When the server stops, every connection is told to end, gets
 time to finish what it has begun, and is cut then.
 """
 
@@ -32,7 +32,7 @@ class Connections:
     """Counts connections and tasks; belongs to one event loop.
 
     `connections`, `tasks`, `total_requests` and `default_headers` are the names by which uvicorn's
-    HTTP protocol uses the state of its server: it is handed this object instead.
+    HTTP protocol uses the state of its server. The protocol gets this object instead.
     """
 
     def __init__(self, connections_max: int) -> None:

@@ -14,7 +14,7 @@ class HttpCredentials:
     """Reads the credential of an HTTP request or of a WebSocket's handshake, by their head alone."""
 
     async def read(self, request: Scope) -> str | None:
-        """Return the token or ticket of a request; None if it shows none at all."""
+        """Return the token or ticket of a request; None for a request without a credential."""
         return self.read_now(request)
 
     def read_now(self, scope: Scope) -> str | None:

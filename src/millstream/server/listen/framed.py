@@ -1,8 +1,8 @@
 """Framed connections: our own frames on a bare connection, after an upgrade to `millstream`.
 
-To the application it is a WebSocket: the same guard, routes and conversations are behind it. It
-bounds what it keeps for a client. A frame over the limit is refused by its head; a frame that does not
-go on coming, or answers that are not read, end the connection. The kernel notices a peer that is gone.
+The application sees a WebSocket, with the same guard, routes and conversations. Buffers of a client
+are bounded. A frame over the limit is refused by its head. A frame that stalls, or answers that are
+not read, end the connection. The kernel notices a dead peer by its keep-alive.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from millstream.wire import framing
 from millstream.wire.framing import BadFrame, Unframer
 
 PATH = b"/socket"
-"""Where frames are spoken; elsewhere the wish for an upgrade is passed over."""
+"""The address of frames; a wish for an upgrade is ignored at other addresses."""
 
 LOOK_S = 20.0
 PROGRESS_BYTES_MIN = 64 * 1024
-"""How often it is looked whether a frame that has begun goes on: by so many bytes, or it is let go.
-By the first look the client is admitted, or it is cut."""
+"""How often the server looks at an unfinished frame, which must grow by so many bytes between two
+looks. A client that is not admitted by the first look is cut."""
 
 CLOSE_S = 5.0
-"""How long a client may take to hang up, once it was told that this is the end."""
+"""How long a client may take to hang up after a close frame."""
 
 SLICE_BYTES = 64 * 1024
-"""Bytes that are parsed at once: most frames are whole in them."""
+"""Bytes per parsing step; most frames fit."""
 
 QUEUED_MAX = 16
-"""Frames that wait to be taken; then the client is not read."""
+"""Frames that wait for the application; beyond, the client is not read."""
 
 GOING_AWAY = 1001
 NOT_A_FRAME = 1007
@@ -49,7 +49,7 @@ _logger = logging.getLogger("millstream.server")
 
 
 class FramedConnection(asyncio.Protocol):
-    """One client that speaks frames; made in the place of its HTTP connection."""
+    """The connection of a client that speaks frames; it replaces the HTTP connection."""
 
     def __init__(
         self,
@@ -75,15 +75,15 @@ class FramedConnection(asyncio.Protocol):
         self._is_open = False
         """Whether the upgrade was granted."""
         self._is_over = False
-        """Whether either side has said that this is the end, or is gone."""
+        """Whether a side has closed the connection, or is gone."""
         self._refusal: Message | None = None
         self._pong = b""
-        """The last pong that waits until the client reads."""
+        """The last pong, while the client does not read."""
         self._intake = Intake(
             transport, self._parse, slice_bytes=SLICE_BYTES, may_read=lambda: self._reads
         )
         self._received = 0
-        """Bytes since it was last looked."""
+        """Bytes since the last look."""
         self._was_between = True
         self._unsent = 0
         self._timer = self._loop.call_later(LOOK_S, self._look)
@@ -98,7 +98,7 @@ class FramedConnection(asyncio.Protocol):
         *,
         frame_bytes_max: int,
     ) -> None:
-        """Talk over a connection that asked for the upgrade, from here on."""
+        """Take an upgraded connection over from HTTP."""
         inner = _socket_scope(scope, transport)
         made = cls(app, connections, transport, inner, frame_bytes_max=frame_bytes_max)
         connections.connections.add(made)
@@ -106,10 +106,10 @@ class FramedConnection(asyncio.Protocol):
         transport.set_protocol(made)
         connections.watch(made._loop.create_task(made._serve()))
 
-    # What the transport tells.
+    # Events of the transport.
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the application, and leave the place to another connection."""
+        """Tell the application, and free the place of the connection."""
         self._timer.cancel()
         self._connections.connections.discard(self)
         self._writable.set()
@@ -119,35 +119,35 @@ class FramedConnection(asyncio.Protocol):
         """Do nothing: the conversation ends by `Core.closing`."""
 
     def pause_writing(self) -> None:
-        """More waits to be sent than the client has taken."""
+        """Note that the client reads more slowly than it is answered."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """The client has taken nearly all of it."""
+        """Note that the client has read nearly everything, and send a waiting pong."""
         self._writable.set()
         pong, self._pong = self._pong, b""
         if pong and not self._is_over:
             self.transport.write(pong)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came to the parser, a few frames per turn of the loop."""
+        """Feed bytes to the parser, a few frames per turn of the loop."""
         self._received += len(data)
         self._intake.feed(data)
 
     def _parse(self, data: bytes) -> int:
-        """Take frames out of what came; how many they were."""
+        """Handle the complete frames of a slice; return their number."""
         if self._is_over or not self._is_open:
             return 0  # nothing may come before the answer, nor counts after the end
         try:
             frames = self._unframer.feed(data)
-            for kind, found in frames:
+            for kind, payload in frames:
                 if kind == framing.DATA:
-                    if not self._is_taken(found):
-                        self._hand_on({"type": "websocket.receive", "bytes": found})
+                    if not self._is_taken(payload):
+                        self._hand_on({"type": "websocket.receive", "bytes": payload})
                 elif kind == framing.PING:
-                    self._answer_ping(found)
+                    self._answer_ping(payload)
                 elif kind == framing.CLOSE:
-                    self._end(framing.read_close(found)[0])
+                    self._end(framing.read_close(payload)[0])
                     self.transport.close()
         except BadFrame as error:
             self._close(TOO_LARGE if error.is_too_large else NOT_A_FRAME, error.reason)
@@ -156,14 +156,14 @@ class FramedConnection(asyncio.Protocol):
         return len(frames)
 
     def _answer_ping(self, payload: bytes) -> None:
-        """Answer a ping; while the client does not read, the last one of several alone."""
+        """Answer a ping; a client that does not read gets the last pong only."""
         pong = framing.frame(payload, framing.PONG)
         if self._writable.is_set():
             self.transport.write(pong)
         else:
             self._pong = pong
 
-    # What the application asks for.
+    # Calls of the application.
 
     async def _serve(self) -> None:
         self._scope["state"] |= {
@@ -218,22 +218,22 @@ class FramedConnection(asyncio.Protocol):
             self._refuse(self._refusal["status"], self._refusal["headers"], message["body"])
 
     def _write(self, frame: bytes) -> bool:
-        """Send a frame of data at once, if there is room: False if not."""
+        """Send a frame of data at once; False if the client does not read."""
         if self._is_over or not self._writable.is_set():
             return False
         self.transport.writelines(framing.pieces(frame))
         return True
 
     def _listen(self, take: Callable[[bytes], bool]) -> None:
-        """Hand frames over as they come, while none before them waits; False: it is to wait."""
+        """Hand frames to `take` as they come, while no earlier frame waits; False lets a frame wait."""
         self._take = take
 
     def _is_taken(self, frame: bytes) -> bool:
-        """Whether a frame need not wait: the application has taken all before it, and this one."""
+        """Whether the application has taken a frame directly, and no earlier frame waits."""
         if self._take is None or self._frames:
             return False
         if self._taker is None or self._taker.done():
-            return False  # it is still busy with the one before
+            return False  # the application is still busy with the frame before
         return self._take(frame)
 
     def _accept(self, message: Message) -> None:
@@ -261,7 +261,7 @@ class FramedConnection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def _close(self, code: int, reason: str) -> None:
-        """Say why this is the end; what the client still sends is passed over until it hangs up."""
+        """Send a close frame with a reason; later bytes of the client are ignored."""
         if self._is_over:
             return
         self.transport.write(framing.close_frame(code, reason))
@@ -279,7 +279,7 @@ class FramedConnection(asyncio.Protocol):
             self._hand_on({"type": "websocket.disconnect", "code": code})
 
     def _look(self) -> None:
-        """Cut a client that neither reads its answers nor goes on with a frame, or was not admitted."""
+        """Cut a client that does not read, does not finish a frame, or was not admitted in time."""
         unsent, is_between = self.transport.get_write_buffer_size(), self._unframer.is_between
         stuck = 0 < self._unsent <= unsent
         slow = not (is_between or self._was_between) and self._received < PROGRESS_BYTES_MIN
@@ -294,13 +294,13 @@ class FramedConnection(asyncio.Protocol):
 
 
 def wants_frames(method: str, url: bytes, upgrade: bytes | None) -> bool:
-    """Whether a request asks for an upgrade that is granted by a framed connection."""
-    is_asked = upgrade == framing.UPGRADE.encode() and method == "GET"
-    return is_asked and url.partition(b"?")[0] == PATH
+    """Whether a request asks for an upgrade to frames."""
+    is_upgrade = upgrade == framing.UPGRADE.encode() and method == "GET"
+    return is_upgrade and url.partition(b"?")[0] == PATH
 
 
 def _socket_scope(scope: Scope, transport: Any) -> Scope:
-    """What an application sees of a request for an upgrade: that of a WebSocket."""
+    """Return the scope of a WebSocket for a request that asks for an upgrade."""
     return {
         **scope,
         "type": "websocket",
@@ -315,7 +315,7 @@ def _socket_scope(scope: Scope, transport: Any) -> Scope:
 
 
 def _keep_alive(sock: Any) -> None:
-    """Have the kernel notice a peer that is gone without a word."""
+    """Let the kernel detect a dead peer."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
         if hasattr(socket, name):

@@ -1,9 +1,9 @@
-"""The guard: looks at every request before anything of its body is read.
+"""The guard: checks every HTTP request before its body is read.
 
-Who asks is known then, or the request is refused: 401 without a valid token or ticket, 403 from a
-page or under a name that is not the server's, 429 for too much. Behind it a route finds
-`principal` and `request_id` in its state. It also counts, traces and, if asked to, logs requests;
-never a query, for that may hold a ticket.
+The guard finds the principal, or refuses the request: 401 without a valid token or ticket, 403 from a
+page of a foreign origin or under a foreign host name, 429 beyond a quota. Routes find `principal` and
+`request_id` in the state of the request. The guard also counts, traces and logs requests. It never
+logs a query, because a query may hold a ticket.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 PUBLIC = frozenset({"/", "/health", "/docs", "/demo/canvas", "/millstream.js", "/millstream.d.ts"})
 PUBLIC_FOLDER = "/web/"
-"""Paths that need no token; handlers see the principal `NOBODY`."""
+"""Paths that need no token; handlers get the principal `NOBODY`."""
 
 REQUEST_ID = b"x-request-id"
 PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
@@ -51,27 +51,27 @@ _access = logging.getLogger(ACCESS)
 _logger = logging.getLogger("millstream.server")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SAFE = ("GET", "HEAD", "OPTIONS")
-"""Methods by which a page elsewhere can change nothing, and whose answer it cannot read."""
+"""Methods that change nothing; a page of a foreign origin cannot read their answers."""
 _FROM_ELSEWHERE = ("cross-site", "same-site")
-"""What a browser says in `Sec-Fetch-Site` of a request that another origin's page has made."""
+"""Values of `Sec-Fetch-Site` in requests of pages from a foreign origin."""
 
 
 class WrongOrigin(Denied):
-    """A page of another origin, which was not allowed to connect."""
+    """A request of a page from a foreign origin."""
 
 
 class WrongHost(Denied):
-    """A name under which this machine does not know itself: DNS may have been turned against it."""
+    """A foreign host name: DNS may have been turned against this machine."""
 
 
 class Guard:
-    """ASGI middleware: the outermost, around the whole application."""
+    """The outermost ASGI middleware, around the whole application."""
 
     def __init__(self, app: ASGIApp, core: Core) -> None:
         self.app = app
-        """What is guarded."""
+        """The guarded application."""
         self.hot: HotPaths | None = None
-        """What answers hot requests, past the application; it asks `principal_now`."""
+        """The hot endpoints, which bypass the application and call `principal_now`."""
         self._core = core
         self._origins = {_origin(text) for text in core.settings.origins}
         self._checks_host = core.settings.is_loopback()
@@ -104,19 +104,19 @@ class Guard:
                     await self.app(scope, watched.receive, watched.send)
 
     def request_id(self, scope: Scope) -> str:
-        """The id of a request: the one that it came with, or a new one."""
+        """Return the id that a request came with, or a new id."""
         return _given_id(scope) or secrets.token_hex(8)
 
     def id_of_hot(self, head: Head) -> str:
-        """As `request_id`, of a hot request."""
-        given = head.get(REQUEST_ID)
-        text = None if given is None else given.decode("latin-1").strip()
+        """As `request_id`, for a hot request."""
+        header = head.get(REQUEST_ID)
+        text = None if header is None else header.decode("latin-1").strip()
         return text if text and _REQUEST_ID.fullmatch(text) else secrets.token_hex(8)
 
     def principal_now(self, scope: Scope, head: Head) -> Principal | None:
-        """Who asks, if a hot request may come in and that is known at once; never of tickets.
+        """Return the principal of a hot request without waiting; None also for tickets.
 
-        It refuses nothing itself: a request that is not let in here is asked for its reasons later.
+        Refuses nothing: None sends a request through the framework, which refuses with a reason.
         """
         if self._checks_host and not _is_loopback(head.get(b"host", b"").decode("latin-1").strip()):
             return None
@@ -155,10 +155,10 @@ class Guard:
             return NOBODY
         return await authentication.principal_of(credential)
 
-    # Where from, and under which name.
+    # Checks of host and origin.
 
     def _check_host(self, scope: Scope) -> None:
-        """On loopback, a page elsewhere whose name leads here is told apart by that name."""
+        """Refuse foreign host names on loopback, so that DNS rebinding reaches nothing."""
         if self._checks_host:
             host = only_header(scope, b"host")
             if host is None or not _is_loopback(host):
@@ -167,23 +167,23 @@ class Guard:
     def _check_origin(self, scope: Scope) -> None:
         if scope["type"] == "http" and scope["method"] in _SAFE:
             return
-        found = [value for name, value in scope["headers"] if name == b"origin"]
-        if not found:
-            # No browser; or one that hides the origin, but says that it is another.
+        origins = [value for name, value in scope["headers"] if name == b"origin"]
+        if not origins:
+            # Not a browser; or a browser that hides a foreign origin.
             if only_header(scope, b"sec-fetch-site") in _FROM_ELSEWHERE:
                 raise WrongOrigin("pages of other origins may not change anything here")
             return
-        origin = _origin(found[0].decode("latin-1"))
+        origin = _origin(origins[0].decode("latin-1"))
         scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
-        own = _origin(f"{scheme}://{only_header(scope, b'host') or ''}")
-        if len(found) > 1 or origin is None or origin not in {own, *self._origins}:
+        server = _origin(f"{scheme}://{only_header(scope, b'host') or ''}")
+        if len(origins) > 1 or origin is None or origin not in {server, *self._origins}:
             raise WrongOrigin(
                 "pages of this origin may not connect; the server's settings name those"
             )
 
 
 class _Watched:
-    """One request as it passes: counted, given its id, and noted in the log."""
+    """Counts the bytes of a request, adds its id to the answer, and logs it."""
 
     def __init__(
         self, core: Core, scope: Scope, receive: Receive, send: Send, request_id: str
@@ -216,7 +216,7 @@ class _Watched:
             _logger.warning("socket_refused", extra=facts)
 
     async def receive(self) -> Message:
-        """What the client sends, counted."""
+        """Return the next message of the client, and count its bytes."""
         message = await self._receive()
         kind = message["type"]
         if kind == "http.request":
@@ -229,12 +229,12 @@ class _Watched:
         return message
 
     def count_received(self, size: int) -> None:
-        """Count what has come, also where the application takes it past `receive`."""
+        """Count received bytes, also of frames that bypass `receive`."""
         self._received += size
         self._core.meter.received_bytes.count += size
 
     async def send(self, message: Message) -> None:
-        """What the application sends, counted, and with the request's id."""
+        """Send a message of the application, with the request's id, and count its bytes."""
         kind = message["type"]
         if kind in ("http.response.start", "websocket.http.response.start"):
             self._status = message["status"]
@@ -254,7 +254,7 @@ class _Watched:
         await self._send(message)
 
     def count_writes(self) -> None:
-        """Count what the application writes past `send`, where a connection has that."""
+        """Count bytes that the application writes directly, without `send`."""
         write = self._scope["state"].get("write")
         if write is None:
             return
@@ -269,7 +269,7 @@ class _Watched:
         self._scope["state"]["write"] = counted
 
     async def refuse(self, response: Response) -> None:
-        """Answer without the application; a socket is refused before it is one."""
+        """Answer without the application; a WebSocket is refused before its handshake ends."""
         prefix = ""
         if self._is_socket:
             await self._receive()  # websocket.connect
@@ -307,9 +307,9 @@ class _Watched:
 
 
 def _asker(scope: Scope, credential: str | None) -> Asker:
-    """What a node must know of a client, to hand on what it asks for."""
-    given = only_header(scope, READ_LEVEL_HEADER.encode())
-    level = STRONG if given is None else parse_read_level(given)
+    """Return the facts that a node needs for handing a request on."""
+    header = only_header(scope, READ_LEVEL_HEADER.encode())
+    level = STRONG if header is None else parse_read_level(header)
     hop = HOP_HEADER.encode()
     is_handed_on = any(name == hop for name, _ in scope["headers"])
     return Asker(credential or "", level, is_handed_on)
@@ -338,7 +338,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _origin(text: str) -> tuple[str, str, int] | None:
-    """An origin's scheme, host and port; None for what is none, such as `null`."""
+    """Return the scheme, host and port of an origin; None for text such as `null`."""
     try:
         parts = urlsplit(text.strip().lower())
         port = parts.port or PORTS.get(parts.scheme)

@@ -1,4 +1,4 @@
-"""TLS handshakes: each has its place among the connections, and its time, before any request.
+"""TLS handshakes: counted among the connections, with a timeout.
 
 A connection counts from the moment when it is accepted, not only once both sides have agreed on
 keys. Then the protocol of the port takes the connection over.
@@ -21,7 +21,7 @@ RETRY_S = 0.1
 
 
 class Handshakes:
-    """Accepts connections of one listener, and brings each to TLS. Lives in one event loop."""
+    """Accepts connections of a listener, and runs their handshakes. Lives in one event loop."""
 
     def __init__(
         self,

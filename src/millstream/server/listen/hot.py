@@ -1,8 +1,8 @@
-"""Hot requests: what is asked most often, answered without the framework.
+"""Hot requests: the most frequent requests, answered without the framework.
 
-A request that has come whole in one piece is offered to the application before it becomes a task. If
-the application takes it, it answers by the cycle here; the connection goes on as behind any other
-request. If not, nothing has happened, and the request goes the way of all others.
+The connection offers a complete request to the hot endpoints before it makes a task. If they take the
+request, they answer by a `HotCycle`, and the connection goes on as after any request. If not, nothing
+has happened, and the request goes through the framework. `rest/hot.py` has the measured gain.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from millstream.server.listen.connections import Connections
 
 BODY_BYTES_MAX = 64 * 1024
-"""Of the body of a hot request."""
+"""The largest body of a hot request."""
 
 ENDINGS = (b"/records", b"/messages", b"/claims", b"/ack")
-"""How the addresses of hot requests end."""
+"""The last parts of the addresses of hot requests."""
 
 Head = dict[bytes, bytes]
-"""The headers of a hot request, by their names in lower case: none of them is repeated."""
+"""The headers of a hot request, by their names in lower case; no header is repeated."""
 
 _NOT_HOT = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 
 
 class HotPaths(Protocol):
-    """What answers hot requests."""
+    """The endpoints that answer hot requests."""
 
     def begin(self, scope: Scope, head: Head, body: bytes, cycle: HotCycle) -> bool:
         """Answer a request by `cycle.respond`, now or later; False if nothing was done."""
 
 
 class HotConnection(Protocol):
-    """What a cycle needs of its connection."""
+    """The part of a connection that a cycle uses."""
 
     transport: Any
     all_connections: Connections
 
     def count_answer(self, status: int) -> None:
-        """Be told what a request was answered."""
+        """Count the status of an answer."""
 
     def on_hot_complete(self) -> None:
         """Go on with the next request."""
 
 
 class _Unheard:
-    """An event for which nobody waits: the body of a hot request is there."""
+    """An event without waiters: the body of a hot request is complete."""
 
     def set(self) -> None:
         """Nothing happens."""
@@ -59,7 +59,7 @@ _UNHEARD = _Unheard()
 
 
 class HotCycle:
-    """One request and its answer; to its connection it looks like any other cycle."""
+    """A hot request and its answer, with the interface of uvicorn's cycles."""
 
     def __init__(self, connection: HotConnection, *, keep_alive: bool) -> None:
         self.keep_alive = keep_alive
@@ -71,11 +71,11 @@ class HotCycle:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the client has left: an answer would reach nobody."""
+        """Whether the client has left."""
         return bool(self._connection.transport.is_closing())
 
     def watch(self, task: asyncio.Task[Any]) -> None:
-        """Have the server wait for a task when it stops, and cut it off at last."""
+        """Let a stopping server wait for a task, and cancel it in the end."""
         self._connection.all_connections.watch(task)
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
@@ -85,22 +85,22 @@ class HotCycle:
         if connection.transport.is_closing():
             return
         connection.count_answer(status)
-        parts = [STATUS_LINE[status]]
+        lines = [STATUS_LINE[status]]
         for name, value in (*connection.all_connections.default_headers, *headers):
-            parts += (name, b": ", value, b"\r\n")
+            lines += (name, b": ", value, b"\r\n")
         if not self.keep_alive:
-            parts.append(b"connection: close\r\n")
-        connection.transport.write(b"".join((*parts, b"\r\n", body)))
+            lines.append(b"connection: close\r\n")
+        connection.transport.write(b"".join((*lines, b"\r\n", body)))
         if not self.keep_alive:
             connection.transport.close()
         connection.on_hot_complete()
 
 
 def hot_head(method: bytes, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Head | None:
-    """The headers of a request that may be hot; None if it is not, by its head.
+    """Return the headers of a request that may be hot; None if its head rules that out.
 
-    Its whole body must be small, and its size told. Where a header is repeated, it matters to some
-    which of them counts: such a request goes the way of all.
+    A hot request has a small body with a known size, and no repeated header: which of two equal
+    headers counts is left to the framework.
     """
     if method != b"POST" or not url.startswith(b"/") or not url.endswith(ENDINGS):
         return None

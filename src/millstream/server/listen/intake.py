@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 FRAMES_PER_TURN = 64
-"""Frames of one connection that are handled before other connections have their turn."""
+"""Frames of a connection per turn of the event loop; then other connections have their turn."""
 
 
 class PausableTransport(Protocol):
@@ -41,8 +41,11 @@ class Intake:
         slice_bytes: int,
         may_read: Callable[[], bool],
     ) -> None:
-        """`parse` takes bytes and answers how many frames they had; `may_read` says whether the
-        connection may be read on, as far as its protocol is concerned."""
+        """Connect a transport with a parser.
+
+        `parse` takes bytes and returns the number of frames; `may_read` says whether the protocol
+        wants to read on.
+        """
         self._transport = transport
         self._parse = parse
         self._slice_bytes = slice_bytes
@@ -51,12 +54,12 @@ class Intake:
         self._held = b""
 
     def resume_reading(self) -> None:
-        """Read on, unless there are bytes that wait to be parsed: then once they are."""
+        """Read on; if bytes wait for the parser, reading goes on after them."""
         if not (self._held or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def feed(self, data: bytes) -> None:
-        """Parse what came, or as much of it as one turn may."""
+        """Parse bytes, up to the frames of one turn."""
         if self._held:
             self._held += data
             self._transport.pause_reading()

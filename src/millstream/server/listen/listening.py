@@ -29,7 +29,7 @@ class CannotListen(MillstreamError):
     """An address that cannot be listened on. Data: `host`, `port`."""
 
 
-class Listener:
+class PortListener:
     """One port: accepts connections and hands each to the protocol of the port."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Listener:
 
 
 async def serve_ports(
-    listeners: Sequence[Listener],
+    listeners: Sequence[PortListener],
     connections: Connections,
     core: Core,
     stopping: asyncio.Event,
@@ -103,7 +103,7 @@ def _set_date(connections: Connections, core: Core) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes any free one."""
+    """Return a listening socket; port 0 means any free port."""
     try:
         flags = socket.AI_PASSIVE
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)[
@@ -117,7 +117,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """What the certificate files say; None without them."""
+    """Return the TLS context of the certificate files; None without TLS."""
     if not settings.certificate and not settings.key:
         return None
     if not settings.certificate or not settings.key:

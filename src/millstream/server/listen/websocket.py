@@ -1,4 +1,4 @@
-"""WebSockets, as the server holds them below any request.
+"""WebSockets: bounds and timeouts of their connections.
 
 Everything that a client could hold has a bound. A handshake is answered in time, or cut. Frames are
 handled a few per turn of the loop. Of pings whose pongs are not read, the last ones alone are
@@ -16,14 +16,13 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from millstream.server.listen.intake import Intake
 
 LOOK_S = 20.0
-"""By then a handshake is answered, or its connection is cut; and how often it is looked whether a
-connection that was closed has gone."""
+"""The timeout of a handshake, and how often the server looks at a closing connection."""
 
 SLICE_BYTES = 2 * 1024
-"""Bytes that are parsed at once: up to 340 frames."""
+"""Bytes per parsing step: up to 340 frames."""
 
 PASSED_BYTES_MAX = 256 * 1024
-"""What a client may still send once it was told that this is the end; then it is cut."""
+"""Bytes that a client may send after our close frame; beyond, the connection is cut."""
 
 
 class SocketConnection(WebSocketsSansIOProtocol):
@@ -34,7 +33,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
     """Pongs that wait until the client reads."""
     _was_closing = False
     _passed_bytes = 0
-    """What has come since the client was told that this is the end."""
+    """Bytes since our close frame."""
     _frames_handled = 0
     on_flow: Callable[[bool], None] | None = None
     """Called when the client takes no more for now (False), and when it takes more again (True)."""
@@ -68,11 +67,11 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self._looking = self.loop.call_later(LOOK_S, self._look)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came to the parser, a few frames per turn of the loop."""
+        """Feed bytes to the parser, a few frames per turn of the loop."""
         self._intake.feed(data)
 
     def _parse(self, data: bytes) -> int:
-        """Handle the frames that are whole by now; how many they were."""
+        """Handle the complete frames of a slice; return their number."""
         self._frames_handled = 0
         if self.close_sent:
             self._passed_bytes += len(data)
@@ -90,14 +89,14 @@ class SocketConnection(WebSocketsSansIOProtocol):
         super().handle_events()
 
     def _refuse_handshake(self) -> None:
-        """Answer a head that the parser of WebSockets has refused: it has said why."""
+        """Send the refusal of a handshake that the WebSocket parser has refused."""
         self.handshake_complete = self.close_sent = True
         if not self.transport.is_closing():
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.transport.close()
 
     def handle_ping(self) -> None:
-        """Answer pings, once the client reads; then those alone that came last."""
+        """Answer pings; a client that does not read gets the last pongs only."""
         pongs = b"".join(self.conn.data_to_send())
         if not pongs:
             return
@@ -107,27 +106,29 @@ class SocketConnection(WebSocketsSansIOProtocol):
             self._pongs = pongs
 
     async def receive(self) -> Any:
-        """What the client has sent; it is read on once all of that is taken."""
+        """Return the next message of the client; reading goes on once all messages are taken."""
         message = await self.queue.get()
         if self.queue.empty():
             self.resume_reading()
         return message
 
     async def run_asgi(self) -> None:
-        """Serve it; the application finds in its state how to cut the connection, and itself: so it
-        can write frames that are encoded already."""
+        """Run the application, with this connection and its `abort` in the state of the request.
+
+        So the application can write frames that are encoded already.
+        """
         self.scope["state"]["abort"] = self.transport.abort
         self.scope["state"]["is_gone"] = lambda: self.disconnected or self.transport.is_closing()
         self.scope["state"]["socket"] = self
         await super().run_asgi()
 
     def write(self, frames: bytes) -> None:
-        """Write whole, unmasked frames, the same bytes for many clients; nothing once it closes."""
+        """Write unmasked frames, the same bytes for many clients, unless the connection closes."""
         if not (self.close_sent or self.disconnected or self.transport.is_closing()):
             self.transport.write(frames)
 
     def send_receive_event_to_app(self) -> None:
-        """A message has come whole: a text is heard at once, if something hears it."""
+        """Hand a complete text to `on_text`, or any message to the application."""
         hear = self.on_text
         if hear is not None and self.curr_msg_data_type == "text" and not self.close_sent:
             try:
@@ -174,12 +175,12 @@ class SocketConnection(WebSocketsSansIOProtocol):
             self.handshake_complete = True
 
     def send_keepalive_ping(self) -> None:
-        """Ask whether the other side is there; remember how much it has yet to read."""
+        """Ping the client, and remember how many bytes it has not read."""
         self._unsent_at_ping = self.transport.get_write_buffer_size()
         super().send_keepalive_ping()
 
     def keepalive_timeout(self) -> None:
-        """Let go of a silent peer, but not of one that is slowly working through its answers."""
+        """Cut a silent client, unless it slowly reads its answers."""
         if 0 < self.transport.get_write_buffer_size() < self._unsent_at_ping:
             self.pong_timer = None
             self.pending_ping_payload = None

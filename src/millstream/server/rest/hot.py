@@ -43,29 +43,29 @@ T = TypeVar("T")
 Headers = list[tuple[bytes, bytes]]
 
 Place = tuple[Endpoint | None, dict[str, str | int]]
-"""A hot endpoint, and the names in its address; None if there is none."""
+"""A hot endpoint and the names in its address; the endpoint is None at other addresses."""
 
 PLACES_MAX = 1_000
-"""Addresses that are remembered."""
+"""Addresses in the cache."""
 
 LOOK_S = 1.0
-"""How often it is looked whether requests are traced."""
+"""How often the server looks whether requests are traced."""
 
 HOT = frozenset({append_records, put_messages, claim_messages, ack_claims})
 
 
 class HotEndpoints:
-    """Takes hot requests before they become tasks; belongs to one event loop."""
+    """Answers hot requests without tasks; belongs to one event loop."""
 
     def __init__(self, core: Core, guard: Guard, paths: Paths) -> None:
         self._core = core
         self._guard = guard
         self._paths = paths
         self._places: dict[bytes, Place] = {}
-        """Addresses that were asked before: to find one anew costs as much as to check a token."""
+        """A cache of addresses: a search costs as much as the check of a token."""
         self._loop = asyncio.get_running_loop()
         self._looks_s = 0.0
-        """When it is looked again."""
+        """When the server looks again whether requests are traced."""
         self._are_traced = False
 
     def begin(self, scope: Scope, head: Head, body: bytes, cycle: HotCycle) -> bool:
@@ -102,7 +102,7 @@ class HotEndpoints:
     def _asked(
         self, scope: Scope, head: Head, body: bytes
     ) -> tuple[Endpoint | None, dict[str, Any]]:
-        """The endpoint and what its handler gets; None if it is to be asked in another way."""
+        """Return the endpoint and its handler's arguments; None sends it through the framework."""
         place = self._places.get(scope["raw_path"])
         if place is None:
             place = self._find(scope)
@@ -124,7 +124,7 @@ class HotEndpoints:
         return endpoint, given
 
     def _find(self, scope: Scope) -> Place:
-        """The hot endpoint at an address, if one is there, and the checked names in it."""
+        """Return the hot endpoint at an address, with the checked names of the address."""
         scope["path"] = unquote(scope["raw_path"].decode("latin-1"))
         match, found = self._paths.matches(scope)
         endpoint: Endpoint | None = found["methods"].get("POST") if match is Match.FULL else None
@@ -149,7 +149,7 @@ def _content_type(told: bytes) -> str:
 
 
 class _Handed:
-    """A command on its way from a handler to the request that steps it."""
+    """A command that a handler hands to its stepping request."""
 
     def __init__(self, command: Command[Any]) -> None:
         self._command = command
@@ -159,7 +159,7 @@ class _Handed:
 
 
 class _HotAsk(Ask):
-    """What a handler gets whose commands are carried out by the request that steps it."""
+    """The `Ask` of a handler on the hot road: it hands commands to the stepping request."""
 
     def __init__(
         self, core: Core, scope: Scope, head: Head, principal: Principal, body: bytes
@@ -174,12 +174,12 @@ class _HotAsk(Ask):
         return {name.decode("latin-1"): one.decode("latin-1") for name, one in self._head.items()}
 
     async def execute(self, command: Command[T]) -> T:
-        """Hand the command over; sent is its answer."""
-        found: T = await _Handed(command)
-        return found
+        """Hand the command over, and return its answer."""
+        answer: T = await _Handed(command)
+        return answer
 
     def begin(self, command: Command[Any], done: direct.Done) -> None:
-        """Carry a command out; `done` is told its answer, an exception, or a task."""
+        """Carry a command out; `done` gets the answer, an exception, or a task."""
         traceparent = self._traceparent
         if not direct.begin(
             self.core, self.principal, command, None, done, traceparent=traceparent
@@ -188,7 +188,7 @@ class _HotAsk(Ask):
 
 
 class _HotRequest:
-    """One request, stepped from its command to its answer."""
+    """A request whose handler is stepped by hand, without a task."""
 
     def __init__(self, ask: _HotAsk, endpoint: Endpoint, cycle: HotCycle, request_id: str) -> None:
         self._ask = ask
@@ -197,7 +197,7 @@ class _HotRequest:
         self._id = request_id
         self._handler: Coroutine[Any, Any, Any] | None = None
         self._command: Command[Any] | None = None
-        """What the handler has asked for last."""
+        """The last command of the handler."""
 
     def begin(self, given: dict[str, Any]) -> None:
         """Have the handler build its command."""
@@ -205,15 +205,15 @@ class _HotRequest:
         self._handler = self._endpoint.run(self._ask, **given)  # type: ignore[assignment]
         self._step(None)
 
-    def _step(self, found: Any) -> None:
-        """Go on with the handler, which is sent an answer."""
+    def _step(self, answer: Any) -> None:
+        """Send an answer to the handler, and take its next command or its response."""
         handler, endpoint = self._handler, self._endpoint
         assert handler is not None
         try:
-            if isinstance(found, BaseException):
-                command = handler.throw(found)
+            if isinstance(answer, BaseException):
+                command = handler.throw(answer)
             else:
-                command = handler.send(found)
+                command = handler.send(answer)
         except StopIteration as over:
             self._respond(*_plainly(over.value, endpoint))
         except MillstreamError as error:
@@ -224,14 +224,14 @@ class _HotRequest:
             self._command = command
             self._ask.begin(command, self._answered)
 
-    def _answered(self, found: Any) -> None:
-        if isinstance(found, asyncio.Task):
-            self._cycle.watch(found)
-            found.add_done_callback(self._task_over)
+    def _answered(self, answer: Any) -> None:
+        if isinstance(answer, asyncio.Task):
+            self._cycle.watch(answer)
+            answer.add_done_callback(self._task_over)
             return
         if self._cycle.is_gone and self._command is not None:
-            self._ask.core.return_claims(self._ask.principal, self._command, found)
-        self._step(found)
+            self._ask.core.return_claims(self._ask.principal, self._command, answer)
+        self._step(answer)
 
     def _task_over(self, task: asyncio.Task[Any]) -> None:
         if task.cancelled():
@@ -249,7 +249,7 @@ class _HotRequest:
 
 
 def _plainly(answer: Any, endpoint: Endpoint) -> tuple[int, Headers, bytes]:
-    """A handler's answer, without a response object where it is plain JSON, as most are."""
+    """Return the status, headers and body of a handler's answer; plain JSON needs no response."""
     if answer is None or isinstance(answer, Response | Reply):
         return _parts(written(answer, endpoint))
     body = encode_json(answer)

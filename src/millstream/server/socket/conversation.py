@@ -1,9 +1,8 @@
-"""A conversation: one client's requests in flight, and its answers on their way.
+"""A conversation: the requests of a socket that are running, and the answers that are being sent.
 
-Requests of one connection begin in the order in which they come, and are answered in the order in
-which they are done. Everything that is kept for a connection is bounded: requests without an
-answer, answers that are not read, messages that are claimed. A connection whose requests are refused
-again and again is read more slowly, then closed.
+Requests of a connection begin in the order of their arrival; answers go out as they are ready. There
+are bounds on running requests, unread answers and claimed messages. Many refusals slow a connection
+down, and close it in the end.
 """
 
 from __future__ import annotations
@@ -56,34 +55,34 @@ REASON_BYTES_MAX = 123
 
 NODE_REQUESTS_MAX = 16_384
 NODE_READS_MAX = 64
-"""Of a connection of another node, which asks for all of its rooms: requests and reads at once."""
+"""Running requests and reads of another node's connection, which carries all of its rooms."""
 
 READS_MAX = 4
-"""Reads of one connection that run, or whose answers are not sent, at once: each may be large."""
+"""Reads of a connection that run or whose answers are unsent: an answer may be large."""
 
 ENDING = 0.5
-"""The part of `stop_s` that what was begun gets to finish when the server ends the connection."""
+"""The share of `stop_s` in which running requests may finish when the server ends a connection."""
 
 CLOSE_S = 1.0
-"""How long a close frame may wait behind answers that the client does not read."""
+"""How long a close frame may wait behind unread answers."""
 
 Listen = Callable[[Callable[[bytes], bool]], None]
-"""Has frames handed over as they come, not only when they are asked for."""
+"""Registers a function that takes frames as they come, without `receive`."""
 
 
 class LostPatience(Violation):
-    """Too many requests of a connection were refused: it ends behind the answers to the others."""
+    """Too many refusals: the connection ends after the answers to its running requests."""
 
 
 class Conversation:
-    """One connection: its requests in flight, and its answers on their way."""
+    """The running requests and unsent answers of one connection."""
 
     def __init__(self, core: Core, scope: Scope, receive: Receive, send: Send) -> None:
         settings = core.settings
         write, soon = scope["state"].get("write"), core.session.after_answers
         self.outbox = Outbox(send, settings.send_bytes_max, write, soon=soon)
         self.is_cut = False
-        """Whether the client does not even read that this is the end."""
+        """Whether the client does not read our close frame."""
         self.principal: Principal = scope["state"]["principal"]
         self._traceparent = traceparent_of(scope)
         self._core = core
@@ -94,31 +93,31 @@ class Conversation:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._running: dict[int, asyncio.Task[Any] | None] = {}
-        """Requests without an answer; those that a commit will answer have no task."""
+        """Requests without an answer, by number; requests on the taskless road have no task."""
         self._waiting: set[int] = set()
-        """Running requests that may wait for something to happen."""
+        """Numbers of running requests that may wait for an event."""
         self._unbegun = 0
-        """Tasks that were made, and have not run yet: what comes behind them waits for its turn."""
+        """Tasks that have not started yet; later requests must not overtake them."""
         self._idle: asyncio.Event | None = None
-        """Set once a server that stops has answered all that has no task."""
+        """Set once a stopping server has answered all requests without a task."""
         self._is_over = False
         self._holdings = Holdings(settings.claims_open_max)
         self._is_node = self.principal is NODE
         self._reads = asyncio.Semaphore(NODE_READS_MAX if self._is_node else READS_MAX)
         self._asker: Asker = scope["state"].get("asker", ALONE)
         self._forwarder: Forwarder | None = None
-        """How commands reach the leading node of the cluster; None where they go no further."""
+        """Asks the leading node of the cluster; None if commands go no further."""
         if core.seat is not None and not self._asker.is_handed_on:
             self._forwarder = Forwarder(core.seat, self._asker.credential)
         self._shut_out: asyncio.Future[None] = self._loop.create_future()
         self._refusals = RefusalCount(shared_by(settings.requests_in_flight_max))
         self._rest_until_s = 0.0
-        """Until when no request is begun, because requests before it were refused."""
+        """When the next request may begin, after refusals."""
         self._is_slowed = False
-        """Whether that is still to be waited for."""
+        """Whether the connection must rest before its next request."""
 
     async def run(self, hello: bytes) -> None:
-        """Talk until one side ends it."""
+        """Serve the connection until a side ends it."""
         self.outbox.put(hello)
         if self._listen is not None:
             self._listen(self.take)
@@ -149,16 +148,16 @@ class Conversation:
             self._shut_out.set_result(None)
 
     def hang_up(self) -> None:
-        """Let go of what was opened for this client."""
+        """Close the link to the leading node."""
         if self._forwarder is not None:
             self._forwarder.close()
 
     # Requests come in.
 
     def take(self, data: bytes) -> bool:
-        """Begin with the requests of a frame at once; False, and nothing done, if it must be read.
+        """Begin the requests of a frame without a task; False, with nothing done, if that fails.
 
-        So nothing is refused here: a frame that may not be taken is read, and refused there.
+        Refuses nothing: the reading task gets the frame then, and refuses it.
         """
         if self._is_over or self._unbegun or self._is_slowed or self._is_node:
             return False
@@ -168,7 +167,7 @@ class Conversation:
             requests = decode_requests(data)
         except InvalidInput:
             return False
-        if not self._has_room(requests):
+        if not self._fits(requests):
             return False
         if self._core.quota.is_limited and self._spend(len(requests)) is not None:
             return False
@@ -177,10 +176,10 @@ class Conversation:
         self._count_received(len(data))
         return True
 
-    def _has_room(self, requests: list[tuple[int, Command[Any]]]) -> bool:
-        """Whether requests are few enough, and none has a number that is in use."""
-        running, most = self._running, self._core.settings.requests_in_flight_max
-        if len(running) + len(requests) > most:
+    def _fits(self, requests: list[tuple[int, Command[Any]]]) -> bool:
+        """Whether the client has credit for the requests, and their numbers are unused."""
+        running, credit = self._running, self._core.settings.requests_in_flight_max
+        if len(running) + len(requests) > credit:
             return False
         if len(requests) == 1:
             return requests[0][0] not in running
@@ -188,7 +187,7 @@ class Conversation:
         return len(numbers) == len(requests) and numbers.isdisjoint(running)
 
     async def _read_frames(self) -> None:
-        most = NODE_REQUESTS_MAX if self._is_node else self._core.settings.requests_in_flight_max
+        credit = NODE_REQUESTS_MAX if self._is_node else self._core.settings.requests_in_flight_max
         while True:
             message = await self._receive()
             if message["type"] == "websocket.disconnect":
@@ -196,14 +195,14 @@ class Conversation:
             if self._is_slowed:
                 await self._rest()
             requests = await self._parse(message)
-            if len(self._running) + len(requests) > most:
-                raise Violation(POLICY, f"more than {most} requests without an answer")
+            if len(self._running) + len(requests) > credit:
+                raise Violation(POLICY, f"more than {credit} requests without an answer")
             refusal = self._spend(len(requests))
             for number, command in requests:
                 self._begin(number, refusal or command)
 
     def _spend(self, requests: int) -> MillstreamError | None:
-        """Pay for a frame as so many requests are paid for; or why they are refused."""
+        """Pay for the requests of a frame; return the error of a refusal."""
         try:
             self._core.admission.pay(self.principal, max(1, requests))
         except Overloaded as error:
@@ -213,7 +212,7 @@ class Conversation:
     async def _parse(self, message: Message) -> list[Request]:
         data, limits = message.get("bytes"), self._core.store.limits
         try:
-            # A client may stay connected for days: its token is checked again with each frame.
+            # A client may stay connected for days, so each frame checks the token again.
             await self._core.tokens.confirm(self.principal)
             if data is None:
                 raise Violation(REFUSED_TEXT, "frames are binary, this one is text")
@@ -248,7 +247,7 @@ class Conversation:
     # Requests are refused.
 
     def _count_refusal(self, error: MillstreamError) -> None:
-        """Count a refusal; another node is not slowed, since it asks for all of its clients."""
+        """Count a refusal; nodes are never slowed, because a node asks for many clients."""
         if self._is_node or not is_refusal(error):
             return
         now_s = self._loop.time()
@@ -258,11 +257,11 @@ class Conversation:
             self._rest_until_s = max(self._rest_until_s, now_s + pause_s)
 
     async def _rest(self) -> None:
-        """Wait because of refusals; raises `LostPatience` once there were too many."""
-        while (left_s := self._rest_until_s - self._loop.time()) > 0:
-            if left_s == math.inf:
+        """Wait because of refusals; raises `LostPatience` after too many refusals."""
+        while (pause_s := self._rest_until_s - self._loop.time()) > 0:
+            if pause_s == math.inf:
                 raise LostPatience(POLICY, TOO_MANY)
-            await asyncio.sleep(left_s)
+            await asyncio.sleep(pause_s)
         self._is_slowed = False
 
     # Requests are carried out.
@@ -285,10 +284,10 @@ class Conversation:
         return is_begun
 
     def _answer(self, number: int, command: Command[Any], answer: Any) -> None:
-        """Send the answer of a request that began without a task; or go on with it as one.
+        """Send the answer of a request on the taskless road, or watch the task that continues it.
 
-        The answer may come before that task knows it: then the task is not asked any more. If this
-        node has lost its lead, nothing was done, and the leading node is asked instead.
+        The answer may come before the task ends; the result of the task is ignored then. If this
+        node has lost its lead, nothing was done, and the conversation asks the leading node.
         """
         if isinstance(answer, asyncio.Task):
             if self._is_over:
@@ -319,27 +318,27 @@ class Conversation:
             when_sent: Sent | None = self._reads.release
         else:
             when_sent = None
-        found = await self._result(command)
+        answer = await self._result(command)
         del self._running[number]
         self._waiting.discard(number)
-        self._send_answer(number, command, found, when_sent)
+        self._send_answer(number, command, answer, when_sent)
 
     def _send_answer(
-        self, number: int, command: Command[Any], found: Any, when_sent: Sent | None = None
+        self, number: int, command: Command[Any], answer: Any, when_sent: Sent | None = None
     ) -> None:
-        """Send an answer soon; what was claimed goes back if it cannot be sent."""
-        if isinstance(found, MillstreamError):
-            self._count_refusal(found)
+        """Send an answer soon; claims of an answer that cannot be sent go back."""
+        if isinstance(answer, MillstreamError):
+            self._count_refusal(answer)
         unsent: Unsent | None = None
         if type(command) is ClaimMessages:
             unsent = partial(
-                self._core.return_claims, self.principal, command, found, self._holdings
+                self._core.return_claims, self.principal, command, answer, self._holdings
             )
             if self._is_over or self._is_gone():
                 unsent()
                 return
         if not self._is_over:
-            self.outbox.answer(number, found, when_sent, unsent)
+            self.outbox.answer(number, answer, when_sent, unsent)
 
     async def _result(self, command: Command[Any]) -> Any:
         core = self._core
@@ -364,7 +363,7 @@ class Conversation:
     # The end.
 
     async def _end(self, reading: asyncio.Task[None]) -> None:
-        """Say why, if this side ended it."""
+        """Send the reason, if the server ended the connection."""
         try:
             await reading
         except LostPatience as error:
@@ -373,7 +372,7 @@ class Conversation:
             await self._close(error.code, error.reason)
 
     async def _finish(self, code: int, reason: str) -> None:
-        """Finish what was begun, but wait for nothing, and close the connection."""
+        """Finish running requests, cancel waiting requests, and close the connection."""
         for number in self._waiting:
             if (waiting := self._running[number]) is not None:
                 waiting.cancel()
@@ -388,7 +387,7 @@ class Conversation:
                     await asyncio.wait(tasks)
                 await self.outbox.drained()
         except TimeoutError:
-            pass  # what is left has an unknown outcome, and the client knows that it has
+            pass  # the client knows that unanswered requests have an unknown outcome
         await self._close(code, reason)
 
     async def _close(self, code: int, reason: str) -> None:
@@ -401,7 +400,7 @@ class Conversation:
 
 
 def _told(command: Command[Any], error: Exception) -> MillstreamError:
-    """The error that tells a client of an exception."""
+    """Return the error that a client gets for an exception."""
     if isinstance(error, MillstreamError):
         return error
     note_failure(error, command=type(command).__name__)

@@ -1,7 +1,7 @@
-"""The outbox of a socket: answers on their way to one client.
+"""The outbox of a socket: the answers and frames that a client has not read yet.
 
-What is answered by one commit, or in one turn of the loop, goes into one frame. Frames wait while the client reads
-slowly, but only so many bytes of them: then the outbox is full, and the connection is cut.
+Answers of the same commit, or of the same turn of the loop, share a frame. Frames wait while the
+client reads slowly. The bytes of waiting frames are bounded: a full outbox cuts the connection.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from millstream.errors import MillstreamError
 from millstream.wire import commands as wire
 
 FRAME_BYTES = 1024 * 1024
-"""A frame is larger only if one answer is: so a slow reader is seen to be slow."""
+"""The size of a frame, unless a single answer is larger; small frames reveal slow readers."""
 
 Sent = Callable[[], object]
 Unsent = Callable[[], object]
-"""Called in the place of `Sent`, if the connection ends before an answer is sent."""
+"""Called instead of `Sent` if the connection ends before the answer is sent."""
 Write = Callable[[bytes], bool]
 Soon = Callable[[Callable[[], object]], object]
-"""Has something called once the answers that are given just now are all there."""
+"""Schedules a call after the current answers."""
 
 
 class Outbox:
-    """Answers that are done, and frames that are not yet sent."""
+    """Finished answers and unsent frames of one connection."""
 
     def __init__(
         self, send: Send, bytes_max: int, write: Write | None = None, *, soon: Soon
     ) -> None:
         self.is_full = False
-        """Whether the client does not read: more is waiting for it than is kept."""
+        """Whether more bytes wait than the bound allows, because the client does not read."""
         self._send = send
         self._write = write
-        """Sends a frame at once, if there is room for it; not every connection can."""
+        """Sends a frame at once, if the client reads; not every connection has this."""
         self._sender: asyncio.Task[Any] | None = None
         self._blocked = False
-        """While a frame waits for the client to read those before it."""
+        """Whether a frame waits for the client to read earlier frames."""
         self._is_closed = False
         self._bytes_max = bytes_max
         self._soon = soon
@@ -48,24 +48,24 @@ class Outbox:
         self._when_sent: list[Sent] = []
         self._unsent: list[Unsent] = []
         self._sending: list[Unsent] = []
-        """Of the frame that waits for the client to read those before it."""
+        """The callbacks of the frame that waits."""
         self._frames: deque[tuple[bytes, list[Sent], list[Unsent]]] = deque()
         self._bytes = 0
         self._news = asyncio.Event()
         self._emptied: asyncio.Event | None = None
-        """Set when all is sent; made once that is waited for."""
+        """Set when all frames are sent; made by the first caller that waits."""
 
     def answer(
         self,
         number: int,
-        found: Any,
+        answer: Any,
         when_sent: Sent | None = None,
         unsent: Unsent | None = None,
     ) -> None:
-        """Send an answer soon, together with what else is done by then."""
+        """Send an answer soon, in a frame with other answers."""
         if not self._done:
             self._soon(self._flush)
-        self._done.append((number, found))
+        self._done.append((number, answer))
         if when_sent is not None:
             self._when_sent.append(when_sent)
         if unsent is not None:
@@ -77,7 +77,7 @@ class Outbox:
         when_sent: list[Sent] | None = None,
         unsent: list[Unsent] | None = None,
     ) -> None:
-        """Send a frame after those before it."""
+        """Send a frame after all earlier frames."""
         is_next = self._write is not None and not (self._blocked or self._frames)
         if is_next and self._write(frame):  # type: ignore[misc]
             for call in when_sent or ():
@@ -118,14 +118,14 @@ class Outbox:
             await self._emptied.wait()
 
     def _look_if_empty(self) -> None:
-        """End that wait if nothing is left to be sent."""
+        """End the wait of `drained` if all frames are sent."""
         if self._emptied is not None and not self._done:
             self._emptied.set()
 
     def close(self) -> None:
-        """The connection has ended: what was not sent never will be."""
+        """Call the `unsent` callbacks of all answers: the connection has ended."""
         self._is_closed = True
-        queued = [one for _, _, unsent in self._frames for one in unsent]
+        queued = [call for _, _, unsent in self._frames for call in unsent]
         for call in (*self._sending, *queued, *self._unsent):
             call()
         self._sending, self._unsent = [], []
@@ -139,32 +139,34 @@ class Outbox:
         unsent, self._unsent = self._unsent, []
         frame = _encode(done)
         if len(frame) > FRAME_BYTES and len(done) > 1:
-            *others, frame = _halves(done)
-            for one in others:
-                self.put(one)
+            *earlier, frame = _halves(done)
+            for full_frame in earlier:
+                self.put(full_frame)
         self.put(frame, when_sent, unsent)
 
 
 def _halves(done: list[tuple[int, Any]]) -> list[bytes]:
-    """Answers as several frames: two, or more if there is much of them."""
+    """Split answers into two frames, and large halves again."""
     middle = len(done) // 2
-    found: list[bytes] = []
+    frames: list[bytes] = []
     for half in (done[:middle], done[middle:]):
         frame = _encode(half)
-        found += _halves(half) if len(frame) > FRAME_BYTES and len(half) > 1 else [frame]
-    return found
+        frames += _halves(half) if len(frame) > FRAME_BYTES and len(half) > 1 else [frame]
+    return frames
 
 
 def _encode(done: list[tuple[int, Any]]) -> bytes:
     try:
         return wire.encode_answers(done)
     except Exception:
-        return wire.encode_answers([(number, _encodable(number, found)) for number, found in done])
+        return wire.encode_answers(
+            [(number, _encodable(number, answer)) for number, answer in done]
+        )
 
 
-def _encodable(number: int, found: Any) -> Any:
+def _encodable(number: int, answer: Any) -> Any:
     try:
-        wire.encode_answers([(number, found)])
+        wire.encode_answers([(number, answer)])
     except Exception as error:
         return MillstreamError(f"an answer that cannot be sent: {type(error).__name__}")
-    return found
+    return answer

@@ -1,7 +1,7 @@
 """Requests as a socket reads them: a frame of bytes becomes commands, or is refused.
 
-A frame of few bytes is taken apart on the event loop, a larger one in a thread. What is wrong with one
-request is the answer to that request; what is wrong with the frame ends the connection.
+The event loop decodes small frames, a thread decodes large frames. An error in a request is the answer
+to the request; an error in the frame ends the connection.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ TOO_BIG = 1009
 
 INLINE_BYTES_MAX = 256 * 1024
 INLINE_WEIGHT_MAX = 20_000
-"""A larger or heavier frame is taken apart in a thread: other connections do not wait for it."""
+"""A thread decodes larger and heavier frames, so that other connections do not wait."""
 
 UNWEIGHED_BYTES_MAX = 8 * 1024
-"""A frame of so few bytes is light enough, whatever is in it."""
+"""A smaller frame is light enough, whatever it holds."""
 
 Request = tuple[int, Command[Any] | MillstreamError]
-"""A request's number, and what it asks for; or why that is refused."""
+"""The number of a request, and its command or the error of its refusal."""
 
 
 class Violation(Exception):
-    """Something after which a connection cannot go on: a close code, and why."""
+    """An error that ends a connection: a close code and a reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -38,27 +38,27 @@ class Violation(Exception):
 
 
 def is_small(data: bytes) -> bool:
-    """Whether a frame may be taken apart on the event loop, since it takes little time."""
+    """Whether a frame is small enough to be decoded on the event loop."""
     if len(data) <= UNWEIGHED_BYTES_MAX:
         return True
     return len(data) <= INLINE_BYTES_MAX and weigh(data, INLINE_WEIGHT_MAX) <= INLINE_WEIGHT_MAX
 
 
 def take_apart_weighed(data: bytes, limits: Limits) -> list[Request]:
-    """Look how many objects a frame would become, before it becomes them."""
+    """Decode a frame after a check of how many objects it would become."""
     if weigh(data) > WEIGHT_MAX:
         raise Violation(TOO_BIG, "a frame of too many parts; send less at once, or blocks")
     return checked(decode_at_once(lambda: decode_requests(data)), limits)
 
 
 def checked(requests: list[tuple[int, Command[Any]]], limits: Limits) -> list[Request]:
-    """Requests whose records are within the limits, and refusals of the others."""
-    found: list[Request] = []
+    """Return the requests, with refusals for records beyond the limits."""
+    checked_requests: list[Request] = []
     for number, command in requests:
         try:
             check_records(command, limits)
-            found.append((number, command))
+            checked_requests.append((number, command))
         except MillstreamError as error:
-            # Its traceback would keep the frame's requests, in a circle.
-            found.append((number, error.with_traceback(None)))
-    return found
+            # The traceback would keep the requests of the frame alive, in a cycle.
+            checked_requests.append((number, error.with_traceback(None)))
+    return checked_requests

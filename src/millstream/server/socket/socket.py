@@ -1,7 +1,7 @@
 """The streaming socket: frames of requests in, frames of answers out.
 
-A client that connects is greeted, and a `Conversation` goes on with it. It ends when its token no
-longer counts, also if the client only listens. `docs/PROTOCOL.md` has the bytes.
+The server greets a new client, and a `Conversation` serves it. The connection ends when the token is
+revoked or expires, even if the client only listens. `docs/PROTOCOL.md` has the bytes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from millstream.wire import commands as wire
 PATH = "/socket"
 
 LOOK_S = 0.5
-"""How often it is looked whether the tokens of open connections still count."""
+"""How often the server checks the tokens of open connections."""
 
 
 class Socket:
-    """What a route does: greets each client that connects, and talks with it."""
+    """The route of the socket: greets each client, and runs its conversation."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -61,7 +61,7 @@ class Socket:
                 scope["state"]["abort"]()
 
     async def _look(self) -> None:
-        """End conversations whose tokens were revoked, also those that only listen."""
+        """End conversations with revoked tokens, also of clients that only listen."""
         while self._with_token and not self._core.closing.is_set():
             await asyncio.sleep(LOOK_S)
             for talk in [*self._with_token]:
@@ -87,7 +87,7 @@ def _greeting(core: Core) -> bytes:
 
 
 def _greeting_of_node(greeting: bytes, seat: Seat, *, is_for_node: bool) -> bytes:
-    """The greeting, with where the leading node is; another node gets more credit."""
+    """Return the greeting with the address of the leading node; a node gets more credit."""
     hello = replace(wire.decode_hello(greeting), leader="" if seat.leads else seat.leader_address)
     if is_for_node:
         hello = replace(hello, requests_max=NODE_REQUESTS_MAX)
@@ -95,7 +95,7 @@ def _greeting_of_node(greeting: bytes, seat: Seat, *, is_for_node: bool) -> byte
 
 
 async def _refuse(send: Send, why: str) -> None:
-    """Answer a handshake that cannot become a conversation."""
+    """Refuse a handshake without our subprotocol."""
     head = [(b"content-type", b"text/plain; charset=utf-8")]
     await send({"type": "websocket.http.response.start", "status": 400, "headers": head})
     await send({"type": "websocket.http.response.body", "body": why.encode()})
