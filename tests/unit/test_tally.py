@@ -153,9 +153,9 @@ def test_a_look_asks_only_for_what_has_changed(store: Store, ms: Millstream) -> 
 def test_a_closed_tally_is_told_nothing(store: Store, ms: Millstream) -> None:
     tally = Tally(store)
     tally.look()
-    assert len(store.watch.told) == 1
+    assert len(store.watch.followers) == 1
     tally.close()
-    assert store.watch.told == ()
+    assert store.watch.followers == ()
     ms.log("orders").append(b"x")
     assert tally.look().published == 0
 

@@ -109,7 +109,7 @@ def test_nothing_is_collected_before_anybody_watches() -> None:
         async with guarded(Settings()) as at:
             assert at.core.live.collecting is None
             assert at.core.live.history() == []
-            assert at.core.store.watch.told == ()
+            assert at.core.store.watch.followers == ()
 
     in_loop(test)
 
@@ -122,7 +122,7 @@ def test_all_watchers_are_told_the_same_by_one_collector() -> None:
             heard = await asyncio.gather(*(anext(one) for one in watching))
             collecting = found.collecting
             assert len({told(event)[0]["time"] for event in heard}) == 1
-            assert len(at.core.store.watch.told) == 1
+            assert len(at.core.store.watch.followers) == 1
             for one in watching:
                 await one.aclose()
             assert found.watchers == 0
@@ -141,7 +141,7 @@ def test_the_collector_goes_on_for_a_while_and_then_stops(monkeypatch: pytest.Mo
                 await some(watching, 1)
             assert found.collecting is not None
             await found.collecting
-            assert at.core.store.watch.told == ()
+            assert at.core.store.watch.followers == ()
             async with aclosing(found.watch()) as watching:
                 await some(watching, 1)
                 assert not found.collecting.done()
