@@ -70,9 +70,9 @@ class Share:
 
     def give(self, principal: Principal, amount: int = 1) -> None:
         """Give an amount back."""
-        left = self._held.pop(principal.token, 0) - amount
-        if left > 0:
-            self._held[principal.token] = left
+        still_held = self._held.pop(principal.token, 0) - amount
+        if still_held > 0:
+            self._held[principal.token] = still_held
 
     @contextmanager
     def held(self, principal: Principal, amount: int = 1) -> Iterator[None]:

@@ -65,41 +65,41 @@ def verify(key: bytes, text: str, *, wall_ms: int) -> Principal:
 
 
 async def mint_ticket(
-    tokens: Tokens, principal: Principal, asked: MintTicket, *, wall_ms: int
+    tokens: Tokens, principal: Principal, request: MintTicket, *, wall_ms: int
 ) -> RoomTicket:
     """Return a ticket for a room and a user, made with a token that has the right to the room."""
-    check_wanted(asked)
-    wanted = TicketWanted([permission_of(asked)], asked.seconds, asked.user)
+    check_wanted(request)
+    wanted = TicketWanted([permission_of(request)], request.seconds, request.user)
     made = await make_ticket(tokens, principal, wanted, wall_ms=wall_ms)
-    return ticket_of(made.ticket, asked, made.expires)
+    return ticket_of(made.ticket, request, made.expires)
 
 
 async def make_ticket(
-    tokens: Tokens, principal: Principal, asked: TicketWanted, *, wall_ms: int
+    tokens: Tokens, principal: Principal, request: TicketWanted, *, wall_ms: int
 ) -> BrowserTicket:
     """Return a ticket for some rights of a token."""
     if principal.is_ticket:
         raise Denied("a ticket cannot make tickets: ask with the token", action="ticket")
-    if asked.user:
-        check_sender(asked.user)
-    if not 0 < asked.seconds <= SECONDS_MAX:
+    if request.user:
+        check_sender(request.user)
+    if not 0 < request.seconds <= SECONDS_MAX:
         raise InvalidInput(
-            f"a ticket is good for up to {SECONDS_MAX:,} seconds, not {asked.seconds}"
+            f"a ticket is good for up to {SECONDS_MAX:,} seconds, not {request.seconds}"
         )
-    if len(asked.permissions) > PERMISSIONS_MAX:
+    if len(request.permissions) > PERMISSIONS_MAX:
         raise TooLarge(
-            f"a ticket names up to {PERMISSIONS_MAX} permissions, got {len(asked.permissions):,}",
-            size=len(asked.permissions),
+            f"a ticket names up to {PERMISSIONS_MAX} permissions, got {len(request.permissions):,}",
+            size=len(request.permissions),
             limit=PERMISSIONS_MAX,
         )
-    wanted = parse_permissions(asked.permissions)
+    wanted = parse_permissions(request.permissions)
     if not principal.grants(wanted):
         raise Denied(f"a ticket allows no more than {principal.name} itself may do")
-    expires_ms = wall_ms + int(asked.seconds * 1000)
+    expires_ms = wall_ms + int(request.seconds * 1000)
     if principal.expires_ms is not None:
         expires_ms = min(expires_ms, principal.expires_ms)
     scoped = Principal(
-        principal.name, wanted, principal.token, expires_ms, is_ticket=True, user=asked.user
+        principal.name, wanted, principal.token, expires_ms, is_ticket=True, user=request.user
     )
     text = sign(await tokens.make_ticket_key(), scoped)
     if len(text) > TEXT_CHARS_MAX:

@@ -88,7 +88,7 @@ class HotEndpoints:
             principal = self._guard.principal_now(scope, head)
             if principal is None:
                 return False
-            endpoint, given = self._asked(scope, head, body)
+            endpoint, arguments = self._target(scope, head, body)
             if endpoint is None:
                 return False
             core.admission.enter(principal)
@@ -96,10 +96,10 @@ class HotEndpoints:
             return False
         ask = _HotAsk(core, scope, head, principal, body)
         core.meter.received_bytes.count += len(body)
-        _HotRequest(ask, endpoint, cycle, self._guard.id_of_hot(head)).begin(given)
+        _HotRequest(ask, endpoint, cycle, self._guard.id_of_hot(head)).begin(arguments)
         return True
 
-    def _asked(
+    def _target(
         self, scope: Scope, head: Head, body: bytes
     ) -> tuple[Endpoint | None, dict[str, Any]]:
         """Return the endpoint and its handler's arguments; None sends it through the framework."""
@@ -113,28 +113,28 @@ class HotEndpoints:
         is_json = kind == JSON or (not kind and not endpoint.raw)
         if not is_json and ANY not in endpoint.raw:
             return None, {}
-        given: dict[str, Any] = {"body": None, **names}
+        arguments: dict[str, Any] = {"body": None, **names}
         if is_json:
             data = b"{}" if not body and endpoint.body_optional else body
-            given["body"] = decode_json(data, endpoint.body)
-            if getattr(given["body"], "wait", None):
+            arguments["body"] = decode_json(data, endpoint.body)
+            if getattr(arguments["body"], "wait", None):
                 return None, {}
         if endpoint.query is not None:
-            given["query"] = decode_query([], endpoint.query)
-        return endpoint, given
+            arguments["query"] = decode_query([], endpoint.query)
+        return endpoint, arguments
 
     def _find(self, scope: Scope) -> Place:
         """Return the hot endpoint at an address, with the checked names of the address."""
         scope["path"] = unquote(scope["raw_path"].decode("latin-1"))
-        match, found = self._paths.matches(scope)
-        endpoint: Endpoint | None = found["methods"].get("POST") if match is Match.FULL else None
+        match, matched = self._paths.matches(scope)
+        endpoint: Endpoint | None = matched["methods"].get("POST") if match is Match.FULL else None
         if endpoint is None or endpoint.run not in HOT:
             return None, {}
         place: Place = (
             endpoint,
             {
                 name: checked_segment(name, segment, endpoint.path_types[name])
-                for name, segment in found["path_params"].items()
+                for name, segment in matched["path_params"].items()
             },
         )
         if len(self._places) >= PLACES_MAX:
@@ -144,8 +144,8 @@ class HotEndpoints:
 
 
 @lru_cache(maxsize=64)
-def _content_type(told: bytes) -> str:
-    return told.decode("latin-1").partition(";")[0].strip().lower()
+def _content_type(header: bytes) -> str:
+    return header.decode("latin-1").partition(";")[0].strip().lower()
 
 
 class _Handed:
@@ -171,7 +171,9 @@ class _HotAsk(Ask):
     @property
     def sent(self) -> dict[str, str]:
         """The headers that the request came with."""
-        return {name.decode("latin-1"): one.decode("latin-1") for name, one in self._head.items()}
+        return {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in self._head.items()
+        }
 
     async def execute(self, command: Command[T]) -> T:
         """Hand the command over, and return its answer."""
@@ -199,10 +201,10 @@ class _HotRequest:
         self._command: Command[Any] | None = None
         """The last command of the handler."""
 
-    def begin(self, given: dict[str, Any]) -> None:
+    def begin(self, arguments: dict[str, Any]) -> None:
         """Have the handler build its command."""
         self._ask.core.meter.requests_open.count += 1
-        self._handler = self._endpoint.run(self._ask, **given)  # type: ignore[assignment]
+        self._handler = self._endpoint.run(self._ask, **arguments)  # type: ignore[assignment]
         self._step(None)
 
     def _step(self, answer: Any) -> None:
