@@ -16,8 +16,7 @@ from math import isfinite
 from typing import Any
 
 from millstream.command import Command
-from millstream.embedded.loop.claim_loop import ClientTurns, Loop, TakesLots
-from millstream.embedded.loop.returned_claims import Returns
+from millstream.embedded.loop.claim_loop import ClientTurns, Loop, Returns, TakesLots
 from millstream.errors import Closed
 from millstream.format import keys
 from millstream.log.commands import Append

@@ -1,12 +1,14 @@
-"""The parts of a session that claims of coroutines need."""
+"""The parts of a session that claims of coroutines need, and the return of unreceived messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from millstream.command import Operation
+from millstream.queue.commands import ClaimMessages, Grant, Granted, ReturnClaims, Run
 from millstream.queue.model.message import Lot
+from millstream.queue.runs import lots_claimed
 
 T = TypeVar("T")
 
@@ -65,3 +67,41 @@ class Loop(Protocol):
 
     def is_here(self) -> bool:
         """Return whether the event loop itself is calling."""
+
+
+class Returns:
+    """Gives back messages claimed for a consumer that left before it received them.
+
+    A cancelled claim may still be made by a commit or a thread that is under way. Its messages are
+    given back at once: no consumer has seen them, and none would finish them before their lease ends.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def give_back(self, command: ClaimMessages, lots: Sequence[Lot]) -> None:
+        """Make claimed messages available again that never reached their consumer.
+
+        Popped messages are done: a pop delivers at most once.
+        """
+        self._give_back(command, lots_claimed(lots))
+
+    def _give_back(self, command: ClaimMessages, runs: list[Run]) -> None:
+        if runs and not command.pop:
+            self._loop.commit_soon(ReturnClaims(command.queue, runs), _ignore)
+
+    def give_back_granted(self, command: ClaimMessages, granted: Granted) -> None:
+        """Give back the messages of a committed claim."""
+        self.give_back_grants(command, granted.grants)
+
+    def give_back_grants(self, command: ClaimMessages, grants: Sequence[Grant]) -> None:
+        """Give back claimed messages that were not read."""
+        self._give_back(command, [(grant.claim_id, grant.count, grant.attempt) for grant in grants])
+
+    def give_back_found(self, command: ClaimMessages, claimed: tuple[list[Lot], int]) -> None:
+        """Give back the messages that `consuming.claim_now` returned."""
+        self.give_back(command, claimed[0])
+
+
+def _ignore(answer: object) -> None:
+    """Ignore the answer: messages that could not be given back return when their lease ends."""

@@ -12,8 +12,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from millstream.embedded.loop.claim_line import WaitingClaims
-from millstream.embedded.loop.claim_loop import ClientTurns, Loop, TakesLots
-from millstream.embedded.loop.returned_claims import Returns
+from millstream.embedded.loop.claim_loop import ClientTurns, Loop, Returns, TakesLots
 from millstream.errors import WriteFailed
 from millstream.queue.commands import ClaimMessages, Grant, Granted
 from millstream.queue.model.message import Lot

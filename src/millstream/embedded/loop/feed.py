@@ -48,7 +48,7 @@ RETRY_S_MAX = 2.0
 _logger = logging.getLogger("millstream.feed")
 
 
-class Listener(Protocol):
+class FeedListener(Protocol):
     """A listener of a feed. The event loop calls its methods, so they must return quickly."""
 
     position: int
@@ -110,7 +110,7 @@ class Feed:
         self._source = source
         self._forget = forget
         self._order: InOrder[Record] = InOrder()
-        self._listeners: tuple[Listener, ...] = ()
+        self._listeners: tuple[FeedListener, ...] = ()
         self._behind: dict[int, int | None] = {}
         """The position of each reader below the feed's position, by the reader's number.
 
@@ -168,7 +168,7 @@ class Feed:
         finally:
             self._end_if_idle()
 
-    def attach(self, listener: Listener) -> bool:
+    def attach(self, listener: FeedListener) -> bool:
         """Attach a listener at its position; the first listener starts the feed.
 
         Returns False if the feed is past this position: the listener then reads up to `position`
@@ -182,7 +182,7 @@ class Feed:
         self._look_soon()
         return True
 
-    def detach(self, listener: Listener) -> None:
+    def detach(self, listener: FeedListener) -> None:
         """Detach a listener, if attached."""
         self._listeners = tuple(
             attached for attached in self._listeners if attached is not listener

@@ -21,13 +21,21 @@ from millstream.queue.model.queue_changes import Advanced, ArrivedAndClaimed
 from millstream.queue.model.slots import IN_FLIGHT, Slots, Stretch
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import note_done
-from millstream.queue.rules.arrivals import place_arrival, place_arrived
+from millstream.queue.rules.arrivals import Newcomers, place_arrival, place_arrived
 from millstream.store.commit.transaction import WriteTransaction
 
 FIRST = 1
 """The attempt number of a message from a lane: it was never claimed before."""
 
 
+# The general rules read every bucket of the queue through a ledger and sum up its counters. Nearly all
+# commits of a busy plain queue need neither, so the stride checks the few facts that make the general
+# rules superfluous (`is_steady`, one bucket in front, valid leases) and returns None otherwise. A
+# property test holds both ways equal. All checks come before the first change, because a refused
+# stride must leave the transaction as it was; only placed arrivals may stay.
+#
+# A single claim of new records places and claims them in one change per entity: 6 to 10 % less
+# processor time per claim than two changes (2026-11). Joined claims take the longer way.
 def stride(
     tx: WriteTransaction,
     name: str,
@@ -42,12 +50,6 @@ def stride(
     If a claim requests more messages than wait in the lane, the stride places new records of the
     queue's logs first.
     """
-    # The general rules read every bucket of the queue through a ledger and sum up its counters.
-    # Nearly all commits of a busy plain queue need neither, so the stride checks the few facts that
-    # make the general rules superfluous (`is_steady`, one bucket in front, valid leases) and
-    # returns None otherwise. A property test holds both ways equal. All checks come before the
-    # first change, because a refused stride must leave the transaction as it was; only placed
-    # arrivals may stay.
     key, now_ms = keys.queue(name), tx.store_ms
     queue = tx.entity(key, QueueState)
     if not queue.is_steady(now_ms):
@@ -55,9 +57,6 @@ def stride(
     total, is_fully_routed, arrival = sum(counts), False, None
     front = queue.front(total)
     if front is None and queue.counts.fresh < total:
-        # A single claim of new records places and claims them in one change per entity: 6 to 10 %
-        # less processor time per claim than two changes (2026-11). Joined claims take the longer
-        # way.
         may_claim_arrival = len(counts) == 1 and not queue.counts.fresh
         is_fully_routed, arrival = place_arrived(tx, key, queue, defers_single=may_claim_arrival)
         fresh = queue.counts.fresh if arrival is None else arrival.total
@@ -98,17 +97,22 @@ def stride(
         tx.change(key, Advanced(now_ms, ends, total, claimed_in, until_ms))
     else:
         tx.change(key, ArrivedAndClaimed(now_ms, ends, total, until_ms, *arrival[:4]))
-    stretches: Sequence[Stretch] = ()
-    if arrival is not None and len(arrival.spans) == 1:
-        stretches = [(first, total, arrival.log_id, arrival.spans[0].offset)]
-    elif total:
-        stretches = touched[claimed_in][1].stretches(first, last)
+    stretches = _claimed_stretches(touched[claimed_in][1], arrival, first, last) if total else ()
     grants = []
     for slot, count, log_id, offset in stretches:
         grants.append(c.Grant(claimed_in + slot, count, FIRST, log_id, offset, until_ms))
     return c.Granted(
         grants, queue.counts.fresh, 0, queue.counts.fresh, is_fully_routed=is_fully_routed
     )
+
+
+def _claimed_stretches(
+    bucket: Bucket, arrival: Newcomers | None, first: int, last: int
+) -> Sequence[Stretch]:
+    """Return the log positions of the claimed slots; a single new span needs no search."""
+    if arrival is not None and len(arrival.spans) == 1:
+        return [(first, last - first, arrival.log_id, arrival.spans[0].offset)]
+    return bucket.stretches(first, last)
 
 
 TouchedBucket = tuple[bytes, Bucket, list[Slots]]
