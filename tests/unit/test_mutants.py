@@ -31,7 +31,9 @@ def test_a_fault_is_caught_by_its_test_alone(tmp_path: Path) -> None:
     """The tool itself: a fault that the test cannot see survives, one that it sees is caught."""
     seen = "tests/unit/test_partitioning.py"
     hash_fault = next(one for one in mutants.load() if one.file == "partitioning.py")
-    blind = Mutant("a comment", "partitioning.py", '"""Partitions:', '"""Partition:', (seen,))
+    blind = Mutant(
+        "a comment", "partitioning.py", '"""Names of partitions,', '"""Names of parts,', (seen,)
+    )
 
     assert mutants.try_mutant(hash_fault).verdict == "caught"
     assert mutants.try_mutant(blind).verdict == "survived"
