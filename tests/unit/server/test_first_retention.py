@@ -70,5 +70,5 @@ def test_the_file_of_settings_has_a_section_for_it(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match="has no option 'retain'"):
         read_file(get_command(app), place)
     place.write_text('logs = "7d"\n')
-    with pytest.raises(typer.BadParameter, match="logs is a section"):
+    with pytest.raises(typer.BadParameter, match="logs must be a section"):
         read_file(get_command(app), place)
