@@ -13,6 +13,7 @@ from millstream.bench import spark as workloads
 
 BESIDE = {"spark_read", "spark_read_1k", "spark_write", "spark_scale"}
 """Workloads that a peer takes turns with."""
+WITHOUT_GOAL = {"spark_first_row"}
 
 
 @pytest.mark.slow
@@ -28,7 +29,8 @@ def test_every_workload_reports_the_documented_fields(tmp_path: Path) -> None:
     assert [row["workload"] for row in rows] == names
     for name, row in zip(names, rows, strict=True):
         assert f"{name} …" in done.stderr.splitlines()
-        assert {"payload_bytes", "per_second", "p50_ms", "required", "passed"} <= set(row)
+        assert {"payload_bytes", "per_second", "p50_ms"} <= set(row)
+        assert {"required", "passed"} <= set(row) or name in WITHOUT_GOAL
         assert row["per_second"] > 0
         assert row["details"]["turns"] >= 1
         assert {"beside_per_second", "ratio"} <= set(row) or name not in BESIDE
