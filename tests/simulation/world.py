@@ -40,6 +40,7 @@ from millstream.engine.commit import Commit, Row
 from millstream.engine.memory.engine import MemoryEngine
 from millstream.engine.memory.faults import Crash, Torn
 from millstream.engine.open import open_engine
+from millstream.engine.protocol import Ability
 from millstream.errors import MillstreamError, NoQuorum, NotLeader, OutcomeUnknown, WriteFailed
 from millstream.format import keys
 from millstream.testing.shared_log import SimulatedDoor, SimulatedLog
@@ -72,6 +73,8 @@ class Span(NamedTuple):
 
 class DiskEngine(MemoryEngine):
     """Rows in memory that a file can be put in the place of, as a node does with a snapshot."""
+
+    abilities = frozenset[Ability]({"exchange"})
 
     def exchange(self, path: Path, *, aside: Path) -> None:
         """Take all rows of a file."""
