@@ -76,6 +76,7 @@ export function usePulse() {
   useEffect(() => {
     const fn = () => again((n) => n + 1);
     listeners.add(fn);
+    fn(); // the state may have changed between the first rendering and this effect
     return () => listeners.delete(fn);
   }, []);
   return { pulse: pulses.at(-1) ?? null, state: isSilent() ? "silent" : state };
