@@ -18,7 +18,7 @@ from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.format import keys
 from millstream.log.rules import ancestry, retention
 from millstream.queue.rules import operations
-from millstream.queue.service.keeping import QueueUpkeep
+from millstream.queue.service.upkeep import QueueUpkeep
 from millstream.replica import chain
 from millstream.replica.commands import SummarizeLog
 from millstream.replica.copies import marks

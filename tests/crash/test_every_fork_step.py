@@ -21,7 +21,7 @@ from millstream.format import keys
 from millstream.log.rules.retention import tend
 from millstream.replica import commands as r
 from millstream.replica.chain import ZERO, Chain, Mark
-from millstream.replica.forks import aside, fork, moving
+from millstream.replica.forks import aside, fork, transfer
 from millstream.store.store import Store
 from millstream.testing import Crash, Faults, MemoryEngine, Probe, SimulatedClock, memory_store
 from millstream.threads.database import Millstream
@@ -306,7 +306,7 @@ def test_a_merge_that_is_stopped_between_its_commits_is_finished_by_another_one(
     rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After each commit both logs are whole, and nothing is appended twice."""
-    monkeypatch.setattr(moving, "ENTRIES_PER_SLICE", 1)
+    monkeypatch.setattr(transfer, "ENTRIES_PER_SLICE", 1)
     monkeypatch.setattr(fork, "REBASE_BYTES", 1)
     before = [b"0", b"1"]
     own = [b"b2", LARGE, b"b4", b"b5", b"b6"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millstream import Millstream
-from millstream.cluster.node import trimming
+from millstream.cluster.node import trimmer as trimming
 from millstream.cluster.node.snapshots import copy
 from millstream.cluster.reports import NodeReport
 from millstream.embedded.session import EmbeddedSession, open_over

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from millstream.errors import CorruptionError
 from millstream.format import block, entries, keys
 from millstream.format.block import METADATA, PAYLOAD, Block
-from millstream.format.joining import coalesce
+from millstream.format.block_join import coalesce
 from millstream.log.model.block import pack
 
 I64 = st.integers(-(2**63), 2**63 - 1)

@@ -29,7 +29,7 @@ from millstream.log.commands import ListCursors
 from millstream.rooms import commands as c
 from millstream.rooms.holder import make_holder
 from millstream.rooms.settings import RoomSettings
-from millstream.rooms.sweeping import SEEN_MS
+from millstream.rooms.sweep import SEEN_MS
 from millstream.server.auth.access import ANYONE_HERE
 from millstream.server.core import Core
 from millstream.server.rooms.entry import EntryRequest

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millstream.cluster.node.node import Node
-from millstream.cluster.node.trimming import URGENT_BYTES, trim_before
+from millstream.cluster.node.trimmer import URGENT_BYTES, trim_before
 from millstream.cluster.reports import LocalReportChannel, NodeReport
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Held, Unreachable, Unsure

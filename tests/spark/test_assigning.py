@@ -138,21 +138,21 @@ def test_what_is_assigned_keeps_its_bytes_until_it_is_done(
 def test_many_are_assigned_in_several_commits(
     spark: SparkSession, store: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from millstream.spark.sink import assignment as assigning
+    from millstream.spark.sink import assignment
 
-    monkeypatch.setattr(assigning, "ASSIGNED_MAX", 7)
+    monkeypatch.setattr(assignment, "ASSIGNED_MAX", 7)
     append(store, 0, 40)
-    found = assigning.Gathered(
+    found = assignment.Gathered(
         {("even", "jobs"): _offsets(range(0, 40, 2)), ("odd", "jobs"): _offsets(range(1, 40, 2))},
         {},
         {"jobs": (0, 39)},
     )
-    assignments = assigning.assignments_of(store.session, [found], ["even", "odd"])
-    commands = list(assigning.commands(assignments))
+    assignments = assignment.assignments_of(store.session, [found], ["even", "odd"])
+    commands = list(assignment.commands(assignments))
     assert max(sum(n for one in some for _, n in one.runs) for some in commands) <= 7
     for _ in range(2):
         for some in commands:
-            store.session.execute(assigning.AssignMessages(some))
+            store.session.execute(assignment.AssignMessages(some))
     assert claimed(store, "even") == list(range(0, 40, 2))
     assert claimed(store, "odd") == list(range(1, 40, 2))
 

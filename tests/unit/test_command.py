@@ -31,7 +31,7 @@ from millstream.log.commands import Append, GetBounds, WaitForOffset
 from millstream.queue.commands import ClaimMessages, PutMessages
 from millstream.record import Producer
 from millstream.remote.repeats import RepeatFate, fate_of, unreachable
-from millstream.replica.sync.following import WaitForChange
+from millstream.replica.sync.follow import WaitForChange
 from millstream.server.auth.access import ANYONE_HERE, Principal
 from millstream.server.auth.permission import parse_permission
 from millstream.server.bounds import check_command

@@ -13,8 +13,8 @@ from millstream.command import AsyncSession, Transact
 from millstream.errors import InvalidInput, InvalidName, NotFound, Partitioned, Truncated
 from millstream.header import HeadersLike
 from millstream.log import commands as c
+from millstream.log.partitioner import Spreader
 from millstream.log.progress import SECTION, OnLost
-from millstream.log.spreading import Spreader
 from millstream.numbers import checked_numbers
 from millstream.partitioning import partition_name
 from millstream.record import (

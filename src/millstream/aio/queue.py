@@ -25,7 +25,7 @@ from millstream.queue.model.spec import (
     no_queue,
     takes_settings,
 )
-from millstream.queue.putting import put_batch, put_one
+from millstream.queue.put_commands import put_batch, put_one
 from millstream.queue.runs import Messages, runs_of
 from millstream.record import Producer, Seconds, optional_ms
 from millstream.worker.options import WorkerOptions

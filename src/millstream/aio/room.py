@@ -17,7 +17,7 @@ from millstream.rooms import commands as c
 from millstream.rooms.events import Listening, RoomEvent
 from millstream.rooms.model import Present, RetainedValues, RoomInfo, RoomMessage, RoomTicket
 from millstream.rooms.names import log_of
-from millstream.rooms.packing import check_sender, data_of, messages_of
+from millstream.rooms.packed_messages import check_sender, data_of, messages_of
 from millstream.rooms.settings import DEFAULTS, RoomOptions, RoomSettings, altered
 
 LOOK_AGAIN_MS = 30_000

@@ -28,7 +28,7 @@ from millstream.bench.turns import (
 from millstream.header import HeaderMapping
 from millstream.queue.rules.claims import place_routed
 from millstream.queue.rules.sources import facts_of
-from millstream.queue.service.routing import WINDOW, route
+from millstream.queue.service.router import WINDOW, route
 from millstream.store.store import Store
 
 THREADS = 16

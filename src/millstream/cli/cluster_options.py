@@ -199,7 +199,7 @@ def member_of(plan: Plan | None, file: str | Path, *, file_mode: int) -> Iterato
         return
     from millstream import __version__
     from millstream.cluster.membership import Membership
-    from millstream.server.cluster.fetching import Fetcher
+    from millstream.server.cluster.copy_download import Fetcher
     from millstream.server.cluster.role import KEY_OF_THIS_MACHINE
 
     if is_bucket(file):
@@ -241,7 +241,7 @@ def pair_of(
     if cluster.standby_of is not None and not is_address(cluster.standby_of):
         raise typer.BadParameter("--standby-of must be the primary's address: http://HOST:PORT")
     from millstream.cluster.peers import derive
-    from millstream.server.cluster.pairing import Pairing
+    from millstream.server.cluster.pair import Pairing
     from millstream.server.cluster.role import KEY_OF_THIS_MACHINE
 
     secret = cluster.secret()

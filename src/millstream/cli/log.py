@@ -36,7 +36,7 @@ from millstream.cli.retention import retention, rules_text
 from millstream.errors import Partitioned, Truncated
 from millstream.log.commands import CreateLog
 from millstream.partitioning import PARTITIONS_MAX, whole_of
-from millstream.worker.stopping import stopped_by_signals
+from millstream.worker.stop_signals import stopped_by_signals
 
 log = typer.Typer(help="List, follow, truncate and configure logs.", no_args_is_help=True)
 

@@ -32,7 +32,7 @@ from millstream.cli.display import (
 from millstream.cli.names import RoomName
 from millstream.clock import SystemClock
 from millstream.log.model.names import NUMBER_MAX
-from millstream.worker.stopping import stopped_by_signals
+from millstream.worker.stop_signals import stopped_by_signals
 
 room = typer.Typer(help="Send to rooms and listen to them.", no_args_is_help=True)
 

@@ -138,7 +138,7 @@ def _prepare(file: Path) -> None:
 
 def serve(path: str, port: str) -> None:
     """Run a server; on any free port if the port is in use."""
-    from millstream.server.listen.listening import CannotListen
+    from millstream.server.listen.ports import CannotListen
     from millstream.server.serving import Serving
     from millstream.server.settings import Settings
 

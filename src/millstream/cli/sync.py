@@ -27,7 +27,7 @@ from millstream.cli.place import StorePlace
 from millstream.engine.place import is_bucket
 from millstream.errors import CannotOpen, MillstreamError
 from millstream.replica.sync.outcome import LeftBehind, Outcome, Progress, SetBack
-from millstream.worker.stopping import stopped_by_signals
+from millstream.worker.stop_signals import stopped_by_signals
 
 RETRY_S_MAX = 30.0
 """The longest pause between attempts to reach a lost peer, while following."""

@@ -20,7 +20,7 @@ from millstream.cluster.nats.stream_leader import StreamLead
 from millstream.cluster.node.catch_up import Fetch
 from millstream.cluster.node.node import Node
 from millstream.cluster.node.snapshots import open_member
-from millstream.cluster.node.trimming import Trimmer
+from millstream.cluster.node.trimmer import Trimmer
 from millstream.cluster.peers import NATS_USER, Peer, check_name, derive, own
 from millstream.cluster.reports import ReportChannel
 from millstream.cluster.settings import NodeSettings

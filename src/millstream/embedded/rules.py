@@ -20,31 +20,24 @@ from millstream.log.reading import queries
 from millstream.log.rules import cursor_operations as cursors
 from millstream.log.rules import operations as rules
 from millstream.log.rules import publishing
-from millstream.log.rules.appending import Appending
+from millstream.log.rules.append import Appending
 from millstream.log.rules.guards import GuardedRule
 from millstream.queue import commands as q
-from millstream.queue.rules import claims, endings, partitions, putting, replacement
+from millstream.queue.rules import claims, endings, partitions, puts, replacement
 from millstream.queue.rules import operations as queues
-from millstream.queue.service import (
-    assigning,
-    consuming,
-    finding,
-    info,
-    peeking,
-    recording,
-    scanning,
-    thread_waiting,
-)
-from millstream.queue.service.keeping import queue_past
+from millstream.queue.service import assignment, bulk_reads, info, message_fate, peek, rfc_records
+from millstream.queue.service import claims as claim_service
+from millstream.queue.service import thread_lines as thread_waiting
+from millstream.queue.service.upkeep import queue_past
 from millstream.queue.service.withdrawal import set_queues_back
 from millstream.record import SqlResult
 from millstream.replica import commands as r
 from millstream.replica import metadata, owner
-from millstream.replica.copies import adopting, copying, parcel
+from millstream.replica.copies import adoption, parcel, source
 from millstream.replica.forks import aside, fork
-from millstream.replica.sync import following
+from millstream.replica.sync import follow
 from millstream.rooms import commands as m
-from millstream.rooms import instances, presence, resuming, retaining, sending, sweeping, tickets
+from millstream.rooms import connections, instances, presence, retained, send, sweep, tickets
 from millstream.rooms import operations as rooms
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.sleep import Waiting, wait
@@ -69,9 +62,9 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     c.ForkLog: fork.fork_log,
     c.HandOver: owner.hand_over,
     c.TakeOver: owner.take_over,
-    r.StartReplica: adopting.start_replica,
-    r.AdoptOwner: adopting.adopt_owner,
-    r.AdoptState: adopting.adopt_state,
+    r.StartReplica: adoption.start_replica,
+    r.AdoptOwner: adoption.adopt_owner,
+    r.AdoptState: adoption.adopt_state,
     r.SetAside: lambda tx, command: aside.set_aside(tx, command, set_queues_back),
     publishing.PublishParts: publishing.publish_parts,
     c.OpenCursor: cursors.open_cursor,
@@ -90,7 +83,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     m.SpecifyRoom: rooms.specify,
     m.DeleteRoom: rooms.delete,
     m.JoinRoom: presence.join,
-    m.ResumeInRoom: resuming.resume,
+    m.ResumeInRoom: connections.resume,
     m.LeaveRooms: presence.leave,
     m.SettlePresence: presence.settle,
     m.RenewInstance: instances.renew_instance,
@@ -102,11 +95,11 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
 _OPERATION_OBJECTS: dict[
     type[Operation[Any]], Callable[[Any], Callable[[WriteTransaction], Any]]
 ] = {
-    c.Append: partial(Appending, GuardedRule(rules.append, putting.APPEND_GUARD)),
-    q.PutMessages: putting.Putting,
+    c.Append: partial(Appending, GuardedRule(rules.append, puts.APPEND_GUARD)),
+    q.PutMessages: puts.Putting,
     q.ClaimRouted: claims.Claiming,
-    m.SendToRoom: sending.Sending,
-    m.Broadcast: sending.Broadcasting,
+    m.SendToRoom: send.Sending,
+    m.Broadcast: send.Broadcasting,
 }
 """Commands whose operation is an object, because it declares an `order` or can be joined (`joins`)."""
 
@@ -120,11 +113,11 @@ _SINGLE_COMMITS = frozenset(
 _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     c.EnforceRetention: queries.enforce_retention,
     c.MergeFork: lambda store, query: fork.merge_fork(store, query, queue_past),
-    r.AdoptParcel: adopting.adopt_parcel,
-    assigning.AssignMessages: assigning.assign_messages,
+    r.AdoptParcel: adoption.adopt_parcel,
+    assignment.AssignMessages: assignment.assign_messages,
     q.ClaimMessages: thread_waiting.claim_messages,
     m.TakeInstance: instances.take_instance,
-    m.SweepRooms: sweeping.sweep_rooms,
+    m.SweepRooms: sweep.sweep_rooms,
     m.MintTicket: tickets.mint_ticket,
     base.Fold: lambda store, _: store.fold(),
 }
@@ -140,25 +133,25 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     c.GetExtent: queries.get_extent,
     c.ReadBlocks: queries.read_blocks,
     publishing.FindPublished: publishing.find_published,
-    r.GetStoreId: copying.get_store_id,
+    r.GetStoreId: source.get_store_id,
     r.ListUnsynced: list_unsynced,
-    r.SummarizeLogs: copying.summarize_logs,
-    r.SummarizeLog: copying.summarize_log,
-    r.GetChain: copying.get_chain,
-    r.DigestRange: copying.digest_range,
-    r.SummarizeNamed: copying.summarize_named,
+    r.SummarizeLogs: source.summarize_logs,
+    r.SummarizeLog: source.summarize_log,
+    r.GetChain: source.get_chain,
+    r.DigestRange: source.digest_range,
+    r.SummarizeNamed: source.summarize_named,
     r.SendBlocks: parcel.send_blocks,
-    scanning.ListAttempts: scanning.list_attempts,
-    scanning.ListUnrouted: scanning.list_unrouted,
-    scanning.ListPositions: scanning.list_positions,
-    q.PeekMessages: peeking.peek_messages,
-    q.GetAttempts: consuming.get_attempts,
-    q.FindMessage: finding.find_message,
-    q.ListRecords: recording.list_records,
+    bulk_reads.ListAttempts: bulk_reads.list_attempts,
+    bulk_reads.ListUnrouted: bulk_reads.list_unrouted,
+    bulk_reads.ListPositions: bulk_reads.list_positions,
+    q.PeekMessages: peek.peek_messages,
+    q.GetAttempts: claim_service.get_attempts,
+    q.FindMessage: message_fate.find_message,
+    q.ListRecords: rfc_records.list_records,
     q.DescribeQueue: info.describe_queue,
     q.ListQueues: info.list_queues,
-    m.GetRetained: retaining.get_retained,
-    m.ReadRetained: retaining.read_retained,
+    m.GetRetained: retained.get_retained,
+    m.ReadRetained: retained.read_retained,
     m.GetPresence: presence.get_presence,
     m.LookIntoRoom: rooms.look_into_room,
     base.Stats: lambda store, _: store.stats(),
@@ -184,7 +177,7 @@ _VIEWS: dict[type[Read[Any]], Callable[[View, Any], Any]] = {
 WAITS: dict[type[Read[Any]], Callable[[Store, Any], Waiting[Any]]] = {
     c.WaitForOffset: queries.wait_for_offset,
     c.WaitForPartitions: queries.wait_for_partitions,
-    following.WaitForChange: following.wait_for_change,
+    follow.WaitForChange: follow.wait_for_change,
 }
 """Reads that wait: a thread sleeps, a coroutine awaits."""
 

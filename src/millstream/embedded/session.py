@@ -17,7 +17,7 @@ from millstream.engine.open import open_engine
 from millstream.engine.protocol import Engine
 from millstream.errors import CannotOpen, MillstreamError
 from millstream.format import keys
-from millstream.format.joining import coalesce
+from millstream.format.block_join import coalesce
 from millstream.limits import Limits
 from millstream.log.model.cursor_state import CursorState
 from millstream.log.model.head import Head, Name
@@ -31,16 +31,14 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.group import Group
 from millstream.queue.model.roster import Roster
 from millstream.queue.model.state import QueueState
-from millstream.queue.service import (
-    consuming,
-)
-from millstream.queue.service.keeping import QueueUpkeep, pin, queues_passed
+from millstream.queue.service import claims
+from millstream.queue.service.upkeep import QueueUpkeep, pin, queues_passed
 from millstream.replica.copies import marks
 from millstream.rooms.instance_state import InstanceState
 from millstream.rooms.instances import has_instances
 from millstream.rooms.state import RoomState
-from millstream.rooms.sweeping import RoomUpkeep
-from millstream.store import forking
+from millstream.rooms.sweep import RoomUpkeep
+from millstream.store import fork
 from millstream.store.state.entity import Kinds
 from millstream.store.store import Store
 
@@ -140,7 +138,7 @@ def open_over(
     """Open a store over a new engine. No process fork may happen in between, and no engine is
     leaked.
     """
-    with forking.opening:
+    with fork.opening:
         engine = make_engine()
         try:
             return open_store(engine, limits=limits, clock=clock)
@@ -163,7 +161,7 @@ class EmbeddedSession:
             return self.store.run(operation(command))  # type: ignore[arg-type]
         if isinstance(command, Operation):
             if queues := put_for_later(command):
-                consuming.route_before(self.store, queues)
+                claims.route_before(self.store, queues)
             result: T = self.store.run(operation(command))
             if tidies(command):
                 self.store.tend_soon()

@@ -15,18 +15,18 @@ from millstream.header import HeadersLike
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.model.names import check_name
+from millstream.log.partitioner import Spreader
 from millstream.log.progress import Acknowledged, CursorProgress, listed, ranges_of
-from millstream.log.spreading import Spreader
 from millstream.numbers import checked_numbers
 from millstream.queue.commands import FinishClaims, RenewClaims
 from millstream.queue.model.message import LeaseEnd
 from millstream.queue.model.spec import Named, lease_ms_of
-from millstream.queue.putting import put_batch, put_one
+from millstream.queue.put_commands import put_batch, put_one
 from millstream.queue.runs import Messages, claims_of
 from millstream.record import PartitionOffset, Producer, Seconds, optional_ms
 from millstream.rooms.commands import SendToRoom
 from millstream.rooms.model import RoomMessage
-from millstream.rooms.packing import data_of
+from millstream.rooms.packed_messages import data_of
 
 
 class NamedCursor(Protocol):

@@ -1,7 +1,7 @@
 """Log entries: the metadata of records with adjacent offsets, as an RFC array or as a block.
 
 An append of one record is the RFC's `Array<MessageMetadata>` of one element; an append of several
-records is a metadata block. The fold joins neighbouring single entries into blocks (`joining`), as if
+records is a metadata block. The fold joins neighbouring single entries into blocks (`block_join`), as if
 their records had been appended together.
 
     MessageMetadata.metadata = MessagePack [key, timestamp, headers], or, where the producer gave

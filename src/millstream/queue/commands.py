@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait, on_log, on_queue
 from millstream.format.packing import Batch, Single
 from millstream.format.rfc import RfcRecord
-from millstream.queue.model.marking import Wishes
 from millstream.queue.model.message import Fate, LeaseEnd, Lot, QueueInfo, Try
+from millstream.queue.model.routing_marks import Wishes
 from millstream.queue.model.slots import RoutingMark, Span
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import Producer

@@ -20,7 +20,7 @@ from msgspec import Raw
 from millstream.clock import SystemClock
 from millstream.errors import CannotOpen, Closed, InvalidInput, MillstreamError
 from millstream.remote.address import Address
-from millstream.remote.dialing import OpenLoopConnection, dial_any, dial_leading
+from millstream.remote.dial import OpenLoopConnection, dial_any, dial_leading
 from millstream.remote.nodes import Nodes
 from millstream.remote.pipeline import PendingRequest, Pipeline
 from millstream.remote.repeats import DELAY_S_MAX, delay_s

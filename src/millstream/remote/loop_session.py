@@ -18,7 +18,7 @@ from millstream.queue.runs import lots_claimed
 from millstream.remote.loop_client import LoopClient, LoopRequest
 from millstream.remote.repeats import Interrupted
 from millstream.remote.results import result_of
-from millstream.remote.waiting import pieces_of
+from millstream.remote.waits import pieces_of
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from millstream.command import Command
 from millstream.errors import CannotOpen, Closed, InvalidInput
 from millstream.queue.commands import ClaimMessages
 from millstream.remote.codec import ConnectionLost, Goodbye
-from millstream.remote.dialing import OpenThreadConnection, dial_thread_any, dial_thread_leading
+from millstream.remote.dial import OpenThreadConnection, dial_thread_any, dial_thread_leading
 from millstream.remote.loop_client import FINISH_S, LANDING_S, Patience
 from millstream.remote.nodes import Nodes
 from millstream.remote.pipeline import Outcome, Pipeline

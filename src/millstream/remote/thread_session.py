@@ -21,7 +21,7 @@ from millstream.remote.nodes import Nodes
 from millstream.remote.repeats import Interrupted
 from millstream.remote.results import result_of
 from millstream.remote.thread_client import ThreadClient
-from millstream.remote.waiting import pieces_of
+from millstream.remote.waits import pieces_of
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from millstream.errors import CorruptionError
 from millstream.format import entries
 from millstream.log.reading.reader import RowMoved, entries_of
 from millstream.record import Status
-from millstream.rooms.finding import FoundRoom
+from millstream.rooms.lookup import FoundRoom
 from millstream.rooms.names import room_of
 from millstream.rooms.operations import all_rooms
 from millstream.store.state.view import View

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from millstream.format.json_text import is_json_text
 from millstream.record import Extent, Record
-from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
+from millstream.rooms.packed_messages import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
 
 RECORD = "record"
 """The type of records that were appended to a room's log directly."""

@@ -16,9 +16,9 @@ from millstream.errors import Fenced, Locked
 from millstream.format import keys, room_keys
 from millstream.log.model.cursor_state import CursorOpened, CursorState, FloorMoved
 from millstream.rooms import commands as c
-from millstream.rooms.finding import find_room
 from millstream.rooms.holder import is_dead
 from millstream.rooms.instance_state import InstanceHeld, InstanceProlonged, InstanceState
+from millstream.rooms.lookup import find_room
 from millstream.rooms.model import InstanceInfo, InstanceTaken
 from millstream.rooms.names import check_instance, watermark_of
 from millstream.store.commit.transaction import WriteTransaction

@@ -17,11 +17,11 @@ from millstream.log.rules.ancestry import FORK_NAME
 from millstream.log.rules.guards import LogGuard
 from millstream.record import moment
 from millstream.rooms import commands as c
-from millstream.rooms.finding import FoundRoom, find_room, make_room
+from millstream.rooms.lookup import FoundRoom, find_room, make_room
 from millstream.rooms.model import RoomInfo, RoomLook
 from millstream.rooms.names import log_of, room_of
 from millstream.rooms.presence import FIRST_ROWS, ROWS_MAX, first_present_of, presence_rows
-from millstream.rooms.retaining import decode_value, forget_types, retained_page
+from millstream.rooms.retained import decode_value, forget_types, retained_page
 from millstream.rooms.settings import DEFAULTS
 from millstream.rooms.state import RetainedCounted, RoomSpecified, RoomState
 from millstream.store.commit.transaction import WriteTransaction

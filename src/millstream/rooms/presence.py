@@ -25,12 +25,12 @@ from millstream.log.model.head import Head
 from millstream.log.model.names import check_name
 from millstream.log.rules.operations import append
 from millstream.rooms import commands as c
-from millstream.rooms.finding import FoundRoom, find_room, make_room
 from millstream.rooms.instance_state import InstanceState
 from millstream.rooms.instances import all_instances, need_instance
+from millstream.rooms.lookup import FoundRoom, find_room, make_room
 from millstream.rooms.model import Joined, PresenceList, Present
 from millstream.rooms.names import JOINED, LEFT
-from millstream.rooms.packing import announcement, check_client, check_sender
+from millstream.rooms.packed_messages import announcement, check_client, check_sender
 from millstream.rooms.state import PeopleCounted, RoomState
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View

@@ -18,7 +18,7 @@ from millstream.queue.rules.sources import OWN
 from millstream.rooms.commands import MintTicket
 from millstream.rooms.model import RoomTicket
 from millstream.rooms.names import log_of
-from millstream.rooms.packing import check_sender
+from millstream.rooms.packed_messages import check_sender
 from millstream.store.store import Store
 
 BOOK = f"{OWN}tokens"

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from millstream.command import Command, Transact, waits
 from millstream.errors import InvalidInput, TooLarge
-from millstream.format.checking import check_packed
+from millstream.format.packed_records import check_packed
 from millstream.format.packing import Batch, Single, check_json
 from millstream.limits import Limits
 from millstream.log import commands as logs

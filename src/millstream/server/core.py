@@ -37,8 +37,8 @@ from millstream.server.auth.tokens import Tokens
 from millstream.server.auth.turns import Turns
 from millstream.server.claim_counts import Holdings
 from millstream.server.cluster.copies import Copies
-from millstream.server.cluster.forwarding import Forwarder, NodeSession
-from millstream.server.cluster.pairing import Pairing
+from millstream.server.cluster.forwarder import Forwarder, NodeSession
+from millstream.server.cluster.pair import Pairing
 from millstream.server.cluster.relay import Relay
 from millstream.server.cluster.role import FORWARD_S, Seat, SeatNode, check_cluster
 from millstream.server.observe.health import Checkup

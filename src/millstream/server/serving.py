@@ -29,14 +29,14 @@ from millstream.limits import Limits
 from millstream.record import to_ms
 from millstream.server.app import make_app
 from millstream.server.auth.register import Registrar
-from millstream.server.cluster.pairing import Pairing
+from millstream.server.cluster.pair import Pairing
 from millstream.server.cluster.role import KEY_OF_THIS_MACHINE, ServedNode
 from millstream.server.core import Core
 from millstream.server.gateways.client import GatewayEntrance
 from millstream.server.gateways.connection import Gateway
 from millstream.server.listen.connection import Config, HttpConnection
 from millstream.server.listen.connections import Connections
-from millstream.server.listen.listening import (
+from millstream.server.listen.ports import (
     BACKLOG,
     PortListener,
     listen,

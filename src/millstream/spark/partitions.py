@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from millstream.errors import CannotOpen
 from millstream.limits import Limits
 from millstream.log import commands as c
-from millstream.log.spreading import Spreader
+from millstream.log.partitioner import Spreader
 from millstream.partitioning import partition_name, partition_of
 from millstream.spark.place import Place, reading
 from millstream.spark.source.bins import Bin, BinSizes, Range, bins

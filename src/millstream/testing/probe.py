@@ -19,7 +19,7 @@ from millstream.embedded.loop.feed import Feed
 from millstream.engine.protocol import Snapshot
 from millstream.errors import InvalidInput
 from millstream.format import keys
-from millstream.queue.service.waiting import Lines
+from millstream.queue.service.lines import Lines
 from millstream.store.state.state import State
 from millstream.store.store import Store
 from millstream.testing.engines import corrupt

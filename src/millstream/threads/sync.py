@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from millstream.command import Session
 from millstream.errors import MillstreamError
-from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_parties
+from millstream.replica.sync.follow import WAIT_MS, Pace, WaitForChange, watched_parties
 from millstream.replica.sync.outcome import Options, Outcome, Tell
 from millstream.replica.sync.steps import Party, Question, Steps, TrafficMeter
 from millstream.replica.sync.sync import sync_steps

@@ -14,7 +14,7 @@ from typing import Any
 from millstream.command import Session
 from millstream.worker.crew import Crew, LoopCrew, Report, ThreadCrew
 from millstream.worker.options import WorkerOptions
-from millstream.worker.stopping import stopped_by_signals
+from millstream.worker.stop_signals import stopped_by_signals
 
 TURN_S = 0.5
 """How long a thread sleeps without a look: a signal that comes just before the main thread falls

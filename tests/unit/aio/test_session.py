@@ -16,7 +16,7 @@ from millstream import Limits, aio
 from millstream.embedded.loop.session import AsyncEmbeddedSession
 from millstream.embedded.session import EmbeddedSession
 from millstream.errors import CannotOpen, Closed, Overloaded
-from millstream.log.rules.appending import Appending
+from millstream.log.rules.append import Appending
 from millstream.store.commit import gather
 from millstream.store.watch import Watch
 from millstream.testing import Probe, SimulatedClock

@@ -6,7 +6,7 @@ import pytest
 
 from millstream.cluster import entry as entries
 from millstream.cluster.entry import ChunkedBody, Differs, Position, SharedEntry, encode
-from millstream.cluster.node.applying import EntryBatch
+from millstream.cluster.node.applier import EntryBatch
 from millstream.cluster.shared_log import Stored
 from millstream.engine.commit import Commit
 from millstream.engine.memory.engine import MemoryEngine

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from millstream.cluster.node.trimming import TRIM_BYTES, URGENT_BYTES, Trimmer, trim_before
+from millstream.cluster.node.trimmer import TRIM_BYTES, URGENT_BYTES, Trimmer, trim_before
 from millstream.cluster.reports import NodeReport, Role
 from millstream.cluster.shared_log import Held
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format import block
-from millstream.format.checking import check_packed
+from millstream.format.packed_records import check_packed
 from millstream.format.packing import Batch, Single, pack_batch, pack_single
 from millstream.limits import Limits
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.format import block
-from millstream.format.checking import check_packed
 from millstream.format.headers import add_header
+from millstream.format.packed_records import check_packed
 from millstream.format.packing import Batch, Single, pack_batch, pack_single
 from millstream.limits import Limits
 

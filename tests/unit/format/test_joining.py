@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.format import block, entries, joining, keys
-from millstream.format.joining import Row, coalesce
+from millstream.format import block, entries, keys
+from millstream.format import block_join as joining
+from millstream.format.block_join import Row, coalesce
 
 
 def rows(*offsets: int, log: int = 1, ids: int = 100, size: int = 3) -> list[Row]:

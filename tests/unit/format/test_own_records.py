@@ -34,7 +34,7 @@ from millstream.log.model.head import Head
 from millstream.log.rules import retention
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.state import QueueState
-from millstream.queue.service.keeping import QueueUpkeep
+from millstream.queue.service.upkeep import QueueUpkeep
 from millstream.replica.commands import SetAside, SummarizeLog
 from millstream.rooms import commands as rooms
 from millstream.rooms.instance_state import InstanceState

@@ -12,8 +12,8 @@ import pytest
 
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format import block
-from millstream.format.checking import check_packed
 from millstream.format.header_cells import CONTENT_TYPE, pack_headers
+from millstream.format.packed_records import check_packed
 from millstream.format.packing import (
     JSON,
     TEXT,

@@ -17,7 +17,7 @@ from millstream.format import keys
 from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append
-from millstream.log.rules.appending import BLOCK_RECORDS_MIN, BYTES_MAX
+from millstream.log.rules.append import BLOCK_RECORDS_MIN, BYTES_MAX
 from millstream.store.commit.ticket import Ticket
 from millstream.testing import Probe, SimulatedClock
 

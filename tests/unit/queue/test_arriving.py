@@ -14,8 +14,8 @@ from millstream.embedded.rules import operation
 from millstream.format.packing import Single
 from millstream.log.commands import Append
 from millstream.queue.commands import ClaimRouted, PutMessages
-from millstream.queue.service import consuming
-from millstream.queue.service.routing import route
+from millstream.queue.service import claims
+from millstream.queue.service.router import route
 from millstream.replica.commands import SetAside
 from millstream.store.commit.ticket import Ticket
 from millstream.testing import Probe, SimulatedClock
@@ -34,7 +34,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(facts.name)
         return route(store, facts, want)
 
-    monkeypatch.setattr(consuming, "route", noted)
+    monkeypatch.setattr(claims, "route", noted)
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import Conflict, InvalidInput, NotFound, OutOfRange
-from millstream.queue.service.assigning import ASSIGNED_MAX, Assignment, AssignMessages, Wish
+from millstream.queue.service.assignment import ASSIGNED_MAX, Assignment, AssignMessages, Wish
 from millstream.threads.queue import Queue
 
 

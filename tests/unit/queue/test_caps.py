@@ -6,7 +6,7 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import InvalidInput
-from millstream.queue.service.consuming import patience
+from millstream.queue.service.claims import patience
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 

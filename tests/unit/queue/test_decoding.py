@@ -10,7 +10,7 @@ import pytest
 from millstream import Millstream
 from millstream.format import keys
 from millstream.header import HeaderMapping, Scalar
-from millstream.queue.service.decoding import DecodedEntry, TextIndex
+from millstream.queue.service.decoded_entries import DecodedEntry, TextIndex
 from millstream.testing import Probe
 
 COUNT = 1_000

@@ -9,7 +9,7 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import InvalidInput, NotFound
-from millstream.queue.service import finding, peeking
+from millstream.queue.service import message_fate, peek
 from millstream.record import moment
 from millstream.testing import SimulatedClock
 
@@ -133,9 +133,9 @@ def test_what_is_no_id_is_refused(ms: Millstream, id: Any) -> None:
 def test_the_search_goes_on_over_many_buckets_and_rows(
     ms: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (finding, peeking):
+    for module in (message_fate, peek):
         monkeypatch.setattr(module, "BUCKETS_PER_LOOK", 2)
-    monkeypatch.setattr(finding, "ROWS_PER_LOOK", 3)
+    monkeypatch.setattr(message_fate, "ROWS_PER_LOOK", 3)
     queue = ms.create_queue("q", bucket_exponent=0)
     ids = queue.put_many([b"%d" % n for n in range(12)])
     later = queue.put_many([b"%d" % n for n in range(10)], delay=5)

@@ -8,8 +8,8 @@ import pytest
 
 import millstream
 from millstream import Millstream
-from millstream.queue.service.assigning import Assignment, AssignMessages
-from millstream.queue.service.scanning import ListPositions, ListUnrouted
+from millstream.queue.service.assignment import Assignment, AssignMessages
+from millstream.queue.service.bulk_reads import ListPositions, ListUnrouted
 from millstream.testing import Probe
 from millstream.threads.queue import Queue
 

@@ -8,10 +8,10 @@ from millstream import Limits, Millstream
 from millstream.errors import Conflict, InvalidInput, LeaseLost
 from millstream.queue.commands import Grant
 from millstream.queue.model.message import Message
-from millstream.queue.service import consuming
-from millstream.queue.service.consuming import need_facts, patience
-from millstream.queue.service.reading import read_granted
-from millstream.queue.service.routing import route
+from millstream.queue.service import claims
+from millstream.queue.service.claims import need_facts, patience
+from millstream.queue.service.payloads import read_granted
+from millstream.queue.service.router import route
 from millstream.store.store import Store
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
@@ -146,7 +146,7 @@ def test_what_is_popped_can_be_read_whatever_is_forgotten_meanwhile(
             clock.advance(10)
         return read_granted(store, name, grants)
 
-    monkeypatch.setattr(consuming, "read_granted", later)
+    monkeypatch.setattr(claims, "read_granted", later)
     assert values(queue.pop(3)) == [b"a", b"b", b"c"]
 
 

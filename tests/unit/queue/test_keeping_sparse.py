@@ -18,9 +18,9 @@ from millstream.log.rules.retention import _drop_slice
 from millstream.queue.commands import ClaimRouted
 from millstream.queue.model.message import Message
 from millstream.queue.rules.sources import facts_of
-from millstream.queue.service.consuming import pop_routed
-from millstream.queue.service.keeping import QueueUpkeep, _cut_inbox
-from millstream.queue.service.routing import WINDOW, route
+from millstream.queue.service.claims import pop_routed
+from millstream.queue.service.router import WINDOW, route
+from millstream.queue.service.upkeep import QueueUpkeep, _cut_inbox
 from millstream.store.commit.ticket import Ticket
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue

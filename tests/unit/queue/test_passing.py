@@ -11,7 +11,7 @@ from millstream.queue.model.roster import Roster, Rostered
 from millstream.queue.rules import grouped_lane as passing
 from millstream.queue.rules import index
 from millstream.queue.rules.claim_plan import NextStep
-from millstream.queue.service import consuming
+from millstream.queue.service import claims
 from millstream.replica.commands import SetAside
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
@@ -92,7 +92,7 @@ def test_a_claim_does_not_pass_over_messages_for_ever(
     ms: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(passing, "PASSED_MAX", 2)
-    monkeypatch.setitem(consuming.TIME_LIMITS_S, NextStep.BLOCKED, 0.0)
+    monkeypatch.setitem(claims.TIME_LIMITS_S, NextStep.BLOCKED, 0.0)
     queue = grouped(ms)
     append(ms, "a1 a2 a3 a4 a5 a6 b1")
     assert values(queue.claim(3)) == [b"a1"]

@@ -11,7 +11,7 @@ from millstream import Limits, Millstream
 from millstream.format import keys
 from millstream.queue.rules import sources
 from millstream.queue.rules.sources import facts_of
-from millstream.queue.service.scanning import ListPositions
+from millstream.queue.service.bulk_reads import ListPositions
 from millstream.store.state.state import State
 from millstream.testing import Probe
 from millstream.threads.queue import Queue

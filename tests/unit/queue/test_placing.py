@@ -16,8 +16,8 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import Span
 from millstream.queue.rules.claims import place_routed
 from millstream.queue.rules.ledger import Ledger
-from millstream.queue.rules.placing import Arrival, admit
-from millstream.queue.service.assigning import Assignment, AssignMessages
+from millstream.queue.rules.placement import Arrival, admit
+from millstream.queue.service.assignment import Assignment, AssignMessages
 from millstream.testing import Probe, SimulatedClock, memory_store
 
 from .conftest import fold_all
@@ -69,7 +69,7 @@ def test_the_short_way_places_what_the_long_one_does(chosen: list[list[int]]) ->
         clock = SimulatedClock()
         with pytest.MonkeyPatch.context() as patch:
             if way == "long":
-                patch.setattr("millstream.queue.rules.placing._line_up", the_long_way)
+                patch.setattr("millstream.queue.rules.placement._line_up", the_long_way)
             with millstream.open(":memory:", clock=clock) as store:
                 buckets.append(filled(store, clock, chosen))
     short, long = buckets

@@ -10,8 +10,8 @@ from millstream import Millstream
 from millstream.errors import Conflict, InvalidInput
 from millstream.queue.commands import ClaimRouted
 from millstream.queue.rules.claims import Claiming, place_routed
-from millstream.queue.service.consuming import need_facts
-from millstream.queue.service.routing import route
+from millstream.queue.service.claims import need_facts
+from millstream.queue.service.router import route
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 

@@ -12,7 +12,7 @@ from millstream.errors import InvalidFilter, InvalidInput, NotFound
 from millstream.log.reading.reader import joined_entries_of
 from millstream.queue.commands import SpecifyQueue
 from millstream.queue.model.spec import QueueSpec
-from millstream.queue.service import consuming, decoding, routing
+from millstream.queue.service import claims, decoded_entries, router
 from millstream.replica.commands import SetAside
 from millstream.testing import Probe, SimulatedClock
 
@@ -48,7 +48,7 @@ def test_queues_on_one_log_read_each_of_its_entries_once(
             read.append(found[0])
             yield found
 
-    monkeypatch.setattr(decoding, "joined_entries_of", counted)
+    monkeypatch.setattr(decoded_entries, "joined_entries_of", counted)
     headers = [{"kind": f"k{n % 3}", "n": n} for n in range(12)]
     for at in range(0, 12, 4):
         some = headers[at : at + 4]
@@ -84,7 +84,7 @@ def test_what_was_read_of_a_log_before_it_was_set_back_is_not_routed(ms: Millstr
 def test_decoded_entries_are_kept_up_to_a_bound(
     ms: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoding, "ENTRIES_KEPT", 2)
+    monkeypatch.setattr(decoded_entries, "ENTRIES_KEPT", 2)
     for n in range(9):
         ms.log("events").append_many([b"%d" % n, b"-"], headers=[{"n": n}, {}])
     for name in ("one", "two"):
@@ -272,12 +272,12 @@ def test_a_claim_that_others_overtook_looks_further(
     others = []
 
     def route_late(*arguments: Any) -> Any:
-        found = routing.route(*arguments)
-        monkeypatch.setattr(consuming, "route", routing.route)
+        found = router.route(*arguments)
+        monkeypatch.setattr(claims, "route", router.route)
         others.extend(queue.claim(100))
         return found
 
-    monkeypatch.setattr(consuming, "route", route_late)
+    monkeypatch.setattr(claims, "route", route_late)
     Probe(ms).store.caches.clear()
     assert len(queue.claim(50)) == 50
     assert len(held) + len(others) == 1_000

@@ -8,7 +8,7 @@ from millstream import Millstream
 from millstream.errors import InvalidInput, NotFound
 from millstream.queue.commands import PeekMessages
 from millstream.queue.model.message import messages_of
-from millstream.queue.service.scanning import Attempted, ListAttempts, ListUnrouted, Unrouted
+from millstream.queue.service.bulk_reads import Attempted, ListAttempts, ListUnrouted, Unrouted
 from millstream.record import moment
 from millstream.testing import SimulatedClock
 

@@ -10,8 +10,8 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.errors import NotFound
-from millstream.queue.service.assigning import Assignment, AssignMessages
-from millstream.queue.service.scanning import ListPositions, SourcePosition
+from millstream.queue.service.assignment import Assignment, AssignMessages
+from millstream.queue.service.bulk_reads import ListPositions, SourcePosition
 
 
 @pytest.fixture

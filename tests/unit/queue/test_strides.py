@@ -19,8 +19,8 @@ from millstream.queue.rules import claims, endings
 from millstream.queue.rules.ack_and_claim import stride
 from millstream.queue.rules.arrivals import Newcomers, place_arrived
 from millstream.queue.rules.claims import Claiming
-from millstream.queue.service import reading
-from millstream.queue.service.reading import read_granted, read_grants
+from millstream.queue.service import payloads
+from millstream.queue.service.payloads import read_granted, read_grants
 from millstream.store.commit.ticket import Ticket
 from millstream.store.store import Store
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
@@ -342,7 +342,7 @@ def test_who_cannot_read_does_not_keep_the_others_from_reading(
     two_logs: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tickets = ask_at_once(two_logs, [claiming(), claiming(), claiming()])
-    read = reading.recent_columns
+    read = payloads.recent_columns
 
     def damaged(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Columns]:
         if start == 1:
@@ -352,9 +352,9 @@ def test_who_cannot_read_does_not_keep_the_others_from_reading(
     def none(*_: Any, **__: Any) -> list[Any]:
         raise CorruptionError("damaged", what="row", where=1)
 
-    monkeypatch.setattr(reading, "recent_row", lambda *_: None)
-    monkeypatch.setattr(reading, "recent_columns", damaged)
-    monkeypatch.setattr(reading, "recent_rows", none)
+    monkeypatch.setattr(payloads, "recent_row", lambda *_: None)
+    monkeypatch.setattr(payloads, "recent_columns", damaged)
+    monkeypatch.setattr(payloads, "recent_rows", none)
     store = Probe(two_logs).store
     for index in (0, 2):
         (message,) = messages_of(read_granted(store, "q", tickets[index].result))

@@ -17,7 +17,7 @@ from millstream.engine.memory.engine import MemoryEngine
 from millstream.engine.memory.faults import Faults, Pause
 from millstream.errors import Conflict, WriteFailed
 from millstream.queue.commands import ClaimMessages
-from millstream.queue.service.thread_waiting import ThreadLines, WaitingThread
+from millstream.queue.service.thread_lines import ThreadLines, WaitingThread
 from millstream.store.commit.ticket import Ticket
 from millstream.testing import Probe, SimulatedClock, memory_store
 from millstream.threads.queue import Queue

@@ -25,7 +25,7 @@ from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages
 from millstream.remote import pipeline as pipelines
 from millstream.remote.pipeline import CONTENDED_WAIT_MS, WAIT_MS, PendingRequest, Pipeline
 from millstream.remote.repeats import Interrupted, RepeatFate, delay_s, fate_of
-from millstream.replica.sync.following import WaitForChange
+from millstream.replica.sync.follow import WaitForChange
 from millstream.wire import commands as wire
 
 RECORD = Single(b"x", None, b"", None)

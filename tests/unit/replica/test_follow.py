@@ -15,7 +15,7 @@ import millstream
 import millstream.errors
 from millstream import Millstream, aio
 from millstream.errors import ForkDetected
-from millstream.replica.sync.following import PAUSE_S_MAX, Pace, WaitForChange
+from millstream.replica.sync.follow import PAUSE_S_MAX, Pace, WaitForChange
 from millstream.replica.sync.outcome import LogOutcome, Outcome
 from tests.unit.replica.copies import records, values
 

@@ -234,9 +234,9 @@ def test_many_entries_are_merged_in_several_commits(
     ms: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from millstream.replica.forks import fork as forks
-    from millstream.replica.forks import moving
+    from millstream.replica.forks import transfer as transfer_module
 
-    monkeypatch.setattr(moving, "ENTRIES_PER_SLICE", 2)
+    monkeypatch.setattr(transfer_module, "ENTRIES_PER_SLICE", 2)
     monkeypatch.setattr(forks, "REBASE_BYTES", 10)
     log = filled(ms)
     fork, other = log.fork("b"), log.fork("c")
@@ -254,9 +254,9 @@ def test_many_entries_are_merged_in_several_commits(
 
 def append_during_merge(ms: Millstream, monkeypatch: pytest.MonkeyPatch, *, to: Log) -> None:
     """Let a merge move an entry per commit, and append after its first."""
-    from millstream.replica.forks import moving
+    from millstream.replica.forks import transfer as transfer_module
 
-    monkeypatch.setattr(moving, "ENTRIES_PER_SLICE", 1)
+    monkeypatch.setattr(transfer_module, "ENTRIES_PER_SLICE", 1)
     store = store_of(ms)
     run, seen = store.run, []
 

@@ -19,7 +19,7 @@ from millstream.errors import (
 from millstream.format import entries, rfc
 from millstream.queue.rules.claims import place_routed
 from millstream.queue.rules.sources import facts_of
-from millstream.queue.service.routing import WINDOW, route
+from millstream.queue.service.router import WINDOW, route
 from millstream.replica import commands as r
 from millstream.replica.commands import SetAside
 from tests.unit.replica.stores import (

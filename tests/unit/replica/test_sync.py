@@ -14,7 +14,7 @@ from millstream.limits import Limits
 from millstream.log.model.metadata import Meta, Stamp
 from millstream.replica.commands import AdoptState, GetStampedMetadata, SendBlocks
 from millstream.replica.copies import parcel
-from millstream.replica.sync import shipping
+from millstream.replica.sync import shipment as shipping
 from millstream.replica.sync.outcome import Progress
 from millstream.testing import SimulatedClock, memory_store
 from tests.unit.replica.copies import records, seen, store_id, summaries, through, values

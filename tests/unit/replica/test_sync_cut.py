@@ -14,7 +14,7 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.errors import MillstreamError
-from millstream.replica.sync import shipping
+from millstream.replica.sync import shipment as shipping
 from millstream.server.serving import running
 from millstream.server.settings import Settings
 from tests.unit.remote.proxy import proxied

@@ -55,7 +55,7 @@ def test_a_value_that_the_peer_cannot_hold_is_refused() -> None:
 
 def test_a_parcel_holds_no_more_blocks_than_can_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.replica.copies.parcel.BLOCKS_MAX", 3)
-    monkeypatch.setattr("millstream.replica.copies.adopting.BLOCKS_MAX", 3)
+    monkeypatch.setattr("millstream.replica.copies.adoption.BLOCKS_MAX", 3)
     with memory_store() as a, memory_store() as b:
         for n in range(20):
             a.log("x").append_many([b"%d" % n] * 2)

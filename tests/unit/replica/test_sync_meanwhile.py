@@ -9,7 +9,7 @@ import pytest
 
 from millstream import Millstream
 from millstream.replica.commands import SendBlocks, SummarizeLogs
-from millstream.replica.sync import shipping
+from millstream.replica.sync import shipment as shipping
 from tests.unit.replica.copies import records, through, values
 
 

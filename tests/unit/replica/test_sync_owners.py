@@ -49,7 +49,7 @@ def test_a_log_is_handed_over_by_way_of_a_third(
 def test_the_new_owner_has_all_before_it_may_write(
     a: Millstream, b: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.replica.sync.shipping.PARCEL_BYTES", 10)
+    monkeypatch.setattr("millstream.replica.sync.shipment.PARCEL_BYTES", 10)
     a.log("x").append(b"1")
     b.sync(a)
     for n in range(5):

@@ -9,7 +9,7 @@ import pytest
 from millstream.errors import InvalidInput, InvalidName, TooLarge
 from millstream.rooms import commands as c
 from millstream.rooms.model import RoomMessage
-from millstream.rooms.sending import MESSAGES_MAX, RETAINED_MAX
+from millstream.rooms.send import MESSAGES_MAX, RETAINED_MAX
 from tests.unit.rooms.serving import Served, deletion, message
 
 

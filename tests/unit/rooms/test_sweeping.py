@@ -9,7 +9,7 @@ from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.rooms import commands as c
 from millstream.rooms.model import Watermark
-from millstream.rooms.sweeping import SweepCounts
+from millstream.rooms.sweep import SweepCounts
 from millstream.testing import MemoryEngine, Probe, SimulatedClock, memory_store
 from tests.unit.rooms.serving import Served, message
 

@@ -15,8 +15,8 @@ from millstream.limits import Limits
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
 from millstream.queue.model.spec import QueueSpec
-from millstream.queue.service.assigning import Assignment, AssignMessages
-from millstream.queue.service.scanning import ListAttempts, ListPositions, ListUnrouted
+from millstream.queue.service.assignment import Assignment, AssignMessages
+from millstream.queue.service.bulk_reads import ListAttempts, ListPositions, ListUnrouted
 from millstream.record import Retention
 from millstream.replica import commands as copies
 from millstream.replica.chain import ZERO, Mark

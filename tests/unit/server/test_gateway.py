@@ -12,7 +12,7 @@ import pytest
 
 import millstream
 from millstream.server.auth.tokens import create_token
-from millstream.server.cluster import forwarding
+from millstream.server.cluster import forwarder as forwarding
 from millstream.server.gateways import connection
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings

@@ -22,9 +22,9 @@ from millstream.errors import CannotOpen, InvalidInput
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
 from millstream.queue.model.spec import QueueSpec
-from millstream.replica.sync.following import WaitForChange
+from millstream.replica.sync.follow import WaitForChange
 from millstream.server.auth.tokens import create_token
-from millstream.server.listen.listening import CannotListen
+from millstream.server.listen.ports import CannotListen
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.server.talking import single, talking

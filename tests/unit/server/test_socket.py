@@ -14,8 +14,8 @@ from millstream.command import Transact
 from millstream.errors import EndMoved, InvalidInput, InvalidName, NotFound, Overloaded
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
-from millstream.queue.model.marking import Wishes
 from millstream.queue.model.message import messages_of
+from millstream.queue.model.routing_marks import Wishes
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import Producer
 from millstream.server.serving import Serving, running

@@ -39,10 +39,10 @@ from millstream.queue.commands import (
     ReplaceFailed,
     SpecifyQueue,
 )
-from millstream.queue.model.marking import Wishes
 from millstream.queue.model.message import messages_of
+from millstream.queue.model.routing_marks import Wishes
 from millstream.queue.model.spec import QueueSpec
-from millstream.queue.service.assigning import Assignment, AssignMessages
+from millstream.queue.service.assignment import Assignment, AssignMessages
 from millstream.record import Producer, Retention
 from millstream.replica.commands import DigestRange, SendBlocks
 from millstream.server.serving import Serving, running

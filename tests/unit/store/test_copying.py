@@ -10,7 +10,7 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.embedded.session import EmbeddedSession, open_store
-from millstream.engine import row_copy as copying
+from millstream.engine import row_copy
 from millstream.engine.commit import Commit
 from millstream.engine.memory.engine import MemoryEngine
 from millstream.engine.memory.faults import Crash, Faults, Torn
@@ -74,7 +74,7 @@ def test_a_second_copy_writes_nothing(source: Engine) -> None:
 def test_a_copy_that_was_broken_off_anywhere_goes_on(
     source: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "COMMIT_BYTES", 1_000)
+    monkeypatch.setattr(row_copy, "COMMIT_BYTES", 1_000)
     whole = MemoryEngine()
     copy_rows(source, whole)
     for commit in range(1, whole.commits + 1):

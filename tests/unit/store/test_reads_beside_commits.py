@@ -27,9 +27,9 @@ from millstream.log.rules.publishing import PublishParts
 from millstream.queue import commands as q
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.sources import find_facts
-from millstream.queue.service.routing import PLACE_RECORDS
+from millstream.queue.service.router import PLACE_RECORDS
 from millstream.replica.commands import SetAside
-from millstream.replica.sync.following import WaitForChange
+from millstream.replica.sync.follow import WaitForChange
 from millstream.rooms.commands import DeleteRoom, SendToRoom
 from millstream.rooms.model import RoomMessage
 from millstream.store.state.read_copy import IDLE_S

@@ -16,7 +16,7 @@ from millstream.embedded.session import EmbeddedSession
 from millstream.errors import Closed
 from millstream.format import keys
 from millstream.log.commands import WaitForOffset
-from millstream.replica.sync.following import WATCHED, WaitForChange
+from millstream.replica.sync.follow import WATCHED, WaitForChange
 from millstream.store.sleep import Done, Sleep, step_of, wait
 from millstream.store.watch import Watch
 from millstream.testing import SimulatedClock, memory_store

@@ -11,8 +11,8 @@ import threading
 
 from millstream.cluster import entry as entries
 from millstream.cluster.entry import Differs, EpochBody, Position, encode
-from millstream.cluster.node.appending import Appender, Pause
-from millstream.cluster.node.applying import Applier, OneMore
+from millstream.cluster.node.appender import Appender, Pause
+from millstream.cluster.node.applier import Applier, OneMore
 from millstream.cluster.node.leadership import CLOSED, Leadership
 from millstream.cluster.node.position import LogProgress, NeedsSnapshot
 from millstream.cluster.settings import NodeSettings

@@ -24,8 +24,8 @@ from millstream.queue.commands import ClaimMessages, PutMessages
 from millstream.queue.model.line import Duty
 from millstream.queue.model.message import Lot
 from millstream.queue.rules.sources import inbox_of
-from millstream.queue.service import consuming
-from millstream.queue.service.waiting import Lines
+from millstream.queue.service import claims
+from millstream.queue.service.lines import Lines
 from millstream.store.store import Store
 
 ClaimNow = Callable[[ClaimMessages, ClientTurns | None], Awaitable[tuple[list[Lot], int]]]
@@ -85,7 +85,7 @@ class WaitingClaims:
     ) -> list[tuple[ClaimMessages, Callable[[Any], None]]]:
         """Return claims that wait for the appends of these commands, to be made in the same commit.
 
-        Each claim comes with a callback for its outcome: the result of `consuming.claim_in_commit`,
+        Each claim comes with a callback for its outcome: the result of `claims.claim_in_commit`,
         or an exception.
         """
         if not self._lines.expects_any:
@@ -103,7 +103,7 @@ class WaitingClaims:
             return
         granted, lots = outcome
         queue = waiter.command.queue
-        consuming.note_ahead(self._store, queue, granted)
+        claims.note_ahead(self._store, queue, granted)
         waiter.is_answered = True  # even if its timeout comes in this very turn of the loop
         self._hand_over(waiter, waiter.delivery, lots)
         self._lines.served(queue, waiter, granted.remaining)
@@ -129,7 +129,7 @@ class WaitingClaims:
         """Wait in line until the timeout; return [] if `receive` took the messages."""
         if not command.count or self._store.clock.seconds() >= until_s:
             return []
-        waiter = _Waiter(consuming.without_acks(command), until_s, turns, receive)
+        waiter = _Waiter(claims.without_acks(command), until_s, turns, receive)
         self._lines.join(command.queue, waiter, command.count)
         try:
             return await self._claim_in_line(waiter)
@@ -243,7 +243,7 @@ class WaitingClaims:
         if waiter.delivery.done():
             self._lines.served(queue, waiter)  # it has left: the next in line looks
             return
-        lots, remaining = consuming.claim_now(self._store, waiter.command)
+        lots, remaining = claims.claim_now(self._store, waiter.command)
         if lots:
             self._answer(waiter, lots)
             self._lines.served(queue, waiter, remaining)

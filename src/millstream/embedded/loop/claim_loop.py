@@ -99,7 +99,7 @@ class Returns:
         self._give_back(command, [(grant.claim_id, grant.count, grant.attempt) for grant in grants])
 
     def give_back_found(self, command: ClaimMessages, claimed: tuple[list[Lot], int]) -> None:
-        """Give back the messages that `consuming.claim_now` returned."""
+        """Give back the messages that `claims.claim_now` returned."""
         self.give_back(command, claimed[0])
 
 

@@ -16,8 +16,8 @@ from millstream.embedded.loop.claim_loop import ClientTurns, Loop, Returns, Take
 from millstream.errors import WriteFailed
 from millstream.queue.commands import ClaimMessages, Grant, Granted
 from millstream.queue.model.message import Lot
-from millstream.queue.service import consuming
-from millstream.queue.service.reading import are_at_hand, read_grants
+from millstream.queue.service import claims
+from millstream.queue.service.payloads import are_at_hand, read_grants
 from millstream.store.store import Store
 
 READ_HERE = 16
@@ -38,7 +38,7 @@ class Claims:
         """By log: a lock, held while a thread reads messages that are not cached."""
 
     async def claim(self, command: ClaimMessages, turns: ClientTurns | None = None) -> list[Lot]:
-        """Claim as `thread_waiting.claim_messages` does, without a thread while waiting.
+        """Claim as `thread_lines.claim_messages` does, without a thread while waiting.
 
         With `turns`, each look at the queue counts as a query of the client.
         """
@@ -60,7 +60,7 @@ class Claims:
         come while the claim waits in line are offered to `receive` before the task gets them.
         """
         until_s = self._until_s(command)
-        prepared = consuming.prepare_claim(self._store, command)
+        prepared = claims.prepare_claim(self._store, command)
         if prepared is None:
             return False
         routed, routed_here = prepared
@@ -130,8 +130,8 @@ class Claims:
     async def _claim_now(
         self, command: ClaimMessages, turns: ClientTurns | None
     ) -> tuple[list[Lot], int]:
-        """Claim as `consuming.claim_now` does, by the loop's own commit if possible."""
-        prepared = consuming.prepare_claim(self._store, command)
+        """Claim as `claims.claim_now` does, by the loop's own commit if possible."""
+        prepared = claims.prepare_claim(self._store, command)
         if prepared is None:
             return await self._claim_by_thread(command, (), turns)
         routed, routed_here = prepared
@@ -146,7 +146,7 @@ class Claims:
     ) -> list[Lot] | None:
         """Return the claimed messages, if they are enough and in memory; else None."""
         store, grants = self._store, granted.grants
-        consuming.note_ahead(store, command.queue, granted)
+        claims.note_ahead(store, command.queue, granted)
         if _is_short(command, granted, routed_here=routed_here):
             return None
         is_recent = granted.is_fully_routed or (routed_here and not granted.is_overtaken)
@@ -183,7 +183,7 @@ class Claims:
         (granted, routed_here), store = got, self._store
         grants = granted.grants
         if lots is None and _is_short(command, granted, routed_here=routed_here):
-            consuming.forget_keeping_up(store, command.queue)
+            claims.forget_keeping_up(store, command.queue)
             missing = replace(command, acked=[], count=command.count - granted.count)
             return await self._claim_by_thread(missing, grants, turns)
         if lots is None:
@@ -191,7 +191,7 @@ class Claims:
         if lots or not grants:
             return lots, granted.remaining
         # All claimed messages were damaged, and have failed.
-        return await self._claim_by_thread(consuming.without_acks(command), (), turns)
+        return await self._claim_by_thread(claims.without_acks(command), (), turns)
 
     async def _read(
         self, command: ClaimMessages, grants: list[Grant], turns: ClientTurns | None
@@ -216,7 +216,7 @@ class Claims:
         self, command: ClaimMessages, grants: Sequence[Grant], turns: ClientTurns | None
     ) -> tuple[list[Lot], int]:
         return await self._loop.ask(
-            consuming.claim_now,
+            claims.claim_now,
             self._store,
             command,
             grants,

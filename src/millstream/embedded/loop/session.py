@@ -30,7 +30,7 @@ from millstream.errors import MillstreamError
 from millstream.log.commands import Acknowledge, Append, WaitForOffset
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages, RenewClaims
 from millstream.queue.model.message import Lot
-from millstream.queue.service.consuming import claim_in_commit, route_before
+from millstream.queue.service.claims import claim_in_commit, route_before
 from millstream.store.commit.ticket import Ticket
 from millstream.store.commit.transactor import fresh
 from millstream.store.sleep import Sleep, step_of, watching

@@ -24,7 +24,7 @@ from millstream.queue.rules.grouped_lane import take_passing
 from millstream.queue.rules.index import QUIET, Rank
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.lookup import of_queue
-from millstream.queue.rules.placing import place
+from millstream.queue.rules.placement import place
 from millstream.queue.rules.selection import Selection
 from millstream.store.commit.transaction import WriteTransaction
 

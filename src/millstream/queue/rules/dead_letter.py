@@ -27,7 +27,7 @@ from millstream.queue.model.queue_changes import Moved
 from millstream.queue.model.slots import Slots, Trial
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.ledger import Ledger
-from millstream.queue.rules.putting import append
+from millstream.queue.rules.puts import append
 from millstream.record import Record
 from millstream.store.commit.transaction import WriteTransaction
 

@@ -30,9 +30,9 @@ from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.partitions import with_partitions
-from millstream.queue.rules.placing import Arrival, admit
+from millstream.queue.rules.placement import Arrival, admit
 from millstream.queue.rules.sources import find_sources, later_of, own_logs
-from millstream.queue.rules.starting import (
+from millstream.queue.rules.start import (
     check_sources,
     check_start,
     check_time,

@@ -14,11 +14,11 @@ from millstream.log.rules import operations as logs
 from millstream.queue import commands as c
 from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.bucket_changes import Removed
-from millstream.queue.model.marking import mark_of
+from millstream.queue.model.routing_marks import mark_of
 from millstream.queue.model.slots import FAILED, Span
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.ledger import Ledger
-from millstream.queue.rules.placing import Arrival, admit
+from millstream.queue.rules.placement import Arrival, admit
 from millstream.queue.rules.sources import LATER_ID, later_of
 from millstream.store.commit.transaction import WriteTransaction
 

@@ -134,7 +134,7 @@ def facts_of(
     """Return the facts about a queue; None for a missing queue.
 
     With `all_logs`, `sources` has every log with unrouted records. With `any_router`, it also has the logs
-    of an outside router (see `assigning`).
+    of an outside router (see `assignment`).
     """
     queue = view.entity(keys.queue(name), QueueState)
     if not queue.exists():

@@ -25,15 +25,15 @@ from millstream.log.reading.reader import entries_of
 from millstream.log.rules.ancestry import Tail
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Withdrawn
-from millstream.queue.model.marking import mark_of
 from millstream.queue.model.queue_changes import QueueSetBack
+from millstream.queue.model.routing_marks import mark_of
 from millstream.queue.model.slots import AVAILABLE, IN_FLIGHT, Slots, Span
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.dead_letter import Owed
 from millstream.queue.rules.endings import earliest
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.lookup import all_queues, all_rows
-from millstream.queue.service.decoding import decoded_entry
+from millstream.queue.service.decoded_entries import decoded_entry
 from millstream.record import SetBackReader
 from millstream.store.commit.transaction import WriteTransaction
 

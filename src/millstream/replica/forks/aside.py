@@ -23,9 +23,9 @@ from millstream.log.rules.ancestry import FORK_NAME, Tail, children, fork_of, pu
 from millstream.log.rules.operations import check_free, find_log, need_log
 from millstream.record import SetBackReader
 from millstream.replica import commands as c
-from millstream.replica.copies.adopting import fenced
+from millstream.replica.copies.adoption import fenced
 from millstream.replica.copies.marks import add_marks, cut_marks, last_mark, mark_at
-from millstream.replica.forks.moving import lower_end
+from millstream.replica.forks.transfer import lower_end
 from millstream.store.commit.transaction import WriteTransaction
 
 Passed = Callable[[WriteTransaction, int, int], str | None]

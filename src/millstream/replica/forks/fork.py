@@ -30,7 +30,7 @@ from millstream.log.rules.ancestry import fork_of, put_fork
 from millstream.log.rules.operations import check_free, need_log, not_owner
 from millstream.record import Merged
 from millstream.replica.chain import Parsed, parse
-from millstream.replica.copies.adopting import put_records
+from millstream.replica.copies.adoption import put_records
 from millstream.replica.forks.aside import (
     Passed,
     check_passed,
@@ -38,7 +38,7 @@ from millstream.replica.forks.aside import (
     make_fork,
     set_tail_aside,
 )
-from millstream.replica.forks.moving import raise_point
+from millstream.replica.forks.transfer import raise_point
 from millstream.replica.metadata import adopt_metadata
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View

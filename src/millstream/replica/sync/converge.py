@@ -41,7 +41,7 @@ from millstream.replica.commands import (
 from millstream.replica.metadata import news
 from millstream.replica.sync.compare import Copies, compare
 from millstream.replica.sync.outcome import LogOutcome, Options, Progress, SetBack, Tell
-from millstream.replica.sync.shipping import ship
+from millstream.replica.sync.shipment import ship
 from millstream.replica.sync.steps import OPPOSITE, Party, Question, Steps, ask
 
 _WRITTEN: dict[str, tuple[Party, ...]] = {

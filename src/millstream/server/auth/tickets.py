@@ -15,7 +15,7 @@ from millstream.format import ticket as text_of
 from millstream.format.ticket import SECONDS_MAX, TicketClaims
 from millstream.rooms.commands import MintTicket
 from millstream.rooms.model import RoomTicket
-from millstream.rooms.packing import check_sender
+from millstream.rooms.packed_messages import check_sender
 from millstream.rooms.tickets import check_wanted, permission_of, ticket_of
 from millstream.server.auth.access import Principal
 from millstream.server.auth.permission import PERMISSIONS_MAX, parse_permissions

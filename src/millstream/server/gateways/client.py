@@ -14,7 +14,7 @@ from millstream.remote.results import result_of
 from millstream.server.auth.access import Principal
 from millstream.server.auth.authentication import CredentialReader
 from millstream.server.claim_counts import Holdings
-from millstream.server.cluster.forwarding import Forwarder
+from millstream.server.cluster.forwarder import Forwarder
 from millstream.server.core import Core
 from millstream.server.listen.connections import Connections
 

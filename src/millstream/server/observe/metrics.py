@@ -29,7 +29,7 @@ from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.state import QueueState
 from millstream.record import LogInfo
 from millstream.rooms.backlog import RoomBacklog
-from millstream.rooms.sweeping import SweepCounts
+from millstream.rooms.sweep import SweepCounts
 from millstream.server.core import Core
 from millstream.server.observe.health import RANK, loop_lag_s
 from millstream.store.state.view import View

@@ -14,8 +14,8 @@ from millstream.cluster.reports import Role
 from millstream.errors import Conflict, Denied, InvalidInput, NotFound
 from millstream.server.auth.access import NODE
 from millstream.server.auth.need import Need
-from millstream.server.cluster.fetching import DIGEST_HEADER
-from millstream.server.cluster.pairing import Pairing
+from millstream.server.cluster.copy_download import DIGEST_HEADER
+from millstream.server.cluster.pair import Pairing
 from millstream.server.cluster.role import Seat
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import JSON, Endpoints

@@ -11,9 +11,9 @@ from millstream.command import Operation
 from millstream.errors import Conflict, InvalidInput, NotFound
 from millstream.format.packing import pack_single
 from millstream.queue import commands as c
-from millstream.queue.model.marking import Wishes
 from millstream.queue.model.message import Fate, Try, messages_of
-from millstream.queue.putting import put_batch
+from millstream.queue.model.routing_marks import Wishes
+from millstream.queue.put_commands import put_batch
 from millstream.record import Item
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import ANY, Endpoints

@@ -13,7 +13,7 @@ from millstream.errors import InvalidInput, NotFound
 from millstream.rooms import commands as c
 from millstream.rooms.model import RoomInfo, RoomMessage, RoomTicket
 from millstream.rooms.names import TYPE_CHARS_MAX
-from millstream.rooms.packing import CLIENT_CHARS_MAX
+from millstream.rooms.packed_messages import CLIENT_CHARS_MAX
 from millstream.rooms.settings import RoomSettings
 from millstream.server.auth.need import Need
 from millstream.server.core import RoomStream

@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 
 from millstream.errors import Conflict, Denied, InvalidInput
 from millstream.format.block import checksum
-from millstream.format.checking import check_packed
+from millstream.format.packed_records import check_packed
 from millstream.format.packing import Batch, Single, pack_many
 from millstream.limits import Limits
 from millstream.log import commands as c

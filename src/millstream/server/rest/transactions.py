@@ -17,7 +17,7 @@ from millstream.queue.model.message import LeaseEnd
 from millstream.record import optional_ms
 from millstream.rooms.commands import SendToRoom
 from millstream.rooms.model import RoomMessage
-from millstream.rooms.packing import data_of
+from millstream.rooms.packed_messages import data_of
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.claims import Lease, Tokens, runs_of
 from millstream.server.rest.cursors import CursorAckBody, SeekBody, ranges_of

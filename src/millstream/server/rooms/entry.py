@@ -23,7 +23,7 @@ from millstream.log.reading import reader
 from millstream.log.reading.salvage import behind
 from millstream.rooms.model import RoomLook
 from millstream.rooms.names import TYPE_CHARS_MAX
-from millstream.rooms.packing import CLIENT_CHARS_MAX, NUMBER, ORIGIN
+from millstream.rooms.packed_messages import CLIENT_CHARS_MAX, NUMBER, ORIGIN
 from millstream.server.auth.access import Principal
 from millstream.store.store import Store
 

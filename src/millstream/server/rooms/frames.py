@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from millstream.record import Record
 from millstream.rooms.events import json_of
 from millstream.rooms.model import Present, RetainedValue, RoomLook, RoomMessage
-from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
+from millstream.rooms.packed_messages import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
 from millstream.rooms.settings import RoomSettings
 from millstream.server.rooms.outbox import Shown
 

@@ -14,7 +14,7 @@ from millstream.record import Record
 from millstream.rooms.commands import Broadcast, SendToRoom
 from millstream.rooms.model import RoomMessage, Sent
 from millstream.rooms.names import RESERVED_TYPES, log_of
-from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
+from millstream.rooms.packed_messages import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
 from millstream.rooms.settings import DEFAULTS, RoomSettings
 from millstream.rooms.turns import Turn
 from millstream.server.rooms.context import RoomsContext

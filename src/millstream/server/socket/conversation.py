@@ -27,14 +27,14 @@ from millstream.queue.commands import ClaimMessages
 from millstream.server import direct
 from millstream.server.auth.access import NODE, Principal
 from millstream.server.claim_counts import Holdings
-from millstream.server.cluster.forwarding import Forwarder
+from millstream.server.cluster.forwarder import Forwarder
 from millstream.server.cluster.role import ALONE, Asker
 from millstream.server.core import Core
 from millstream.server.journal import note_failure
 from millstream.server.listen.refusals import TOO_MANY, RefusalCount, is_refusal, shared_by
 from millstream.server.observe.tracing import traceparent_of
 from millstream.server.socket.outbox import Outbox, Sent, Unsent
-from millstream.server.socket.reading import (
+from millstream.server.socket.requests import (
     Request,
     Violation,
     checked,

@@ -14,8 +14,8 @@ from millstream.errors import Conflict
 from millstream.log import commands as c
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.rules.sources import inbox_of
-from millstream.queue.service.assigning import Assignment, AssignMessages
-from millstream.queue.service.scanning import ListPositions
+from millstream.queue.service.assignment import Assignment, AssignMessages
+from millstream.queue.service.bulk_reads import ListPositions
 from millstream.record import wall_ms_of
 from millstream.spark.archive.archive import Archive
 from millstream.spark.failures import point

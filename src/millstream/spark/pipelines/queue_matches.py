@@ -25,8 +25,8 @@ from msgspec import Struct
 
 from millstream.filters import Filter, parse
 from millstream.log.model.block import RecordBlock
-from millstream.queue.service.assigning import ASSIGNED_MAX, Assignment
-from millstream.queue.service.decoding import TextIndex
+from millstream.queue.service.assignment import ASSIGNED_MAX, Assignment
+from millstream.queue.service.decoded_entries import TextIndex
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading
 from millstream.spark.source.bins import Bin, BinSizes, Range, bins

@@ -18,8 +18,8 @@ from millstream.errors import InvalidInput, NotFound, Truncated
 from millstream.filters import parse
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.rules.sources import may_match
-from millstream.queue.service.assigning import Assignment, AssignMessages
-from millstream.queue.service.scanning import ListPositions
+from millstream.queue.service.assignment import Assignment, AssignMessages
+from millstream.queue.service.bulk_reads import ListPositions
 from millstream.spark.failures import point
 from millstream.spark.pipelines.backfill import backfill_queues
 from millstream.spark.pipelines.queue_matches import (

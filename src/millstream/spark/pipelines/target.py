@@ -22,7 +22,7 @@ from millstream.remote.address import is_address
 from millstream.spark.options import ReadOptions, read_options
 from millstream.spark.place import Place, make_place
 from millstream.spark.source.bins import Bin, BinSizes, Range, bins
-from millstream.spark.source.listing import listed
+from millstream.spark.source.listings import listed
 from millstream.spark.source.losses import Loss, TellLoss
 
 if TYPE_CHECKING:

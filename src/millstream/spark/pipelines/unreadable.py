@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import CorruptionError
 from millstream.queue.model.message import QueueInfo
-from millstream.queue.service.scanning import ListAttempts
+from millstream.queue.service.bulk_reads import ListAttempts
 from millstream.spark.options import read_options
 from millstream.spark.pipelines.target import Job, left_out, options_of, subscription
 from millstream.spark.place import reading

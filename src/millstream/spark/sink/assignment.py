@@ -31,7 +31,7 @@ from millstream.errors import InvalidInput, NotFound
 from millstream.queue.commands import DescribeQueue
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.sources import may_match
-from millstream.queue.service.assigning import ASSIGNED_MAX, Assignment, AssignMessages, Wish
+from millstream.queue.service.assignment import ASSIGNED_MAX, Assignment, AssignMessages, Wish
 from millstream.record import to_ms
 from millstream.spark.failures import point
 from millstream.spark.options import WriteOptions

@@ -17,7 +17,7 @@ from millstream.format.packing import Batch, Single
 from millstream.log.commands import Append
 from millstream.log.model.producer import Produced, ProducerState
 from millstream.log.rules.operations import find_log, make_log
-from millstream.queue.rules.putting import append
+from millstream.queue.rules.puts import append
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
 

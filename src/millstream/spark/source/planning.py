@@ -20,7 +20,7 @@ from millstream.queue.rules.sources import INBOX, LATER, OWN
 from millstream.record import LogInfo
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 from millstream.spark.source.bins import Range
-from millstream.spark.source.listing import listed
+from millstream.spark.source.listings import listed
 from millstream.spark.source.losses import Loss, TellLoss, warn
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from millstream.header import Headers
 from millstream.log import commands as c
 from millstream.queue.commands import DescribeQueue, PeekMessages
 from millstream.queue.model.message import Message, messages_of
-from millstream.queue.service.scanning import Attempted, ListAttempts, ListUnrouted
+from millstream.queue.service.bulk_reads import Attempted, ListAttempts, ListUnrouted
 from millstream.record import Record, wall_ms_of
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading

@@ -13,7 +13,7 @@ from millstream.clock import SystemClock
 from millstream.cluster.node.node import Node
 from millstream.cluster.reports import LocalReportChannel
 from millstream.engine.open import open_engine
-from millstream.server.cluster.fetching import Fetcher
+from millstream.server.cluster.copy_download import Fetcher
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from millstream.testing.shared_log import SimulatedLog

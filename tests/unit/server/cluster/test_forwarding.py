@@ -68,7 +68,7 @@ def test_a_client_of_several_addresses_goes_to_the_leading_node(pair: Pair) -> N
 def test_while_no_node_leads_it_is_said_in_bounded_time(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.server.cluster.forwarding.FORWARD_S", 0.2)
+    monkeypatch.setattr("millstream.server.cluster.forwarder.FORWARD_S", 0.2)
     monkeypatch.setattr("millstream.server.core.FORWARD_S", 0.2)
     with millstream.open(pair.url("b"), retry_for=0.1) as ms:
         ms.log("a").append(b"0")

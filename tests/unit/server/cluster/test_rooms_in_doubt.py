@@ -13,7 +13,7 @@ from websockets.exceptions import InvalidStatus
 
 import millstream
 from millstream.errors import MillstreamError, NoQuorum, OutcomeUnknown
-from millstream.server.cluster import forwarding
+from millstream.server.cluster import forwarder as forwarding
 from millstream.server.serving import Serving
 from tests.unit.server.cluster.pretending import Pair, paired
 from tests.unit.server.rooms.joining import Client, joined

@@ -128,7 +128,7 @@ def test_a_server_alone_has_no_cluster(tmp_path: Path) -> None:
 def test_nodes_that_have_halted_answer_eventual_reads_and_nothing_else(
     nodes: ServedNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.server.cluster.forwarding.FORWARD_S", 0.1)
+    monkeypatch.setattr("millstream.server.cluster.forwarder.FORWARD_S", 0.1)
     monkeypatch.setattr("millstream.server.core.FORWARD_S", 0.1)
     with millstream.open(nodes.urls) as ms:
         ms.log("a").append(b"0")

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import millstream
 from millstream.cli import app
 from millstream.errors import CannotOpen, MillstreamError
-from millstream.server.cluster.pairing import Pairing
+from millstream.server.cluster.pair import Pairing
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 

@@ -21,12 +21,12 @@ from millstream.log.model.head import Bounds, Head, without
 from millstream.log.reading.damage import next_entry
 from millstream.log.reading.reader import RowMoved, joined_entries_of, with_rows
 from millstream.queue.commands import Routed
-from millstream.queue.model.marking import mark_of
+from millstream.queue.model.routing_marks import mark_of
 from millstream.queue.model.slots import RoutingMark, Span
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.interleaving import Look, Looked, interleave
 from millstream.queue.rules.sources import Facts, QueueSource
-from millstream.queue.service.decoding import DecodedEntry, RecentEntries
+from millstream.queue.service.decoded_entries import DecodedEntry, RecentEntries
 from millstream.store.state.view import Rows, View
 from millstream.store.store import Store
 

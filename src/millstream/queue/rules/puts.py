@@ -16,12 +16,12 @@ from millstream.log.commands import Append
 from millstream.log.rules import operations as logs
 from millstream.log.rules.guards import GuardedRule, LogGuard
 from millstream.queue import commands as c
-from millstream.queue.model.marking import addressed, mark_of
+from millstream.queue.model.routing_marks import addressed, mark_of
 from millstream.queue.model.slots import Span
 from millstream.queue.model.spec import DELAY_MS_MAX, no_queue
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.ledger import Ledger
-from millstream.queue.rules.placing import place
+from millstream.queue.rules.placement import place
 from millstream.queue.rules.sources import INBOX, LATER, LATER_ID, inbox_of, later_of
 from millstream.store.commit.transaction import WriteTransaction
 

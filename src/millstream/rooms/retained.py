@@ -10,7 +10,7 @@ from millstream.engine.commit import Row
 from millstream.errors import CorruptionError
 from millstream.format import keys, room_keys
 from millstream.rooms.commands import GetRetained, ReadRetained
-from millstream.rooms.finding import FoundRoom, find_room
+from millstream.rooms.lookup import FoundRoom, find_room
 from millstream.rooms.model import RetainedSome, RetainedValue, RetainedValues
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View

@@ -19,8 +19,8 @@ from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, FORGOTTEN, IN_
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.lookup import find_bucket, need_queue
 from millstream.queue.rules.sources import LATER_ID, inbox_of, later_of
-from millstream.queue.service.consuming import route_ahead
-from millstream.queue.service.peeking import BUCKETS_PER_LOOK, find_buckets
+from millstream.queue.service.claims import route_ahead
+from millstream.queue.service.peek import BUCKETS_PER_LOOK, find_buckets
 from millstream.record import moment
 from millstream.store.state.hypothetical import Reading
 from millstream.store.state.view import View

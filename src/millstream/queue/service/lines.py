@@ -1,6 +1,6 @@
 """The lines of all queues of a store, with their lock and their watches.
 
-`model.line` has the rules of a line. Threads wait in `thread_waiting`, coroutines in
+`model.line` has the rules of a line. Threads wait in `thread_lines`, coroutines in
 `embedded.loop.claim_line`.
 """
 
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Generic
 
 from millstream.queue.model.line import Duty, Line, W
-from millstream.queue.service import consuming
+from millstream.queue.service import claims
 from millstream.store.store import Store
 from millstream.store.watch import Wake
 
@@ -67,15 +67,15 @@ class Lines(Generic[W]):
         with self._lock:
             if not self._watches(queue, waiter):
                 return None  # so a crowd of leaving waiters costs no look each
-        watched = consuming.watched_before(self._store, queue)
+        watched = claims.watched_before(self._store, queue)
         while self._begin_watch(queue, waiter, watched):
             # An append before the watch began woke no waiter, so glance again.
-            before, (watched, change_s) = watched, consuming.glance(self._store, queue)
+            before, (watched, change_s) = watched, claims.glance(self._store, queue)
             if watched == before:
                 return change_s
         return None
 
-    def _begin_watch(self, queue: str, waiter: W, watched: consuming.WatchedKeys) -> bool:
+    def _begin_watch(self, queue: str, waiter: W, watched: claims.WatchedKeys) -> bool:
         """Register a waiter for changes; return False if it is not the watcher any more."""
         wake = partial(self.change, queue)
         with self._lock:

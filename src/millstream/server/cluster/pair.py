@@ -40,7 +40,7 @@ from millstream.errors import Conflict
 from millstream.format import keys
 from millstream.remote.address import parse_address
 from millstream.remote.http import BrokenHttp, ask
-from millstream.server.cluster.fetching import Fetcher
+from millstream.server.cluster.copy_download import Fetcher
 
 ENTRIES = "/cluster/entries"
 SUPERSEDE = "/cluster/supersede"

@@ -22,8 +22,8 @@ from millstream.queue.model.line import Duty
 from millstream.queue.model.message import Lot
 from millstream.queue.rules.endings import give_back
 from millstream.queue.runs import lots_claimed
-from millstream.queue.service import consuming
-from millstream.queue.service.waiting import Lines
+from millstream.queue.service import claims
+from millstream.queue.service.lines import Lines
 from millstream.store.commit.ticket import Ticket
 from millstream.store.store import Store
 
@@ -55,7 +55,7 @@ class WaitingThread:
     def claim(self) -> Outcome:
         """Return the waiter's claim, to be made by a commit that appends messages."""
         self.is_expected = True
-        run = partial(consuming.claim_in_commit, query=self.query)
+        run = partial(claims.claim_in_commit, query=self.query)
         return Ticket(run, on_done=self._arrived)
 
     def next_duty(self, timeout_s: float) -> Duty | Outcome | None:
@@ -162,12 +162,12 @@ def claim_messages(store: Store, query: ClaimMessages) -> list[Lot]:
     wait_ms = query.wait_ms
     until_s = store.clock.seconds() + wait_ms / 1000 if wait_ms else 0.0
     if wait_ms and store.caches.of(ThreadLines, store).keeps_up(query):
-        return _claim_in_line(store, query, until_s) or consuming.claim_now(store, query)[0]
-    lots, _ = consuming.claim_now(store, query)
+        return _claim_in_line(store, query, until_s) or claims.claim_now(store, query)[0]
+    lots, _ = claims.claim_now(store, query)
     if lots or not (wait_ms and query.count) or store.clock.seconds() >= until_s:
         return lots
     try:
-        return _claim_in_line(store, consuming.without_acks(query), until_s)
+        return _claim_in_line(store, claims.without_acks(query), until_s)
     except WriteFailed:
         if query.acked:
             return []  # the acknowledgement is durable, so the claim must not report a failure
@@ -222,7 +222,7 @@ def _serve(store: Store, lines: ThreadLines, waiter: WaitingThread, until_s: flo
             if lots:
                 lines.note_pace(waiter.query, keeps_up=not remaining)
             else:
-                lots, remaining = consuming.claim_now(store, waiter.query)
+                lots, remaining = claims.claim_now(store, waiter.query)
             if lots:
                 lines.served(queue, waiter, remaining)
                 return lots
@@ -248,5 +248,5 @@ def _claimed_by_commit(store: Store, queue: str, outcome: Outcome) -> tuple[list
     if claimed is None:
         return [], 0
     granted, lots = claimed
-    consuming.note_ahead(store, queue, granted)
+    claims.note_ahead(store, queue, granted)
     return lots, granted.remaining

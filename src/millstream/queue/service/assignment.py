@@ -25,15 +25,15 @@ from millstream.log.model.head import Head, Name, without
 from millstream.log.model.names import check_integer
 from millstream.log.reading.reader import RowMoved, bounds_of, entries_of, log_id_of
 from millstream.queue.commands import Routed
-from millstream.queue.model.marking import Wishes, check_wishes, mark_of
+from millstream.queue.model.routing_marks import Wishes, check_wishes, mark_of
 from millstream.queue.model.slots import RoutingMark, Span
 from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.lookup import need_queue
-from millstream.queue.rules.placing import place
+from millstream.queue.rules.placement import place
 from millstream.queue.rules.sources import may_match
-from millstream.queue.service.decoding import decoded_entry
-from millstream.queue.service.routing import joined_spans
+from millstream.queue.service.decoded_entries import decoded_entry
+from millstream.queue.service.router import joined_spans
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import Rows, View
 from millstream.store.store import Store

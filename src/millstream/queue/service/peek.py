@@ -22,8 +22,8 @@ from millstream.queue.model.message import Lot
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.lookup import find_bucket, need_queue
-from millstream.queue.service.consuming import route_ahead
-from millstream.queue.service.reading import peek_grant, read_singles
+from millstream.queue.service.claims import route_ahead
+from millstream.queue.service.payloads import peek_grant, read_singles
 from millstream.store.state.hypothetical import Reading
 from millstream.store.state.view import View
 from millstream.store.store import Store

@@ -10,10 +10,10 @@ from __future__ import annotations
 from millstream.errors import Fenced
 from millstream.format import room_keys
 from millstream.rooms.commands import ResumeInRoom, SendToRoom
-from millstream.rooms.finding import FoundRoom, find_room
 from millstream.rooms.instance_state import InstanceState
 from millstream.rooms.instances import all_instances
-from millstream.rooms.packing import check_client
+from millstream.rooms.lookup import FoundRoom, find_room
+from millstream.rooms.packed_messages import check_client
 from millstream.rooms.state import ClientResumed
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View

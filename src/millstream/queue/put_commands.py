@@ -13,7 +13,7 @@ from millstream.header import HeadersLike
 from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.queue.commands import PutMessages
-from millstream.queue.model.marking import Wishes, check_wishes
+from millstream.queue.model.routing_marks import Wishes, check_wishes
 from millstream.queue.rules.sources import inbox_of
 from millstream.record import Producer, Seconds, optional_ms, wall_ms_of
 

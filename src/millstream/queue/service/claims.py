@@ -1,7 +1,7 @@
 """Claims without waiting: route, claim, read; and the watch for a queue's changes.
 
 Only the claim itself runs under the write lock; routing and reading payloads happen outside.
-`rules.claim_plan` decides the steps of a claim, and `waiting` has the claims that wait.
+`rules.claim_plan` decides the steps of a claim, and `lines` has the claims that wait.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from millstream.queue.rules.endings import finish
 from millstream.queue.rules.lookup import find_bucket, find_queue, need_queue
 from millstream.queue.rules.sources import Facts, facts_of, find_facts, has_patterns, named_logs
 from millstream.queue.service.info import change_in_s
-from millstream.queue.service.reading import (
+from millstream.queue.service.payloads import (
     fail_damaged,
     read_granted,
     read_grants,
     read_inside,
 )
-from millstream.queue.service.routing import PLACE_RECORDS, route, route_inside
+from millstream.queue.service.router import PLACE_RECORDS, route, route_inside
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.hypothetical import Reading
 from millstream.store.state.view import View
