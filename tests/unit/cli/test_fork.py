@@ -61,7 +61,7 @@ def test_logs_that_have_both_gone_on(cli: Any) -> None:
     cli("append", "again", "x", "y")
     cli("append", "orders", "6")
     cli("log", "merge", "again", "--on-fork", "longest", "--yes")
-    assert "what it had of its own is in orders~fork-" in cli.stderr
+    assert "its own records are in orders~fork-" in cli.stderr
     assert values("orders")[6:] == [b"x", b"y"]
 
 

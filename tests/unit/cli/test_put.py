@@ -119,7 +119,7 @@ def test_a_time_without_a_zone_is_local(
         (["--priority", "10"], "range"),
         (["--priority", "-1"], "range"),
         (["--priority", "high"], "--priority"),
-        (["--raw"], "--raw takes its message from stdin"),
+        (["--raw"], "--raw reads its message from stdin"),
     ],
 )
 def test_a_wrong_command_line_ends_with_2(jobs: Any, arguments: list[str], told: str) -> None:
@@ -134,7 +134,7 @@ def test_a_wrong_command_line_ends_with_2(jobs: Any, arguments: list[str], told:
         (["plain", "--priority", "1"], "alter plain --priority-by HEADER"),
         (["plain", "--group", "g"], "alter plain --group-by HEADER"),
         (["plain", "--dedup", "d"], "alter plain --dedup-by HEADER"),
-        (["jobs", "--group", "g", "--key", "k"], "the key of a message"),
+        (["jobs", "--group", "g", "--key", "k"], "the key of the message"),
         (["jobs", "--priority", "1", "-H", "prio=2"], "the header 'prio'"),
         (["jobs", "--delay", "10000w"], "a delay is from 0"),
         (["jobs", "--at", "1960-01-01"], "milliseconds since the epoch"),

@@ -82,10 +82,10 @@ def test_a_file_of_settings_and_a_variable_reach_shared_options(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--priority-step", "1m"], "means nothing without --priority-by"),
-        (["--group-rate", "1"], "means nothing without --group-by"),
-        (["--group-in-flight", "1"], "means nothing without --group-by"),
-        (["--dedup-window", "1m"], "means nothing without --dedup-by"),
+        (["--priority-step", "1m"], "has no effect without --priority-by"),
+        (["--group-rate", "1"], "has no effect without --group-by"),
+        (["--group-in-flight", "1"], "has no effect without --group-by"),
+        (["--dedup-window", "1m"], "has no effect without --dedup-by"),
         (["--dedup-by", "id", "--dedup-window", "long"], "a duration must look like"),
         (["--max-in-flight", "-1"], "range"),
         (["--max-in-flight", "1.5"], "--max-in-flight"),

@@ -68,18 +68,20 @@ def test_a_table_fits_a_narrow_terminal(cli: Any) -> None:
         assert all(len(line) <= int(columns) for line in lines if "\x1b" not in line), shown
 
 
-def test_a_list_of_queues_leaves_out_what_has_no_room(cli: Any) -> None:
+def test_a_list_of_queues_leaves_out_columns_that_do_not_fit(cli: Any) -> None:
     cli("queue", "create", "a-queue-with-a-name", "--source", "numbers", "--start", "earliest")
     cli("queue", "claim", "a-queue-with-a-name")
     wide, _ = on_terminal(cli.directory, "queue", "list", COLUMNS="130", NO_COLOR="1")
     narrow, _ = on_terminal(cli.directory, "queue", "list", COLUMNS="60", NO_COLOR="1")
     assert "in/s" in wide
     assert "delayed" in wide
-    assert "no room" not in wide
-    assert "no room for in/s; " in narrow
+    assert "not enough columns" not in wide
+    assert "not enough columns for in/s; " in narrow
     assert "available" in narrow
     assert "delayed" not in narrow, "nothing is delayed: that goes first"
-    table = [line for line in narrow.replace("\r", "").splitlines() if "no room" not in line]
+    table = [
+        line for line in narrow.replace("\r", "").splitlines() if "not enough columns" not in line
+    ]
     assert all(len(line) <= 60 for line in table if "\x1b" not in line), narrow
 
 
