@@ -1,4 +1,4 @@
-"""Marks against a set of numbers: the same positions are acknowledged, whatever was added and how."""
+"""AcknowledgedRanges against a set of numbers: the same positions are acknowledged, whatever was added and how."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.log.model.marks import Marks, Range, joined
+from millstream.log.model.acknowledged import AcknowledgedRanges, Range, joined
 
 END = 40
 POSITIONS = st.integers(0, END)
@@ -18,8 +18,8 @@ RAISE = st.tuples(st.just("raise"), st.tuples(st.integers(0, 20), st.just(0)))
 STEPS = st.lists(st.one_of(ADD, ADD, ADD, RAISE), max_size=25) | st.lists(ADD, max_size=25)
 
 
-def made(floor: int, steps: list[tuple[str, Range]]) -> tuple[Marks, set[int]]:
-    marks, model = Marks(floor), set(range(floor))
+def made(floor: int, steps: list[tuple[str, Range]]) -> tuple[AcknowledgedRanges, set[int]]:
+    marks, model = AcknowledgedRanges(floor), set(range(floor))
     for verb, (start, stop) in steps:
         if verb == "add":
             marks.add(start, stop)
@@ -72,7 +72,7 @@ def test_marks_made_from_their_own_ranges_are_the_same(
     floor: int, steps: list[tuple[str, Range]]
 ) -> None:
     marks, _ = made(floor, steps)
-    again = Marks(marks.floor, marks.ranges())
+    again = AcknowledgedRanges(marks.floor, marks.ranges())
 
     assert (again.floor, again.ranges()) == (marks.floor, marks.ranges())
 

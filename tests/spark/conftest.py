@@ -133,7 +133,7 @@ class SharedSpark:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks this suite's tests, and puts those last that start a Java of their own."""
+    """AcknowledgedRanges this suite's tests, and puts those last that start a Java of their own."""
     ours = [item for item in items if HERE in item.path.parents]
     for item in ours:
         item.add_marker(pytest.mark.spark)

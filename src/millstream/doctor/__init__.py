@@ -62,11 +62,11 @@ def _examine_bucket(address: str, progress: Progress) -> Report:
 def _examine(rows: ExaminedRows, findings: Findings) -> Report:
     report = findings.report
     report.format, report.page_checksums = rows.format, rows.page_checksums
-    rows.enter(f"{rows.keeper}'s own check")
+    rows.enter(f"{rows.backend}'s own check")
     wrong = rows.integrity()
     report.sqlite = "; ".join(wrong[:3]) or "ok"
     for line in wrong:
-        findings.add("file", f"{rows.keeper}: {line}")
+        findings.add("file", f"{rows.backend}: {line}")
     present = rows.count()
 
     rows.enter("commits")

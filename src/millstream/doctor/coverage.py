@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millstream.log.model.marks import Marks, Range
+from millstream.log.model.acknowledged import AcknowledgedRanges, Range
 
 
-class Coverage(Marks):
+class Coverage(AcknowledgedRanges):
     """Ranges of offsets with an entry and a payload."""
 
     __slots__ = ()

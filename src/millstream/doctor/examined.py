@@ -24,7 +24,7 @@ class ExaminedRows(Snapshot, Protocol):
 
     format: int
     page_checksums: bool
-    keeper: str
+    backend: str
     """What keeps the rows, in words: SQLite, SlateDB."""
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class ExaminedRows(Snapshot, Protocol):
         """Say what is looked at from now on."""
 
     def integrity(self) -> list[str]:
-        """What the keeper's own check finds wrong."""
+        """Return the problems that the backend's own check finds."""
 
     def count(self) -> dict[str, int]:
         """Return the number of rows per kind, without kinds that cannot be counted."""

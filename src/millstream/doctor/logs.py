@@ -21,9 +21,9 @@ from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.format.lineage import Fork
+from millstream.log.model.acknowledged import AcknowledgedRanges
 from millstream.log.model.cursor_state import CursorState
 from millstream.log.model.head import Head, Name
-from millstream.log.model.marks import Marks
 from millstream.log.model.metadata import MetadataState
 from millstream.log.model.producer import ProducerState
 from millstream.log.rules.sparse import bytes_below
@@ -362,7 +362,7 @@ class LogExamination:
             return None
         return head
 
-    def _check_cursor(self, name: str, marks: Marks, head: Head) -> None:
+    def _check_cursor(self, name: str, marks: AcknowledgedRanges, head: Head) -> None:
         top = max([marks.floor, *(stop for _, stop in marks.ranges())])
         if marks.floor < 0 or top > head.end:
             self._findings.add(

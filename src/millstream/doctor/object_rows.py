@@ -21,11 +21,11 @@ _UNRECORDED = {keys.PAYLOAD: "payload", keys.PAYLOAD_BLOCK: "payload_block", key
 
 
 class ObjectRows:
-    """A snapshot of a bucket; close the snapshot when done."""
+    """The rows of a bucket as the doctor walks them, in one snapshot; close it when done."""
 
     format = FORMAT
     page_checksums = True
-    keeper = "SlateDB"
+    backend = "SlateDB"
 
     def __init__(self, address: str, findings: Findings, progress: Progress) -> None:
         self._bucket = ExaminedBucket(address)

@@ -54,7 +54,7 @@ Place = bytes | int
 class FileRows(SqliteSnapshot):
     """A snapshot of a file; close the snapshot when done."""
 
-    keeper = "SQLite"
+    backend = "SQLite"
     is_twofold = False  # `integrity` compares both indexes of the records with their table
 
     def __init__(self, path: Path, findings: Findings, progress: Progress) -> None:

@@ -33,11 +33,11 @@ from millstream.queue.service.withdrawal import set_queues_back
 from millstream.record import SqlResult
 from millstream.replica import commands as r
 from millstream.replica import metadata, owner
-from millstream.replica.copies import adoption, parcel, source
+from millstream.replica.copies import adoption, giver, parcel
 from millstream.replica.forks import aside, fork
 from millstream.replica.sync import follow
 from millstream.rooms import commands as m
-from millstream.rooms import connections, instances, presence, retained, send, sweep, tickets
+from millstream.rooms import instances, presence, resume, retained, send, sweep, tickets
 from millstream.rooms import operations as rooms
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.sleep import Waiting, wait
@@ -83,7 +83,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     m.SpecifyRoom: rooms.specify,
     m.DeleteRoom: rooms.delete,
     m.JoinRoom: presence.join,
-    m.ResumeInRoom: connections.resume,
+    m.ResumeInRoom: resume.resume,
     m.LeaveRooms: presence.leave,
     m.SettlePresence: presence.settle,
     m.RenewInstance: instances.renew_instance,
@@ -133,13 +133,13 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     c.GetExtent: queries.get_extent,
     c.ReadBlocks: queries.read_blocks,
     publishing.FindPublished: publishing.find_published,
-    r.GetStoreId: source.get_store_id,
+    r.GetStoreId: giver.get_store_id,
     r.ListUnsynced: list_unsynced,
-    r.SummarizeLogs: source.summarize_logs,
-    r.SummarizeLog: source.summarize_log,
-    r.GetChain: source.get_chain,
-    r.DigestRange: source.digest_range,
-    r.SummarizeNamed: source.summarize_named,
+    r.SummarizeLogs: giver.summarize_logs,
+    r.SummarizeLog: giver.summarize_log,
+    r.GetChain: giver.get_chain,
+    r.DigestRange: giver.digest_range,
+    r.SummarizeNamed: giver.summarize_named,
     r.SendBlocks: parcel.send_blocks,
     bulk_reads.ListAttempts: bulk_reads.list_attempts,
     bulk_reads.ListUnrouted: bulk_reads.list_unrouted,

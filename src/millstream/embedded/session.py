@@ -38,7 +38,7 @@ from millstream.rooms.instance_state import InstanceState
 from millstream.rooms.instances import has_instances
 from millstream.rooms.state import RoomState
 from millstream.rooms.sweep import RoomUpkeep
-from millstream.store import fork
+from millstream.store import process_fork
 from millstream.store.state.entity import Kinds
 from millstream.store.store import Store
 
@@ -138,7 +138,7 @@ def open_over(
     """Open a store over a new engine. No process fork may happen in between, and no engine is
     leaked.
     """
-    with fork.opening:
+    with process_fork.opening:
         engine = make_engine()
         try:
             return open_store(engine, limits=limits, clock=clock)

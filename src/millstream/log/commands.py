@@ -16,8 +16,8 @@ from millstream.command import (
     on_parent,
 )
 from millstream.format.packing import Batch, Single
+from millstream.log.model.acknowledged import Range
 from millstream.log.model.block import RecordBlock
-from millstream.log.model.marks import Range
 from millstream.record import CursorInfo, Extent, LogInfo, Merged, Owner, Producer, Retention
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from millstream.errors import Conflict, InvalidInput, OutOfRange, Truncated
-from millstream.log.model.marks import Marks, Range, joined
+from millstream.log.model.acknowledged import AcknowledgedRanges, Range, joined
 from millstream.numbers import check_whole
 from millstream.record import CursorInfo, Extent, Record
 
@@ -45,7 +45,7 @@ class CursorProgress:
     def __init__(self, info: CursorInfo, section: int | None = None) -> None:
         self._lock = threading.Lock()
         """Guards the marks and the doubtful range, which change in several steps."""
-        self._marks = Marks(info.floor, info.ranges)
+        self._marks = AcknowledgedRanges(info.floor, info.ranges)
         self.position = info.floor
         self.section = section or info.section
         self.setbacks = info.setbacks
@@ -154,7 +154,7 @@ class CursorProgress:
         """Move to a floor, and forget all marks."""
         with self._lock:
             self._untold, self._unacknowledged, self._told_below = [], [], 0
-            self._marks = Marks(floor)
+            self._marks = AcknowledgedRanges(floor)
             self.position = floor
 
     def go_back(self) -> None:

@@ -44,7 +44,7 @@ from millstream.server.auth.quota import Quota
 from millstream.server.auth.tokens import Tokens
 from millstream.server.auth.turns import Turns
 from millstream.server.bounds import bounded, check_command
-from millstream.server.claim_counts import Holdings
+from millstream.server.claim_counts import ClaimCounts
 from millstream.server.observe.meter import Meter
 from millstream.server.observe.tracing import Tracer, traced
 from millstream.server.settings import Settings
@@ -71,7 +71,7 @@ class Admission:
         self._limits = store.limits
         self._settings = settings
         self._state = store.state
-        self._holdings: dict[str, Holdings] = {}
+        self._holdings: dict[str, ClaimCounts] = {}
         """The claims of each token's requests; a connection may count its claims itself."""
 
     # A request or a connection enters.
@@ -128,7 +128,7 @@ class Admission:
         self,
         principal: Principal,
         command: Command[T],
-        holdings: Holdings | None = None,
+        holdings: ClaimCounts | None = None,
         *,
         traceparent: str | None = None,
         is_counted: bool = True,
@@ -157,7 +157,7 @@ class Admission:
             call.spans = self.tracer.begin(call.command, traceparent)
         return call
 
-    def holdings_of(self, principal: Principal) -> Holdings:
+    def holdings_of(self, principal: Principal) -> ClaimCounts:
         """Return the claims that all requests of a principal's token hold together."""
         holdings = self._holdings.get(principal.token)
         if holdings is None:
@@ -168,7 +168,7 @@ class Admission:
                     for token, counted in self._holdings.items()
                     if not counted.is_empty(now_ms)
                 }
-            holdings = Holdings(self._settings.claims_open_max)
+            holdings = ClaimCounts(self._settings.claims_open_max)
             self._holdings[principal.token] = holdings
         return holdings
 
@@ -198,7 +198,7 @@ class Call(Generic[T]):
         admission: Admission,
         principal: Principal,
         command: Command[T],
-        holdings: Holdings | None,
+        holdings: ClaimCounts | None,
     ) -> None:
         self._admission = admission
         self.principal = principal

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from millstream.command import Command, Transact, waits
 from millstream.errors import InvalidInput, TooLarge
-from millstream.format.packed_records import check_packed
 from millstream.format.packing import Batch, Single, check_json
+from millstream.format.record_checks import check_packed
 from millstream.limits import Limits
 from millstream.log import commands as logs
 from millstream.log.model.block import RecordBlock

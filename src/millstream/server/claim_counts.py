@@ -1,4 +1,4 @@
-"""Holdings: the count of messages that one client has claimed and not finished.
+"""ClaimCounts: the count of messages that one client has claimed and not finished.
 
 The bounds have checked the length of runs before. A claim takes no more messages than the client has
 free space for. A waiting claim takes only a share of the free space, so that other claims find space
@@ -21,7 +21,7 @@ WAITING_SHARE = 10
 """A waiting claim takes at most one part in so many of the free space."""
 
 
-class Holdings:
+class ClaimCounts:
     """The claims of one client, by queue: the end of each lease in store time."""
 
     def __init__(self, claims_max: int) -> None:

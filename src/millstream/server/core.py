@@ -35,12 +35,12 @@ from millstream.server.auth.quota import Quota
 from millstream.server.auth.tickets import mint_ticket
 from millstream.server.auth.tokens import Tokens
 from millstream.server.auth.turns import Turns
-from millstream.server.claim_counts import Holdings
+from millstream.server.claim_counts import ClaimCounts
 from millstream.server.cluster.copies import Copies
 from millstream.server.cluster.forwarder import Forwarder, NodeSession
 from millstream.server.cluster.pair import Pairing
 from millstream.server.cluster.relay import Relay
-from millstream.server.cluster.role import FORWARD_S, Seat, SeatNode, check_cluster
+from millstream.server.cluster.role import FORWARD_S, ClusterRole, SeatNode, check_cluster
 from millstream.server.observe.health import Checkup
 from millstream.server.observe.live import Live
 from millstream.server.observe.meter import Meter
@@ -85,7 +85,7 @@ class Core:
         self.settings = settings
         self.store = store
         self.session = NodeSession(store)
-        self.seat: Seat | None = None
+        self.seat: ClusterRole | None = None
         """The seat of a node in its cluster; None on a single server."""
         self.relay: Relay | None = None
         """Hands HTTP requests on to the leading node."""
@@ -125,9 +125,11 @@ class Core:
         """Return the figures of the rooms of this process."""
         return {} if self.rooms is None else self.rooms.counts()
 
-    def sit(self, node: SeatNode, *, leads: Callable[[], bool], key: str, ca: str = "") -> Seat:
+    def sit(
+        self, node: SeatNode, *, leads: Callable[[], bool], key: str, ca: str = ""
+    ) -> ClusterRole:
         """Make this server a node of a cluster."""
-        self.seat = Seat(node, leads=leads, key=key, ca=ca)
+        self.seat = ClusterRole(node, leads=leads, key=key, ca=ca)
         self.session.sit(self.seat)
         self.relay = Relay(self.seat)
         self.checkup.check_cluster = partial(check_cluster, self.seat)
@@ -137,7 +139,7 @@ class Core:
         self,
         principal: Principal,
         command: Command[Any],
-        holdings: Holdings,
+        holdings: ClaimCounts,
         forwarder: Forwarder | None,
         *,
         level: ReadLevel,
@@ -166,7 +168,7 @@ class Core:
         self,
         principal: Principal,
         command: Command[T],
-        holdings: Holdings | None = None,
+        holdings: ClaimCounts | None = None,
         *,
         traceparent: str | None = None,
         level: ReadLevel = STRONG,
@@ -186,7 +188,7 @@ class Core:
                 raise _deposed(command, error) from error
         return await self._execute(principal, command, holdings, traceparent)
 
-    async def _check_seat(self, seat: Seat, command: Command[Any], level: ReadLevel) -> None:
+    async def _check_seat(self, seat: ClusterRole, command: Command[Any], level: ReadLevel) -> None:
         """Refuse a command that only the leading node may answer."""
         if not seat.answers(command, level):
             raise seat.not_leader()
@@ -197,7 +199,7 @@ class Core:
         self,
         principal: Principal,
         command: Command[T],
-        holdings: Holdings | None,
+        holdings: ClaimCounts | None,
         traceparent: str | None,
     ) -> T:
         """Admit a command, carry it out, and settle its call, in the caller's task."""
@@ -267,7 +269,7 @@ class Core:
         principal: Principal,
         command: Command[Any],
         answer: Any,
-        holdings: Holdings | None = None,
+        holdings: ClaimCounts | None = None,
     ) -> None:
         """Give back the messages of a claim whose client has left before the answer was sent."""
         if isinstance(command, ClaimMessages) and isinstance(answer, list):

@@ -20,7 +20,7 @@ from millstream.queue.commands import ClaimMessages
 from millstream.queue.model.message import Lot
 from millstream.server.admission import Call
 from millstream.server.auth.access import Principal
-from millstream.server.claim_counts import Holdings
+from millstream.server.claim_counts import ClaimCounts
 
 if TYPE_CHECKING:
     from millstream.server.core import Core
@@ -37,7 +37,7 @@ def begin(
     core: Core,
     principal: Principal,
     command: Command[Any],
-    holdings: Holdings | None,
+    holdings: ClaimCounts | None,
     done: Done,
     *,
     traceparent: str | None = None,

@@ -26,7 +26,7 @@ from millstream.errors import (
 )
 from millstream.format import keys
 from millstream.limits import Limits
-from millstream.store import fork
+from millstream.store import process_fork
 from millstream.store.caches import Caches
 from millstream.store.commit.committer import StoreCommitter
 from millstream.store.commit.draft import Draft
@@ -103,7 +103,7 @@ class Store:
         self._begin()
         with self._transactor.turn:
             self._initialise()
-        fork.register(self)
+        process_fork.register(self)
 
     # Reads.
 
@@ -465,11 +465,11 @@ class Store:
         """Finish the running commit, and close the handles of the engine until `after_fork`."""
         for lock in self._resting():
             lock.acquire()
-        fork.suspend(self.engine)
+        process_fork.suspend(self.engine)
 
     def after_fork(self, *, in_child: bool) -> None:
         """Continue in the parent; in the child load the state from the disk."""
-        fork.resume(self.engine, in_child=in_child)
+        process_fork.resume(self.engine, in_child=in_child)
         if not in_child:
             for lock in self._resting():
                 lock.release()
@@ -479,7 +479,7 @@ class Store:
         failed = self.recovery
         self.scrub.drop()
         self._begin()
-        self._reason = self._reason or fork.refusal(self.engine)
+        self._reason = self._reason or process_fork.refusal(self.engine)
         if self._reason is not None:
             self._transactor.refuse(self._reason)
         elif failed.reason is not None:

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format import block
-from millstream.format.packed_records import check_packed
 from millstream.format.packing import Batch, Single, pack_batch, pack_single
+from millstream.format.record_checks import check_packed
 from millstream.limits import Limits
 
 LIMITS = Limits(

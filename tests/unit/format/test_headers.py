@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from millstream.format import block
 from millstream.format.headers import add_header
-from millstream.format.packed_records import check_packed
 from millstream.format.packing import Batch, Single, pack_batch, pack_single
+from millstream.format.record_checks import check_packed
 from millstream.limits import Limits
 
 HEADERS = st.none() | st.dictionaries(st.sampled_from(["a", "t", "z"]), st.integers(0, 9))

@@ -13,7 +13,6 @@ import pytest
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format import block
 from millstream.format.header_cells import CONTENT_TYPE, pack_headers
-from millstream.format.packed_records import check_packed
 from millstream.format.packing import (
     JSON,
     TEXT,
@@ -27,6 +26,7 @@ from millstream.format.packing import (
     pack_single,
     pack_value,
 )
+from millstream.format.record_checks import check_packed
 from millstream.limits import Limits
 
 FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"

@@ -95,11 +95,10 @@ def summary_after(ms: Millstream, count: int) -> bytes:
 
 
 def test_more_marks_than_one_row_holds(ms: Millstream, monkeypatch: pytest.MonkeyPatch) -> None:
-    from millstream.replica.copies import marks
-    from millstream.replica.copies import source as copy_source
+    from millstream.replica.copies import giver, marks
 
     monkeypatch.setattr(marks, "MARKS_PER_ROW", 2)
-    monkeypatch.setattr(copy_source, "MARKS_PER_COMMIT", 3)
+    monkeypatch.setattr(giver, "MARKS_PER_COMMIT", 3)
     for _ in range(10):
         ms.log("a").append_many([b"x"] * 1_024)
     before = summary(ms)
@@ -144,18 +143,18 @@ def test_hashes_of_offsets_and_ranges(ms: Millstream) -> None:
 def test_a_log_that_grows_all_the_time_is_summarized_as_it_was(
     ms: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from millstream.replica.copies import source as copy_source
+    from millstream.replica.copies import giver
 
     fill(ms, 5)
     expected = summary(ms)
-    advance = copy_source.advance
+    advance = giver.advance
 
     def overtaken(store: Store, name: str) -> object:
         found = advance(store, name)
         ms.log(name).append(b"meanwhile")
         return found
 
-    monkeypatch.setattr(copy_source, "advance", overtaken)
+    monkeypatch.setattr(giver, "advance", overtaken)
     assert replace(summary(ms), timestamp_ms=expected.timestamp_ms) == expected
 
 

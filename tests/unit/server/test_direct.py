@@ -26,7 +26,7 @@ from millstream.server import direct
 from millstream.server.auth.access import ANYONE_HERE, Principal
 from millstream.server.auth.permission import parse_permissions
 from millstream.server.auth.register import Registrar
-from millstream.server.claim_counts import Holdings
+from millstream.server.claim_counts import ClaimCounts
 from millstream.server.serving import running
 from millstream.server.settings import Settings
 from millstream.store.commit.gather import KEPT
@@ -44,11 +44,11 @@ async def ask(
     at: Guarded,
     command: Command[Any],
     principal: Principal = ANYONE_HERE,
-    holdings: Holdings | None = None,
+    holdings: ClaimCounts | None = None,
 ) -> Any:
     """The answer of a direct call, or its error; a task that goes on with it is awaited."""
     told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    assert direct.begin(at.core, principal, command, holdings or Holdings(10), told.set_result)
+    assert direct.begin(at.core, principal, command, holdings or ClaimCounts(10), told.set_result)
     found = await told
     if isinstance(found, asyncio.Task):
         (found,) = await asyncio.gather(found, return_exceptions=True)
@@ -79,7 +79,7 @@ def test_what_takes_more_than_a_commit_is_not_begun() -> None:
             told: list[Any] = []
             later = PutMessages("mail", single(b"x"), delay_ms=10)
             for command in (GetBounds("orders"), later, ClaimMessages("mail", 1, None, "c", 0, [])):
-                assert not direct.begin(at.core, ANYONE_HERE, command, Holdings(10), told.append)
+                assert not direct.begin(at.core, ANYONE_HERE, command, ClaimCounts(10), told.append)
             assert told == []
 
     in_loop(test)
@@ -91,7 +91,7 @@ def test_a_token_counts_its_direct_calls_until_they_are_answered() -> None:
             writer = await principal_of(at, "log:write:orders")
             command = Append("orders", single(b"x"))
             told: list[Any] = []
-            assert direct.begin(at.core, writer, command, Holdings(10), told.append)
+            assert direct.begin(at.core, writer, command, ClaimCounts(10), told.append)
             assert isinstance(await ask(at, command, writer), Overloaded)
             while not told:
                 await asyncio.sleep(0)
@@ -113,7 +113,7 @@ def test_a_token_is_looked_up_before_a_direct_call_and_an_unknown_one_is_refused
             assert isinstance(await ask(at, command, other), Unauthenticated)
             assert await ask(at, command, known) == 0
             at.let_tokens_age()
-            assert not direct.begin(at.core, known, command, Holdings(10), told.append)
+            assert not direct.begin(at.core, known, command, ClaimCounts(10), told.append)
             assert told == []
 
     in_loop(test)
@@ -123,7 +123,7 @@ def test_a_claim_that_goes_on_as_a_task_gives_back_what_it_holds_if_it_is_cancel
     async def test() -> None:
         async with guarded(Settings()) as at:
             queue = at.ms.create_queue("mail")
-            holdings = Holdings(2)
+            holdings = ClaimCounts(2)
             queue.put_many([b"a", b"b"])
             first = ClaimMessages("mail", 1, None, "c", 0, [])
             assert await at.core.execute(ANYONE_HERE, first, holdings)
@@ -144,7 +144,7 @@ WAITING = ClaimMessages("mail", 1, None, "c", 60_000, [])
 
 
 async def stand_in_line(
-    at: Guarded, principal: Principal, holdings: Holdings, told: list[Any]
+    at: Guarded, principal: Principal, holdings: ClaimCounts, told: list[Any]
 ) -> asyncio.Task[Any]:
     """Begin a claim that waits; the task that goes on with it."""
     for _ in range(2):  # from the second on it is known that nothing must be looked for
@@ -166,12 +166,12 @@ def test_a_claim_that_waits_is_told_by_the_commit_that_brings_its_message(with_t
             at.ms.create_queue("mail", lease=60)
             rights = ("queue:write",)
             principal = await principal_of(at, *rights) if with_token else ANYONE_HERE
-            holdings, told = Holdings(10), []
+            holdings, told = ClaimCounts(10), []
             task = await stand_in_line(at, principal, holdings, told)
             if with_token:
                 task = next(one for one in told if isinstance(one, asyncio.Task))
             put = PutMessages("mail", single(b"x"))
-            assert direct.begin(at.core, principal, put, Holdings(10), told.append)
+            assert direct.begin(at.core, principal, put, ClaimCounts(10), told.append)
             while len(told) < 3:
                 await asyncio.sleep(0)
             _, lots, put_id = told
@@ -191,7 +191,7 @@ def test_a_claim_whose_token_is_revoked_while_it_waits_is_told_so_and_keeps_noth
         async with guarded(WITH_TOKENS) as at:
             queue = at.ms.create_queue("mail", lease=60)
             principal = await principal_of(at, "queue:write")
-            holdings, told = Holdings(10), []
+            holdings, told = ClaimCounts(10), []
             task = await stand_in_line(at, principal, holdings, told)
             Registrar(at.ms).revoke("t")
             at.let_tokens_age()

@@ -20,7 +20,7 @@ from millstream.queue.commands import ClaimMessages
 from millstream.server import direct
 from millstream.server.auth.access import ANYONE_HERE, Principal
 from millstream.server.auth.permission import parse_permission
-from millstream.server.claim_counts import Holdings
+from millstream.server.claim_counts import ClaimCounts
 from millstream.server.core import Core
 from millstream.server.settings import Settings
 from millstream.server.socket.socket import Socket
@@ -170,7 +170,7 @@ async def test_a_direct_claim_is_cancelled_before_its_task_began() -> None:
             told.set_result(found)
 
         before = asyncio.all_tasks()
-        assert direct.begin(at.core, ANYONE_HERE, CLAIM, Holdings(10), done)
+        assert direct.begin(at.core, ANYONE_HERE, CLAIM, ClaimCounts(10), done)
         task = await told
         with pytest.raises(asyncio.CancelledError):
             await task

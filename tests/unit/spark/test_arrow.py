@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import millstream
 from millstream import Item
 from millstream.errors import InvalidInput
-from millstream.format.packed_records import check_packed
 from millstream.format.packing import Batch, Single, pack_batch, pack_single
+from millstream.format.record_checks import check_packed
 from millstream.header import as_plain
 from millstream.limits import Limits
 from millstream.log.commands import ReadBlocks

@@ -258,8 +258,8 @@ class ClusterMember:
             return True
 
     def halt(self, reason: str, *, may_pass: bool = False) -> None:
-        """Do nothing any more: going on could do harm. `may_pass` if a later check may clear the
-        halt."""
+        """Stop leading and applying, for a reason that reports show; a later check may clear the halt
+        only with `may_pass`."""
         self.progress.halt(reason, may_pass=may_pass)
 
     def resume(self, *, backlog: int) -> bool:

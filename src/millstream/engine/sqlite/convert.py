@@ -70,7 +70,8 @@ def was_touched(path: Path) -> bool:
 
 
 def _starts(file: apsw.VFSFile) -> range:
-    """Return the positions of all pages; an empty range without page checksums."""
+    """Return the positions of all pages; an empty range if the pages have no checksums, or the header
+    cannot be read."""
     try:
         header = file.xRead(100, 0)
     except apsw.Error:
@@ -78,6 +79,8 @@ def _starts(file: apsw.VFSFile) -> range:
     if len(header) < 100 or header[20] != RESERVED_BYTES:
         return range(0)
     page_bytes = int.from_bytes(header[16:18], "big")
+    if page_bytes == 1:  # SQLite stores 65,536 as 1
+        page_bytes = 65_536
     if page_bytes < 512:
         return range(0)
     return range(0, file.xFileSize() // page_bytes * page_bytes, page_bytes)

@@ -189,7 +189,8 @@ class SqliteEngine:
             self._pool.keep(self._reader_on(connection))
 
     def write(self, *, waits: bool = True) -> SqliteWriter:
-        """Wait for the turn to write; leaving without a commit undoes all changes."""
+        """Return the writer. Entering it takes the write lock, or raises `WouldWait` without `waits`;
+        leaving it without a commit undoes all changes."""
         if self.read_only:
             raise CannotOpen(f"{self.path} was opened to be read only", path=str(self.path))
         writer = self._writer or self._reopen_writer()

@@ -201,7 +201,7 @@ class _Log:
         return Break(0, self.frames, behind) if behind else None
 
     def _first_broken(self, sound: int) -> int:
-        """Return the number of the first frame that does not continue the chain."""
+        """Return the first frame after frame `sound` that breaks the chain; `frames + 1` if none does."""
         chain = self._frame(sound).stored if sound else self._seeds
         for number in range(sound + 1, self.frames + 1):
             frame = self._frame(number)

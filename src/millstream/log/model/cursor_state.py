@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 from msgspec import Struct
 
-from millstream.log.model.marks import Marks, Range
+from millstream.log.model.acknowledged import AcknowledgedRanges, Range
 from millstream.store.state.entity import Entity
 
 
@@ -42,7 +42,7 @@ _decode = msgspec.msgpack.Decoder(tuple[int, bool, int, int, list[Range], int]).
 
 
 class CursorState(Entity):
-    """A cursor. In memory its marks are a `Marks`, so that the cost of an acknowledgement does not grow
+    """A cursor. In memory its marks are `AcknowledgedRanges`, so that the cost of an acknowledgement does not grow
     with the number of ranges; the record stores plain ranges."""
 
     present: bool = False
@@ -61,10 +61,10 @@ class CursorState(Entity):
                 for start, stop in change.ranges:
                     self.marks.add(start, stop)
             case FloorMoved():
-                self.marks = Marks(change.floor)
+                self.marks = AcknowledgedRanges(change.floor)
             case CursorOpened():
                 self.present = True
-                self.marks = Marks(change.floor)
+                self.marks = AcknowledgedRanges(change.floor)
                 self.section, self.durable = change.section, change.durable
             case AcksSetBack():
                 self.marks.cut(change.at)
@@ -76,7 +76,7 @@ class CursorState(Entity):
 
     def encode(self) -> bytes:
         """Encode the record, with the marks as ranges."""
-        marks: Marks = self.marks
+        marks: AcknowledgedRanges = self.marks
         return msgspec.msgpack.encode(
             (self.lsn, self.durable, self.section, marks.floor, marks.ranges(), self.set_back)
         )
@@ -84,10 +84,10 @@ class CursorState(Entity):
     @classmethod
     def blank(cls) -> Self:
         """Return a cursor that does not exist."""
-        return cls(marks=Marks())
+        return cls(marks=AcknowledgedRanges())
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Decode a record."""
         lsn, durable, section, floor, ranges, set_back = _decode(data)
-        return cls(lsn, True, durable, section, Marks(floor, ranges), set_back)
+        return cls(lsn, True, durable, section, AcknowledgedRanges(floor, ranges), set_back)

@@ -263,7 +263,8 @@ def recent_rows(store: Store, log_id: int, name: str, *, start: int, stop: int) 
 
 
 def recent_scattered(store: Store, log_id: int, name: str, offsets: list[int]) -> list[Columns]:
-    """Return records at any ascending offsets of a log; raise for damage."""
+    """Return the records at ascending offsets, one `Columns` per block, from the cache of recent
+    blocks or else from the engine; raise for damage."""
     cache = store.caches.of(RecentBlocks)
     setbacks = bounds_of(store, log_id).setbacks
     if setbacks:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from millstream.errors import InvalidInput, NotFound, OutOfRange, TooLarge
 from millstream.format import keys
 from millstream.log import commands as c
+from millstream.log.model.acknowledged import AcknowledgedRanges
 from millstream.log.model.cursor_state import Acked, CursorOpened, CursorState, FloorMoved
 from millstream.log.model.head import Head
-from millstream.log.model.marks import Marks
 from millstream.log.model.names import check_integer
 from millstream.log.progress import set_aside
 from millstream.log.rules.ancestry import set_back_to
@@ -45,7 +45,7 @@ def acknowledge(tx: WriteTransaction, command: c.Acknowledge) -> int:
             raise InvalidInput(f"[{start}, {stop}) is not a range of positions")
         if stop > head.end:
             raise _past_the_end(head, stop - 1)
-    marks: Marks = state.marks
+    marks: AcknowledgedRanges = state.marks
     ranges_max = tx.limits.cursor_ranges_max
     if (
         marks.count() + len(command.ranges) > ranges_max
@@ -64,7 +64,7 @@ def acknowledge(tx: WriteTransaction, command: c.Acknowledge) -> int:
 def move_cursor(tx: WriteTransaction, command: c.MoveCursor) -> int:
     """Set the floor of a cursor."""
     key, state, head = _need_cursor(tx, command.log, command.cursor)
-    marks: Marks = state.marks
+    marks: AcknowledgedRanges = state.marks
     _check_still_there(tx, command, head, command.floor)
     if check_integer("an offset", command.floor) > head.end:
         raise _past_the_end(head, command.floor)
@@ -117,7 +117,7 @@ def _past_the_end(head: Head, position: int) -> OutOfRange:
 
 def cursor_info(name: str, state: CursorState, head: Head) -> CursorInfo:
     """Describe a cursor; truncated records count as acknowledged."""
-    marks: Marks = state.marks
+    marks: AcknowledgedRanges = state.marks
     floor, _ = marks.next_gap(head.start)
     ranges = [(a, b) for a, b in marks.ranges() if a > floor]
     return CursorInfo(

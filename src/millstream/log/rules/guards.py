@@ -2,7 +2,7 @@
 
 The rules of logs know neither queues nor rooms. A part that keeps its data in logs with names of its
 own (`queue:jobs`, `room:lobby`) declares a guard for these names. The table of commands in
-`embedded/session.py` puts the guards before the one rule of the log, so every surface runs them.
+`embedded/rules.py` puts the guards before the one rule of the log, so every surface runs them.
 """
 
 from __future__ import annotations

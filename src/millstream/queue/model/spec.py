@@ -154,7 +154,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
 
     @cached_property
     def delay_ms(self) -> int:
-        """How long every message waits."""
+        """The delay of each new message, in milliseconds."""
         return to_ms(self.delay)
 
     @cached_property
@@ -213,7 +213,8 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
 
     @property
     def looks_at_headers(self) -> bool:
-        """Return whether routing must read the key and headers of messages."""
+        """Return whether messages need a routing mark from their key or headers; a filter is asked
+        separately."""
         return bool(self.group_by or self.priority_by or self.dedup_by)
 
     def lease_for(self, lease_ms: int | None) -> int:

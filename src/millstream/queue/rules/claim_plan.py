@@ -1,6 +1,6 @@
 """The plan of a claim: what a claim does before its commit, and whether another round follows.
 
-Both decisions are pure functions of a few facts. `service.consuming` collects the facts, carries out
+Both decisions are pure functions of a few facts. `service.claims` collects the facts, carries out
 the plans and keeps the time limits; the event loop uses the same plans for its own commits.
 """
 

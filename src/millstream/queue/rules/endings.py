@@ -124,7 +124,8 @@ def finish(tx: WriteTransaction, command: c.FinishClaims) -> list[c.Run]:
 
 
 def end_attempts(ledger: Ledger, command: c.FinishClaims) -> list[c.Run]:
-    """End attempts whose lease holds. Return claims with a lost lease, or raise without `each`."""
+    """End attempts whose lease holds, and return claims with a lost lease. Without `each`, one lost
+    lease raises `LeaseLost` and ends none."""
     state = _STATES[command.outcome]
     good, lost = _sort_out(ledger, command.claims, state)
     if lost and not command.each:

@@ -14,8 +14,8 @@ from functools import partial
 from millstream.errors import CorruptionError, EndMoved, Fenced, InvalidInput
 from millstream.format import block as blocks
 from millstream.format import entries, keys
-from millstream.format.packed_records import check_stored
 from millstream.format.packing import check_timestamp
+from millstream.format.record_checks import check_stored
 from millstream.limits import Limits
 from millstream.log.commands import Truncate
 from millstream.log.model.block import RecordBlock
@@ -25,9 +25,9 @@ from millstream.log.model.partitioned import check_copy
 from millstream.log.rules.operations import check_free, find_log, need_log, new_log, truncate_log
 from millstream.replica import commands as c
 from millstream.replica.chain import Mark, Parsed, parse
+from millstream.replica.copies.giver import CopyExtent, advance, chains_of
 from millstream.replica.copies.marks import add_marks, begin_marks, last_mark
 from millstream.replica.copies.parcel import unpacked
-from millstream.replica.copies.source import CopyExtent, advance, chains_of
 from millstream.replica.metadata import adopt_metadata
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.hypothetical import Reading

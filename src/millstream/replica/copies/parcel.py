@@ -20,7 +20,7 @@ from millstream.limits import Limits
 from millstream.log.model.block import RecordBlock, pack
 from millstream.log.model.names import check_integer
 from millstream.replica.commands import GetChain, Parcel, SendBlocks, weight
-from millstream.replica.copies import source
+from millstream.replica.copies import giver
 from millstream.store.store import Store
 
 LEVEL = 3
@@ -40,12 +40,12 @@ def send_blocks(store: Store, query: SendBlocks) -> Parcel:
     """Read a parcel for another copy."""
     if query.compress:
         _zstd()
-    stored = source.transfer_blocks(store, query)
+    stored = giver.transfer_blocks(store, query)
     if not stored:
         return Parcel(query.start, b"")
     stored = _fitting(stored)
     end = stored[-1].offsets.stop
-    digest = source.get_chain(store, GetChain(query.log, end))
+    digest = giver.get_chain(store, GetChain(query.log, end))
     if not query.compress:
         return Parcel(end, digest, stored)
     data = _encode(stored)

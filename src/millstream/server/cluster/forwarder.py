@@ -25,7 +25,7 @@ from millstream.remote.nodes import Nodes
 from millstream.remote.repeats import Interrupted
 from millstream.remote.results import result_of
 from millstream.rooms.commands import Broadcast
-from millstream.server.cluster.role import AGAIN_S, FORWARD_S, Seat
+from millstream.server.cluster.role import AGAIN_S, FORWARD_S, ClusterRole
 from millstream.store.store import Store
 from millstream.wire import commands as wire
 
@@ -48,7 +48,7 @@ class NodeRequest(LoopRequest):
 class Forwarder:
     """Sends commands to the current leader. Belongs to the event loop."""
 
-    def __init__(self, seat: Seat, credential: str, *, is_node: bool = False) -> None:
+    def __init__(self, seat: ClusterRole, credential: str, *, is_node: bool = False) -> None:
         self._seat = seat
         self._credential = credential
         self._request = NodeRequest if is_node else LoopRequest
@@ -149,10 +149,10 @@ class NodeSession(AsyncEmbeddedSession):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._seat: Seat | None = None
+        self._seat: ClusterRole | None = None
         self._forwarder: Forwarder | None = None
 
-    def sit(self, seat: Seat) -> None:
+    def sit(self, seat: ClusterRole) -> None:
         """Make this the session of a cluster's node."""
         self._seat, self._forwarder = seat, Forwarder(seat, seat.key, is_node=True)
 

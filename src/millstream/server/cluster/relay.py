@@ -16,7 +16,7 @@ from millstream.cluster.read_level import HOP_HEADER
 from millstream.errors import MillstreamError, OutcomeUnknown
 from millstream.remote.address import Address, parse_address
 from millstream.remote.http import BrokenHttp, Header, LoopConnections, LoopExchange
-from millstream.server.cluster.role import AGAIN_S, FORWARD_S, Asker, Seat
+from millstream.server.cluster.role import AGAIN_S, FORWARD_S, Asker, ClusterRole
 from millstream.server.problems import respond
 
 CONNECT_S = 2.0
@@ -53,7 +53,7 @@ def is_own(scope: Scope) -> bool:
 class Relay:
     """Passes requests to the leader. Belongs to one event loop."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, seat: ClusterRole) -> None:
         self._seat = seat
         self._connections = LoopConnections()
 

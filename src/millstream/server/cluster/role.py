@@ -101,7 +101,7 @@ ALONE = Asker()
 """A client of a server that is not a node."""
 
 
-class Seat:
+class ClusterRole:
     """The role of one node. Belongs to the event loop that created it."""
 
     def __init__(
@@ -243,7 +243,7 @@ def _looked_at(task: asyncio.Task[None]) -> None:
         assert isinstance(error, MillstreamError | RuntimeError), error
 
 
-async def check_cluster(seat: Seat) -> Check:
+async def check_cluster(seat: ClusterRole) -> Check:
     """Check a node: a leader must prove its leadership, a follower must have applied an entry.
 
     The proof is a barrier through the shared log. The node does not trust another program's word.

@@ -13,7 +13,7 @@ from millstream.errors import Closed, MillstreamError
 from millstream.remote.results import result_of
 from millstream.server.auth.access import Principal
 from millstream.server.auth.authentication import CredentialReader
-from millstream.server.claim_counts import Holdings
+from millstream.server.claim_counts import ClaimCounts
 from millstream.server.cluster.forwarder import Forwarder
 from millstream.server.core import Core
 from millstream.server.listen.connections import Connections
@@ -53,7 +53,7 @@ class GatewayClient:
         self.limits = core.session.limits
         self.clock = core.session.clock
         self._core = core
-        self._holdings = Holdings(core.settings.claims_open_max)
+        self._holdings = ClaimCounts(core.settings.claims_open_max)
         self._forwarder = None if core.seat is None else Forwarder(core.seat, credential)
         self._has_left = False
 

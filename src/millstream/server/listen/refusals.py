@@ -1,4 +1,4 @@
-"""Patience: how many refused requests of one connection a server answers, and how fast; pure.
+"""The rate of refused requests: how many a server answers on one connection, and how fast; pure.
 
 A refusal costs the server about as much as a request, and its client nothing. So the first refusals
 are free. Refusals beyond them are answered no faster than a rate, because the connection is not read

@@ -16,7 +16,7 @@ from millstream.server.auth.access import NODE
 from millstream.server.auth.need import Need
 from millstream.server.cluster.copy_download import DIGEST_HEADER
 from millstream.server.cluster.pair import Pairing
-from millstream.server.cluster.role import Seat
+from millstream.server.cluster.role import ClusterRole
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import JSON, Endpoints
 from millstream.server.rest.logs import Existed
@@ -132,7 +132,7 @@ def _pairing(ask: Ask) -> Pairing:
     return ask.core.pairing
 
 
-def status_of(seat: Seat) -> ClusterStatus:
+def status_of(seat: ClusterRole) -> ClusterStatus:
     """What a seat knows."""
     stance = seat.node.state()
     reports = sorted(seat.node.reports().values(), key=lambda one: one[0].node)
@@ -168,7 +168,7 @@ def _check_node(ask: Ask) -> None:
         )
 
 
-def _seat(ask: Ask) -> Seat:
+def _seat(ask: Ask) -> ClusterRole:
     if ask.core.seat is None:
         raise NotFound(
             "this server is not a node of a cluster; `millstream serve --node` starts a node",

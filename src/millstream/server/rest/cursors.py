@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from millstream.errors import CorruptionError, InvalidInput, NotFound, Truncated
 from millstream.log import commands as c
-from millstream.log.model.marks import Range, joined
+from millstream.log.model.acknowledged import Range, joined
 from millstream.log.progress import SECTION, CursorProgress, forgotten
 from millstream.record import CursorInfo, Record
 from millstream.server.rest.ask import Ask

@@ -18,8 +18,8 @@ from msgspec import Meta, Struct
 
 from millstream.errors import Conflict, Denied, InvalidInput
 from millstream.format.block import checksum
-from millstream.format.packed_records import check_packed
 from millstream.format.packing import Batch, Single, pack_many
+from millstream.format.record_checks import check_packed
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.model.names import check_name

@@ -29,7 +29,7 @@ from millstream.server.rooms.frames import (
 )
 from millstream.server.rooms.listener import RoomListener
 from millstream.server.rooms.live import LiveRoom
-from millstream.server.rooms.presence import Attendance
+from millstream.server.rooms.presence import RoomPresence
 
 TOKEN_CHECK_S = 0.5
 """How often the tokens of all listeners are checked."""
@@ -67,7 +67,7 @@ class Hub:
             batch=settings.rooms_batch,
         )
         self.rooms: dict[str, LiveRoom] = {}
-        self.attendance = Attendance(
+        self.attendance = RoomPresence(
             core.session, instance, self.rooms.values, lease_ms=to_ms(settings.instance_lease_s)
         )
         self._checking: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""Attendance: this process as an instance, and the presence of its connections.
+"""RoomPresence: this process as an instance, and the presence of its connections.
 
 A lease holds the instance's name and, with it, the presence of all connections. One
 commit renews the lease. Connections that end are noted in batches. Once per second the instance
@@ -56,7 +56,7 @@ _logger = logging.getLogger("millstream.server")
 Rooms = Callable[[], Iterable[LiveRoom]]
 
 
-class Attendance:
+class RoomPresence:
     """One instance. Belongs to one event loop."""
 
     def __init__(

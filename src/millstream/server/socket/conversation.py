@@ -26,7 +26,7 @@ from millstream.errors import (
 from millstream.queue.commands import ClaimMessages
 from millstream.server import direct
 from millstream.server.auth.access import NODE, Principal
-from millstream.server.claim_counts import Holdings
+from millstream.server.claim_counts import ClaimCounts
 from millstream.server.cluster.forwarder import Forwarder
 from millstream.server.cluster.role import ALONE, Asker
 from millstream.server.core import Core
@@ -101,7 +101,7 @@ class Conversation:
         self._idle: asyncio.Event | None = None
         """Set once a stopping server has answered all requests without a task."""
         self._is_over = False
-        self._holdings = Holdings(settings.claims_open_max)
+        self._holdings = ClaimCounts(settings.claims_open_max)
         self._is_node = self.principal is NODE
         self._reads = asyncio.Semaphore(NODE_READS_MAX if self._is_node else READS_MAX)
         self._asker: Asker = scope["state"].get("asker", ALONE)

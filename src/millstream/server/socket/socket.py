@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from millstream.errors import MillstreamError, Unauthenticated
 from millstream.format.keys import STORE_KEY
 from millstream.server.auth.access import NODE
-from millstream.server.cluster.role import Seat
+from millstream.server.cluster.role import ClusterRole
 from millstream.server.core import Core
 from millstream.server.socket.conversation import NODE_REQUESTS_MAX, Conversation
 from millstream.store.state.instance import Instance
@@ -86,7 +86,7 @@ def _greeting(core: Core) -> bytes:
     )
 
 
-def _greeting_of_node(greeting: bytes, seat: Seat, *, is_for_node: bool) -> bytes:
+def _greeting_of_node(greeting: bytes, seat: ClusterRole, *, is_for_node: bool) -> bytes:
     """Return the greeting with the address of the leading node; a node gets more credit."""
     hello = replace(wire.decode_hello(greeting), leader="" if seat.leads else seat.leader_address)
     if is_for_node:

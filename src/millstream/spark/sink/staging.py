@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from millstream.format.block import checksum
-from millstream.format.packed_records import check_packed
 from millstream.format.packing import Batch, Single
+from millstream.format.record_checks import check_packed
 from millstream.limits import Limits
 from millstream.spark.sink.publishing import LogBlock, Version
 

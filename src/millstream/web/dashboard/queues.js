@@ -91,7 +91,7 @@ function Tabs({ name, of, shown, onChange }) {
   </section>`;
 }
 
-const SECONDS = new Set(["lease", "lease_max", "delay", "retain_done", "dedup_window", "priority_step"]);
+const SECONDS = new Set(["lease", "lease_max", "delay", "done_retention", "dedup_window", "priority_step"]);
 
 /** The whole spec; what has its default too. */
 function Spec({ of }) {

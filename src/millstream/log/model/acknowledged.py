@@ -12,7 +12,7 @@ from collections.abc import Iterable
 Range = tuple[int, int]
 
 
-class Marks:
+class AcknowledgedRanges:
     """A set of positions that mostly grows from below."""
 
     __slots__ = ("_starts", "_stops", "floor")
@@ -94,9 +94,9 @@ class Marks:
         """Return the number of ranges above the floor."""
         return len(self._starts)
 
-    def with_added(self, ranges: Iterable[Range]) -> Marks:
+    def with_added(self, ranges: Iterable[Range]) -> AcknowledgedRanges:
         """Return a copy with additional acknowledged ranges."""
-        copy = Marks(self.floor)
+        copy = AcknowledgedRanges(self.floor)
         copy._starts, copy._stops = self._starts.copy(), self._stops.copy()
         for start, stop in ranges:
             copy.add(start, stop)
