@@ -448,6 +448,30 @@ def names_a_lost_file(source: Source) -> Iterator[tuple[int, str]]:
                 yield number, f"there is no {path}"
 
 
+def journey_paths(text: str) -> set[str]:
+    """Return the modules and packages that the pictures of ARCHITECTURE.md name, without `.py`."""
+    section = text.partition("## Journeys")[2].partition("\n## ")[0]
+    pictures = "".join(re.findall(r"```\n(.*?)```", section, re.DOTALL))
+    package = ROOT / "src" / "millstream"
+    tops = "|".join(path.name for path in package.iterdir() if (path / "__init__.py").exists())
+    return set(re.findall(rf"(?<![\w/])(?:{tops})(?:/[a-z_]+)+", pictures))
+
+
+def test_the_journeys_lead_through_modules_that_are_there() -> None:
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "millstream"
+    paths = journey_paths(text)
+    assert len(paths) > 20
+    # The picture of a request names modules of the server without its name.
+    places = (package, package / "server")
+    lost = [
+        path
+        for path in paths
+        if not any((root / path).is_dir() or (root / f"{path}.py").exists() for root in places)
+    ]
+    assert not lost
+
+
 def test_no_document_names_a_file_that_is_not_there() -> None:
     assert not (broken := broken_lines(names_a_lost_file, documents())), "\n".join(["", *broken])
 
