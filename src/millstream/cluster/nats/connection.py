@@ -75,6 +75,7 @@ class NatsConnection:
         }
         self._shown = access.shown()
         self._needs_tls = access.tls is not None
+        self._lacks_certificate = access.tls is not None and not access.tls.certificate
         if access.tls is not None:
             self._options |= {
                 "tls": access.tls.context(),
@@ -318,6 +319,13 @@ class NatsConnection:
 
     def _fail(self, error: Exception) -> None:
         self.trouble = str(error) or type(error).__name__
+        if self._lacks_certificate and isinstance(error, ConnectionError):
+            # A server that requires certificates sends an alert of TLS and closes. The next write of
+            # this client may fail before the client reads the alert, so the cause is only likely.
+            self.trouble += (
+                "; the server may require a certificate of this node: name --cluster-certificate "
+                "and --cluster-key"
+            )
         if isinstance(error, AuthorizationError) or "authorization" in self.trouble.lower():
             self.refusal = (
                 f"NATS at {self.place} does not let this node in: say who it is, as "
