@@ -494,7 +494,11 @@ def test_each_caller_gets_an_exception_of_its_own() -> None:
 
 @contextmanager
 def interrupted_in(function: str) -> Iterator[None]:
-    """Press Ctrl-C as soon as the main thread stands in a function of that name."""
+    """Press Ctrl-C as soon as the main thread stands in a function of that name.
+
+    Python notes a signal that comes just before a lock blocks, and handles it only when the lock ends.
+    So a second signal without an effect follows, until the first one was handled.
+    """
     main = threading.main_thread().ident
     assert main == threading.get_ident(), "this test must run on the main thread"
     over = threading.Event()
@@ -507,7 +511,10 @@ def interrupted_in(function: str) -> Iterator[None]:
         until(lambda: over.is_set() or stands_in(sys._current_frames()[main].f_code))
         if not over.is_set():
             signal.pthread_kill(main, signal.SIGINT)
+        while not over.wait(0.05):
+            signal.pthread_kill(main, signal.SIGUSR2)
 
+    before = signal.signal(signal.SIGUSR2, lambda *_: None)
     thread = threading.Thread(target=press, daemon=True)
     thread.start()
     try:
@@ -516,6 +523,7 @@ def interrupted_in(function: str) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+        signal.signal(signal.SIGUSR2, before)
 
 
 def test_an_interrupted_waiter_withdraws_and_strands_nobody() -> None:
