@@ -84,9 +84,9 @@ def on_store(action: Action) -> Right:
 
 
 Exemption = Literal["nothing", "seen", "steps", "internal"]
-"""Instead of rights: `nothing`, since it tells next to nothing; `seen`, since the server leaves out
-of the answer what the caller may not see; `steps`, what its steps need; `internal`, since no client
-may ask for it at all."""
+"""Why a command declares no rights. `nothing`: the answer is harmless. `seen`: the server removes
+hidden names from the answer. `steps`: the steps declare the rights. `internal`: clients may not send
+the command."""
 
 
 class Wait(Struct, frozen=True):
@@ -166,7 +166,7 @@ class Read(Command[T], Generic[T], frozen=True):
 
 
 class Transact(Operation[list[Any]], frozen=True):
-    """Several operations in one commit, all or none."""
+    """Commits several operations together, or commits none of the operations."""
 
     traits = Traits(needs="steps", holds=True)
 

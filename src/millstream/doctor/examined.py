@@ -12,7 +12,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Found(NamedTuple):
-    """A row: its value, or its problem."""
+    """A row with either a value or a problem."""
 
     key: bytes
     value: bytes

@@ -1,4 +1,4 @@
-"""The rules of all commands: which function answers which command.
+"""The table from every command to the function that answers the command.
 
 Operations run inside the transactor, procedures and reads outside. Every part of the program adds
 its commands here, and no other table of commands exists.

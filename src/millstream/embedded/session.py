@@ -1,6 +1,6 @@
 """The embedded session: answers commands from a store in this process.
 
-This module opens stores with all parts: their entities and their upkeep. `rules` has the rule of
+This module opens stores with the entities and the upkeep of logs, queues and rooms. `rules` has the rule of
 every command.
 """
 

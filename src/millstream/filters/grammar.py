@@ -128,7 +128,7 @@ _BEGINS_NAMES: Final = frozenset({"Sc", "Pc", "Nl"})
 _IN_NAMES: Final = _BEGINS_NAMES | {"Mn", "Mc"}
 """Categories of characters that may follow in a name: also combining marks."""
 _JOINERS: Final = "\u200c\u200d"
-"""Zero-width characters that some scripts need inside words; all others are refused."""
+"""Zero-width characters that some scripts need inside words; further zero-width characters are refused."""
 
 
 def retag(token: Token) -> Token:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Segment: TypeAlias = tuple[str | None, ...]
-"""Characters in a row; None stands for any character."""
+"""Consecutive characters of a pattern; None matches every character."""
 
 Finder: TypeAlias = Callable[[str, int, int], int]
 """(text, start, stop) → the end of the leftmost match inside that range, or -1."""

@@ -20,7 +20,7 @@ Row = tuple[bytes, bytes]
 
 
 def coalesce(rows: Iterable[Row]) -> list[Row]:
-    """Join single entries of neighbouring offsets with their payloads; keep all other rows."""
+    """Join single entries of neighbouring offsets with their payloads; leave further rows unchanged."""
     by_key = dict(rows)
     logs: dict[bytes, list[bytes]] = {}
     for key, value in by_key.items():

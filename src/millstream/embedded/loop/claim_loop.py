@@ -36,7 +36,7 @@ class ClientTurns(Protocol):
 
 
 class Loop(Protocol):
-    """The parts of a session that claims need; all of them belong to its event loop."""
+    """The methods of a session that claims need; they run on the event loop of the session."""
 
     async def commit(self, command: Operation[T], unwanted: Told | None = None) -> T:
         """Commit an operation together with all others of this turn of the loop.
