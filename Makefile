@@ -19,7 +19,7 @@ FIRST ?= 0
 VENV   := .venv$(if $(PYTHON),-$(notdir $(PYTHON)))
 BIN    := $(VENV)/bin
 SETUP  := VENV=$(VENV) PYTHON=$(PYTHON) bash tools/setup.sh
-PYTHON_PATHS := src tests tools $(if $(wildcard bench/*.py),bench) $(if $(wildcard examples/*.py),examples)
+PYTHON_PATHS := src tests tools $(if $(wildcard examples/*.py),examples)
 
 .DEFAULT_GOAL := help
 .PHONY: help run demo setup quick test test-rest test-all mutants sim generate check bench faults format clean
@@ -74,7 +74,7 @@ check: ## generated files, formatting, lint, types, layers, the style guide
 	$(BIN)/python tools/generate.py --check
 	$(BIN)/ruff format --check $(PYTHON_PATHS)
 	$(BIN)/ruff check $(PYTHON_PATHS)
-	$(BIN)/mypy --strict src tools $(if $(wildcard bench/*.py),bench)
+	$(BIN)/mypy --strict src tools
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/unit/test_tidy.py
 
@@ -93,4 +93,4 @@ format: ## rewrite the sources in our format
 
 clean: ## remove .venv, caches and build output
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
-	find src tests tools bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -14,7 +14,7 @@ from millstream.engine.commit import Commit, Row, Spool, SpooledRows, Value
 from millstream.engine.protocol import Ability, Engine, WouldWait
 from millstream.errors import Closed, CorruptionError
 from millstream.format import keys
-from millstream.testing.engines import corrupt
+from millstream.testing.probe import corrupt
 from tests.conformance.kits import ENGINES, EVERY_ENGINE, EngineKit
 
 MiB = 1024 * 1024

@@ -18,8 +18,8 @@ from millstream.cluster.shared_log import (
     Unreachable,
     Unsure,
 )
-from millstream.testing.shared_log import SimulatedLog
 from tests.conformance.nats_kit import Servers, three_servers
+from tests.kit.shared_log import SimulatedLog
 
 WITHIN_S = 30.0
 """Long: a loaded machine is slow, and no test waits for it to pass."""

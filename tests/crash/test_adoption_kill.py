@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import millstream
+from millstream.bench.objects import BUCKET, object_server, variables
+from millstream.bench.server_program import ServerProgram, served
 from millstream.clock import SystemClock
 from millstream.format.packing import pack_many
 from millstream.limits import Limits
@@ -22,8 +24,6 @@ from millstream.spark.failures import PATIENCE_S, VARIABLE
 from millstream.spark.sink.adoption import Asking
 from millstream.spark.sink.bucket_staging import objects_of, stage
 from millstream.spark.sink.publishing import Version
-from millstream.testing.objects import BUCKET, object_server, variables
-from millstream.testing.programs import ServerProgram, served
 
 pytestmark = [pytest.mark.requires("s3"), pytest.mark.crash, pytest.mark.slow]
 

@@ -18,9 +18,10 @@ from queue import SimpleQueue
 import pytest
 
 import millstream
+from millstream.bench.objects import BUCKET, object_server, variables
+from millstream.bench.server_program import ServerProgram, served
 from millstream.errors import Fenced, MillstreamError
-from millstream.testing.objects import BUCKET, ObjectProxy, object_server, variables
-from millstream.testing.programs import ServerProgram, served
+from tests.kit.objects import ObjectProxy
 
 pytestmark = [pytest.mark.requires("s3"), pytest.mark.crash, pytest.mark.slow]
 

@@ -7,7 +7,8 @@ from itertools import count
 
 import pytest
 
-from millstream.testing.objects import BUCKET, ObjectProxy, object_server, variables
+from millstream.bench.objects import BUCKET, object_server, variables
+from tests.kit.objects import ObjectProxy
 
 _NUMBERS = count()
 

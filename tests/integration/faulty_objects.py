@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millstream import Millstream, Producer
+from millstream.bench.objects import ObjectAnswer
 from millstream.errors import Fenced, MillstreamError, Poisoned
-from millstream.testing.objects import ObjectAnswer
 
 
 def refusal(status: int, code: str) -> ObjectAnswer:

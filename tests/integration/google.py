@@ -16,7 +16,8 @@ from __future__ import annotations
 import threading
 from http.server import BaseHTTPRequestHandler
 
-from millstream.testing.objects import ObjectAnswer, ObjectProxy
+from millstream.bench.objects import ObjectAnswer
+from tests.kit.objects import ObjectProxy
 
 CONDITION, GENERATION = "x-goog-if-generation-match", "x-goog-generation"
 
@@ -37,7 +38,7 @@ class GoogleFront(ObjectProxy):
         self._generations: dict[str, int] = {}
         self._last = 1_700_000_000_000_000
 
-    def ask(self, request: BaseHTTPRequestHandler, body: bytes) -> ObjectAnswer:
+    def forward(self, request: BaseHTTPRequestHandler, body: bytes) -> ObjectAnswer:
         name, _, query = request.path.partition("?")
         with self._turn:  # a condition and what it guards are one step
             expected = request.headers.get(CONDITION)
@@ -45,7 +46,7 @@ class GoogleFront(ObjectProxy):
                 self.conditions += 1
                 if self._honours and int(expected) != self._generations.get(name, 0):
                     return 412, [], b"<Error><Code>PreconditionFailed</Code></Error>"
-            status, headers, answer = super().ask(request, body)
+            status, headers, answer = super().forward(request, body)
             if status < 300:
                 self._note(request.command, name, query)
             headers.append((GENERATION, str(self._generations.get(name, 0))))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from millstream.bench.objects import BUCKET, object_server, variables
 from millstream.engine.open import open_engine
 from millstream.engine.protocol import Engine
-from millstream.testing.objects import BUCKET, object_server, variables
 from tests.conformance.kits import EngineKit
 from tests.conformance.test_engine import *  # noqa: F403
 

@@ -22,8 +22,8 @@ from millstream.engine.slate.options import SlateOptions
 from millstream.errors import CannotOpen, CorruptionError, MillstreamError, OutcomeUnknown
 from millstream.objects.address import parse_address
 from millstream.objects.folder import ObjectFolder
-from millstream.testing.objects import Fault, ObjectProxy
 from tests.integration.faulty_objects import append_until_it_works, values
+from tests.kit.objects import Fault, ObjectProxy
 
 pytestmark = [pytest.mark.requires("s3"), pytest.mark.faults, pytest.mark.slow]
 

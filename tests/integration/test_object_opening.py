@@ -14,11 +14,12 @@ import threading
 import pytest
 
 import millstream
+from millstream.bench.objects import ObjectAnswer
 from millstream.engine.slate.writer import GATHERED_AT_OPENING, REPLAYED_MAX
 from millstream.errors import Fenced
 from millstream.testing import Probe
-from millstream.testing.objects import Fault, ObjectAnswer, ObjectProxy
 from tests.integration.faulty_objects import values
+from tests.kit.objects import Fault, ObjectProxy
 
 pytestmark = [pytest.mark.requires("s3"), pytest.mark.faults, pytest.mark.slow]
 

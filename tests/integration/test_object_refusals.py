@@ -12,10 +12,11 @@ import pytest
 
 import millstream
 from millstream import Millstream, Producer, SlateOptions
+from millstream.bench.objects import ObjectAnswer
 from millstream.doctor import examine
 from millstream.errors import CannotOpen, Fenced, MillstreamError, OutcomeUnknown, StoreError
-from millstream.testing.objects import ObjectAnswer, ObjectProxy
 from tests.integration.faulty_objects import append_until_it_works, refusal, values
+from tests.kit.objects import ObjectProxy
 
 pytestmark = [pytest.mark.requires("s3"), pytest.mark.faults, pytest.mark.slow]
 

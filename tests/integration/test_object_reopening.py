@@ -16,10 +16,11 @@ import pytest
 
 import millstream
 from millstream import Producer, SlateOptions
+from millstream.bench.objects import ObjectAnswer, variables
 from millstream.engine.slate import writer as slate_writing
 from millstream.errors import Fenced, MillstreamError, OutcomeUnknown
-from millstream.testing.objects import Fault, ObjectAnswer, ObjectProxy, variables
 from tests.integration.faulty_objects import append_until_it_works, refusal, values
+from tests.kit.objects import Fault, ObjectProxy
 
 pytestmark = [pytest.mark.requires("s3"), pytest.mark.faults, pytest.mark.slow]
 

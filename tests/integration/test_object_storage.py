@@ -18,6 +18,7 @@ import pytest
 
 import millstream
 from millstream import Millstream
+from millstream.bench.objects import BUCKET, variables
 from millstream.engine.slate.options import SlateOptions
 from millstream.errors import (
     CannotOpen,
@@ -27,7 +28,7 @@ from millstream.errors import (
     OutcomeUnknown,
     Recovering,
 )
-from millstream.testing.objects import BUCKET, ObjectProxy, variables
+from tests.kit.objects import ObjectProxy
 
 pytestmark = [pytest.mark.requires("s3"), pytest.mark.slow]
 

@@ -17,10 +17,10 @@ import pytest
 
 import millstream
 from millstream import SlateOptions
+from millstream.bench.objects import BUCKET, object_server
+from millstream.bench.server_program import served
 from millstream.doctor import examine
 from millstream.errors import CannotOpen, Fenced, MillstreamError
-from millstream.testing.objects import BUCKET, object_server
-from millstream.testing.programs import served
 from tests.integration.azurite import azurite
 from tests.integration.google import GoogleFront
 

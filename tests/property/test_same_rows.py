@@ -23,6 +23,7 @@ import pytest
 from hypothesis import strategies as st
 
 from millstream import Limits, Message, Millstream
+from millstream.bench.disk import recorded
 from millstream.embedded.rules import operation
 from millstream.embedded.session import EmbeddedSession, open_store
 from millstream.engine.protocol import Engine
@@ -36,7 +37,6 @@ from millstream.store.commit import draft
 from millstream.store.commit.ticket import Ticket
 from millstream.store.store import Store
 from millstream.testing import SimulatedClock
-from millstream.testing.recording import recorded
 from tests.conformance.kits import ENGINES, all_rows, apply
 
 LOGS = ("a", "b", "c")

@@ -43,8 +43,8 @@ from millstream.engine.open import open_engine
 from millstream.engine.protocol import Ability
 from millstream.errors import MillstreamError, NoQuorum, NotLeader, OutcomeUnknown, WriteFailed
 from millstream.format import keys
-from millstream.testing.shared_log import SimulatedDoor, SimulatedLog
 from tests.conformance.kits import all_rows
+from tests.kit.shared_log import SimulatedDoor, SimulatedLog
 
 SETTINGS = NodeSettings(
     append_timeout_s=0.5, settle_timeout_s=2.0, beat_s=0.5, silence_s=2.0, look_again_s_max=2.0

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import millstream
+from millstream.bench.objects import BUCKET, object_server, variables
+from millstream.bench.server_program import served
 from millstream.objects.address import parse_address
 from millstream.objects.folder import ObjectFolder
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.testing.objects import BUCKET, object_server, variables
-from millstream.testing.programs import served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

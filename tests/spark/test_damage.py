@@ -29,7 +29,7 @@ from millstream.spark.source.losses import Loss
 from millstream.spark.source.reader import LogReader
 from millstream.spark.source.stream import LogStreamReader
 from millstream.testing import Probe
-from millstream.testing.engines import corrupt
+from millstream.testing.probe import corrupt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

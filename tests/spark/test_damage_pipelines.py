@@ -30,7 +30,7 @@ from millstream.spark.pipelines.report import report
 from millstream.spark.pipelines.route import route
 from millstream.spark.source.losses import count
 from millstream.testing import Probe
-from millstream.testing.engines import corrupt
+from millstream.testing.probe import corrupt
 from tests.spark.test_damage import BLOCKS, EACH, OF_ALL, damaged, filled
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 import millstream
 from millstream import Millstream
+from millstream.bench.objects import BUCKET, object_server, variables
 from millstream.errors import Conflict, InvalidInput, Locked, NotFound
 from millstream.record import wall_ms_of
 from millstream.spark.archive import lake
@@ -24,7 +25,6 @@ from millstream.spark.pipelines.merging import merge_small, settle_tables
 from millstream.spark.source.bins import Range
 from millstream.spark.source.layout import schema_of
 from millstream.spark.source.reader import LogReader
-from millstream.testing.objects import BUCKET, object_server, variables
 
 pytestmark = [
     pytest.mark.requires("lake"),

@@ -11,11 +11,11 @@ import pytest
 
 import millstream
 from millstream import Item, Millstream
+from millstream.bench.objects import BUCKET, object_server, variables
 from millstream.errors import Conflict, InvalidInput, Locked, NotFound, Truncated
 from millstream.spark.archive.archive import Archive, directory_of
 from millstream.spark.archive.lake import delta_table, iceberg_table
 from millstream.spark.pipelines.archive import archive
-from millstream.testing.objects import BUCKET, object_server, variables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

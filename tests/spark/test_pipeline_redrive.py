@@ -15,7 +15,7 @@ from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys
 from millstream.spark.pipelines.redrive import redrive
 from millstream.testing import Probe
-from millstream.testing.engines import corrupt
+from millstream.testing.probe import corrupt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from millstream.doctor import examine
 from millstream.engine.open import open_engine
 from millstream.errors import CannotOpen
 from millstream.format import keys
-from millstream.testing.engines import corrupt
+from millstream.testing.probe import corrupt
 
 pytestmark = pytest.mark.requires("s3")
 

@@ -6,17 +6,22 @@ Syncs on the machines where this is developed are unusually cheap; real disks ta
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
+from typing import Any, cast
 
+from millstream.engine.commit import Commit
 from millstream.engine.open import open_engine
-from millstream.engine.protocol import Engine
+from millstream.engine.protocol import Engine, Writer
 from millstream.format.block import checksum
-from millstream.testing.recording import recorded
+
+OnCommit = Callable[[Commit], None]
 
 
 def open_slow_engine(path: str | os.PathLike[str], *, sync_delay_s: float) -> Engine:
-    """The engine of a file; every commit takes so many seconds longer."""
+    """Open the engine of a file; every commit takes `sync_delay_s` longer."""
     engine = open_engine(path)
     return recorded(engine, lambda _: sleep(sync_delay_s)) if sync_delay_s else engine
 
@@ -47,3 +52,38 @@ class RawFile:
         """Remove the file."""
         os.close(self._file)
         self._path.unlink()
+
+
+def recorded(engine: Engine, on_commit: OnCommit) -> Engine:
+    """Return an engine that calls a function with every durable commit and fold, in order.
+
+    Each process on a file reports only its own commits. Changes of the application's tables are not
+    reported.
+    """
+    return cast(Engine, _Recorded(engine, on_commit))
+
+
+class _Around:
+    """A wrapper that delegates missing attributes to the wrapped object."""
+
+    def __init__(self, inner: Any, on_commit: OnCommit) -> None:
+        self.__dict__.update(_inner=inner, _on_commit=on_commit)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._inner, name, value)
+
+
+class _Recorded(_Around):
+    @contextmanager
+    def write(self, *, waits: bool = True) -> Iterator[Writer]:
+        with self._inner.write(waits=waits) as writer:
+            yield cast(Writer, _RecordedWriter(writer, self._on_commit))
+
+
+class _RecordedWriter(_Around):
+    def commit(self, commit: Commit) -> None:
+        self._inner.commit(commit)
+        self._on_commit(commit)

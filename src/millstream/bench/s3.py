@@ -14,10 +14,10 @@ from typing import Any
 import millstream
 from millstream import aio
 from millstream.bench.measure import ReportRow, StepMeter, payloads, seconds
+from millstream.bench.objects import BUCKET, DelayingProxy, object_server, variables
 from millstream.bench.queue_bench import ClaimingWorker
+from millstream.bench.server_program import served
 from millstream.bench.suite import Suite
-from millstream.testing.objects import BUCKET, ObjectProxy, object_server, variables
-from millstream.testing.programs import served
 
 BATCH = 1_000
 CLAIMED = 100
@@ -37,7 +37,7 @@ class S3Bench:
         self._stack = ExitStack()
         self._made = 0
         server = self._stack.enter_context(object_server())
-        self.proxy = self._stack.enter_context(ObjectProxy(server))
+        self.proxy = self._stack.enter_context(DelayingProxy(server))
         self.direct = server
         self._stack.enter_context(variables(server))
 

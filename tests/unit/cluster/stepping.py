@@ -14,7 +14,7 @@ from millstream.engine.protocol import Engine
 from millstream.errors import MillstreamError
 from millstream.format import keys
 from millstream.testing import SimulatedClock
-from millstream.testing.shared_log import Hook, SimulatedLog
+from tests.kit.shared_log import Hook, SimulatedLog
 
 SETTINGS = NodeSettings(settle_timeout_s=1.0, silence_s=2.0, jitter_s=0.0)
 

@@ -24,7 +24,7 @@ from millstream.errors import (
 )
 from millstream.format import keys
 from millstream.testing import SimulatedClock
-from millstream.testing.engines import corrupt
+from millstream.testing.probe import corrupt
 from tests.unit.cluster.stepping import Group, Stepped
 from tests.unit.cluster.trio import STEADY, Machine, Trio
 

@@ -19,8 +19,8 @@ from millstream.embedded.session import EmbeddedSession, open_over
 from millstream.engine.commit import Row
 from millstream.engine.protocol import Engine
 from millstream.store.store import Store
-from millstream.testing.shared_log import SimulatedDoor, SimulatedLog
 from tests.conformance.kits import all_rows
+from tests.kit.shared_log import SimulatedDoor, SimulatedLog
 
 QUICK = NodeSettings(
     append_timeout_s=0.5,

@@ -14,7 +14,7 @@ from millstream.spark.pipelines.target import find_queues
 from millstream.spark.pipelines.unreadable import readable_queues
 from millstream.spark.source.losses import Loss
 from millstream.testing import Probe
-from millstream.testing.engines import corrupt
+from millstream.testing.probe import corrupt
 from tests.unit.spark.test_planning import opened
 
 pytestmark = pytest.mark.requires("spark")

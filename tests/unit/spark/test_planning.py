@@ -18,7 +18,7 @@ from millstream.spark.options import ReadOptions, read_options
 from millstream.spark.source.losses import Loss
 from millstream.spark.source.planning import find_logs
 from millstream.testing import Probe
-from millstream.testing.engines import corrupt
+from millstream.testing.probe import corrupt
 
 pytestmark = pytest.mark.requires("spark")
 

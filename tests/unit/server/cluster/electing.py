@@ -16,7 +16,7 @@ from millstream.engine.open import open_engine
 from millstream.server.cluster.copy_download import Fetcher
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
-from millstream.testing.shared_log import SimulatedLog
+from tests.kit.shared_log import SimulatedLog
 from tests.unit.cluster.trio import QUICK
 
 KEY = "k" * 64

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from millstream.testing.objects import one_write_at_a_time
+from millstream.bench.objects import one_write_at_a_time
 
 
 def request(method: str, body: bytes = b"") -> dict[str, Any]:

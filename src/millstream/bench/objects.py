@@ -1,11 +1,11 @@
-"""An S3 of one's own for tests and measurements: moto's server, and a proxy that breaks its promises.
+"""Object storage on this machine: moto's S3 as a process, and a proxy that delays each request.
 
-    with object_server() as address, ObjectProxy(address) as proxy:
+    with object_server() as address, DelayingProxy(address) as proxy:
         with variables(proxy.address):
             ms = millstream.open("s3://trial/store")
             proxy.delay_s = 0.08
 
-The server needs `pip install 'moto[server]'`, and runs as a process of its own.
+The server needs `pip install 'moto[server]'`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 BUCKET = "trial"
@@ -29,7 +29,7 @@ _SERVER = """
 import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
-from millstream.testing.objects import one_write_at_a_time
+from millstream.bench.objects import one_write_at_a_time
 
 application = one_write_at_a_time(DomainDispatcherApplication(create_backend_app))
 server = make_server("127.0.0.1", 0, application, threaded=True)
@@ -41,7 +41,7 @@ WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 def one_write_at_a_time(application: WsgiApplication) -> WsgiApplication:
-    """A moto server with serialized writes.
+    """Return a moto server with serialized writes.
 
     Moto checks a condition and stores the object in two steps. Two concurrent requests could both
     succeed, and two writers could both believe that they hold the bucket.
@@ -61,20 +61,13 @@ def one_write_at_a_time(application: WsgiApplication) -> WsgiApplication:
     return handle
 
 
-Fault = Literal["refuse", "deny", "lose", "repeat"]
-"""The faults of the proxy: answer 503 or 403 in place of the server; forward and lose the answer;
-forward twice and return the second answer."""
-
 ObjectAnswer = tuple[int, list[tuple[str, str]], bytes]
 """Status, headers and body of an answer."""
-
-Script = Callable[[str, str], Fault | ObjectAnswer | None]
-"""Asked for each request, with its method and path; it may also give the answer itself."""
 
 
 @contextmanager
 def object_server() -> Iterator[str]:
-    """The address of a new server with one bucket, for as long as the block runs."""
+    """Run a new server with one bucket while the block runs; give its address."""
     with subprocess.Popen(
         [sys.executable, "-c", _SERVER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
@@ -92,7 +85,7 @@ def object_server() -> Iterator[str]:
 
 @contextmanager
 def variables(address: str) -> Iterator[dict[str, str]]:
-    """The environment variables that lead to a server, set while the block runs."""
+    """Set the environment variables that lead to a server while the block runs."""
     variables = {
         "AWS_ENDPOINT_URL": address,
         "AWS_ACCESS_KEY_ID": "trial",
@@ -111,17 +104,12 @@ def variables(address: str) -> Iterator[dict[str, str]]:
                 os.environ[name] = value
 
 
-class ObjectProxy:
-    """A proxy before an object server, with faults on demand."""
+class DelayingProxy:
+    """A proxy before an object server: it counts requests, and delays each one on demand."""
 
     def __init__(self, behind: str) -> None:
         self.delay_s = 0.0
-        """How long each request is held up."""
-        self.ignores: frozenset[str] = frozenset()
-        """Headers that are lost on the way, in lower case: conditions are such."""
-        self.replaces: dict[str, str] = {}
-        """Headers that are set on the way, in lower case."""
-        self.script: Script | None = None
+        """How long each request is delayed."""
         self.requests = 0
         self._never = threading.Event()
         self._behind = urlsplit(behind).netloc
@@ -130,7 +118,7 @@ class ObjectProxy:
         self.address = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
-    def __enter__(self) -> ObjectProxy:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -162,38 +150,31 @@ class ObjectProxy:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         if self.delay_s:
             self._never.wait(self.delay_s)
-        fault = None if self.script is None else self.script(request.command, request.path)
-        if fault == "refuse":
-            _answer(request, 503, [], b"<Error><Code>SlowDown</Code></Error>")
-            return
-        if fault == "deny":
-            _answer(request, 403, [], b"<Error><Code>AccessDenied</Code></Error>")
-            return
-        if isinstance(fault, tuple):
-            _answer(request, *fault)
-            return
-        if fault == "repeat":
-            self.ask(request, body)
-        status, headers, answer = self.ask(request, body)
-        if fault == "lose":
+        answer = self.respond(request, body)
+        if answer is None:
             request.close_connection = True
-            return
-        _answer(request, status, headers, answer)
+        else:
+            _answer(request, *answer)
 
-    def ask(self, request: BaseHTTPRequestHandler, body: bytes) -> ObjectAnswer:
-        """What the server behind answers to a request."""
+    def respond(self, request: BaseHTTPRequestHandler, body: bytes) -> ObjectAnswer | None:
+        """Return the answer to send; None closes the connection without an answer."""
+        return self.forward(request, body)
+
+    def forward(self, request: BaseHTTPRequestHandler, body: bytes) -> ObjectAnswer:
+        """Send a request to the server behind, and return its answer."""
         connection = http.client.HTTPConnection(self._behind, timeout=60)
-        headers = {
-            name: value
-            for name, value in request.headers.items()
-            if name.lower() not in self.ignores and name.lower() not in self.replaces
-        } | self.replaces
         try:
-            connection.request(request.command, request.path, body or None, headers)
+            connection.request(
+                request.command, request.path, body or None, self.forwarded_headers(request)
+            )
             response = connection.getresponse()
             return response.status, response.getheaders(), response.read()
         finally:
             connection.close()
+
+    def forwarded_headers(self, request: BaseHTTPRequestHandler) -> dict[str, str]:
+        """Return the headers that the server behind receives."""
+        return dict(request.headers.items())
 
 
 def _answer(
