@@ -7,6 +7,7 @@ SETUP_EXTRAS  := dev server cluster s3 s3-dev browser spark-local spark-dev lake
 CHECK_EXTRAS  := $(SETUP_EXTRAS)
 TEST_EXTRAS   := $(SETUP_EXTRAS)
 FAULTS_EXTRAS := $(SETUP_EXTRAS)
+DIST_EXTRAS   := dist
 
 # Extra arguments for the command that a target ends in: make test ARGS="-k cursor"
 ARGS ?=
@@ -22,7 +23,7 @@ SETUP  := VENV=$(VENV) PYTHON=$(PYTHON) bash tools/setup.sh
 PYTHON_PATHS := src tests tools $(if $(wildcard examples/*.py),examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo setup quick test test-rest test-all mutants sim generate check bench faults format clean
+.PHONY: help run demo setup quick test test-rest test-all mutants sim generate check bench faults dist format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' \
@@ -85,6 +86,13 @@ bench: ## measure the core
 faults: ## does it survive? kills processes and breaks disks, with other random cases each time
 	@$(SETUP) $(FAULTS_EXTRAS)
 	@MILLSTREAM_SEED=$${MILLSTREAM_SEED:-random} MILLSTREAM_SPARK_KILLS=$${MILLSTREAM_SPARK_KILLS:-20} MILLSTREAM_FLIPS=$${MILLSTREAM_FLIPS:-all} MILLSTREAM_CLUSTER_ROUNDS=$${MILLSTREAM_CLUSTER_ROUNDS:-10} MILLSTREAM_TAKEOVERS=$${MILLSTREAM_TAKEOVERS:-50} MILLSTREAM_ATTACK_S=$${MILLSTREAM_ATTACK_S:-30} $(BIN)/python tools/run_tests.py -m "crash or faults" $(ARGS)
+
+dist: ## build what can be installed: wheel and source archive, and the npm package if npm is here
+	@$(SETUP) $(DIST_EXTRAS)
+	@mkdir -p dist
+	$(BIN)/python -m hatchling build --directory dist
+	@if command -v npm >/dev/null; then cd web && npm pack --silent --pack-destination ../dist; \
+		else echo "no npm here: the npm package is left out"; fi
 
 format: ## rewrite the sources in our format
 	@$(SETUP) $(CHECK_EXTRAS)

@@ -1,4 +1,4 @@
-"""Writes the generated files, or checks them: the nouns of threads, and the map of all modules.
+"""Writes the generated files, or checks them: the nouns of threads, the browser's client, the map.
 
 Usage: generate.py [--check]
 
@@ -212,11 +212,49 @@ def map_of(root: Path) -> str:
     return "\n".join(lines)
 
 
+WEB = f"{PACKAGE}web/"
+CLIENT = "client.js"
+"""The module of the browser's client whose exports pages use; `client/` holds its parts."""
+
+CLIENT_HEAD = """\
+// The client for browsers: rooms, logs, queues and the live figures of a Millstream server.
+// No dependencies; docs/BROWSER.md explains it, millstream.d.ts has its types.
+//
+"""
+
+MODULE_HEAD = f"""{CLIENT_HEAD}\
+//   const {{ Millstream }} = await import("/millstream.js");
+//
+//   const room = new Millstream().room("lobby", {{ user: "Ada" }});
+//   room.on("message", ({{ type, from, data }}) => console.log(type, from, data));
+//   await room.send("chat", {{ text: "Hello" }});
+//
+"""
+
+SCRIPT_HEAD = f"""{CLIENT_HEAD}\
+//   <script src="/millstream.global.js"></script>
+//   <script>const room = new millstream.Millstream().room("lobby", {{ user: "Ada" }});</script>
+//
+"""
+
+
+def clients(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each form of the browser's client."""
+    sys.path.append(str(Path(__file__).resolve().parent.parent))  # run as a program: for `tools`
+    from tools import bundle
+
+    folder = root / WEB / "client"
+    yield f"{WEB}millstream.js", bundle.as_module(folder, CLIENT, MODULE_HEAD)
+    script = bundle.as_script(folder, CLIENT, SCRIPT_HEAD, variable="millstream")
+    yield f"{WEB}millstream.global.js", script
+
+
 def all_generated() -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each generated file; the map comes last, since it reads them."""
     for name in GENERATED:
         source, target = f"{PACKAGE}aio/{name}.py", f"{PACKAGE}threads/{name}.py"
         yield target, generated(source, (ROOT / source).read_text(encoding="utf-8"), target)
+    yield from clients(ROOT)
     yield MAP, map_of(ROOT)
 
 

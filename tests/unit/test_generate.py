@@ -31,6 +31,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ]:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
+    shutil.copytree(ROOT / generate.WEB, tmp_path / generate.WEB)
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     return tmp_path / PACKAGE
 
@@ -55,6 +56,15 @@ def test_a_file_that_is_missing_is_made(copy: Path) -> None:
     assert (copy / "threads/database.py").read_text() == (
         ROOT / PACKAGE / "threads/database.py"
     ).read_text()
+
+
+@pytest.mark.parametrize("target", ["web/millstream.js", "web/millstream.global.js"])
+def test_the_client_of_browsers_is_made_of_its_modules(copy: Path, target: str) -> None:
+    module = copy / "web/client/error.js"
+    module.write_text(module.read_text().replace("class MillstreamError", "class  MillstreamError"))
+    assert generate.main(["--check"]) == 1
+    assert generate.main([]) == 0
+    assert "class  MillstreamError" in (copy / target).read_text()
 
 
 def test_the_map_names_every_module_with_its_first_line(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ PAGES = {
     "/": "dashboard/index.html",
     "/demo/canvas": "canvas/index.html",
     "/millstream.js": "millstream.js",
+    "/millstream.global.js": "millstream.global.js",
     "/millstream.d.ts": "millstream.d.ts",
 }
 """Fixed addresses, and the file of each."""

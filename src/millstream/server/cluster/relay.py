@@ -24,7 +24,12 @@ CONNECT_S = 2.0
 SAFE = ("GET", "HEAD")
 """Methods without side effects: a request may be repeated."""
 
-OWN = frozenset({"health", "metrics", "live", "cluster", "openapi.json", "docs", "web", "demo", ""})
+OWN = frozenset(
+    (
+        *("health", "metrics", "live", "cluster", "openapi.json", "docs", "web", "demo", ""),
+        *("millstream.js", "millstream.global.js", "millstream.d.ts"),
+    )
+)
 """First path segments of requests that every node answers itself."""
 
 _DROPPED = frozenset(

@@ -34,30 +34,27 @@ from millstream.server.cluster.role import ALONE, Asker
 from millstream.server.journal import ACCESS
 from millstream.server.listen.credentials import HttpCredentials, only_header
 from millstream.server.listen.hot import Head, HotPaths
+from millstream.server.listen.origins import Headers, Origins
 from millstream.server.observe.tracing import request_span
 from millstream.server.problems import respond
 
 if TYPE_CHECKING:
     from millstream.server.core import Core
 
-PUBLIC = frozenset({"/", "/health", "/docs", "/demo/canvas", "/millstream.js", "/millstream.d.ts"})
+PUBLIC = frozenset(
+    (
+        *("/", "/health", "/docs", "/demo/canvas"),
+        *("/millstream.js", "/millstream.global.js", "/millstream.d.ts"),
+    )
+)
 PUBLIC_FOLDER = "/web/"
 """Paths that need no token; handlers get the principal `NOBODY`."""
 
 REQUEST_ID = b"x-request-id"
-PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 _access = logging.getLogger(ACCESS)
 _logger = logging.getLogger("millstream.server")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_SAFE = ("GET", "HEAD", "OPTIONS")
-"""Methods that change nothing; a page of a foreign origin cannot read their answers."""
-_FROM_ELSEWHERE = ("cross-site", "same-site")
-"""Values of `Sec-Fetch-Site` in requests of pages from a foreign origin."""
-
-
-class WrongOrigin(Denied):
-    """A request of a page from a foreign origin."""
 
 
 class WrongHost(Denied):
@@ -73,7 +70,7 @@ class Guard:
         self.hot: HotPaths | None = None
         """The hot endpoints, which bypass the application and call `principal_now`."""
         self._core = core
-        self._origins = {_origin(text) for text in core.settings.origins}
+        self._origins = Origins(core.settings.origins)
         self._checks_host = core.settings.is_loopback()
         self._credentials = HttpCredentials()
 
@@ -84,11 +81,15 @@ class Guard:
             return
         request_id = self.request_id(scope)
         scope["state"] = {**scope.get("state", {}), "request_id": request_id}
-        watched = _Watched(self._core, scope, receive, send, request_id)
+        own_headers = [(REQUEST_ID, request_id.encode()), *self._origins.headers(scope)]
+        watched = _Watched(self._core, scope, receive, send, own_headers)
         with watched, ExitStack() as held:
             try:
                 self._check_host(scope)
-                self._check_origin(scope)
+                if (preflight := self._origins.preflight(scope)) is not None:
+                    await watched.refuse(preflight)
+                    return
+                self._origins.check(scope)
                 principal = await self._principal(scope)
                 watched.principal = principal.name
                 held.enter_context(self._core.admission.entered(principal))
@@ -122,7 +123,9 @@ class Guard:
             return None
         try:
             if b"origin" in head or b"sec-fetch-site" in head:
-                self._check_origin(scope)
+                self._origins.check(scope)
+                if self._origins.is_other(scope):
+                    return None  # the answer needs headers of CORS
             text = self._credentials.read_now(scope) if b"authorization" in head else None
         except MillstreamError:
             return None
@@ -164,36 +167,19 @@ class Guard:
             if host is None or not _is_loopback(host):
                 raise WrongHost("this server is reached as localhost or 127.0.0.1 only")
 
-    def _check_origin(self, scope: Scope) -> None:
-        if scope["type"] == "http" and scope["method"] in _SAFE:
-            return
-        origins = [value for name, value in scope["headers"] if name == b"origin"]
-        if not origins:
-            # Not a browser; or a browser that hides a foreign origin.
-            if only_header(scope, b"sec-fetch-site") in _FROM_ELSEWHERE:
-                raise WrongOrigin("pages of other origins may not change anything here")
-            return
-        origin = _origin(origins[0].decode("latin-1"))
-        scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
-        server = _origin(f"{scheme}://{only_header(scope, b'host') or ''}")
-        if len(origins) > 1 or origin is None or origin not in {server, *self._origins}:
-            raise WrongOrigin(
-                "pages of this origin may not connect; the server's settings name those"
-            )
-
 
 class _Watched:
-    """Counts the bytes of a request, adds its id to the answer, and logs it."""
+    """Counts the bytes of a request, adds its id and headers of CORS to the answer, and logs it."""
 
     def __init__(
-        self, core: Core, scope: Scope, receive: Receive, send: Send, request_id: str
+        self, core: Core, scope: Scope, receive: Receive, send: Send, own_headers: Headers
     ) -> None:
         self.principal = ""
         self._core = core
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._id = request_id
+        self._own_headers = own_headers
         self._is_socket = scope["type"] == "websocket"
         self._status = 0
         self._received = 0
@@ -234,17 +220,17 @@ class _Watched:
         self._core.meter.received_bytes.count += size
 
     async def send(self, message: Message) -> None:
-        """Send a message of the application, with the request's id, and count its bytes."""
+        """Send a message of the application, with the headers of the guard, and count its bytes."""
         kind = message["type"]
         if kind in ("http.response.start", "websocket.http.response.start"):
             self._status = message["status"]
             if (count_answer := self._scope["state"].get("count_answer")) is not None:
                 count_answer(self._status)
-            message = _with_id(message, self._id)
+            message = _with_headers(message, self._own_headers)
         elif kind == "websocket.accept":
             self._status = 101
             self._core.meter.sockets.inc()
-            message = _with_id(message, self._id)
+            message = _with_headers(message, self._own_headers)
         elif kind == "websocket.close":
             self._status = self._status or 403
         else:
@@ -291,7 +277,7 @@ class _Watched:
         return msgspec.json.encode(
             {
                 "event": "request",
-                "request_id": self._id,
+                "request_id": self._scope["state"]["request_id"],
                 "method": "SOCKET" if self._is_socket else self._scope["method"],
                 "path": self._path(),
                 "status": self._status or 500,
@@ -320,9 +306,9 @@ def _given_id(scope: Scope) -> str | None:
     return text if text is not None and _REQUEST_ID.fullmatch(text) else None
 
 
-def _with_id(message: Message, request_id: str) -> Message:
+def _with_headers(message: Message, added: Headers) -> Message:
     headers: Iterable[Any] = message.get("headers") or ()
-    return {**message, "headers": [*headers, (REQUEST_ID, request_id.encode())]}
+    return {**message, "headers": [*headers, *added]}
 
 
 @lru_cache(maxsize=64)
@@ -335,15 +321,3 @@ def _is_loopback(host: str) -> bool:
         return name == "localhost" or ip_address(name).is_loopback
     except ValueError:
         return False
-
-
-def _origin(text: str) -> tuple[str, str, int] | None:
-    """Return the scheme, host and port of an origin; None for text such as `null`."""
-    try:
-        parts = urlsplit(text.strip().lower())
-        port = parts.port or PORTS.get(parts.scheme)
-    except ValueError:
-        return None
-    if not parts.hostname or port is None or parts.path not in ("", "/") or parts.query:
-        return None
-    return parts.scheme, parts.hostname, port

@@ -1,6 +1,6 @@
 // The shared canvas: rectangles are retained values of the type `shape`, one per key; pointers are
 // conflated. Who draws what, and who is there, is all that a room says.
-import { Millstream } from "../client/client.js";
+import { Millstream } from "../millstream.js";
 import { HEIGHT, WIDTH, moved, readPlace, readShape, spanned, tintOf } from "./shape.js";
 import { focusShape, keyOf, placeOf, showPointers, showShapes, showSketch } from "./stage.js";
 

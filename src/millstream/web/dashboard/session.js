@@ -2,7 +2,7 @@
 //
 // The token lies in this tab's sessionStorage and goes to this server alone, as `Authorization`.
 // What a token may not do is known before it is tried: controls are disabled, and say why.
-import { Millstream } from "../client/client.js";
+import { Millstream } from "../millstream.js";
 
 const KEPT = "millstream-token"; // the page of the HTTP interface knows it too
 const RANK = { read: 0, write: 1, admin: 2 };

@@ -1,0 +1,882 @@
+// The client for browsers: rooms, logs, queues and the live figures of a Millstream server.
+// No dependencies; docs/BROWSER.md explains it, millstream.d.ts has its types.
+//
+//   <script src="/millstream.global.js"></script>
+//   <script>const room = new millstream.Millstream().room("lobby", { user: "Ada" });</script>
+//
+// Generated from web/client/ by `make generate`: change the files there, not this one.
+
+var millstream = (() => {
+"use strict";
+
+// error.js
+
+// Errors: what a server refused, or what went wrong on the way.
+
+const FINAL = new Set([400, 401, 403, 404, 405, 409, 413, 422]);
+const FOR_NOW = new Set([0, 502, 503, 504]); // 0: there was no answer; 502 and 504 are said by proxies
+
+/** `name` is the error's name as in the documentation; `data` are its facts; `retry`: it may work later. */
+class MillstreamError extends Error {
+  constructor({ title = "Failed", detail = "", status = 0, data = {}, retry = false }) {
+    super(detail || title);
+    Object.assign(this, { name: title, status, data, retry });
+  }
+
+  /** Whether asking again, of this server or of another, changes nothing. */
+  get isFinal() { return FINAL.has(this.status) && !this.retry; }
+
+  /** Whether nobody knows what became of it, or the store does not answer now: ask what is stored. */
+  get isForNow() { return FOR_NOW.has(this.status) || this.name === "OutcomeUnknown"; }
+
+  /** As a frame of a room tells it. */
+  get problem() {
+    return { title: this.name, detail: this.message, status: this.status, data: this.data, retry: this.retry };
+  }
+}
+
+/** The error that an answer tells: a problem document, or whatever a proxy has to say. */
+async function problemOf(answer) {
+  const text = await answer.text();
+  try {
+    return new MillstreamError({ ...JSON.parse(text), status: answer.status });
+  } catch {
+    return new MillstreamError({ detail: `${answer.status} ${text.slice(0, 200)}`, status: answer.status });
+  }
+}
+
+// events.js
+
+// Server-sent events as they come over `fetch`, which can show a token; and when to try again.
+
+const BACKOFF_MS = 250;
+const BACKOFF_MAX_MS = 15_000;
+
+/** Read server-sent events until they end; `onEvent` gets the data of each, `onSign` is told of any sign of life. */
+async function readEvents(stream, onEvent, onSign = () => {}) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  const parser = new EventParser();
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    onSign();
+    for (const data of parser.feed(value)) onEvent(data);
+  }
+}
+
+/** Cuts a stream of text, however it comes in pieces, into the data of events. */
+class EventParser {
+  #rest = "";
+  #data = [];
+
+  /** The data of each event that this piece completes. */
+  feed(text) {
+    const lines = (this.#rest + text).split(/\r\n|\n|\r(?!$)/);
+    this.#rest = lines.pop();
+    const events = [];
+    for (const line of lines) {
+      if (line.startsWith("data:")) this.#data.push(line.slice(line[5] === " " ? 6 : 5));
+      else if (line === "" && this.#data.length) events.push(this.#data.splice(0).join("\n"));
+    }
+    return events;
+  }
+}
+
+/** How long to wait before the next attempt: twice as long each time, and not just when others do. */
+function backoff(attempt, random = Math.random()) {
+  const most = Math.min(BACKOFF_MAX_MS, BACKOFF_MS * 2 ** Math.min(attempt, 20));
+  return most / 2 + (most / 2) * random;
+}
+
+/** Wait, unless ended before. */
+function pause(ms, signal) {
+  return new Promise((done) => {
+    const timer = setTimeout(done, ms);
+    signal.addEventListener("abort", () => { clearTimeout(timer); done(); }, { once: true });
+  });
+}
+
+// retained.js
+
+// Retained values: the latest of each (type, key), kept up to date.
+//
+// What this client has sent shows at once. Which of two writers won is decided by offsets alone, so
+// every screen ends with the same values, in whatever order answers and messages arrive.
+
+/** What is retained in a room, as one client sees it. */
+class RetainedValues {
+  /** A Map from type to a Map from key to message. */
+  shown = new Map();
+  /** Whether own values are stored at an unknown offset, so that the server must be asked. */
+  isDoubtful = false;
+  #stored = new Map(); // id → message with its offset; deletions too, until they are passed
+  #supposed = new Map(); // id → own messages on their way [{n, index, message}], the last sent last
+  #changed = new Map();
+  #from = 0; // what was stored before it is in a snapshot, or is gone
+
+  /** A stored message: it counts unless something later is known. */
+  apply(message) {
+    const id = idOf(message);
+    const known = Math.max(this.#stored.get(id)?.offset ?? 0, this.#from);
+    if (message.offset >= known) this.#stored.set(id, message);
+    this.#show(id, message);
+  }
+
+  /** A snapshot of everything before an offset: what is not in it is gone, unless stored later. */
+  replace(messages, offset) {
+    if (offset < this.#from) return; // a later one came before
+    for (const [id, one] of [...this.#stored]) {
+      if (one.offset >= offset) continue;
+      this.#stored.delete(id);
+      this.#show(id, one);
+    }
+    this.#from = 0;
+    for (const message of messages) this.apply(message);
+    this.#from = offset;
+    this.isDoubtful = false;
+  }
+
+  /** Offsets begin anew: what is known is gone. */
+  clear() {
+    this.replace([], Infinity);
+    this.#from = 0;
+  }
+
+  /** An own message that is on its way: part `index` of send number `n`. */
+  suppose(n, index, message) {
+    const id = idOf(message);
+    const others = (this.#supposed.get(id) ?? []).filter((one) => one.n !== n || one.index !== index);
+    this.#supposed.set(id, [...others, { n, index, message }]);
+    this.#show(id, message);
+  }
+
+  /** Send `n` is over: stored from this offset on, stored somewhere (null), or not at all (undefined). */
+  decide(n, offset) {
+    for (const [id, waiting] of [...this.#supposed]) {
+      const mine = waiting.filter((one) => one.n === n).at(-1);
+      if (!mine) continue;
+      const others = waiting.filter((one) => one.n !== n);
+      if (others.length) this.#supposed.set(id, others);
+      else this.#supposed.delete(id);
+      if (offset === undefined) {
+        this.#show(id, mine.message);
+      } else if (offset === null) {
+        this.isDoubtful = true;
+        this.apply({ ...mine.message, offset: Math.max(this.#from, this.#stored.get(id)?.offset ?? 0) });
+      } else {
+        this.apply({ ...mine.message, offset: offset + mine.index });
+      }
+    }
+  }
+
+  /** All others' messages before an offset have come: deletions there are no longer compared with any. */
+  passed(offset) {
+    if (this.isDoubtful) return; // a snapshot from before is on its way
+    for (const [id, one] of this.#stored) {
+      if (one.deleted && one.offset < offset && !this.#supposed.has(id)) this.#stored.delete(id);
+    }
+  }
+
+  /** What changed since the last call: `{type, key, message}`, with null for what is gone. */
+  takeChanges() {
+    const changed = [...this.#changed.values()];
+    this.#changed.clear();
+    return changed;
+  }
+
+  #show(id, { type, key = null }) {
+    const top = this.#supposed.get(id)?.at(-1).message ?? this.#stored.get(id);
+    const message = top && !top.deleted ? top : null;
+    if (!this.shown.has(type)) this.shown.set(type, new Map());
+    if (message) this.shown.get(type).set(key, message);
+    else this.shown.get(type).delete(key);
+    this.#changed.set(id, { type, key, message });
+  }
+}
+
+function idOf({ type, key = null }) { return JSON.stringify([type, key]); }
+
+// conversation.js
+
+// What was said in a room, and what it means: positions, numbers of sends, presence, retained values.
+//
+// It takes frames and answers events, and knows no network, clock or page. It outlives connections: a
+// join after a lost one says how far this client has come, and what it knows to be stored.
+
+const WAITING_MAX = 1_000; // sends that wait for a connection or an answer
+
+/** One client's part in a room. */
+class Conversation {
+  offset = null; // of the next message; null before the first welcome
+  settings = null;
+  presence = new Map(); // of a crowded room, the first users and later ones
+  users = 0; // how many are there
+  retained = new RetainedValues();
+  #types;
+  #presentAt = 0; // messages below this offset tell nothing new of who is there
+  #number = 0; // of the last send
+  #waiting = new Map(); // number → {frame, from, resolve, reject}; `from`: the offset when it was first sent
+
+  constructor({ user, types, client }) {
+    this.user = user;
+    this.client = client;
+    this.#types = types;
+  }
+
+  get hasJoined() { return this.settings !== null; }
+
+  /** What a join asks for: all that came since, also where the server finds sends that nobody confirmed. */
+  joining() {
+    const query = { client: this.client };
+    if (this.user) query.user = this.user;
+    if (this.#types) query.types = [...this.#types].join(",");
+    if (this.offset !== null) {
+      const unsure = [...this.#waiting.values()].filter((one) => one.from !== null);
+      query.offset = Math.min(this.offset, ...unsure.map((one) => one.from));
+    }
+    const settled = Math.min(this.#number, ...[...this.#waiting.keys()].map((n) => n - 1));
+    if (settled) query.sent = settled;
+    return query;
+  }
+
+  /** A new send, which is sent now or later: its number, and the promise of its offset. */
+  send(messages) {
+    if (this.#waiting.size >= WAITING_MAX) {
+      throw new MillstreamError({ title: "Overloaded", detail: `${WAITING_MAX} sends wait already`, status: 429, retry: true });
+    }
+    this.#number += 1;
+    const frame = { send: messages, n: this.#number };
+    const answer = new Promise((resolve, reject) => {
+      this.#waiting.set(frame.n, { frame, from: null, resolve, reject });
+    });
+    this.#suppose(frame);
+    return answer;
+  }
+
+  /** Every frame that waits, in order, from a number on; they are sent now. */
+  toSend(first = 1) {
+    const frames = [...this.#waiting.values()].filter((one) => one.frame.n >= first);
+    return frames.map((one) => {
+      one.from ??= this.offset;
+      return one.frame;
+    });
+  }
+
+  get lastNumber() { return this.#number; }
+
+  /** Understand a frame; answers the events that it means, as `[name, value]`. */
+  take(frame) {
+    if (frame.welcome) return this.#welcomed(frame.welcome, frame.retained);
+    if (frame.messages) return this.#heard(frame.messages, frame.offset);
+    if (frame.gap) return this.#missed(frame.gap, frame);
+    if (frame.error) return this.#refused(new MillstreamError(frame.error), frame.n);
+    if (frame.sent) this.#confirm(frame.sent, frame.offset ?? null);
+    return [];
+  }
+
+  /** Every send that waits has failed. */
+  fail(error) {
+    for (const n of [...this.#waiting.keys()]) this.#over(n)?.reject(error);
+  }
+
+  /** The room was deleted and made anew: offsets that are known mean nothing there. */
+  forget() {
+    this.offset = null;
+    this.#presentAt = 0;
+    this.retained.clear();
+  }
+
+  #welcomed(welcome, retained) {
+    const resumes = this.offset !== null;
+    this.settings = welcome.settings;
+    this.user = welcome.user ?? this.user;
+    this.#meet(welcome);
+    const missing = new Set(welcome.missing); // refused, and the answer was lost: it is sent again
+    for (const [n, one] of [...this.#waiting]) {
+      if (n <= (welcome.sent ?? 0) && !missing.has(n)) this.#confirm(n, null);
+      // The room has forgotten messages that came since: it may be one of them.
+      else if (one.from !== null && (!resumes || one.from < (welcome.start ?? 0))) this.#over(n).reject(unknownOutcome());
+    }
+    if (!resumes) this.offset = welcome.offset;
+    if (retained) this.retained.replace(retained, welcome.offset);
+    for (const { frame } of this.#waiting.values()) this.#suppose(frame); // which types are retained may be new
+    return [["presence", this.#there()]];
+  }
+
+  #heard(messages, next) {
+    const events = [];
+    for (const message of messages) {
+      if (message.offset < this.offset) continue; // came already, before the connection was lost
+      events.push(isAboutPresence(message) ? this.#moved(message) : ["message", message]);
+      if (this.#isRetained(message.type)) this.retained.apply(message);
+    }
+    this.#advance(next);
+    return events;
+  }
+
+  /** All users, as of an offset; answers whether that is as new as what is known. */
+  meetAll(presence, offset) {
+    if (offset < Math.max(this.offset ?? 0, this.#presentAt)) return false;
+    this.#meet({ presence, as_of: offset });
+    return true;
+  }
+
+  #meet({ presence = [], users = presence.length, as_of = 0 }) {
+    this.presence = new Map(presence.map((one) => [one.user, one]));
+    this.users = users;
+    this.#presentAt = as_of;
+  }
+
+  #there() { return { presence: this.presence, users: this.users }; }
+
+  #moved({ offset, type, data: { user }, time }) {
+    if (offset >= this.#presentAt) {
+      const isKnown = this.presence.has(user);
+      const isHidden = !isKnown && this.presence.size < this.users; // it may be one who was not named
+      if (type === "left") {
+        if (isKnown || isHidden) this.users -= 1;
+        this.presence.delete(user);
+      } else if (!isKnown) {
+        this.users += 1;
+        this.presence.set(user, { user, since: time, connections: 1 });
+      }
+    }
+    return ["presence", { ...this.#there(), [type]: user }];
+  }
+
+  #missed({ from, to }, frame) {
+    const { offset, retained, as_of = offset } = frame;
+    const isNews = to > this.offset;
+    const gap = { from: Math.max(from, this.offset), to };
+    if (retained) this.retained.replace(retained, as_of); // messages from `offset` on come all the same
+    this.#advance(offset);
+    if (!isNews) return [];
+    if (!frame.presence) return [["gap", gap]];
+    this.#meet(frame); // who came and went meanwhile was not told
+    return [["gap", gap], ["presence", this.#there()]];
+  }
+
+  #advance(next) {
+    this.offset = Math.max(this.offset, next);
+    this.retained.passed(this.offset);
+  }
+
+  #confirm(n, offset) {
+    if (offset !== null && offset === this.offset) this.#advance(offset + 1); // own messages are not delivered
+    this.#over(n, offset)?.resolve(offset);
+  }
+
+  #refused(error, n) {
+    const one = n === undefined ? undefined : this.#over(n);
+    if (!one) return [["error", error]];
+    one.reject(error);
+    return [];
+  }
+
+  /** A send is over; `offset` undefined: not stored, null: stored, nobody said where. */
+  #over(n, offset) {
+    const one = this.#waiting.get(n);
+    this.#waiting.delete(n);
+    if (one) this.retained.decide(n, offset);
+    return one;
+  }
+
+  #suppose({ send, n }) {
+    send.forEach((one, index) => {
+      if (this.#isRetained(one.type)) this.retained.suppose(n, index, { ...one, from: this.user });
+    });
+  }
+
+  #isRetained(type) { return this.settings?.retained?.includes(type) ?? false; }
+}
+
+/** What the store says of who comes and goes; what was appended to the log by hand may look like it. */
+function isAboutPresence({ type, data }) {
+  return (type === "joined" || type === "left") && typeof data?.user === "string";
+}
+
+function unknownOutcome() {
+  return new MillstreamError({
+    title: "OutcomeUnknown",
+    detail: "the connection was lost for longer than the room remembers: the message may be stored or not",
+  });
+}
+
+// lines.js
+
+// Lines: how frames travel. `run(onFrame)` ends when the line does; it raises what the server refused.
+
+/** A WebSocket. */
+class SocketLine {
+  kind = "socket";
+  #address;
+  #socket = null;
+
+  constructor({ place, query, ticket }) {
+    const asked = new URLSearchParams(ticket ? { ...query, ticket } : query);
+    this.#address = `${place.replace(/^http/, "ws")}?${asked}`;
+  }
+
+  run(onFrame) {
+    return new Promise((done, fail) => {
+      this.#socket = new WebSocket(this.#address);
+      this.#socket.onmessage = ({ data }) => {
+        const frame = JSON.parse(data);
+        const error = frame.error && frame.n === undefined ? new MillstreamError(frame.error) : null;
+        if (error?.isFinal) fail(error);
+        onFrame(frame);
+      };
+      // Why a handshake failed is hidden from pages: the other line finds out.
+      this.#socket.onclose = done;
+    });
+  }
+
+  send(frame) {
+    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(frame));
+  }
+
+  /** Ask whether it still carries. */
+  ping() { this.send({ ping: 1 }); }
+
+  close() {
+    this.#socket?.close();
+    this.#socket?.onclose?.(); // a dead peer would keep us waiting for its part
+  }
+}
+
+/** Server-sent events one way, requests the other: where a proxy lets no socket pass. */
+class EventLine {
+  kind = "events";
+  #ms;
+  #place;
+  #query;
+  #ended = new AbortController();
+  #onFrame = null;
+  #last = Promise.resolve();
+  #generation; // of the welcome: what is posted after this client came back elsewhere is not stored
+
+  constructor({ ms, place, query }) {
+    this.#ms = ms;
+    this.#place = new URL(place);
+    this.#query = query;
+  }
+
+  async run(onFrame) {
+    this.#onFrame = onFrame;
+    const asked = new URLSearchParams({ live: "sse", ...this.#query });
+    const headers = { accept: "text/event-stream" };
+    const answer = await this.#ms.fetch(`${this.#place}?${asked}`, { headers, signal: this.#ended.signal });
+    await readEvents(answer.body, (text) => this.#take(JSON.parse(text)), () => onFrame({ pong: 1 }));
+  }
+
+  #take(frame) {
+    this.#generation = frame.welcome?.generation ?? this.#generation;
+    this.#onFrame(frame);
+  }
+
+  /** One after the other, so that they are stored in the order in which they were sent. */
+  send(frame) {
+    this.#last = this.#last.then(() => this.#post(frame));
+  }
+
+  ping() {} // the server gives a sign of life by itself
+
+  close() { this.#ended.abort(); }
+
+  async #post({ send, n }) {
+    if (this.#ended.signal.aborted) return;
+    const { client, user } = this.#query;
+    const body = { messages: send, client, user, n, generation: this.#generation };
+    try {
+      const path = `${this.#place.pathname}/messages`;
+      const { offset } = await this.#ms.request("POST", path, body, { url: this.#place.origin, signal: this.#ended.signal });
+      this.#onFrame({ sent: n, offset });
+    } catch (error) {
+      if (error.isForNow ?? true) this.close(); // whether it was stored is asked at the next join
+      else this.#onFrame({ error: error.problem, n });
+    }
+  }
+}
+
+// room.js
+
+// A room, joined: it carries a conversation over one connection after the other, on any of the servers.
+
+const WELCOME_MS = 10_000; // a line that has not greeted by then is given up
+const PING_MS = 20_000; // a line that was silent for so long is asked whether it still carries
+const ANSWER_MS = 10_000; // one that does not answer within that is dead
+const STEADY_MS = 5_000; // one that lived for so long ends the backoff
+const SOCKETS_ONLY = 3; // where sockets have passed, no other line is tried in so many rounds of all servers
+const TICK_S = 0.05; // of conflated types, until the room has said its own
+const CONFLATED = ["pointer", "cursor"];
+
+/** `on(event, fn)` tells of `message`, `gap`, `presence`, `retained`, `state` and `error`. */
+class Room {
+  #ms;
+  #talk;
+  #listeners = new Map();
+  #line = null;
+  #urls;
+  #attempt = 0;
+  #hadSocket = false;
+  #retry = 0;
+  #tick = 0;
+  #latest = new Map(); // of each conflated type, what the next tick sends
+
+  constructor(ms, name, { user = "", types = null, client = randomId() } = {}) {
+    this.name = name;
+    this.state = "connecting";
+    this.url = "";
+    this.#ms = ms;
+    this.#talk = new Conversation({ user, types, client });
+    this.#urls = [...ms.urls];
+    globalThis.addEventListener?.("online", this.#atOnce);
+    queueMicrotask(() => this.#connect());
+  }
+
+  get user() { return this.#talk.user; }
+  get client() { return this.#talk.client; }
+  get settings() { return this.#talk.settings; }
+  /** Of the next message. */
+  get offset() { return this.#talk.offset; }
+  /** Who is here: a Map from user to `{user, since, connections}`; of a crowded room, some of them. */
+  get presence() { return this.#talk.presence; }
+  /** How many users are here. */
+  get users() { return this.#talk.users; }
+  /** The latest value of each key: a Map from type to a Map from key to message. */
+  get retained() { return this.#talk.retained.shown; }
+
+  /** Call `fn` at each such event; answers a function that ends it. */
+  on(event, fn) {
+    if (!this.#listeners.has(event)) this.#listeners.set(event, new Set());
+    this.#listeners.get(event).add(fn);
+    return () => this.#listeners.get(event).delete(fn);
+  }
+
+  /**
+   * Send to all others in the room. Answers the offset once it is stored, null if the server found
+   * it stored after a lost connection. Of conflated types the latest goes with the next tick, unnumbered:
+   * the answer is null, at once.
+   */
+  async send(type, data, { key } = {}) {
+    const message = key === undefined ? { type, data } : { type, data, key };
+    if (!this.#isConflated(type)) return this.sendMany([message]);
+    this.#check();
+    this.#latest.set(type, message);
+    this.#tick ||= setTimeout(() => this.#flush(), 1000 * (this.settings?.tick ?? TICK_S));
+    return null;
+  }
+
+  /** Send several messages as one commit; answers the offset of the first. */
+  async sendMany(messages) {
+    this.#check();
+    const answer = this.#talk.send(messages);
+    if (this.state === "live") this.#sendFrom(this.#talk.lastNumber);
+    this.#tellChanges();
+    return answer;
+  }
+
+  /** Delete the retained value of a key. */
+  async delete(type, key) {
+    return this.sendMany([{ type, key, data: null, deleted: true }]);
+  }
+
+  /** Have all users in `presence`, also those of a crowded room; answers it. */
+  async everyone() {
+    while (this.#talk.presence.size < this.#talk.users) {
+      this.#check();
+      const path = `/rooms/${encodeURIComponent(this.name)}/presence`;
+      const { presence, offset } = await this.#ms.request("GET", path, undefined, { url: this.url });
+      if (this.#talk.meetAll(presence, offset)) break; // else the room has gone on meanwhile
+    }
+    return this.presence;
+  }
+
+  /** Leave. Sends that were not confirmed fail. */
+  close() {
+    this.#end("closed", new MillstreamError({ title: "Closed", detail: "the room was left" }));
+  }
+
+  get #isOver() { return this.state === "closed" || this.state === "refused"; }
+
+  #check() {
+    if (this.#isOver) throw new MillstreamError({ title: "Closed", detail: `this room is ${this.state}` });
+  }
+
+  // Connecting.
+
+  #atOnce = () => { // the network is back: do not wait for the backoff
+    if (this.#line || this.#isOver) return;
+    clearTimeout(this.#retry);
+    this.#connect();
+  };
+
+  async #connect() {
+    const url = this.#urls[0];
+    let failure = null;
+    try {
+      const ticket = await this.#ms.ticketFor(this.name, url);
+      const place = `${url}/rooms/${encodeURIComponent(this.name)}`;
+      for (const Line of this.#lines()) {
+        if (this.#isOver) return;
+        const line = new Line({ ms: this.#ms, place, ticket, query: this.#talk.joining() });
+        const ended = await this.#carry(line, url);
+        failure = ended.failure;
+        if (ended.wasGreeted || failure?.isFinal) break;
+      }
+    } catch (error) {
+      failure = error;
+    }
+    this.#lost(failure);
+  }
+
+  /** A server without a store to ask refuses sockets for a while; that is no proxy to be got around. */
+  #lines() {
+    const isEarly = this.#attempt < SOCKETS_ONLY * this.#urls.length;
+    return this.#hadSocket && isEarly ? [SocketLine] : [SocketLine, EventLine];
+  }
+
+  /** Use a line until it ends: whether it greeted, and what it failed with. */
+  async #carry(line, url) {
+    let greetedAt = 0;
+    let heardAt = Date.now();
+    let askedAt = 0;
+    const watch = setInterval(() => { // in a hidden tab it is called once per minute only
+      const now = Date.now();
+      if (!greetedAt ? now - heardAt > WELCOME_MS : askedAt > heardAt && now - askedAt > ANSWER_MS) line.close();
+      else if (now - heardAt > PING_MS && askedAt <= heardAt) { askedAt = now; line.ping(); }
+    }, PING_MS / 8);
+    this.#line = line;
+    const failure = await line.run((frame) => {
+      if (this.#line !== line) return;
+      heardAt = Date.now();
+      this.#take(frame);
+      if (!frame.welcome) return;
+      greetedAt = heardAt;
+      this.url = url;
+      this.#hadSocket ||= line.kind === "socket";
+      this.#live(line.kind);
+    }).then(() => null, (error) => error);
+    clearInterval(watch);
+    line.close();
+    this.#line = null;
+    if (greetedAt && Date.now() - greetedAt > STEADY_MS) this.#attempt = 0;
+    return { wasGreeted: greetedAt > 0, failure };
+  }
+
+  #live(via) {
+    this.state = "live"; // told below: what a listener then sends comes after what waits
+    this.#sendFrom(1);
+    this.#flush();
+    this.#tell("live", { via });
+    if (this.#talk.retained.isDoubtful) this.#settle();
+  }
+
+  /** A connection is gone: try the next address; later, once each of them has failed. */
+  #lost(error) {
+    if (this.#isOver) return;
+    if (error?.isFinal) {
+      this.#end("refused", error);
+      return;
+    }
+    if (error?.status === 416) this.#talk.forget(); // the room was deleted and made anew
+    this.#urls.push(this.#urls.shift());
+    const wait = backoff(Math.floor(this.#attempt / this.#urls.length));
+    this.#attempt += 1;
+    this.#tell(this.#talk.hasJoined ? "reconnecting" : "connecting", { error, retry_ms: wait });
+    this.#retry = setTimeout(() => this.#connect(), wait);
+  }
+
+  #end(state, error) {
+    if (this.state === "closed") return;
+    globalThis.removeEventListener?.("online", this.#atOnce);
+    clearTimeout(this.#retry);
+    clearTimeout(this.#tick);
+    this.#tell(state, { error });
+    this.#line?.close();
+    this.#talk.fail(error);
+    this.#tellChanges();
+  }
+
+  // What comes and goes.
+
+  #take(frame) {
+    for (const [event, value] of this.#talk.take(frame)) this.#emit(event, value);
+    this.#tellChanges();
+  }
+
+  #sendFrom(number) {
+    for (const frame of this.#talk.toSend(number)) this.#line.send(frame);
+  }
+
+  #tell(state, about = {}) {
+    this.state = state;
+    this.#emit("state", { state, url: this.url, ...about });
+  }
+
+  #tellChanges() {
+    const changed = this.#talk.retained.takeChanges();
+    if (changed.length) this.#emit("retained", changed);
+  }
+
+  #emit(event, value) {
+    for (const fn of this.#listeners.get(event) ?? []) {
+      try {
+        fn(value);
+      } catch (error) {
+        reportError(error); // one listener's mistake does not silence the others
+      }
+    }
+  }
+
+  /** Own values were stored at offsets that nobody told: ask for all values as they stand. */
+  async #settle() {
+    try {
+      const path = `/rooms/${encodeURIComponent(this.name)}/retained`;
+      const { retained, offset } = await this.#ms.request("GET", path, undefined, { url: this.url });
+      this.#talk.retained.replace(retained, offset);
+      this.#tellChanges();
+    } catch (error) {
+      this.#emit("error", error);
+    }
+  }
+
+  // Conflated types: the latest of each, once per tick.
+
+  #isConflated(type) {
+    return (this.settings?.conflated ?? CONFLATED).includes(type);
+  }
+
+  #flush() {
+    clearTimeout(this.#tick);
+    this.#tick = 0;
+    if (this.state !== "live" || !this.#latest.size) return; // kept for the next welcome
+    this.#line.send({ send: [...this.#latest.values()] });
+    this.#latest.clear();
+  }
+}
+
+function randomId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(12));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+// client.js
+
+// A server, or several that share a store: who asks, the HTTP interface, server-sent events, rooms.
+//
+// The rules of a room are in conversation.js and retained.js, which know no network, clock or page.
+
+
+const TICKET_S = 3600; // then the server ends the connection, and the next one shows a new ticket
+
+/** One server, or several that share a store: `url` is an address or a list of them. */
+class Millstream {
+  #token;
+  #ticket;
+  #made = new Map(); // room → the last ticket that was made from the token
+
+  constructor({ url, token = "", ticket = "" } = {}) {
+    this.urls = [url ?? location.origin].flat().map((one) => String(one).replace(/\/+$/, ""));
+    this.#token = token;
+    this.#ticket = ticket;
+  }
+
+  /** Join a room. It connects at once, and stays until `close`. */
+  room(name, options = {}) {
+    return new Room(this, name, options);
+  }
+
+  get(path) { return this.request("GET", path); }
+  post(path, body = {}) { return this.request("POST", path, body); }
+  put(path, body = {}) { return this.request("PUT", path, body); }
+  patch(path, body = {}) { return this.request("PATCH", path, body); }
+  delete(path) { return this.request("DELETE", path); }
+
+  /** Ask the HTTP interface: answers what its JSON holds, its text, or null. Raises `MillstreamError`. */
+  async request(method, path, body, { url = this.urls[0], signal } = {}) {
+    const given = body === undefined ? {} : { body: JSON.stringify(body), headers: { "content-type": "application/json" } };
+    const answer = await this.fetch(url + path, { method, signal, ...given });
+    const text = await answer.text();
+    if (!text) return null;
+    return answer.headers.get("content-type")?.includes("json") ? JSON.parse(text) : text;
+  }
+
+  /** `fetch` with the token or the ticket; a refusal is raised as `MillstreamError`. */
+  async fetch(address, options = {}) {
+    const headers = { ...options.headers };
+    const shown = this.#token || (await this.#given());
+    if (shown) headers.authorization = `Bearer ${shown}`;
+    let answer;
+    try {
+      answer = await fetch(address, { ...options, headers, credentials: "omit", cache: "no-store" });
+    } catch (error) {
+      if (options.signal?.aborted) throw error;
+      throw new MillstreamError({ title: "Unreachable", detail: `${address}: ${error.message}`, retry: true });
+    }
+    if (!answer.ok) throw await problemOf(answer);
+    return answer;
+  }
+
+  /** Call `onFigures` with the server's figures, once per second; answers a function that ends it. */
+  live(onFigures, onState) {
+    return this.events("/live", onFigures, onState);
+  }
+
+  /** Call `onEvent` with the JSON of each server-sent event of a path, over lost connections. */
+  events(path, onEvent, onState = () => {}) {
+    const ended = new AbortController();
+    this.#follow(path, ended.signal, onEvent, onState);
+    return () => { ended.abort(); onState("closed"); };
+  }
+
+  async #follow(path, signal, onEvent, onState) {
+    let attempt = 0;
+    while (!signal.aborted) {
+      const url = this.urls[attempt % this.urls.length];
+      try {
+        const answer = await this.fetch(url + path, { headers: { accept: "text/event-stream" }, signal });
+        onState("live");
+        await readEvents(answer.body, (text) => { attempt = 0; onEvent(JSON.parse(text)); });
+      } catch (error) {
+        if (signal.aborted) return;
+        if (error.isFinal) { onState("refused", error); return; }
+      }
+      onState("reconnecting");
+      await pause(backoff(attempt), signal);
+      attempt += 1;
+    }
+  }
+
+  /** A ticket, by which a socket shows who asks: browsers cannot show a token there. */
+  async ticketFor(room, url) {
+    if (!this.#token) return this.#given();
+    try {
+      this.#made.set(room, await this.#make(room, url));
+    } catch (error) {
+      // A page can ask no server of another origin for one; but those of its store take the last one.
+      if (error.status || !this.#made.has(room)) throw error;
+    }
+    return this.#made.get(room);
+  }
+
+  async #make(room, url) {
+    const ticket = async (action) => {
+      const wanted = { permissions: [`room:${action}:${room}`], seconds: TICKET_S };
+      return (await this.request("POST", "/tickets", wanted, { url })).ticket;
+    };
+    try {
+      return await ticket("write");
+    } catch (error) {
+      if (error.status !== 403) throw error;
+      return ticket("read"); // a token that may only listen
+    }
+  }
+
+  async #given() {
+    return typeof this.#ticket === "function" ? this.#ticket() : this.#ticket;
+  }
+}
+
+return Object.freeze({ Millstream, MillstreamError, Room });
+})();
