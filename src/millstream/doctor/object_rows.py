@@ -48,10 +48,6 @@ class ObjectRows:
         """The sequence of the newest delta."""
         return self._bucket.snapshot.last_seq()
 
-    def first_seq(self) -> int:
-        """The sequence of the oldest delta."""
-        return self._bucket.snapshot.first_seq()
-
     def enter(self, stage: str) -> None:
         """Say what is looked at from now on."""
         self._stage = stage

@@ -78,10 +78,7 @@ class Snapshot(Protocol):
         """
 
     def last_seq(self) -> int:
-        """Return the sequence of the newest delta; 0 in an empty store."""
-
-    def first_seq(self) -> int:
-        """Return the sequence of the oldest delta that is not folded; 0 in an empty store."""
+        """Return the sequence of the newest delta, which is never deleted; 0 in an empty store."""
 
 
 class Writer(Snapshot, Protocol):

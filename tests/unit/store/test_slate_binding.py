@@ -162,7 +162,7 @@ def test_a_read_that_is_repeated_for_ever_fails_and_may_be_tried_again(module: A
 
     binding = Binding(module)
     binding.read_timeout_s = 0.001
-    snapshot = SlateSnapshot(SlateImage(binding, Silent(), place="s3://shop/a", span=(0, 0)))
+    snapshot = SlateSnapshot(SlateImage(binding, Silent(), place="s3://shop/a", last_seq=0))
     with pytest.raises(
         StoreError, match=r"s3://shop/a could not be read: no answer within 0.001 s"
     ):

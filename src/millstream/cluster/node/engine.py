@@ -185,10 +185,6 @@ class ReplicatedWriter:
         """The sequence of the newest delta."""
         return self._writer.last_seq()
 
-    def first_seq(self) -> int:
-        """The sequence of the oldest delta."""
-        return self._writer.first_seq()
-
     def commit(self, commit: Commit) -> None:
         """Return when a quorum and this node have stored the commit.
 

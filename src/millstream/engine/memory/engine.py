@@ -93,11 +93,6 @@ class MemorySnapshot:
         deltas = self._image.between(*_DELTAS)
         return keys.number(deltas[-1]) if deltas else 0
 
-    def first_seq(self) -> int:
-        """Return the sequence of the oldest delta."""
-        deltas = self._image.between(*_DELTAS)
-        return keys.number(deltas[0]) if deltas else 0
-
     def _value(self, key: bytes) -> bytes | None:
         cell = self._image.cells.get(key)
         return None if cell is None else checked(key, *cell)

@@ -15,7 +15,6 @@ If the mark is found after a crash, the commit was never made, and its blocks ar
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, insort
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -112,37 +111,6 @@ def value_of(key: bytes, cell: Cell) -> bytes:
     return checked(key, cell[:-CRC_BYTES], int.from_bytes(cell[-CRC_BYTES:], "little"))
 
 
-class Deltas:
-    """The sequences of all deltas; a writer updates them by its commits, without reading."""
-
-    def __init__(self, numbers: list[int]) -> None:
-        self._numbers = numbers
-
-    def copy(self) -> Deltas:
-        """Return a copy for a commit that may fail."""
-        return Deltas(list(self._numbers))
-
-    def span(self) -> tuple[int, int]:
-        """Return the oldest and the newest sequence; zeros without a delta."""
-        return (self._numbers[0], self._numbers[-1]) if self._numbers else (0, 0)
-
-    def add(self, key: bytes) -> None:
-        """Note that a row was put."""
-        if key.startswith(_DELTAS[0]):
-            number = keys.number(key)
-            if not self._numbers or number > self._numbers[-1]:
-                self._numbers.append(number)
-            elif self._numbers[bisect_left(self._numbers, number)] != number:
-                insort(self._numbers, number)
-
-    def drop(self, key: bytes) -> None:
-        """Note that a row was deleted."""
-        if key.startswith(_DELTAS[0]):
-            at = bisect_left(self._numbers, keys.number(key))
-            if at < len(self._numbers) and self._numbers[at] == keys.number(key):
-                del self._numbers[at]
-
-
 class SlateImage:
     """The rows of a store as of one commit: a snapshot of SlateDB, or a reader that does not follow."""
 
@@ -151,24 +119,23 @@ class SlateImage:
         "_early",
         "ahead",
         "binding",
-        "first_seq",
         "last_seq",
         "place",
         "view",
     )
 
     def __init__(
-        self, binding: Binding, view: Any, *, place: str, span: tuple[int, int] | None = None
+        self, binding: Binding, view: Any, *, place: str, last_seq: int | None = None
     ) -> None:
         self.binding, self.view, self.place = binding, view, place
         self.ahead = ReadAhead(binding, view)
-        self.first_seq, self.last_seq = self.find_deltas().span() if span is None else span
+        self.last_seq = self._find_last_seq() if last_seq is None else last_seq
         self._early: tuple[bytes, bytes] | None = None
 
-    def find_deltas(self) -> Deltas:
-        """Read the sequences of all deltas."""
+    def _find_last_seq(self) -> int:
+        """Read the keys of all deltas, since SlateDB scans only in ascending order."""
         with reading(self):
-            return Deltas([keys.number(key) for key in walk(self, *_DELTAS)])
+            return max((keys.number(key) for key in walk(self, *_DELTAS)), default=0)
 
     def early(self) -> tuple[bytes, bytes] | None:
         """Return the keys of the first and the last early block, from the mark, read once."""
@@ -218,10 +185,6 @@ class SlateSnapshot:
         """Return the sequence of the newest delta."""
         return self._image.last_seq
 
-    def first_seq(self) -> int:
-        """Return the sequence of the oldest delta."""
-        return self._image.first_seq
-
 
 def walk(image: SlateImage, start: bytes, stop: bytes, *, step: int = SCAN_ROWS) -> Iterator[bytes]:
     """Yield the keys of a range, read a step at a time; values are not checked."""
@@ -234,8 +197,12 @@ def walk(image: SlateImage, start: bytes, stop: bytes, *, step: int = SCAN_ROWS)
         start = keys.successor(cells[-1][0])
 
 
-def fill(batch: Any, commit: Commit, image: SlateImage, deltas: Deltas) -> None:
-    """Write a commit into a batch: all puts, and the deletes of rows without a put."""
+def fill(batch: Any, commit: Commit, image: SlateImage) -> int:
+    """Write a commit into a batch: all puts, and the deletes of rows without a put.
+
+    Returns the sequence of the newest delta after the commit.
+    """
+    last_seq = image.last_seq
     dropped = dict.fromkeys(commit.deletes)
     for start, stop in commit.ranges:
         with reading(image):
@@ -243,10 +210,11 @@ def fill(batch: Any, commit: Commit, image: SlateImage, deltas: Deltas) -> None:
     for key, value in commit.rows:
         dropped.pop(key, None)
         image.binding.put(batch, key, cell_of(key, value))
-        deltas.add(key)
+        if key.startswith(_DELTAS[0]):
+            last_seq = max(last_seq, keys.number(key))
     for key in dropped:
         image.binding.delete(batch, key)
-        deltas.drop(key)
+    return last_seq
 
 
 @contextmanager

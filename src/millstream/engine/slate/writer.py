@@ -31,7 +31,6 @@ from millstream.engine.slate.options import OPEN_S_MAX, SlateOptions
 from millstream.engine.slate.reader import cannot_open
 from millstream.engine.slate.rows import (
     MARK,
-    Deltas,
     SlateImage,
     dropping_batch,
     early_batches,
@@ -147,9 +146,9 @@ class Writing:
 
     def commit(self, commit: Commit) -> None:
         """Send a commit to SlateDB, and return when the object store has it."""
-        batch, deltas = self._module.WriteBatch(), self._deltas.copy()
+        batch = self._module.WriteBatch()
         early = early_part(commit, self.image)
-        fill(batch, commit if early is None else early.remainder, self.image, deltas)
+        last_seq = fill(batch, commit if early is None else early.remainder, self.image)
         try:
             if early is not None:
                 for blocks in early_batches(self._binding, early):
@@ -157,7 +156,7 @@ class Writing:
                     self.behind += 1
                 self._binding.delete(batch, MARK)
             self._make_durable(batch)
-            self._publish(deltas)
+            self._publish(last_seq)
             self.behind += 1
         except (TimeoutError, self._errors) as error:
             self._doubt(error)
@@ -214,7 +213,7 @@ class Writing:
         batch = self._module.WriteBatch()
         self._binding.put(batch, key, change(cell))
         self._make_durable(batch)
-        self._publish(self._deltas)
+        self._publish(self.image.last_seq)
         return True
 
     def close(self, most_s: float | None = None) -> None:
@@ -248,7 +247,6 @@ class Writing:
             self._epoch, self._is_half_open = epoch, False
             snapshot = run(self._database.snapshot())
             self.image = SlateImage(self._binding, snapshot, place=self._place)
-            self._deltas: Deltas = self.image.find_deltas()
             self._drop_early()
         except self._errors.Data as error:
             raise read_error(error, self._errors, self._place) from error
@@ -281,17 +279,15 @@ class Writing:
         options = self._module.FlushOptions(flush_type=self._module.FlushType.WAL)
         run(self._database.flush_with_options(options), most_s=self._options.commit_timeout_s)
 
-    def _publish(self, deltas: Deltas) -> None:
+    def _publish(self, last_seq: int) -> None:
         snapshot = run(self._database.snapshot())
-        self._deltas = deltas
-        self.image = SlateImage(self._binding, snapshot, place=self._place, span=deltas.span())
+        self.image = SlateImage(self._binding, snapshot, place=self._place, last_seq=last_seq)
 
     def _settle(self) -> None:
         """Flush all batches of SlateDB, and publish them to readers."""
         self._flush()
         snapshot = run(self._database.snapshot())
         self.image = SlateImage(self._binding, snapshot, place=self._place)
-        self._deltas = self.image.find_deltas()
         self._drop_early()
         self._interrupted = False
 
@@ -300,7 +296,7 @@ class Writing:
         batch = dropping_batch(self._binding, self.image)
         if batch is not None:
             self._make_durable(batch)
-            self._publish(self._deltas)
+            self._publish(self.image.last_seq)
 
     def _doubt(self, error: Exception) -> None:
         """Raise `OutcomeUnknown`; the next commit waits until `recover` has found out."""

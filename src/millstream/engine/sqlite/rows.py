@@ -48,7 +48,6 @@ _COUNT_RECORDS = (
     "WHERE key >= ? AND key < ? ORDER BY key LIMIT ?)"
 )
 _LAST = f"SELECT max(id) FROM {NUMBERED[keys.DELTA]}"
-_FIRST = f"SELECT min(id) FROM {NUMBERED[keys.DELTA]}"
 
 
 class SqliteSnapshot:
@@ -134,10 +133,6 @@ class SqliteSnapshot:
     def last_seq(self) -> int:
         """Return the sequence of the newest delta."""
         return self._number(_LAST)
-
-    def first_seq(self) -> int:
-        """Return the sequence of the oldest delta."""
-        return self._number(_FIRST)
 
     def failed(self, error: apsw.Error) -> MillstreamError:
         """Return the error of Millstream for a failed read."""

@@ -35,10 +35,6 @@ class _NoDisk:
         """Refuse."""
         raise _NotHeld
 
-    def first_seq(self) -> int:
-        """Refuse."""
-        raise _NotHeld
-
 
 _NO_DISK = _NoDisk()
 

@@ -26,6 +26,7 @@ from millstream.store.commit.ticket import Ticket, finish
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.commit.transactor import error_for_callers
 from millstream.store.commit.uninterrupted import Rescue
+from millstream.store.state.delta import fold_position
 from millstream.store.state.fold import Slice, write_slice
 from millstream.store.state.reader import StateReader
 
@@ -193,7 +194,7 @@ class StoreCommitter:
         _, seq, data = self._sending
         with self._engine.read() as snapshot:
             stored = snapshot.get(keys.delta(seq))
-            if stored is None and snapshot.first_seq() > seq:
+            if stored is None and fold_position(snapshot) >= seq:
                 raise OutcomeUnknown("the commit was interrupted, and then folded by others")
         return stored == data
 
@@ -265,7 +266,7 @@ class StoreCommitter:
 
     def tail_is_ours(self) -> bool:
         """Return whether this process should fold: it wrote to the tail, or no other process folds."""
-        self._reader.look(lambda state, snapshot: state.folded_through(snapshot.first_seq() - 1))
+        self._reader.look(lambda state, snapshot: state.folded_through(fold_position(snapshot)))
         folded, before = self._state.folded, self._folded_before
         self._folded_before = folded
         return self.tail_is_long() and (self.own_seq > folded or folded == before)

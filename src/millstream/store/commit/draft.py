@@ -88,10 +88,6 @@ class Draft:
         """Return the sequence of the newest stored delta."""
         return self.stored.last_seq()
 
-    def first_seq(self) -> int:
-        """Return the sequence of the oldest stored delta."""
-        return self.stored.first_seq()
-
     # Writing.
 
     def hold(self, value: bytes) -> Value:

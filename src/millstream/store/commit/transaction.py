@@ -20,7 +20,7 @@ from millstream.limits import MESSAGE_ID_MAX, Limits
 from millstream.record import SqlResult
 from millstream.store.commit.draft import Draft, joined
 from millstream.store.commit.uninterrupted import may_be_an_interrupt
-from millstream.store.state.delta import Delta, encode
+from millstream.store.state.delta import Delta, encode, fold_position
 from millstream.store.state.entity import Entity
 from millstream.store.state.state import State
 from millstream.store.state.view import View
@@ -126,7 +126,7 @@ class WriteTransaction:
 
         Without this call the overlay keeps such rows until the next commit of another process arrives.
         """
-        self.state.folded_through(self.writer.first_seq() - 1)
+        self.state.folded_through(fold_position(self.writer))
 
     def change(self, key: bytes, change: Any) -> None:
         """Apply a change to an entity, and add the change to the commit; None removes the entity."""

@@ -13,9 +13,11 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from millstream.engine.commit import Row
 from millstream.engine.protocol import Snapshot
 from millstream.errors import CorruptionError
 from millstream.format import keys
+from millstream.format.encodings import U64, Reader, encode_u64
 
 C = TypeVar("C")
 
@@ -74,3 +76,19 @@ def read(snapshot: Snapshot, after: int, through: int) -> Iterator[tuple[StoredD
         raise CorruptionError(
             f"delta {expected} is missing though {through} exists", what="delta", where=expected
         )
+
+
+def fold_position(snapshot: Snapshot) -> int:
+    """Return the sequence of the last folded delta; 0 before the first fold."""
+    data = snapshot.get(keys.FOLD_KEY)
+    if data is None:
+        return 0
+    reader = Reader(data, "fold position")
+    folded = reader.number(U64)
+    reader.finish()
+    return folded
+
+
+def fold_row(through: int) -> Row:
+    """Return the row that says that the deltas up to `through` are folded."""
+    return keys.FOLD_KEY, encode_u64(through)

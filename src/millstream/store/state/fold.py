@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from millstream.engine.commit import Row
 from millstream.errors import CorruptionError
-from millstream.format.encodings import encode_u64
-from millstream.format.keys import FOLD_KEY
 from millstream.format.keys import delta as delta_key
 from millstream.limits import Limits
 from millstream.store.commit.draft import Draft
+from millstream.store.state import delta as deltas
 from millstream.store.state.entity import lost, tombstone
 from millstream.store.state.state import State
 
@@ -64,7 +63,7 @@ def write_slice(
     A prepared slice is dropped if another process has folded meanwhile. An entity with a damaged record
     is marked as lost with `may_lose`, and raises `CorruptionError` without.
     """
-    state.folded_through(writer.first_seq() - 1)
+    state.folded_through(deltas.fold_position(writer))
     through = _slice_end(state, limits) if prepared is None else prepared.through
     folded = state.folded if prepared is None else prepared.folded
     if folded != state.folded or not state.folded < through < state.seq:
@@ -74,7 +73,7 @@ def write_slice(
     else:
         writer.put(state.join_rows(state.overlay.oldest(through)))
     _write_entities(state, writer, through, may_lose=may_lose)
-    writer.put([(FOLD_KEY, encode_u64(through))])
+    writer.put([deltas.fold_row(through)])
     writer.delete_range(delta_key(0), delta_key(through + 1))
     return through
 

@@ -21,7 +21,6 @@ from millstream.engine.protocol import Snapshot
 from millstream.errors import CorruptionError
 from millstream.format import ids, keys
 from millstream.format.described import describe
-from millstream.format.encodings import U64, Reader
 from millstream.store.caches import Caches
 from millstream.store.state import delta as deltas
 from millstream.store.state.entity import Entity, Kinds
@@ -147,8 +146,8 @@ class State:
         last = snapshot.last_seq()
         if last == self.seq:
             return False
-        first = snapshot.first_seq()
-        if last < self.seq or first > self.seq + 1:
+        folded = deltas.fold_position(snapshot)
+        if last < self.seq or folded > self.seq:
             if self.seq == self.folded:
                 raise CorruptionError(
                     f"deltas after {self.seq} are missing", what="delta", where=self.seq + 1
@@ -157,7 +156,7 @@ class State:
             return True
         for delta, size in deltas.read(snapshot, self.seq, last):
             self._apply(delta, size, snapshot)
-        self.folded_through(first - 1)
+        self.folded_through(folded)
         return True
 
     def entity(self, key: bytes, snapshot: Snapshot) -> Entity:
@@ -180,7 +179,7 @@ class State:
         """Apply the skipped changes to an entity whose record can be read again, and return the entity."""
         self.damaged.remove(key)
         try:
-            for delta, _ in deltas.read(snapshot, snapshot.first_seq() - 1, self.seq):
+            for delta, _ in deltas.read(snapshot, deltas.fold_position(snapshot), self.seq):
                 for changed, raw in delta.changes:
                     if changed == key:
                         self._change(key, raw, delta.seq, snapshot)
@@ -234,7 +233,7 @@ class State:
 
     def rebuild(self, touched: set[bytes], snapshot: Snapshot, pending: deltas.Delta[Any]) -> None:
         """Undo a failed operation: rebuild its entities from records, deltas and the open group."""
-        folded = snapshot.first_seq() - 1
+        folded = deltas.fold_position(snapshot)
         self.folded_through(folded)  # another process may have folded and deleted deltas
         for key in touched:
             if self.entities.pop(key, None) is not None:
@@ -401,12 +400,7 @@ class _Copies(dict[bytes, Entity]):
 
 def _folded(snapshot: Snapshot) -> int:
     """Return the sequence of the last folded delta; raise if all deltas are missing."""
-    data = snapshot.get(keys.FOLD_KEY)
-    folded = 0
-    if data is not None:
-        reader = Reader(data, "fold position")
-        folded = reader.number(U64)
-        reader.finish()
+    folded = deltas.fold_position(snapshot)
     if snapshot.last_seq() == 0 and (folded or snapshot.get(keys.ID_BLOCK_KEY) is not None):
         raise CorruptionError("every delta is missing", what="delta", where=folded + 1)
     return folded
