@@ -6,7 +6,7 @@ import socket as sockets
 import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,11 @@ def test_a_refused_body_that_stops_coming_is_cut_too(
         eventually(lambda: connections(server) == 0)
 
 
-def test_a_refused_request_with_a_short_body_keeps_its_connection(tmp_path: Path) -> None:
+def test_a_refused_request_with_a_short_body_keeps_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "UNREAD_S", SOON_S)
+    monkeypatch.setattr(connection, "IDLE_S", SOON_S)
     with serving(tmp_path) as server, plug(server) as bare:
         for _ in range(3):
             bare.sendall(
@@ -134,6 +138,7 @@ def test_a_refused_request_with_a_short_body_keeps_its_connection(tmp_path: Path
 def test_a_kept_connection_still_ends_when_nothing_follows_a_refused_body(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connection, "UNREAD_S", SOON_S)
     monkeypatch.setattr(connection, "IDLE_S", 0.3)
     with serving(tmp_path) as server, plug(server) as bare:
         bare.sendall(
@@ -166,12 +171,19 @@ def trusting(tls: dict[str, str]) -> ssl.SSLContext:
 def test_a_handshake_counts_as_a_connection_and_has_a_time_limit(
     tmp_path: Path, tls: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.5)
-    with serving(tmp_path, **tls) as server, plug(server) as silent, plug(server) as slow:
-        eventually(lambda: connections(server) == 2)
-        slow.sendall(b"\x16\x03\x01\x02\x00")  # the first five bytes of a greeting
-        assert rest_of(silent) == rest_of(slow) == b""
+    greeting = b"\x16\x03\x01\x02\x00"  # its first five bytes
+    with serving(tmp_path, **tls) as server:
+        monkeypatch.setattr(handshake, "HANDSHAKE_S", SOON_S)
+        with plug(server) as silent, plug(server) as slow:
+            slow.sendall(greeting)
+            eventually(lambda: connections(server) == 2)
         eventually(lambda: connections(server) == 0)
+        monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.5)
+        with plug(server) as silent, plug(server) as slow:
+            with suppress(ConnectionError):  # we may be so slow that the server has ended it
+                slow.sendall(greeting)
+            assert rest_of(silent) == rest_of(slow) == b""
+            eventually(lambda: connections(server) == 0)
 
 
 def test_handshakes_take_places_from_nobody_who_is_connected(

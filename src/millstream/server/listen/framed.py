@@ -27,10 +27,13 @@ from millstream.wire.framing import BadFrame, Unframer
 PATH = b"/socket"
 """The address of frames; a wish for an upgrade is ignored at other addresses."""
 
+ADMIT_S = 20.0
+"""How long the application may take to admit a client; then the server cuts the connection."""
+
 LOOK_S = 20.0
 PROGRESS_BYTES_MIN = 64 * 1024
 """How often the server looks at an unfinished frame, which must grow by so many bytes between two
-looks. A client that is not admitted by the first look is cut."""
+looks."""
 
 CLOSE_S = 5.0
 """How long a client may take to hang up after a close frame."""
@@ -86,7 +89,7 @@ class FramedConnection(asyncio.Protocol):
         """Bytes since the last look."""
         self._was_between = True
         self._unsent = 0
-        self._timer = self._loop.call_later(LOOK_S, self._look)
+        self._timer = self._loop.call_later(ADMIT_S, transport.abort)
 
     @classmethod
     def take_over(
@@ -238,6 +241,8 @@ class FramedConnection(asyncio.Protocol):
 
     def _accept(self, message: Message) -> None:
         self._is_open = True
+        self._timer.cancel()
+        self._timer = self._loop.call_later(LOOK_S, self._look)
         names = [(b"connection", b"upgrade"), (b"upgrade", framing.UPGRADE.encode())]
         self.transport.write(_head(101, [*names, *message.get("headers", ())]))
 
@@ -279,15 +284,14 @@ class FramedConnection(asyncio.Protocol):
             self._hand_on({"type": "websocket.disconnect", "code": code})
 
     def _look(self) -> None:
-        """Cut a client that does not read, does not finish a frame, or was not admitted in time."""
+        """Cut a client that does not read, or does not finish a frame."""
         unsent, is_between = self.transport.get_write_buffer_size(), self._unframer.is_between
         stuck = 0 < self._unsent <= unsent
         slow = not (is_between or self._was_between) and self._received < PROGRESS_BYTES_MIN
-        unanswered = not (self._is_open or self._is_over)
-        if stuck or slow or unanswered:
+        if stuck or slow:
             self.transport.abort()
             return
-        if self._is_open and not self._received and not unsent:
+        if not self._received and not unsent:
             self.transport.write(framing.frame(b"", framing.PING))  # for proxies in between
         self._unsent, self._was_between, self._received = unsent, is_between, 0
         self._timer = self._loop.call_later(LOOK_S, self._look)
