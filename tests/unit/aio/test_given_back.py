@@ -17,7 +17,7 @@ from millstream.embedded.session import open_store
 from millstream.store.commit.gather import KEPT
 from millstream.testing import Faults, MemoryEngine, Pause, Probe
 
-LONG_S = 20
+LONG_S = 60
 HOUR_S = 3600
 
 

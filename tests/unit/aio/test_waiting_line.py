@@ -18,7 +18,7 @@ from millstream.errors import Closed, NotFound, OutcomeUnknown, Recovering, Writ
 from millstream.store.commit.gather import KEPT
 from millstream.testing import Faults, MemoryEngine, Probe, SimulatedClock, Torn
 
-LONG_S = 20
+LONG_S = 60
 MANY = 100
 SEEDS = range(15)
 

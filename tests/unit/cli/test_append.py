@@ -209,4 +209,4 @@ def test_what_a_pipe_brings_is_durable_before_the_pipe_ends(
         assert running.stdout.readline() == b"0\n"
         assert [r.value for r in stored("live")] == [b"first"]
         running.stdin.close()
-        assert running.wait(20) == 0
+        assert running.wait(60) == 0

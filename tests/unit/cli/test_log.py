@@ -133,7 +133,7 @@ def test_a_tail_follows_another_process_and_ends_quietly_by_control_c(
         cli("append", "numbers", "fresh")
         assert running.stdout.readline() == b"fresh\n"
         running.send_signal(signal.SIGINT)
-        assert running.wait(20) == 0
+        assert running.wait(60) == 0
         assert running.stderr.read() == b""
 
 

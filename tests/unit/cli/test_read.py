@@ -113,7 +113,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(
         assert running.stdout.readline().endswith(b"fill the pipe\n")
         running.stdout.close()
         assert running.stderr.read() == b""
-        assert running.wait(20) == 0
+        assert running.wait(60) == 0
 
 
 def test_a_limit_that_is_no_offset_is_refused(cli: Any) -> None:

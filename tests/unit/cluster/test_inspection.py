@@ -113,7 +113,7 @@ def test_a_node_with_a_damaged_page_repairs_itself_from_another(tmp_path: Path, 
 
 
 def test_a_damaged_node_does_not_lead_when_the_whole_cluster_starts(tmp_path: Path) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a", "b", "c")
         filled(trio)
         for name in "abc":

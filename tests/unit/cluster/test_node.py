@@ -117,7 +117,7 @@ def test_an_event_loop_never_waits_for_the_cluster_itself(trio: Trio) -> None:
 
 
 def test_a_node_that_begins_to_lead_does_the_upkeep(tmp_path: Path) -> None:
-    with Trio(tmp_path) as trio:
+    with Trio(tmp_path, STEADY) as trio:
         trio.start("a")
         first = trio.leader()
         first.ms.log("orders").append(b"0")

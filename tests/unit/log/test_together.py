@@ -42,7 +42,7 @@ def commit(ms: Millstream, commands: Sequence[Append]) -> list[int | MillstreamE
     tickets = [Ticket(operation(one), lambda _: over.release()) for one in commands]
     Probe(ms).store.submit(tickets)
     for _ in tickets:
-        assert over.acquire(timeout=10)
+        assert over.acquire(timeout=60)
     return [one.error if isinstance(one.error, MillstreamError) else one.result for one in tickets]
 
 

@@ -176,7 +176,7 @@ def ask_at_once(ms: Millstream, operations: list[Claiming]) -> list[Ticket[Grant
     tickets = [Ticket(operation, lambda _: over.release()) for operation in operations]
     Probe(ms).store.submit(tickets)
     for _ in tickets:
-        assert over.acquire(timeout=10)
+        assert over.acquire(timeout=60)
     return tickets
 
 

@@ -16,7 +16,7 @@ from millstream.testing import Probe, SimulatedClock
 
 from .conftest import counts, values
 
-LONG_S = 20
+LONG_S = 120
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from millstream.threads.queue import Queue
 from .conftest import counts, values
 from .lining import until_standing
 
-LONG_S = 20
+LONG_S = 120
 
 Ask = Callable[..., Future[Any]]
 

@@ -17,7 +17,7 @@ from millstream.threads.queue import Queue
 from .conftest import values
 from .lining import until_standing
 
-LONG_S = 10
+LONG_S = 120
 
 Ask = Callable[..., Future[Any]]
 

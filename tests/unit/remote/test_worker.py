@@ -73,14 +73,15 @@ def test_leases_that_ended_meanwhile_are_handled_again(proxy: Proxy) -> None:
         go.wait(PATIENCE_S)
 
     with millstream.open(proxy.url, retry_for=0.1) as ms:
-        queue = ms.queue("jobs", max_attempts=3, lease=0.3)
+        queue = ms.queue("jobs", max_attempts=100, lease=0.3)
         queue.put(b"x")
         worker = queue.worker(handle).start(drain=True)
         assert begun.wait(PATIENCE_S)
         away(proxy)
         go.set()
         assert worker.join(PATIENCE_S)
-        assert attempts == [1, 2]
+        assert attempts == list(range(1, len(attempts) + 1))
+        assert len(attempts) >= 2  # more if we are so slow that another lease ends
         info = queue.info()
         assert info is not None
         assert (info.done, info.in_flight, info.available) == (1, 0, 0)

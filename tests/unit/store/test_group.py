@@ -47,7 +47,7 @@ def commit(
     tickets = [Ticket(one, lambda _: over.release()) for one in operations]
     store.submit(tickets)
     for _ in tickets:
-        assert over.acquire(timeout=10)
+        assert over.acquire(timeout=60)
     return tickets
 
 

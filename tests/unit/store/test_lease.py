@@ -169,7 +169,7 @@ def test_a_keeper_tells_once_that_it_was_called() -> None:
         on_called=called.release,
     )
     assert call_holder(objects)
-    assert called.acquire(timeout=20)
+    assert called.acquire(timeout=60)
     keeper.close()
     assert not called.acquire(blocking=False)
 

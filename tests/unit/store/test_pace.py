@@ -14,7 +14,7 @@ from millstream.store.commit.ticket import Ticket
 from millstream.store.commit.transactor import PACED_MIN, Transactor
 from millstream.testing import SimulatedClock
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 class Groups:

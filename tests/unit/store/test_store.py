@@ -39,7 +39,7 @@ from millstream.store.store import Store
 from millstream.testing import Faults, MemoryEngine, Probe, SimulatedClock, Torn, memory_store
 from millstream.threads.database import Millstream
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 def store_of(ms: Millstream) -> Store:

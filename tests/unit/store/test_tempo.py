@@ -19,7 +19,7 @@ from millstream.store.store import Store
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
 
 SLOW_S = 10 * FAST_S
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 """Until a test decides that somebody waits for ever."""
 
 

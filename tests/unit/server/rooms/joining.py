@@ -13,7 +13,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from millstream.server.serving import Serving
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Client:
