@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack
 
 from millstream.aio.log import Log
 from millstream.command import AsyncSession
-from millstream.errors import Conflict, CorruptionError, Truncated
+from millstream.errors import Conflict, CorruptionError, InvalidInput, Truncated
 from millstream.log.commands import GetExtent, ReadBlocks, WaitForOffset
 from millstream.log.model.names import check_integer
 from millstream.numbers import checked_numbers
@@ -76,16 +76,23 @@ class Room:
         offset: int | None = None,
         types: Iterable[str] | None = None,
         *,
+        history: int = 0,
         timeout: Seconds | None = None,
     ) -> AsyncIterator[RoomEvent]:
         """Messages as they come, from now on or from an offset; ends after `timeout` without one.
 
+        With `history`, the last messages of these types come first, at most 1,000.
         What has expired meanwhile is told as a gap, an event of its own: what the room retains is
         to be asked for anew then. `event.next_offset` says where to go on after an interruption.
         """
         if offset is not None:
             check_integer("an offset", offset)
-        at = Listening(offset, types=None if types is None else [*types], origin=self.origin)
+        kinds = None if types is None else [*types]
+        if history and offset is not None:
+            raise InvalidInput("listen begins at an offset, or with a history, not both")
+        if history:
+            offset = await self._session.execute(c.FindHistory(self.name, history, kinds))
+        at = Listening(offset, types=kinds, origin=self.origin)
         timeout_ms = optional_ms(timeout, "timeout")
         idle_ms = 0
         while True:

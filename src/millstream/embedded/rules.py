@@ -37,7 +37,7 @@ from millstream.replica.copies import adoption, giver, parcel
 from millstream.replica.forks import aside, fork
 from millstream.replica.sync import follow
 from millstream.rooms import commands as m
-from millstream.rooms import instances, presence, resume, retained, send, sweep, tickets
+from millstream.rooms import history, instances, presence, resume, retained, send, sweep, tickets
 from millstream.rooms import operations as rooms
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.sleep import Waiting, wait
@@ -152,6 +152,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     q.ListQueues: info.list_queues,
     m.GetRetained: retained.get_retained,
     m.ReadRetained: retained.read_retained,
+    m.FindHistory: history.find_history,
     m.GetPresence: presence.get_presence,
     m.LookIntoRoom: rooms.look_into_room,
     base.Stats: lambda store, _: store.stats(),

@@ -107,6 +107,16 @@ class GetRetained(Read[RetainedValues], frozen=True):
     types: list[str] | None = None
 
 
+class FindHistory(Read[int], frozen=True):
+    """Return the offset from which the last messages of a room follow, of all or some types."""
+
+    traits = Traits(needs=(on_room("read"),))
+
+    room: str
+    count: int
+    types: list[str] | None = None
+
+
 class GetPresence(Read[PresenceList], frozen=True):
     """Return the users in a room, and the end of its log."""
 

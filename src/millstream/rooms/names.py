@@ -18,6 +18,9 @@ JOINED, LEFT = "joined", "left"
 RESERVED_TYPES = frozenset((JOINED, LEFT))
 """Types of messages that only the store writes."""
 
+HISTORY_MAX = 1_000
+"""Messages that a listener may ask for when it joins."""
+
 INSTANCE_CHARS_MAX = 128
 WATERMARK = "instance:"
 """The prefix of the cursors in which instances store their progress."""

@@ -36,6 +36,10 @@ export interface RoomOptions {
   user?: string;
   /** Which types of messages to hear; all of them by default. */
   types?: Iterable<string>;
+  /** How many of the last messages to hear first, up to 1,000. */
+  history?: number;
+  /** Or: hear all messages from this offset on; those that have expired are told as a gap. */
+  since?: number;
   /** An id of up to 64 letters, digits, `_` and `-`; a random one by default. */
   client?: string;
 }
@@ -58,6 +62,11 @@ export class Room<Types extends object = Record<string, unknown>> {
   readonly users: number;
   /** From type to key to message; what this client has sent shows at once. */
   readonly retained: ReadonlyMap<string, ReadonlyMap<string | null, Message>>;
+  /**
+   * Wait until the room is joined; answers the room. `history` and `since` say where a late joiner begins,
+   * as in `RoomOptions`; a room that was joined before is joined anew with them.
+   */
+  join(options?: { history?: number; since?: number }): Promise<this>;
   /** Answers a function that ends it. */
   on<E extends keyof Events>(event: E, fn: (value: Events[E]) => void): () => void;
   /**

@@ -35,6 +35,11 @@ class MillstreamError extends Error {
   }
 }
 
+/** An argument that cannot be right: what was expected, and what was given. */
+function invalid(detail) {
+  return new MillstreamError({ title: "InvalidInput", detail, status: 422 });
+}
+
 /** The error that an answer tells: a problem document, or whatever a proxy has to say. */
 async function problemOf(answer) {
   const text = await answer.text();
@@ -204,6 +209,7 @@ function idOf({ type, key = null }) { return JSON.stringify([type, key]); }
 // join after a lost one says how far this client has come, and what it knows to be stored.
 
 const WAITING_MAX = 1_000; // sends that wait for a connection or an answer
+const HISTORY_MAX = 1_000; // messages that a join may ask for
 
 /** One client's part in a room. */
 class Conversation {
@@ -213,14 +219,36 @@ class Conversation {
   users = 0; // how many are there
   retained = new RetainedValues();
   #types;
+  #history = 0; // how many of the last messages the first join asks for
+  #since = null; // or the first offset that it asks for
   #presentAt = 0; // messages below this offset tell nothing new of who is there
+  #quietBelow = 0; // who came and went below this offset was before the first join
   #number = 0; // of the last send
   #waiting = new Map(); // number → {frame, from, resolve, reject}; `from`: the offset when it was first sent
 
-  constructor({ user, types, client }) {
+  constructor({ user, types, client, history, since }) {
     this.user = user;
     this.client = client;
     this.#types = types;
+    this.begin({ history, since });
+  }
+
+  /** Say where the next join begins, if none has succeeded yet or this client starts anew. */
+  begin({ history = 0, since = null } = {}) {
+    if (!Number.isInteger(history) || history < 0 || history > HISTORY_MAX) {
+      throw invalid(`history is a number of messages from 0 to ${HISTORY_MAX}, not ${history}`);
+    }
+    if (since !== null && !(Number.isSafeInteger(since) && since >= 0)) {
+      throw invalid(`since is an offset, a whole number from 0 on, not ${since}`);
+    }
+    if (history && since !== null) throw invalid("a join begins with a history or at an offset: give history or since");
+    if (this.hasJoined && this.#waiting.size) {
+      throw new MillstreamError({ title: "Conflict", detail: "sends are on their way: wait for them, then join again" });
+    }
+    this.#history = history;
+    this.#since = since;
+    this.offset = null;
+    this.#presentAt = 0;
   }
 
   get hasJoined() { return this.settings !== null; }
@@ -230,7 +258,10 @@ class Conversation {
     const query = { client: this.client };
     if (this.user) query.user = this.user;
     if (this.#types) query.types = [...this.#types].join(",");
-    if (this.offset !== null) {
+    if (this.offset === null) {
+      if (this.#history) query.history = this.#history;
+      if (this.#since !== null) query.since = this.#since;
+    } else {
       const unsure = [...this.#waiting.values()].filter((one) => one.from !== null);
       query.offset = Math.min(this.offset, ...unsure.map((one) => one.from));
     }
@@ -282,6 +313,8 @@ class Conversation {
   /** The room was deleted and made anew: offsets that are known mean nothing there. */
   forget() {
     this.offset = null;
+    this.#history = 0;
+    this.#since = null;
     this.#presentAt = 0;
     this.retained.clear();
   }
@@ -297,8 +330,11 @@ class Conversation {
       // The room has forgotten messages that came since: it may be one of them.
       else if (one.from !== null && (!resumes || one.from < (welcome.start ?? 0))) this.#over(n).reject(unknownOutcome());
     }
-    if (!resumes) this.offset = welcome.offset;
-    if (retained) this.retained.replace(retained, welcome.offset);
+    if (!resumes) {
+      this.offset = welcome.offset;
+      this.#quietBelow = welcome.as_of ?? welcome.offset;
+    }
+    if (retained) this.retained.replace(retained, welcome.as_of ?? welcome.offset);
     for (const { frame } of this.#waiting.values()) this.#suppose(frame); // which types are retained may be new
     return [["presence", this.#there()]];
   }
@@ -307,7 +343,8 @@ class Conversation {
     const events = [];
     for (const message of messages) {
       if (message.offset < this.offset) continue; // came already, before the connection was lost
-      events.push(isAboutPresence(message) ? this.#moved(message) : ["message", message]);
+      if (!isAboutPresence(message)) events.push(["message", message]);
+      else if (message.offset >= this.#quietBelow) events.push(this.#moved(message));
       if (this.#isRetained(message.type)) this.retained.apply(message);
     }
     this.#advance(next);
@@ -523,12 +560,16 @@ class Room {
   #tick = 0;
   #latest = new Map(); // of each conflated type, what the next tick sends
 
-  constructor(ms, name, { user = "", types = null, client = randomId() } = {}) {
+  #hasBegun = false; // a first connection was tried
+  #isConnecting = false; // a connection is made, or carries
+  #joinsAnew = false; // the connection was ended in order to make another one at once
+
+  constructor(ms, name, { user = "", types = null, client = randomId(), history, since } = {}) {
     this.name = name;
     this.state = "connecting";
     this.url = "";
     this.#ms = ms;
-    this.#talk = new Conversation({ user, types, client });
+    this.#talk = new Conversation({ user, types, client, history, since });
     this.#urls = [...ms.urls];
     globalThis.addEventListener?.("online", this.#atOnce);
     queueMicrotask(() => this.#connect());
@@ -545,6 +586,26 @@ class Room {
   get users() { return this.#talk.users; }
   /** The latest value of each key: a Map from type to a Map from key to message. */
   get retained() { return this.#talk.retained.shown; }
+
+  /**
+   * Wait until the room is joined; answers the room. Late joiners say where they begin: `history` asks
+   * for so many of the last messages, `since` for all from an offset on. A room that was joined before is
+   * joined anew then. Later connections continue where the last one ended, whatever was asked here.
+   */
+  async join(options) {
+    this.#check();
+    if (options) this.#begin(options);
+    if (this.state === "live") return this;
+    await new Promise((done, fail) => {
+      const off = this.on("state", ({ state, error }) => {
+        if (state === "live") done();
+        else if (this.#isOver) fail(error);
+        else return;
+        off();
+      });
+    });
+    return this;
+  }
 
   /** Call `fn` at each such event; answers a function that ends it. */
   on(event, fn) {
@@ -597,6 +658,20 @@ class Room {
     this.#end("closed", new MillstreamError({ title: "Closed", detail: "the room was left" }));
   }
 
+  #begin(options) {
+    this.#talk.begin(options);
+    if (!this.#hasBegun) return; // the first connection is yet to be made
+    if (!this.#line) {
+      this.#atOnce();
+      return;
+    }
+    const line = this.#line;
+    this.#line = null; // what it still brings is not heard
+    this.#joinsAnew = true;
+    this.#tell("reconnecting", { error: null, retry_ms: 0 });
+    line.close();
+  }
+
   get #isOver() { return this.state === "closed" || this.state === "refused"; }
 
   #check() {
@@ -606,7 +681,7 @@ class Room {
   // Connecting.
 
   #atOnce = () => { // the network is back: do not wait for the backoff
-    if (this.#line || this.#isOver) return;
+    if (this.#isConnecting || this.#isOver) return;
     clearTimeout(this.#retry);
     this.#connect();
   };
@@ -614,6 +689,7 @@ class Room {
   async #connect() {
     const url = this.#urls[0];
     let failure = null;
+    this.#hasBegun = this.#isConnecting = true;
     try {
       const ticket = await this.#ms.ticketFor(this.name, url);
       const place = `${url}/rooms/${encodeURIComponent(this.name)}`;
@@ -622,11 +698,12 @@ class Room {
         const line = new Line({ ms: this.#ms, place, ticket, query: this.#talk.joining() });
         const ended = await this.#carry(line, url);
         failure = ended.failure;
-        if (ended.wasGreeted || failure?.isFinal) break;
+        if (ended.wasGreeted || failure?.isFinal || this.#joinsAnew) break;
       }
     } catch (error) {
       failure = error;
     }
+    this.#isConnecting = false;
     this.#lost(failure);
   }
 
@@ -675,11 +752,18 @@ class Room {
   /** A connection is gone: try the next address; later, once each of them has failed. */
   #lost(error) {
     if (this.#isOver) return;
-    if (error?.isFinal) {
+    // Beyond the end of the room: what the page asked for is wrong, or the room was made anew.
+    const isBeyond = error?.status === 416;
+    if (error?.isFinal || (isBeyond && this.#talk.offset === null)) {
       this.#end("refused", error);
       return;
     }
-    if (error?.status === 416) this.#talk.forget(); // the room was deleted and made anew
+    if (isBeyond) this.#talk.forget();
+    if (this.#joinsAnew) {
+      this.#joinsAnew = false;
+      this.#connect();
+      return;
+    }
     this.#urls.push(this.#urls.shift());
     const wait = backoff(Math.floor(this.#attempt / this.#urls.length));
     this.#attempt += 1;

@@ -101,6 +101,7 @@ TABLE: list[tuple[Any, str]] = [
     (rooms.DescribeRoom("hall"), "room:read:hall"),
     (rooms.GetRetained("hall"), "room:read:hall"),
     (rooms.GetPresence("hall"), "room:read:hall"),
+    (rooms.FindHistory("hall", 5), "room:read:hall"),
     (rooms.MintTicket("hall", "ann"), "room:write:hall"),
     (rooms.MintTicket("hall", "ann", "read"), "room:read:hall"),
     (logs.Append("room:hall", ONE), "room:write:hall"),

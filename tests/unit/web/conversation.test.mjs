@@ -320,3 +320,64 @@ test("the backoff doubles up to its bound, and is never the same for all", () =>
   assert.equal(backoff(0, 0), 125);
   assert.equal(backoff(1000, 1), 15_000);
 });
+
+test("a late joiner asks for a history once: a later connection continues where the last one ended", () => {
+  const talk = new Conversation({ user: "", types: null, client: "c1", history: 50 });
+  assert.deepEqual(talk.joining(), { client: "c1", history: 50 });
+  assert.deepEqual(talk.joining(), { client: "c1", history: 50 }, "the first connection failed");
+  talk.take(welcome({ offset: 10, as_of: 60 }));
+  assert.deepEqual(talk.joining(), { client: "c1", offset: 10 }, "lost right after the welcome");
+  talk.take({ messages: [{ offset: 10, type: "chat", data: 1 }], offset: 11 });
+  assert.deepEqual(talk.joining(), { client: "c1", offset: 11 });
+  talk.forget();
+  assert.deepEqual(talk.joining(), { client: "c1" }, "the room was made anew: it has no such history");
+});
+
+test("an offset to begin at is asked for until a join succeeds", () => {
+  const talk = new Conversation({ user: "", types: null, client: "c1", since: 0 });
+  assert.deepEqual(talk.joining(), { client: "c1", since: 0 });
+  talk.take(welcome({ offset: 0, as_of: 5 }));
+  assert.deepEqual(talk.joining(), { client: "c1", offset: 0 });
+});
+
+for (const [options, reason] of [
+  [{ history: -1 }, /from 0 to 1000, not -1/],
+  [{ history: 1001 }, /not 1001/],
+  [{ history: 1.5 }, /not 1.5/],
+  [{ history: "50" }, /history is a number/],
+  [{ since: -1 }, /since is an offset/],
+  [{ since: NaN }, /not NaN/],
+  [{ since: 2 ** 53 }, /since is an offset/],
+  [{ since: 5, history: 5 }, /history or since/],
+]) {
+  test(`a join with ${JSON.stringify(options)} is refused`, () => {
+    assert.throws(() => new Conversation({ user: "", types: null, client: "c", ...options }),
+      (error) => error.name === "InvalidInput" && reason.test(error.message));
+  });
+}
+
+test("who came and went before the join is no news, and a history does not undo what is retained", () => {
+  const talk = new Conversation({ user: "", types: null, client: "c1", history: 50 });
+  const present = [{ user: "bob", since: 1, connections: 1 }];
+  talk.take(welcome({ offset: 0, as_of: 4, presence: present, users: 1 }, [shape(2, "a", "new")]));
+  const events = talk.take({ messages: [
+    shape(0, "a", "old"),
+    { offset: 1, type: "joined", data: { user: "bob" }, time: 1 },
+    shape(2, "a", "new"),
+    { offset: 4, type: "joined", data: { user: "eve" }, time: 2 },
+  ], offset: 5 });
+  assert.deepEqual(events.map(([name, value]) => [name, value.offset ?? value.joined]),
+    [["message", 0], ["message", 2], ["presence", "eve"]]);
+  assert.deepEqual(shown(talk), { a: "new" });
+  assert.deepEqual([...talk.presence.keys()], ["bob", "eve"]);
+});
+
+test("a room is joined anew only without sends on their way", () => {
+  const talk = joined();
+  const answer = talk.send([{ type: "chat", data: 1 }]);
+  assert.throws(() => talk.begin({ history: 5 }), (error) => error.name === "Conflict");
+  talk.take({ sent: 1, offset: 10 });
+  talk.begin({ history: 5 });
+  assert.equal(talk.joining().history, 5);
+  return answer;
+});

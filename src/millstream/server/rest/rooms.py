@@ -12,7 +12,7 @@ from starlette.types import Send
 from millstream.errors import InvalidInput, NotFound
 from millstream.rooms import commands as c
 from millstream.rooms.model import RoomInfo, RoomMessage, RoomTicket
-from millstream.rooms.names import TYPE_CHARS_MAX
+from millstream.rooms.names import HISTORY_MAX, TYPE_CHARS_MAX
 from millstream.rooms.packed_messages import CLIENT_CHARS_MAX
 from millstream.rooms.settings import RoomSettings
 from millstream.server.auth.need import Need
@@ -148,6 +148,10 @@ class ListenQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Server-sent events; a WebSocket does not need this parameter."""
     offset: Annotated[int, Meta(ge=0, le=2**53)] | None = None
     """The first offset that the client has not processed; default: the room's end."""
+    since: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    """Instead of `offset`, for a client that was not in the room before: the first offset."""
+    history: Annotated[int, Meta(ge=0, le=HISTORY_MAX)] = 0
+    """Instead of `offset`: so many of the last messages."""
     client: Annotated[str, Meta(max_length=CLIENT_CHARS_MAX)] = ""
     """An id that the client keeps; the client does not receive its own messages."""
     user: Annotated[str, Meta(max_length=255)] = ""

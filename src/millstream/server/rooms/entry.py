@@ -21,8 +21,9 @@ from millstream.limits import NAME_CHARS_MAX
 from millstream.log.model.names import check_name
 from millstream.log.reading import reader
 from millstream.log.reading.salvage import behind
+from millstream.rooms.history import check_history
 from millstream.rooms.model import RoomLook
-from millstream.rooms.names import TYPE_CHARS_MAX
+from millstream.rooms.names import HISTORY_MAX, TYPE_CHARS_MAX
 from millstream.rooms.packed_messages import CLIENT_CHARS_MAX, NUMBER, ORIGIN
 from millstream.server.auth.access import Principal
 from millstream.store.store import Store
@@ -37,6 +38,9 @@ MISSING_MAX = 1_000
 SEARCHED_BYTES = 1024 * 1024
 """Bytes of metadata per read when the stored frames of a client are searched."""
 
+_FIELDS = frozenset(
+    ("offset", "since", "history", "client", "user", "types", "sent", "live", "seconds")
+)
 _CLIENT = re.compile(rf"[A-Za-z0-9_-]{{1,{CLIENT_CHARS_MAX}}}")
 _NUMBER = re.compile(r"[0-9]{1,16}")
 _PATH = re.compile(rb"/rooms/([^/]+)")
@@ -48,6 +52,10 @@ class EntryRequest(Struct, frozen=True, kw_only=True):
     offset: int | None = None
     """The first offset that the client has not processed. None: the client did not listen
     before."""
+    since: int | None = None
+    """The first offset that a client wants, though it did not listen before."""
+    history: int = 0
+    """How many of the last messages a client wants that did not listen before."""
     client: str = ""
     user: str = ""
     types: frozenset[str] | None = None
@@ -70,13 +78,21 @@ def room_of_path(raw_path: bytes) -> str:
 def parse_query(text: str, *, last_event: str = "") -> EntryRequest:
     """Parse the query. An offset in `Last-Event-ID` is newer than the query's, and wins."""
     query = dict(parse_qsl(text, keep_blank_values=True))
-    unknown = sorted({*query} - {"offset", "client", "user", "types", "sent", "live", "seconds"})
+    unknown = sorted({*query} - _FIELDS)
     if unknown:
         raise InvalidInput(
-            f"a room's address takes offset, client, user, types, sent and live, not {unknown[0]!r:.100}"
+            "a room's address takes offset, since, history, client, user, types, sent and live, "
+            f"not {unknown[0]!r:.100}"
         )
     if _NUMBER.fullmatch(last_event):
         query["offset"] = last_event
+        query.pop("since", None)  # an event came already: the client resumes
+        query.pop("history", None)
+    starts = [name for name in ("offset", "since", "history") if query.get(name)]
+    if len(starts) > 1:
+        raise InvalidInput(
+            f"a client begins at one place: give {starts[0]} or {starts[1]}, not both"
+        )
     client = query.get("client", "")
     if client and not _CLIENT.fullmatch(client):
         raise InvalidInput(
@@ -85,6 +101,8 @@ def parse_query(text: str, *, last_event: str = "") -> EntryRequest:
     user = query.get("user", "")
     return EntryRequest(
         offset=_number("offset", query["offset"]) if query.get("offset") else None,
+        since=_number("since", query["since"]) if query.get("since") else None,
+        history=_history(query["history"]) if query.get("history") else 0,
         client=client or secrets.token_urlsafe(12),
         user=check_name(user, "user") if user else "",
         types=_types(query["types"]) if query.get("types") else None,
@@ -96,6 +114,14 @@ def _number(name: str, text: str) -> int:
     if not _NUMBER.fullmatch(text) or int(text) > OFFSET_MAX:
         raise InvalidInput(f"{name} is a whole number up to 2^53, not {text!r:.100}")
     return int(text)
+
+
+def _history(text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise InvalidInput(
+            f"history is a number of messages from 0 to {HISTORY_MAX:,}, not {text!r:.100}"
+        )
+    return check_history(int(text))
 
 
 def _types(text: str) -> frozenset[str]:
@@ -124,11 +150,12 @@ def user_of(principal: Principal, request: EntryRequest, room: str) -> str:
 def check_offset(request: EntryRequest, look: RoomLook, room: str) -> None:
     """Refuse an offset beyond the room's end: the client listened to an earlier room of that
     name."""
-    if request.offset is not None and request.offset > look.offset:
+    offset = request.since if request.offset is None else request.offset
+    if offset is not None and offset > look.offset:
         raise OutOfRange(
-            f"room {room!r:.{NAME_CHARS_MAX}} ends at {look.offset}, before {request.offset}: the "
+            f"room {room!r:.{NAME_CHARS_MAX}} ends at {look.offset}, before {offset}: the "
             "room was deleted and created again; join without an offset",
-            position=request.offset,
+            position=offset,
             end=look.offset,
         )
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from millstream.errors import Denied, MillstreamError, Unauthenticated
 from millstream.record import to_ms
 from millstream.rooms.backlog import OwnPlace
-from millstream.rooms.commands import LookIntoRoom, SendToRoom
+from millstream.rooms.commands import FindHistory, LookIntoRoom, SendToRoom
 from millstream.rooms.model import RoomLook
 from millstream.server.auth.access import Principal
 from millstream.server.auth.need import Need
@@ -157,7 +157,8 @@ class Hub:
         room.is_begun = True
         stored: set[int] = set()
         if request.offset is None:
-            listener.position = look.offset
+            listener.position = await self._first_offset(room, request, look)
+            listener.replays_below = look.offset
             listener.generation = look.generation
         else:
             listener.position = request.offset
@@ -188,6 +189,16 @@ class Hub:
         gap = (listener.position, look.start) if listener.position < look.start else None
         look_of_new_client = look if request.offset is None else None
         return Entered(listener, welcome_frame(welcome), look_of_new_client, gap)
+
+    async def _first_offset(self, room: LiveRoom, request: EntryRequest, look: RoomLook) -> int:
+        """Return where a client begins that did not listen before."""
+        if request.since is not None:
+            return request.since
+        if not request.history:
+            return look.offset
+        types = None if request.types is None else [*request.types]
+        first = await self.session.execute(FindHistory(room.name, request.history, types))
+        return min(first, look.offset)
 
     def begin_listening(self, entered: Entered) -> None:
         """Send the first frame, and push all later messages to the client."""

@@ -125,6 +125,7 @@ class RoomListener:
         "pending",
         "position",
         "principal",
+        "replays_below",
         "room",
         "turn",
         "types",
@@ -150,6 +151,9 @@ class RoomListener:
         self.user = user
         self.types = types
         self.position = 0
+        self.replays_below = 0
+        """Below this offset the client also gets its own messages: it was not in the room, and has
+        no copy of them."""
         self.generation = 0
         """The room's generation when the client entered. Once the client has entered through
         another instance, the store refuses its messages under this generation."""
@@ -327,7 +331,7 @@ class RoomListener:
         if look is not None:
             welcome = begin_retained(welcome) + retained_part(look.retained) + END_RETAINED
         self.tell(welcome, self.position)
-        if gap is not None or not self.room.attach(self):
+        if gap is not None or self._replays or not self.room.attach(self):
             self._begin_behind(gap)
 
     def stop(self) -> None:
@@ -366,7 +370,7 @@ class RoomListener:
                     await self._tell_retained(*greeting)
                 if gap is not None:
                     await self._tell_gap(*gap)
-                while not self.room.attach(self):
+                while self._replays or not self.room.attach(self):
                     await self._read_some()
         except Overloaded as error:
             self.close(TRY_LATER, error.message)
@@ -378,6 +382,11 @@ class RoomListener:
         finally:
             self._behind = self._ready = None
 
+    @property
+    def _replays(self) -> bool:
+        """Whether the next message is older than the client's entry."""
+        return self.position < self.replays_below
+
     async def _until_ready(self) -> None:
         """Wait until the connection accepts bytes. Messages that expire meanwhile become a gap."""
         assert self._ready is not None
@@ -388,8 +397,9 @@ class RoomListener:
 
     async def _read_some(self) -> None:
         assert self._ready is not None
-        feed = self.room.feed
-        delivery = await feed.read(self.position, feed.position)
+        feed, replays = self.room.feed, self._replays
+        stop = self.replays_below if replays else feed.position
+        delivery = await feed.read(self.position, stop)
         await self._until_ready()
         if isinstance(delivery, Missing):
             await self._tell_gap(delivery.first, delivery.stop)
@@ -398,7 +408,7 @@ class RoomListener:
         pushed_messages = self._pushed(delivery)
         if self.pending and self.client in pushed_messages.origins:
             self._confirm_own(pushed_messages.origins[self.client])
-        if messages := pushed_messages.some(self.types, self.client):
+        if messages := pushed_messages.some(self.types, "" if replays else self.client):
             self.tell(messages_frame(messages, delivery.stop), delivery.stop)
         self.room.context.pushed += len(messages)
         if not self.is_ready:

@@ -2,10 +2,11 @@
 //
 // It takes frames and answers events, and knows no network, clock or page. It outlives connections: a
 // join after a lost one says how far this client has come, and what it knows to be stored.
-import { MillstreamError } from "./error.js";
+import { MillstreamError, invalid } from "./error.js";
 import { RetainedValues } from "./retained.js";
 
 const WAITING_MAX = 1_000; // sends that wait for a connection or an answer
+const HISTORY_MAX = 1_000; // messages that a join may ask for
 
 /** One client's part in a room. */
 export class Conversation {
@@ -15,14 +16,36 @@ export class Conversation {
   users = 0; // how many are there
   retained = new RetainedValues();
   #types;
+  #history = 0; // how many of the last messages the first join asks for
+  #since = null; // or the first offset that it asks for
   #presentAt = 0; // messages below this offset tell nothing new of who is there
+  #quietBelow = 0; // who came and went below this offset was before the first join
   #number = 0; // of the last send
   #waiting = new Map(); // number → {frame, from, resolve, reject}; `from`: the offset when it was first sent
 
-  constructor({ user, types, client }) {
+  constructor({ user, types, client, history, since }) {
     this.user = user;
     this.client = client;
     this.#types = types;
+    this.begin({ history, since });
+  }
+
+  /** Say where the next join begins, if none has succeeded yet or this client starts anew. */
+  begin({ history = 0, since = null } = {}) {
+    if (!Number.isInteger(history) || history < 0 || history > HISTORY_MAX) {
+      throw invalid(`history is a number of messages from 0 to ${HISTORY_MAX}, not ${history}`);
+    }
+    if (since !== null && !(Number.isSafeInteger(since) && since >= 0)) {
+      throw invalid(`since is an offset, a whole number from 0 on, not ${since}`);
+    }
+    if (history && since !== null) throw invalid("a join begins with a history or at an offset: give history or since");
+    if (this.hasJoined && this.#waiting.size) {
+      throw new MillstreamError({ title: "Conflict", detail: "sends are on their way: wait for them, then join again" });
+    }
+    this.#history = history;
+    this.#since = since;
+    this.offset = null;
+    this.#presentAt = 0;
   }
 
   get hasJoined() { return this.settings !== null; }
@@ -32,7 +55,10 @@ export class Conversation {
     const query = { client: this.client };
     if (this.user) query.user = this.user;
     if (this.#types) query.types = [...this.#types].join(",");
-    if (this.offset !== null) {
+    if (this.offset === null) {
+      if (this.#history) query.history = this.#history;
+      if (this.#since !== null) query.since = this.#since;
+    } else {
       const unsure = [...this.#waiting.values()].filter((one) => one.from !== null);
       query.offset = Math.min(this.offset, ...unsure.map((one) => one.from));
     }
@@ -84,6 +110,8 @@ export class Conversation {
   /** The room was deleted and made anew: offsets that are known mean nothing there. */
   forget() {
     this.offset = null;
+    this.#history = 0;
+    this.#since = null;
     this.#presentAt = 0;
     this.retained.clear();
   }
@@ -99,8 +127,11 @@ export class Conversation {
       // The room has forgotten messages that came since: it may be one of them.
       else if (one.from !== null && (!resumes || one.from < (welcome.start ?? 0))) this.#over(n).reject(unknownOutcome());
     }
-    if (!resumes) this.offset = welcome.offset;
-    if (retained) this.retained.replace(retained, welcome.offset);
+    if (!resumes) {
+      this.offset = welcome.offset;
+      this.#quietBelow = welcome.as_of ?? welcome.offset;
+    }
+    if (retained) this.retained.replace(retained, welcome.as_of ?? welcome.offset);
     for (const { frame } of this.#waiting.values()) this.#suppose(frame); // which types are retained may be new
     return [["presence", this.#there()]];
   }
@@ -109,7 +140,8 @@ export class Conversation {
     const events = [];
     for (const message of messages) {
       if (message.offset < this.offset) continue; // came already, before the connection was lost
-      events.push(isAboutPresence(message) ? this.#moved(message) : ["message", message]);
+      if (!isAboutPresence(message)) events.push(["message", message]);
+      else if (message.offset >= this.#quietBelow) events.push(this.#moved(message));
       if (this.#isRetained(message.type)) this.retained.apply(message);
     }
     this.#advance(next);

@@ -22,6 +22,11 @@ export class MillstreamError extends Error {
   }
 }
 
+/** An argument that cannot be right: what was expected, and what was given. */
+export function invalid(detail) {
+  return new MillstreamError({ title: "InvalidInput", detail, status: 422 });
+}
+
 /** The error that an answer tells: a problem document, or whatever a proxy has to say. */
 export async function problemOf(answer) {
   const text = await answer.text();

@@ -25,12 +25,16 @@ export class Room {
   #tick = 0;
   #latest = new Map(); // of each conflated type, what the next tick sends
 
-  constructor(ms, name, { user = "", types = null, client = randomId() } = {}) {
+  #hasBegun = false; // a first connection was tried
+  #isConnecting = false; // a connection is made, or carries
+  #joinsAnew = false; // the connection was ended in order to make another one at once
+
+  constructor(ms, name, { user = "", types = null, client = randomId(), history, since } = {}) {
     this.name = name;
     this.state = "connecting";
     this.url = "";
     this.#ms = ms;
-    this.#talk = new Conversation({ user, types, client });
+    this.#talk = new Conversation({ user, types, client, history, since });
     this.#urls = [...ms.urls];
     globalThis.addEventListener?.("online", this.#atOnce);
     queueMicrotask(() => this.#connect());
@@ -47,6 +51,26 @@ export class Room {
   get users() { return this.#talk.users; }
   /** The latest value of each key: a Map from type to a Map from key to message. */
   get retained() { return this.#talk.retained.shown; }
+
+  /**
+   * Wait until the room is joined; answers the room. Late joiners say where they begin: `history` asks
+   * for so many of the last messages, `since` for all from an offset on. A room that was joined before is
+   * joined anew then. Later connections continue where the last one ended, whatever was asked here.
+   */
+  async join(options) {
+    this.#check();
+    if (options) this.#begin(options);
+    if (this.state === "live") return this;
+    await new Promise((done, fail) => {
+      const off = this.on("state", ({ state, error }) => {
+        if (state === "live") done();
+        else if (this.#isOver) fail(error);
+        else return;
+        off();
+      });
+    });
+    return this;
+  }
 
   /** Call `fn` at each such event; answers a function that ends it. */
   on(event, fn) {
@@ -99,6 +123,20 @@ export class Room {
     this.#end("closed", new MillstreamError({ title: "Closed", detail: "the room was left" }));
   }
 
+  #begin(options) {
+    this.#talk.begin(options);
+    if (!this.#hasBegun) return; // the first connection is yet to be made
+    if (!this.#line) {
+      this.#atOnce();
+      return;
+    }
+    const line = this.#line;
+    this.#line = null; // what it still brings is not heard
+    this.#joinsAnew = true;
+    this.#tell("reconnecting", { error: null, retry_ms: 0 });
+    line.close();
+  }
+
   get #isOver() { return this.state === "closed" || this.state === "refused"; }
 
   #check() {
@@ -108,7 +146,7 @@ export class Room {
   // Connecting.
 
   #atOnce = () => { // the network is back: do not wait for the backoff
-    if (this.#line || this.#isOver) return;
+    if (this.#isConnecting || this.#isOver) return;
     clearTimeout(this.#retry);
     this.#connect();
   };
@@ -116,6 +154,7 @@ export class Room {
   async #connect() {
     const url = this.#urls[0];
     let failure = null;
+    this.#hasBegun = this.#isConnecting = true;
     try {
       const ticket = await this.#ms.ticketFor(this.name, url);
       const place = `${url}/rooms/${encodeURIComponent(this.name)}`;
@@ -124,11 +163,12 @@ export class Room {
         const line = new Line({ ms: this.#ms, place, ticket, query: this.#talk.joining() });
         const ended = await this.#carry(line, url);
         failure = ended.failure;
-        if (ended.wasGreeted || failure?.isFinal) break;
+        if (ended.wasGreeted || failure?.isFinal || this.#joinsAnew) break;
       }
     } catch (error) {
       failure = error;
     }
+    this.#isConnecting = false;
     this.#lost(failure);
   }
 
@@ -177,11 +217,18 @@ export class Room {
   /** A connection is gone: try the next address; later, once each of them has failed. */
   #lost(error) {
     if (this.#isOver) return;
-    if (error?.isFinal) {
+    // Beyond the end of the room: what the page asked for is wrong, or the room was made anew.
+    const isBeyond = error?.status === 416;
+    if (error?.isFinal || (isBeyond && this.#talk.offset === null)) {
       this.#end("refused", error);
       return;
     }
-    if (error?.status === 416) this.#talk.forget(); // the room was deleted and made anew
+    if (isBeyond) this.#talk.forget();
+    if (this.#joinsAnew) {
+      this.#joinsAnew = false;
+      this.#connect();
+      return;
+    }
     this.#urls.push(this.#urls.shift());
     const wait = backoff(Math.floor(this.#attempt / this.#urls.length));
     this.#attempt += 1;
