@@ -55,13 +55,13 @@ class FileRows(SqliteSnapshot):
     """A snapshot of a file; close the snapshot when done."""
 
     backend = "SQLite"
-    is_twofold = False  # `integrity` compares both indexes of the records with their table
 
     def __init__(self, path: Path, findings: Findings, progress: Progress) -> None:
         self._connection, problem = _open(path)
         if problem:
             findings.add("file", problem)
             findings.report.complete = False
+        # Without `is_twofold`: `integrity` compares both indexes of the records with their table.
         super().__init__(self._connection)
         self._path = path
         self._findings = findings

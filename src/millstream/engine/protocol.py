@@ -192,7 +192,10 @@ class Engine(Protocol):
     place: str
     """The name of the store in messages: a path or an address."""
     on_upkeep_due: Callable[[], None] | None
-    """A quick function that the engine calls, on any thread, when `upkeep` has work to do."""
+    """A quick function that the engine calls, on any thread, when `upkeep` has work to do.
+
+    The store assigns it, because a store is opened on an engine that exists already.
+    """
 
     @property
     def shared(self) -> bool:

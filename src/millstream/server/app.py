@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, WebSocketRoute
 
@@ -13,7 +11,6 @@ from millstream.server.listen.guard import Guard
 from millstream.server.pages import WebPages
 from millstream.server.problems import NoSocket, nothing_here
 from millstream.server.rest.hot import HotEndpoints
-from millstream.server.rooms.events import enter_stream
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.socket import PATH as ROOM_PATH
 from millstream.server.rooms.socket import RoomSocket
@@ -24,7 +21,6 @@ def make_app(core: Core, hub: Hub | None = None) -> Guard:
     """Build the routes of the HTTP port, behind the guard."""
     pages = WebPages(core.settings.origins)
     hub = hub or Hub(core, core.settings.instance or "here")
-    core.room_events = partial(enter_stream, hub)
     (paths,) = routes(core)
     joined: list[BaseRoute] = [
         WebSocketRoute(PATH, Socket(core)),
@@ -34,5 +30,5 @@ def make_app(core: Core, hub: Hub | None = None) -> Guard:
         WebSocketRoute("/{path:path}", NoSocket()),
     ]
     guard = Guard(Starlette(routes=joined, exception_handlers={404: nothing_here}), core)
-    guard.hot = HotEndpoints(core, guard, paths)
+    guard.hot = HotEndpoints(core, guard, paths)  # assigned, since it asks the guard for principals
     return guard

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -25,7 +25,7 @@ from millstream.queue.commands import ClaimMessages, ListQueues, ReturnClaims
 from millstream.queue.runs import lots_claimed
 from millstream.replica.commands import NAMES_MAX, SummarizeLogs, SummarizeNamed, Summary
 from millstream.replica.copies.pattern import takes
-from millstream.rooms.backlog import OwnPlace
+from millstream.rooms.backlog import NOWHERE, OwnPlace
 from millstream.rooms.commands import ListRooms, MintTicket, SendToRoom
 from millstream.server.admission import Admission, Call
 from millstream.server.auth.access import Principal, copyable, visible
@@ -40,7 +40,7 @@ from millstream.server.cluster.copies import Copies
 from millstream.server.cluster.forwarder import Forwarder, NodeSession
 from millstream.server.cluster.pair import Pairing
 from millstream.server.cluster.relay import Relay
-from millstream.server.cluster.role import FORWARD_S, ClusterRole, SeatNode, check_cluster
+from millstream.server.cluster.role import FORWARD_S, ClusterRole, check_cluster
 from millstream.server.observe.health import Checkup
 from millstream.server.observe.live import Live
 from millstream.server.observe.meter import Meter
@@ -76,20 +76,32 @@ class RoomService(Protocol):
     def own_place(self) -> OwnPlace:
         """Return the offset that this instance has pushed in each room."""
 
+    async def enter_stream(
+        self, principal: Principal, room: str, *, query: str, last_event: str, seconds: float | None
+    ) -> RoomStream:
+        """Let a client into a room, and return its server-sent events."""
+
 
 class Core:
     """The services that all protocols of a server share; made inside the event loop that serves."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        seat: ClusterRole | None = None,
+        pairing: Pairing | None = None,
+    ) -> None:
         settings.check()
         self.settings = settings
         self.store = store
-        self.session = NodeSession(store)
-        self.seat: ClusterRole | None = None
+        self.session = NodeSession(store, seat)
+        self.seat = seat
         """The seat of a node in its cluster; None on a single server."""
-        self.relay: Relay | None = None
+        self.relay = None if seat is None else Relay(seat)
         """Hands HTTP requests on to the leading node."""
-        self.pairing: Pairing | None = None
+        self.pairing = pairing
         """The pair of a primary and its standby, if the server is part of a pair."""
         self.copies = Copies(store.engine, store.clock)
         """Serves copies of the store to other nodes."""
@@ -104,13 +116,16 @@ class Core:
         """The parts that bulk writers have staged."""
         self.meter = Meter()
         store.listeners.add(commit=self.meter.committed)
-        self.checkup = Checkup(self.session, settings)
+        self.checkup = Checkup(
+            self.session,
+            settings,
+            own_place=self._own_place,
+            check_cluster=None if seat is None else partial(check_cluster, seat),
+        )
         self.live = Live(store, self.meter, self.checkup, self.closing)
         """The figures that the dashboard gets once per second."""
         self.rooms: RoomService | None = None
         """The rooms with listeners in this process."""
-        self.room_events: Callable[..., Awaitable[RoomStream]] | None = None
-        """Enters a room by server-sent events."""
         self.admission = Admission(
             store, settings, tokens=self.tokens, quota=self.quota, meter=self.meter
         )
@@ -119,21 +134,13 @@ class Core:
     def open_rooms(self, rooms: RoomService) -> None:
         """Send to rooms through a hub, which pushes the messages to its listeners."""
         self.rooms = rooms
-        self.checkup.own_place = rooms.own_place
 
     def room_counts(self) -> dict[str, int]:
         """Return the figures of the rooms of this process."""
         return {} if self.rooms is None else self.rooms.counts()
 
-    def sit(
-        self, node: SeatNode, *, leads: Callable[[], bool], key: str, ca: str = ""
-    ) -> ClusterRole:
-        """Make this server a node of a cluster."""
-        self.seat = ClusterRole(node, leads=leads, key=key, ca=ca)
-        self.session.sit(self.seat)
-        self.relay = Relay(self.seat)
-        self.checkup.check_cluster = partial(check_cluster, self.seat)
-        return self.seat
+    def _own_place(self) -> OwnPlace:
+        return NOWHERE if self.rooms is None else self.rooms.own_place()
 
     async def answer_in_cluster(
         self,

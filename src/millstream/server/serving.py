@@ -30,7 +30,7 @@ from millstream.record import to_ms
 from millstream.server.app import make_app
 from millstream.server.auth.register import Registrar
 from millstream.server.cluster.pair import Pairing
-from millstream.server.cluster.role import KEY_OF_THIS_MACHINE, ServedNode
+from millstream.server.cluster.role import KEY_OF_THIS_MACHINE, ClusterRole, ServedNode
 from millstream.server.core import Core
 from millstream.server.gateways.client import GatewayEntrance
 from millstream.server.gateways.connection import Gateway
@@ -223,21 +223,11 @@ class Serving:
 
     async def _serve_store(self, on_ready: Callable[[], object] | None) -> None:
         assert self._stopping is not None
-        self.core = core = Core(self._open(), self.settings)
+        seat = self._seat()
+        self.core = core = Core(self._open(), self.settings, seat=seat, pairing=self._pairing)
         core.store.listeners.add(poison=self.give_up)
-        name = self.settings.instance or f"{self.settings.host}:{self.port}"
-        if (node := self.node) is not None:
-            seat = core.sit(
-                node,
-                leads=lambda: not node.engine.read_only,
-                key=self._node_key(),
-                ca=self._cluster_ca,
-            )
-            core.pairing = self._pairing
-            if self._pairing is not None:
-                seat.primary = self._pairing.primary
-            name = self.settings.instance or node.name
-        hub = Hub(core, name)
+        here = f"{self.settings.host}:{self.port}" if self.node is None else self.node.name
+        hub = Hub(core, self.settings.instance or here)
         try:
             core.store.start_keeper()  # presence of other servers' users is settled here as well
             if self.settings.instance:
@@ -263,6 +253,18 @@ class Serving:
             connect = partial(gateway.connect, entrance)
             listeners.append(PortListener(listening, connect, connections, tls=self._tls))
         return listeners
+
+    def _seat(self) -> ClusterRole | None:
+        """Return the role of this server in its cluster; None on a single server."""
+        if (node := self.node) is None:
+            return None
+        return ClusterRole(
+            node,
+            leads=lambda: not node.engine.read_only,
+            key=self._node_key(),
+            ca=self._cluster_ca,
+            primary="" if self._pairing is None else self._pairing.primary,
+        )
 
     def _node_key(self) -> str:
         """Return the secret of the cluster; without tokens on loopback a fixed word is enough."""

@@ -337,6 +337,8 @@ def test_a_loop_that_ends_early_does_not_harm_the_store(tmp_path: Path) -> None:
     loop.run_until_complete(until_waiting(ms, 1))
     append = loop.create_task(ms.log("y").append(b"0"))
     loop.run_until_complete(asyncio.sleep(0))
+    pending = asyncio.all_tasks(loop)
+    assert pending > {wait, append}  # the third is the task of the feed that `wait` has started
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
     store = session_of(ms).store
@@ -345,6 +347,6 @@ def test_a_loop_that_ends_early_does_not_harm_the_store(tmp_path: Path) -> None:
     assert sync.log("x").append(b"0") == 0
     assert sync.log("x").append(b"1") == 1
     sync.close()
-    for task in (wait, append):
+    for task in pending:
         task.get_coro().close()
         task._log_destroy_pending = False  # type: ignore[attr-defined]

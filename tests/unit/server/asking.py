@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, cast
 
 import httpx
@@ -25,7 +24,6 @@ from millstream.server.listen.guard import Guard
 from millstream.server.listen.hot import Head, HotCycle, hot_head
 from millstream.server.rest.hot import HotEndpoints
 from millstream.server.rest.routing import Paths
-from millstream.server.rooms.events import enter_stream
 from millstream.server.rooms.hub import Hub
 from millstream.server.settings import Settings
 from millstream.testing.clock import SimulatedClock
@@ -137,7 +135,6 @@ async def serving(
         open_store(engine or MemoryEngine(), clock=clock, limits=limits), settings or Settings()
     )
     hub = Hub(core, "test")
-    core.room_events = partial(enter_stream, hub)
     app = Starlette(routes=[*routes(core)])
     asked = AsSomebody(app, principal)
     transport = httpx.ASGITransport(asked, raise_app_exceptions=True)

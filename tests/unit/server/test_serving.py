@@ -210,8 +210,8 @@ from millstream.testing import Probe
 
 make = serving.Core
 
-def make_losing(store, settings):
-    core = make(store, settings)
+def make_losing(store, settings, **options):
+    core = make(store, settings, **options)
     threading.Thread(target=lose, args=[store]).start()
     return core
 

@@ -56,7 +56,7 @@ from millstream.engine.sqlite.lock import still_locked
 from millstream.engine.sqlite.options import SqliteOptions, fitted
 from millstream.engine.sqlite.pages import checksum_layer, is_verified
 from millstream.engine.sqlite.pool import PooledSnapshot, ReaderPool
-from millstream.engine.sqlite.rows import SqliteReader
+from millstream.engine.sqlite.rows import OnDamage, SqliteReader
 from millstream.engine.sqlite.schema import read_schema
 from millstream.engine.sqlite.scrub import STAGES, scrub_step
 from millstream.engine.sqlite.wal import break_beside_writers, repair_log, step_bytes
@@ -117,8 +117,8 @@ class SqliteEngine:
         self.path = Path(path).absolute()
         self.place = str(self.path)
         self.on_upkeep_due: Callable[[], None] | None = None
-        self.on_damage: Callable[[CorruptionError], None] | None = None
-        """Called on the thread that meets a damaged row or page, before the error is raised."""
+        self.on_damage: OnDamage | None = None
+        """Assigned by a node, whose engine may exist before it. Called on the thread that meets a damaged row or page, before the error is raised."""
         self.read_only = read_only
         self.durability: Durability = durability
         self.commits = 0
@@ -385,12 +385,14 @@ class SqliteEngine:
         sync_folder(self.path)  # SQLite has made the log by now, if there was none
         connection.set_wal_hook(self._on_wal)
         preallocation = None if self.durability == "relaxed" else self._preallocation
-        writer = SqliteWriter(
-            connection, busy=self._busy(), refused=self._refused, preallocation=preallocation
+        return SqliteWriter(
+            connection,
+            busy=self._busy(),
+            refused=self._refused,
+            preallocation=preallocation,
+            on_damage=self._tell_damage,
+            is_twofold=self._is_twofold,
         )
-        writer.on_damage = self._tell_damage
-        writer.is_twofold = self._is_twofold
-        return writer
 
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self.commits += 1
@@ -440,10 +442,7 @@ class SqliteEngine:
         return self._reader_on(self._connect())
 
     def _reader_on(self, connection: apsw.Connection) -> SqliteReader:
-        reader = SqliteReader(connection)
-        reader.is_twofold = self._is_twofold
-        reader.on_damage = self._tell_damage
-        return reader
+        return SqliteReader(connection, on_damage=self._tell_damage, is_twofold=self._is_twofold)
 
     def _tell_damage(self, error: CorruptionError) -> None:
         if self.on_damage is not None:

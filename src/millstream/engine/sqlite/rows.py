@@ -49,18 +49,26 @@ _COUNT_RECORDS = (
 )
 _LAST = f"SELECT max(id) FROM {NUMBERED[keys.DELTA]}"
 
+OnDamage = Callable[[CorruptionError], None]
+
 
 class SqliteSnapshot:
     """Reads on a connection, inside its present transaction."""
 
-    on_damage: Callable[[CorruptionError], None] | None = None
-    """Called for every damaged row or page, before the error is raised."""
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        *,
+        on_damage: OnDamage | None = None,
+        is_twofold: bool = False,
+    ) -> None:
+        """`on_damage` is called for every damaged row or page, before the error is raised.
 
-    is_twofold = False
-    """True if the keys of records lie in two indexes, so that a vanished key is noticed."""
-
-    def __init__(self, connection: apsw.Connection) -> None:
+        `is_twofold` says that the keys of records lie in two indexes, so that a vanished key is
+        noticed.
+        """
         self.connection = connection
+        self._on_damage, self._is_twofold = on_damage, is_twofold
         self._execute = connection.execute
 
     def get(self, key: bytes) -> bytes | None:
@@ -71,7 +79,7 @@ class SqliteSnapshot:
                 row = self._execute(numbered, (keys.number(key),)).fetchone()
             else:
                 row = self._execute(_GET_RECORD, (key,)).fetchone()
-                if row is None and self.is_twofold:
+                if row is None and self._is_twofold:
                     self._confirm_absence(key)
             return None if row is None else checked(key, row[0], row[1])
         except apsw.Error as error:
@@ -90,7 +98,7 @@ class SqliteSnapshot:
                 rows = self._execute(_SCAN_RECORDS, (start, stop, limit))
                 records = [(key, checked(key, value, crc)) for key, value, crc in rows]
                 _check_order(records, start)
-                if self.is_twofold:
+                if self._is_twofold:
                     self._confirm_range(start, stop, limit, records)
                 return records
             condition, bounds = number_range(start, stop)
@@ -148,16 +156,22 @@ class SqliteSnapshot:
         return int(number or 0)
 
     def _met(self, error: MillstreamError) -> MillstreamError:
-        if self.on_damage is not None and isinstance(error, CorruptionError):
-            self.on_damage(error)
+        if self._on_damage is not None and isinstance(error, CorruptionError):
+            self._on_damage(error)
         return error
 
 
 class SqliteReader(SqliteSnapshot):
     """A connection for reads in successive transactions, with one cursor."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
-        super().__init__(connection)
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        *,
+        on_damage: OnDamage | None = None,
+        is_twofold: bool = False,
+    ) -> None:
+        super().__init__(connection, on_damage=on_damage, is_twofold=is_twofold)
         self._execute = connection.cursor().execute
 
     def begin(self) -> None:

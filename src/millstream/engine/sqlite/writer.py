@@ -17,7 +17,7 @@ from millstream.engine.protocol import TableChange, WouldWait
 from millstream.engine.sqlite.changes import ChangeRecorder, apply_changes
 from millstream.engine.sqlite.checkpoint import WalPreallocation
 from millstream.engine.sqlite.file import explained, is_damage
-from millstream.engine.sqlite.rows import NUMBERED, SqliteReader, number_range
+from millstream.engine.sqlite.rows import NUMBERED, OnDamage, SqliteReader, number_range
 from millstream.engine.sqlite.schema import FIRST_INDEX, RECORD
 from millstream.engine.sqlite.sql import NOT_SQL, Authorizer, Parameters, may_write, run
 from millstream.errors import (
@@ -59,8 +59,10 @@ class SqliteWriter(SqliteReader):
         busy: Callable[[int], bool],
         refused: Callable[[apsw.Error], MillstreamError],
         preallocation: WalPreallocation | None = None,
+        on_damage: OnDamage | None = None,
+        is_twofold: bool = False,
     ) -> None:
-        super().__init__(connection)
+        super().__init__(connection, on_damage=on_damage, is_twofold=is_twofold)
         self._preallocation = preallocation
         self.waits = True
         """True if the next transaction waits for a lock of another process."""

@@ -147,14 +147,10 @@ def _may_be_asked_again(command: Command[Any]) -> bool:
 class NodeSession(AsyncEmbeddedSession):
     """The session of a node's own parts: the leader executes their writes, for this node."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, seat: ClusterRole | None = None) -> None:
         super().__init__(store)
-        self._seat: ClusterRole | None = None
-        self._forwarder: Forwarder | None = None
-
-    def sit(self, seat: ClusterRole) -> None:
-        """Make this the session of a cluster's node."""
-        self._seat, self._forwarder = seat, Forwarder(seat, seat.key, is_node=True)
+        self._seat = seat
+        self._forwarder = None if seat is None else Forwarder(seat, seat.key, is_node=True)
 
     async def execute(self, command: Command[T], turns: ClientTurns | None = None) -> T:
         """Execute a command here; on a follower, the leader executes commands that write."""

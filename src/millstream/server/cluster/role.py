@@ -105,7 +105,13 @@ class ClusterRole:
     """The role of one node. Belongs to the event loop that created it."""
 
     def __init__(
-        self, node: SeatNode, *, leads: Callable[[], bool], key: str, ca: str = ""
+        self,
+        node: SeatNode,
+        *,
+        leads: Callable[[], bool],
+        key: str,
+        ca: str = "",
+        primary: str = "",
     ) -> None:
         """`leads` is a cheap test without a proof. `key` is the shared secret of the nodes."""
         self.node = node
@@ -113,14 +119,14 @@ class ClusterRole:
         self.ca = ca or None
         self.handed_on = 0
         """Requests and commands that the leader answered for this node."""
-        self.primary = ""
+        self.primary = primary
         """For a standby: the configured address of its primary."""
         self._leads = leads
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._proof: asyncio.Task[None] | None = None
         self._next_proof: asyncio.Task[None] | None = None
-        node.on_change = self._on_change
+        node.on_change = self._on_change  # assigned, since the node runs before its server starts
         self.stance = node.state()
         """The status at the last change of role, leader or epoch."""
 

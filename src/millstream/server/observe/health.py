@@ -112,16 +112,18 @@ class Checkup:
         settings: Settings,
         *,
         disk_free: Callable[[Path], int] = lambda p: shutil.disk_usage(p).free,
+        own_place: Callable[[], OwnPlace] = lambda: NOWHERE,
+        check_cluster: Callable[[], Awaitable[Check]] | None = None,
     ) -> None:
+        """`check_cluster` is the additional check of a cluster's node."""
         self._session = session
         self._queue_age_s_max = settings.queue_age_s_max
         self._disk_free = disk_free
-        self.own_place: Callable[[], OwnPlace] = lambda: NOWHERE
+        self.own_place = own_place
         """Returns how far this server has delivered in its rooms."""
         self._stuck: dict[str, tuple[int, float]] = {}
         """Rooms with a backlog: the position, and the time when it was first seen there."""
-        self.check_cluster: Callable[[], Awaitable[Check]] | None = None
-        """The additional check of a cluster's node."""
+        self._check_cluster = check_cluster
         self._health: Health | None = None
         self._looked_s = 0.0
         self._lock = asyncio.Lock()
@@ -184,8 +186,8 @@ class Checkup:
             text = f"no answer within {ANSWER_S_MAX:g} s: something holds the write lock"
             return [*checks, Check("store", "critical", text)]
         folder = store.engine.folder()
-        if self.check_cluster is not None:
-            checks.append(await self.check_cluster())
+        if self._check_cluster is not None:
+            checks.append(await self._check_cluster())
         if folder is not None:
             free = await asyncio.to_thread(self._disk_free, folder)
             checks.append(check_disk(free))

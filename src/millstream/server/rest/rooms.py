@@ -284,10 +284,10 @@ async def listen_to_room(ask: Ask, room: str, query: ListenQuery) -> Response:
     ask.principal.require(Need("room", "read", room))
     if ask.request.method == "HEAD":
         return Response(headers=_HEADERS, media_type=EVENTS)
-    enter = ask.core.room_events
-    if enter is None:
+    rooms = ask.core.rooms
+    if rooms is None:
         raise InvalidInput("this server has no rooms")
-    stream = await enter(
+    stream = await rooms.enter_stream(
         ask.principal,
         room,
         query=ask.request.scope["query_string"].decode("latin-1"),

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 
-from millstream.server.auth.access import Principal
-from millstream.server.rooms.entry import parse_query
 from millstream.server.rooms.frames import DATA, END_OF_EVENT, in_stream
-from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.listener import RoomListener
 from millstream.server.rooms.pushed_messages import PushedText
 
@@ -85,9 +83,15 @@ class EventStream:
     """The events of one client until the client or the server ends. The caller must call
     `close`."""
 
-    def __init__(self, hub: Hub, listener: EventListener, seconds: float | None) -> None:
-        self._hub = hub
+    def __init__(
+        self,
+        listener: EventListener,
+        *,
+        leave: Callable[[RoomListener], object],
+        seconds: float | None,
+    ) -> None:
         self._listener = listener
+        self._leave = leave
         self._until_s = math.inf if seconds is None else _now_s() + seconds
         self._is_closed = False
 
@@ -118,17 +122,4 @@ class EventStream:
         """Leave the room, because the connection has ended. A second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
-            self._hub.leave(self._listener)
-
-
-async def enter_stream(
-    hub: Hub, principal: Principal, room: str, *, query: str, last_event: str, seconds: float | None
-) -> EventStream:
-    """Let a client into a room. Raises if the client may not enter."""
-    request = parse_query(query, last_event=last_event)
-    entered = await hub.enter(principal, room, request, EventListener)
-    listener = entered.listener
-    assert isinstance(listener, EventListener)
-    listener.begin()
-    hub.begin_listening(entered)
-    return EventStream(hub, listener, seconds)
+            self._leave(self._listener)

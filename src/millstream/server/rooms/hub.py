@@ -21,7 +21,15 @@ from millstream.server.auth.access import Principal
 from millstream.server.auth.need import Need
 from millstream.server.core import Core
 from millstream.server.rooms.context import PROFILES, RoomsContext
-from millstream.server.rooms.entry import EntryRequest, check_offset, find_sent, missing_of, user_of
+from millstream.server.rooms.entry import (
+    EntryRequest,
+    check_offset,
+    find_sent,
+    missing_of,
+    parse_query,
+    user_of,
+)
+from millstream.server.rooms.events import EventListener, EventStream
 from millstream.server.rooms.frames import (
     Welcome,
     presence_shown,
@@ -199,6 +207,18 @@ class Hub:
         types = None if request.types is None else [*request.types]
         first = await self.session.execute(FindHistory(room.name, request.history, types))
         return min(first, look.offset)
+
+    async def enter_stream(
+        self, principal: Principal, room: str, *, query: str, last_event: str, seconds: float | None
+    ) -> EventStream:
+        """Let a client into a room by server-sent events. Raises if the client may not enter."""
+        request = parse_query(query, last_event=last_event)
+        entered = await self.enter(principal, room, request, EventListener)
+        listener = entered.listener
+        assert isinstance(listener, EventListener)
+        listener.begin()
+        self.begin_listening(entered)
+        return EventStream(listener, leave=self.leave, seconds=seconds)
 
     def begin_listening(self, entered: Entered) -> None:
         """Send the first frame, and push all later messages to the client."""
