@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 import millstream
+from millstream.cluster.trial import free_ports
 from millstream.server.auth.tokens import create_token
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
@@ -203,7 +203,7 @@ def test_where_sockets_are_refused_it_listens_by_events_and_sends_by_requests(
 
 def test_a_client_resumes_on_another_of_its_servers(tab: Open, tmp_path: Path) -> None:
     path = tmp_path / "shared.db"
-    ports = free_ports(2)
+    ports = free_ports(2)  # two servers must know each other's addresses beforehand
     origins = tuple(f"http://127.0.0.1:{port}" for port in ports)
     options = [Settings(port=port, origins=origins) for port in ports]
     with running(path, options[1]) as other:
@@ -218,15 +218,6 @@ def test_a_client_resumes_on_another_of_its_servers(tab: Open, tmp_path: Path) -
         bob.until_heard(1, 2)
         bob.send("chat", 3)
         ada.until_heard(3)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on: two servers must know each other's addresses beforehand."""
-    found = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in found]
-    for one in found:
-        one.close()
-    return ports
 
 
 def test_what_has_expired_is_a_gap_and_what_is_retained_is_there(tab: Open, tmp_path: Path) -> None:

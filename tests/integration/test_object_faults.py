@@ -57,7 +57,7 @@ def test_an_object_store_that_is_away_is_waited_for_and_comes_back(
     proxy: ObjectProxy, address: str
 ) -> None:
     with millstream.open(address, options=QUICK) as ms:
-        ms.log("a").append(b"before")
+        append_until_it_works(ms, b"before", Producer("before", sequence=0))
         proxy.script = lambda _method, _path: "refuse"
         with pytest.raises(OutcomeUnknown):
             ms.log("a").append(b"doubtful")
@@ -72,7 +72,7 @@ def test_a_bucket_that_denies_writes_is_named_and_taken_up_again(
     proxy: ObjectProxy, address: str
 ) -> None:
     with millstream.open(address, options=QUICK) as ms:
-        ms.log("a").append(b"before")
+        append_until_it_works(ms, b"before", Producer("before", sequence=0))
         proxy.script = lambda method, _path: "deny" if method == "PUT" else None
         with pytest.raises(MillstreamError):
             ms.log("a").append(b"doubtful")

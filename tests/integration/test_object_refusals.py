@@ -48,7 +48,7 @@ def test_what_is_refused_is_named_and_taken_up_again(
     proxy: ObjectProxy, address: str, status: int, code: str, methods: tuple[str, ...]
 ) -> None:
     with millstream.open(address, options=QUICK) as ms:
-        ms.log("a").append(b"before")
+        append_until_it_works(ms, b"before", Producer("before", sequence=0))
         proxy.script = lambda method, _path: refusal(status, code) if method in methods else None
         doubtful = Producer("p", sequence=0)
         with pytest.raises(OutcomeUnknown):
@@ -73,7 +73,7 @@ def test_what_is_refused_is_named_and_taken_up_again(
 
 def test_a_bucket_that_is_gone_under_a_writer_is_named(proxy: ObjectProxy, address: str) -> None:
     with millstream.open(address, options=QUICK) as ms:
-        ms.log("a").append(b"before")
+        append_until_it_works(ms, b"before", Producer("before", sequence=0))
         proxy.script = lambda _method, _path: refusal(404, "NoSuchBucket")
         with pytest.raises(OutcomeUnknown):
             ms.log("a").append(b"doubtful")
@@ -97,7 +97,7 @@ def test_writes_that_are_answered_as_missing_are_no_damage(
     """The first one ends SlateDB, and the others its tries to open the store again."""
     answers = iter([refusal(404, "NoSuchKey")] * 4)
     with millstream.open(address, options=QUICK) as ms:
-        ms.log("a").append(b"before")
+        append_until_it_works(ms, b"before", Producer("before", sequence=0))
         first = Producer("p", sequence=0)
 
         def script(method: str, path: str) -> ObjectAnswer | None:
@@ -116,7 +116,7 @@ def test_writes_that_are_answered_as_missing_are_no_damage(
 
 def test_a_success_with_an_error_inside_is_no_success(proxy: ObjectProxy, address: str) -> None:
     with millstream.open(address, options=QUICK) as ms:
-        ms.log("a").append(b"before")
+        append_until_it_works(ms, b"before", Producer("before", sequence=0))
         proxy.script = lambda method, _path: (
             refusal(200, "InternalError") if method in WRITES else None
         )

@@ -24,15 +24,12 @@ from tests.kit.objects import Fault, ObjectProxy
 
 pytestmark = [pytest.mark.requires("s3"), pytest.mark.faults, pytest.mark.slow]
 
-QUICK = SlateOptions(commit_timeout_s=2.0, read_timeout_s=1.0)
+QUICK = SlateOptions(commit_timeout_s=2.0, read_timeout_s=3.0)
+SHORT_S = 2.0
+"""How long a handle tries to open the store while the object store refuses."""
+
 PATIENCE_S = 60.0
 TAKEN = refusal(412, "PreconditionFailed")
-
-
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening gives up soon."""
-    monkeypatch.setattr(slate_writing, "OPEN_S_MAX", 2.0)
 
 
 class Halfway:
@@ -61,10 +58,11 @@ class Halfway:
 
 @pytest.mark.parametrize("up_to", ["/manifest/", "/wal/"])
 def test_a_writer_that_opened_half_way_is_not_taken_for_another(
-    proxy: ObjectProxy, address: str, up_to: str
+    proxy: ObjectProxy, address: str, up_to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with millstream.open(address, options=QUICK) as ms:
-        ms.log("a").append(b"before")
+        append_until_it_works(ms, b"before", Producer("before", sequence=0))
+        monkeypatch.setattr(slate_writing, "OPEN_S_MAX", SHORT_S)
         for number in range(2):
             proxy.script = script = Halfway(up_to=up_to)
             doubtful = Producer("p", sequence=number)
@@ -82,14 +80,16 @@ def test_a_writer_that_opened_half_way_is_not_taken_for_another(
 
 @pytest.mark.parametrize("up_to", ["/manifest/", "/wal/"])
 def test_a_writer_that_opened_half_way_gives_way_to_another(
-    server: str, proxy: ObjectProxy, address: str, up_to: str
+    server: str, proxy: ObjectProxy, address: str, up_to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with millstream.open(address, options=QUICK) as ms:
-        ms.log("a").append(b"before")
+        append_until_it_works(ms, b"before", Producer("before", sequence=0))
+        monkeypatch.setattr(slate_writing, "OPEN_S_MAX", SHORT_S)
         proxy.script = script = Halfway(up_to=up_to)
         with pytest.raises(OutcomeUnknown):
             ms.log("a").append(b"doubtful")
         assert script.stopped.wait(PATIENCE_S)
+        monkeypatch.setattr(slate_writing, "OPEN_S_MAX", PATIENCE_S)
         with variables(server), millstream.open(address) as other:  # past the proxy
             other.log("a").append(b"other")
             proxy.script = None

@@ -144,8 +144,9 @@ async def test_the_line_is_woken_when_leases_end_and_delays_are_over(tmp_path: P
     async with await aio.open(tmp_path / "a.db") as ms:
         queue = await ms.create_queue("jobs", lease=60)
         await queue.put_many([b"a", b"b", b"c"])
-        await queue.claim(1, lease=0.2)
-        await queue.nack(await queue.claim(1), delay=0.1)
+        leased, delayed = await queue.claim(2)
+        await queue.renew(leased, lease=0.2)
+        await queue.nack(delayed, delay=0.1)
         claims = [asyncio.create_task(queue.claim(1, wait=LONG_S)) for _ in range(5)]
         await until_standing(ms, 2)
         await queue.put(b"d", delay=0.1)

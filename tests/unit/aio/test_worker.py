@@ -204,7 +204,7 @@ async def test_a_time_limit_around_it_gives_back_as_well(tmp_path: Path) -> None
 
 
 async def test_a_thread_is_left_behind_and_its_lease_ends(tmp_path: Path) -> None:
-    async with opened(tmp_path, lease=0.2) as (ms, jobs):
+    async with opened(tmp_path, lease=1.0) as (ms, jobs):
         await jobs.put("work")
         begun, release, ended = asyncio.Event(), threading.Event(), threading.Event()
         loop = asyncio.get_running_loop()

@@ -92,7 +92,7 @@ def test_a_lost_claim_ends_with_its_lease(proxy: Proxy, lose: Callable[..., Any]
         found = lose(proxy, queue.claim)
         assert isinstance(found, OutcomeUnknown)
         assert "lease" in found.message
-        [message] = queue.claim(wait=10)
+        [message] = queue.claim(wait=60)
         assert message.value == b"job"
 
 

