@@ -31,7 +31,6 @@ GENERATED = (
     "partitioned",
     "partitioned_cursor",
     "queue",
-    "read_only",
     "room",
     "stage",
     "sync",

@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from millstream.aio.log import Log
 from millstream.aio.opening import open_session
@@ -17,7 +17,15 @@ from millstream.aio.runtime import Event, opening
 from millstream.aio.sync import follow, synced
 from millstream.aio.transaction import Transaction
 from millstream.clock import Clock
-from millstream.command import AsyncSession, Fold, QuerySql, Stats, sql_parameters
+from millstream.command import (
+    AsyncSession,
+    Command,
+    Fold,
+    QuerySql,
+    Stats,
+    check_reads,
+    sql_parameters,
+)
 from millstream.engine.place import is_address
 from millstream.engine.protocol import Durability, Mode
 from millstream.engine.slate.options import SlateOptions
@@ -35,6 +43,8 @@ from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
 from millstream.rooms.commands import ListInstances, ListRooms, RemoveInstance
 from millstream.rooms.model import InstanceInfo, RoomInfo
+
+T = TypeVar("T")
 
 ENTRIES_PER_PAGE = 1_000
 """Logs, queues or rooms that are listed by one command."""
@@ -83,24 +93,49 @@ async def open(
     """
     if mode not in ("rw", "r"):
         raise InvalidInput(f"mode is 'rw' or 'r', not {mode!r}")
-    return Millstream(
-        await open_session(
-            path,
-            mode=mode,
-            create=create,
-            durability=durability,
-            limits=limits,
-            options=options,
-            clock=clock,
-            file_mode=file_mode,
-            accept_loss=accept_loss,
-            token=token,
-            ca=ca,
-            connect_timeout=connect_timeout,
-            retry_for=retry_for,
-            read_level=read_level,
-        )
+    session = await open_session(
+        path,
+        mode=mode,
+        create=create,
+        durability=durability,
+        limits=limits,
+        options=options,
+        clock=clock,
+        file_mode=file_mode,
+        accept_loss=accept_loss,
+        token=token,
+        ca=ca,
+        connect_timeout=connect_timeout,
+        retry_for=retry_for,
+        read_level=read_level,
     )
+    return Millstream(ReadOnly(session) if mode == "r" else session)
+
+
+class ReadOnly:
+    """A session of a store that is opened to be read: it refuses commands that write."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the session beneath."""
+        return self._session.limits
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the session beneath."""
+        return self._session.clock
+
+    async def execute(self, command: Command[T]) -> T:
+        """Answer a command that changes nothing."""
+        check_reads(command)
+        return await self._session.execute(command)
+
+    async def close(self) -> None:
+        """End the session."""
+        await self._session.close()
 
 
 @checked_numbers

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millstream.aio.read_only import ReadOnly
 from millstream.command import AsyncSession
 from millstream.engine.place import one_place
 from millstream.engine.protocol import Mode
@@ -31,10 +30,10 @@ async def open_session(
     read_level: str,
     **of_files: Any,
 ) -> AsyncSession:
-    """The session of the store in a file, or behind a server; each refuses the other's options."""
+    """Return the session of the store in a file, or behind a server; each refuses the other's options."""
     place = one_place(path)
     if is_address(place):
-        session: AsyncSession = await open_async_remote(
+        return await open_async_remote(
             str(place),
             token=token,
             ca=ca,
@@ -43,7 +42,6 @@ async def open_session(
             read_level=read_level,
             **of_files,
         )
-        return ReadOnly(session) if mode == "r" else session
     check_no_address_options(token=token, ca=ca, read_level=read_level)
     from millstream.embedded.loop.session import AsyncEmbeddedSession
     from millstream.embedded.session import open_file
@@ -55,8 +53,7 @@ async def open_session(
     except asyncio.CancelledError:
         opening.add_done_callback(_close_unwanted)
         raise
-    session = AsyncEmbeddedSession(store)
-    return ReadOnly(session) if mode == "r" else session
+    return AsyncEmbeddedSession(store)
 
 
 def _close_unwanted(opened: asyncio.Future[Store]) -> None:

@@ -25,7 +25,7 @@ from millstream.remote.address import Address
 from millstream.remote.http import BrokenHttp, HttpClient
 from millstream.remote.nodes import parse_nodes
 from millstream.store.store import Store
-from millstream.threads.read_only import ReadOnly
+from millstream.threads.database import ReadOnly
 
 LOOK_S = 1.0
 ANSWER_S = 20.0

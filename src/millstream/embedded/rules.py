@@ -23,7 +23,7 @@ from millstream.log.rules import publishing
 from millstream.log.rules.append import Appending
 from millstream.log.rules.guards import GuardedRule
 from millstream.queue import commands as q
-from millstream.queue.rules import claims, endings, partitions, puts, replacement
+from millstream.queue.rules import claims, endings, partitions, puts
 from millstream.queue.rules import operations as queues
 from millstream.queue.service import assignment, bulk_reads, info, message_fate, peek, rfc_records
 from millstream.queue.service import claims as claim_service
@@ -76,7 +76,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     q.PauseQueue: queues.pause,
     q.PurgeQueue: queues.purge,
     q.RedriveClaims: queues.redrive,
-    q.ReplaceFailed: replacement.replace_failed,
+    q.ReplaceFailed: puts.replace_failed,
     q.FinishClaims: endings.finish,
     q.ReturnClaims: endings.give_back,
     q.RenewClaims: endings.renew,

@@ -8,10 +8,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from millstream.clock import Clock
-from millstream.command import Fold, QuerySql, Session, Stats, sql_parameters
+from millstream.command import (
+    Command,
+    Fold,
+    QuerySql,
+    Session,
+    Stats,
+    check_reads,
+    sql_parameters,
+)
 from millstream.engine.place import is_address
 from millstream.engine.protocol import Durability, Mode
 from millstream.engine.slate.options import SlateOptions
@@ -37,6 +45,8 @@ from millstream.threads.room import Room
 from millstream.threads.runtime import Event, opening
 from millstream.threads.sync import follow, synced
 from millstream.threads.transaction import Transaction
+
+T = TypeVar("T")
 
 ENTRIES_PER_PAGE = 1_000
 """Logs, queues or rooms that are listed by one command."""
@@ -85,24 +95,49 @@ def open(
     """
     if mode not in ("rw", "r"):
         raise InvalidInput(f"mode is 'rw' or 'r', not {mode!r}")
-    return Millstream(
-        open_session(
-            path,
-            mode=mode,
-            create=create,
-            durability=durability,
-            limits=limits,
-            options=options,
-            clock=clock,
-            file_mode=file_mode,
-            accept_loss=accept_loss,
-            token=token,
-            ca=ca,
-            connect_timeout=connect_timeout,
-            retry_for=retry_for,
-            read_level=read_level,
-        )
+    session = open_session(
+        path,
+        mode=mode,
+        create=create,
+        durability=durability,
+        limits=limits,
+        options=options,
+        clock=clock,
+        file_mode=file_mode,
+        accept_loss=accept_loss,
+        token=token,
+        ca=ca,
+        connect_timeout=connect_timeout,
+        retry_for=retry_for,
+        read_level=read_level,
     )
+    return Millstream(ReadOnly(session) if mode == "r" else session)
+
+
+class ReadOnly:
+    """A session of a store that is opened to be read: it refuses commands that write."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the session beneath."""
+        return self._session.limits
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the session beneath."""
+        return self._session.clock
+
+    def execute(self, command: Command[T]) -> T:
+        """Answer a command that changes nothing."""
+        check_reads(command)
+        return self._session.execute(command)
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()
 
 
 @checked_numbers

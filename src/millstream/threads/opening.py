@@ -11,7 +11,6 @@ from millstream.engine.place import one_place
 from millstream.engine.protocol import Mode
 from millstream.remote.address import is_address
 from millstream.remote.opening import check_no_address_options, open_remote
-from millstream.threads.read_only import ReadOnly
 
 
 def open_session(
@@ -26,10 +25,10 @@ def open_session(
     read_level: str,
     **of_files: Any,
 ) -> Session:
-    """The session of the store in a file, or behind a server; each refuses the other's options."""
+    """Return the session of the store in a file, or behind a server; each refuses the other's options."""
     place = one_place(path)
     if is_address(place):
-        session: Session = open_remote(
+        return open_remote(
             str(place),
             token=token,
             ca=ca,
@@ -38,12 +37,10 @@ def open_session(
             read_level=read_level,
             **of_files,
         )
-        return ReadOnly(session) if mode == "r" else session
     check_no_address_options(token=token, ca=ca, read_level=read_level)
     from millstream.embedded.session import (  # clients of servers need no store
         EmbeddedSession,
         open_file,
     )
 
-    session = EmbeddedSession(open_file(place, mode=mode, create=create, **of_files))
-    return ReadOnly(session) if mode == "r" else session
+    return EmbeddedSession(open_file(place, mode=mode, create=create, **of_files))

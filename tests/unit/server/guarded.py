@@ -23,7 +23,7 @@ from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.server.auth.tokens import WAIT_S, create_token
 from millstream.server.core import Core
 from millstream.server.listen.guard import Guard
-from millstream.server.rest import store, tokens
+from millstream.server.rest import status, tokens
 from millstream.server.rest.routing import Paths
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
@@ -55,7 +55,7 @@ class Guarded:
         ]
         joined = [
             *own,
-            Paths(core, [*tokens.endpoint, *store.endpoint]),
+            Paths(core, [*tokens.endpoint, *status.endpoint]),
             *extra,
         ]
         self.app = Guard(Starlette(routes=joined), core)

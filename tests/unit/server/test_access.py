@@ -24,9 +24,14 @@ from millstream.replica.commands import AdoptParcel, Parcel, SendBlocks
 from millstream.rooms import commands as rooms
 from millstream.rooms.settings import RoomSettings
 from millstream.server.auth.access import ANYONE_HERE, Denied, Principal, copyable, visible
-from millstream.server.auth.name_pattern import covers, matches
 from millstream.server.auth.need import Need, needs_of
-from millstream.server.auth.permission import Permission, parse_permission, parse_permissions
+from millstream.server.auth.permission import (
+    Permission,
+    covers,
+    matches,
+    parse_permission,
+    parse_permissions,
+)
 from millstream.wire import commands as wire
 from tests.unit.server.guarded import guarded, in_loop
 

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from millstream.errors import CannotOpen
-from millstream.spark import installed
 
 LOOKS = """
 import sys
@@ -22,17 +21,22 @@ def test_the_core_imports_neither_spark_nor_arrow() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.requires("spark")
 def test_a_missing_pyarrow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "find_spec", lambda name: None)
+    from millstream.spark.source import source
+
+    monkeypatch.setattr(source, "find_spec", lambda name: None)
     with pytest.raises(CannotOpen, match=r"pip install 'millstream\[spark\]'"):
-        installed.check_source()
+        source.check_source()
 
 
 @pytest.mark.requires("spark")
 def test_a_spark_that_is_too_old_for_streams_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     import pyspark
 
-    installed.check_streams()
+    from millstream.spark.source.source import check_streams
+
+    check_streams()
     monkeypatch.setattr(pyspark, "__version__", "4.1.2")
     with pytest.raises(CannotOpen, match=r"this is Spark 4\.1\.2; readStream needs 4.2"):
-        installed.check_streams()
+        check_streams()

@@ -11,7 +11,7 @@ from millstream.errors import Conflict, InvalidInput
 from millstream.format import keys
 from millstream.log.commands import CreatePartitions
 from millstream.log.model.partitioned import count_partitions
-from millstream.log.rules.partition_operations import create_partitions as make_partitions
+from millstream.log.rules.partitions import create_partitions as make_partitions
 from millstream.partitioning import pattern_of
 from millstream.queue.model.queue_changes import Specified
 from millstream.queue.model.spec import QueueSpec

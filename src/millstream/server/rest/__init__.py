@@ -20,13 +20,13 @@ from millstream.server.rest import (
     rooms,
     search,
     staging,
-    store,
+    status,
     tokens,
     transactions,
 )
 
 _NOUNS = (
     *(logs, forks, records, search, cursors, queues, messages, claims, rooms, transactions),
-    *(staging, replica, store, live, cluster, tokens),
+    *(staging, replica, status, live, cluster, tokens),
 )
 ENDPOINTS = tuple(entry for noun in _NOUNS for entry in noun.endpoint)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -12,8 +14,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from millstream.errors import InvalidInput
-from millstream.spark.installed import check_source, check_streams
+from millstream.errors import CannotOpen, InvalidInput
 from millstream.spark.local.worker import settle
 from millstream.spark.options import read_options, write_options
 from millstream.spark.source.table import check_target, columns_of, reading_of
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     from millstream.spark.sink.assignment import Assigner
     from millstream.spark.sink.writer import SparkWriter
+
+STREAMS_MIN = (4, 2)
+"""From this version on Spark tells a source how much a batch may take."""
 
 _NO_OVERWRITE = (
     'a log or queue cannot be overwritten: write with .mode("append"); to forget old records '
@@ -94,3 +98,18 @@ class MillstreamSource(DataSource):
         if options.assigns:
             return Assigner(options, schema)
         return SparkWriter(options, schema, streaming=streaming)
+
+
+def check_streams() -> None:
+    """Raise `CannotOpen` where Spark is too old to stream from a source that minds its limits."""
+    if tuple(int(number) for number in pyspark.__version__.split(".")[:2]) < STREAMS_MIN:
+        raise CannotOpen(f"this is Spark {pyspark.__version__}; readStream needs 4.2 or newer")
+
+
+def check_source() -> None:
+    """Raise `CannotOpen` with advice where pyarrow is missing; a cluster needs it on every node."""
+    if find_spec("pyarrow") is None:
+        raise CannotOpen(
+            "the Spark source hands records over in Arrow's form, and pyarrow is not installed "
+            "here; on every machine that runs Spark: pip install 'millstream[spark]'"
+        )

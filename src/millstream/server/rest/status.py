@@ -1,4 +1,4 @@
-"""The store as a whole over REST: statistics, health and metrics."""
+"""The status of the server and its store over REST: statistics, health and metrics."""
 
 from __future__ import annotations
 
