@@ -20,6 +20,7 @@ import sysconfig
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -40,9 +41,16 @@ os.environ["MILLSTREAM_SEED"] = _seed
 LONG = LongTests.load(Path(__file__).with_name("long.toml"))
 """The tests that `make test` leaves to `make test-all`."""
 
-hypothesis.settings.register_profile("short", deadline=None, print_blob=True, max_examples=30)
-hypothesis.settings.register_profile("ci", deadline=None, print_blob=True)
-hypothesis.settings.register_profile("long", deadline=None, print_blob=True, max_examples=2_000)
+UNHURRIED: dict[str, Any] = {
+    "deadline": None,
+    "print_blob": True,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow],
+}
+"""No example has to be fast: on a busy machine none is."""
+
+hypothesis.settings.register_profile("short", max_examples=30, **UNHURRIED)
+hypothesis.settings.register_profile("ci", **UNHURRIED)
+hypothesis.settings.register_profile("long", max_examples=2_000, **UNHURRIED)
 
 
 def _missing_modules(*names: str) -> str | None:

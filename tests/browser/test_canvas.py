@@ -83,7 +83,7 @@ def test_the_canvas_is_complete_after_its_messages_expired_and_all_servers_resta
     third = (600, 600, 100, 120)
     with running(path, Settings(port=0)) as one, running(path, Settings(port=0)) as two:
         settings = {"ttl": 0.05, "retained": ["shape"]}
-        httpx.put(f"{one.url}/rooms/canvas/settings", json=settings).raise_for_status()
+        httpx.put(f"{one.url}/rooms/canvas/settings", json=settings, timeout=60).raise_for_status()
         ada, grace = enter("Ada", one), enter("Grace", two)
         ada.drag(*corners(BOX))
         grace.drag(*corners(OTHER))
@@ -133,11 +133,13 @@ def test_what_others_send_shows_as_text(servers: list[Serving], enter: Enter) ->
     ]
     messages += [{"type": evil, "data": evil}, {"type": "pointer", "data": {"x": evil, "y": 1}}]
     body = {"messages": messages, "user": script}
-    httpx.post(f"{servers[1].url}/rooms/canvas/messages", json=body).raise_for_status()
+    httpx.post(f"{servers[1].url}/rooms/canvas/messages", json=body, timeout=60).raise_for_status()
     for headers in ({"type": "joined"}, {"type": "left"}, {"type": "shape"}, {}):
         record = {"value": evil, "headers": headers}
         by_hand = {"records": [record, {"value": None, "headers": headers}]}
-        httpx.post(f"{servers[1].url}/logs/room:canvas/records", json=by_hand).raise_for_status()
+        httpx.post(
+            f"{servers[1].url}/logs/room:canvas/records", json=by_hand, timeout=60
+        ).raise_for_status()
     ada.until_shapes(BOX, (10, 20, 50, 60))
     eve.drag(*corners(OTHER))
     ada.until_shapes(BOX, OTHER, (10, 20, 50, 60))

@@ -570,7 +570,10 @@ def test_a_handle_on_a_full_disk_reads_and_goes_on_once_there_is_room(
 def test_a_server_on_a_full_disk_answers_507_reads_and_goes_on_once_there_is_room(
     small_disk: Path,
 ) -> None:
-    with running(small_disk / "a.db", Settings(port=0)) as server, httpx.Client() as client:
+    with (
+        running(small_disk / "a.db", Settings(port=0)) as server,
+        httpx.Client(timeout=60) as client,
+    ):
         place = f"{server.url}/logs/x/records"
 
         def publish() -> httpx.Response:

@@ -64,7 +64,7 @@ class Member:
             url = f"ws{self.urls[turn % len(self.urls)].removeprefix('http')}/rooms/canvas"
             turn += 1
             try:
-                async with connect(f"{url}?{urlencode(query)}") as self._socket:
+                async with connect(f"{url}?{urlencode(query)}", open_timeout=60) as self._socket:
                     async for text in self._socket:
                         await self._take(json.loads(text))
             except (OSError, ConnectionClosed, InvalidMessage):
@@ -131,7 +131,7 @@ class Member:
 
 
 async def presence(url: str) -> dict[str, int]:
-    async with httpx.AsyncClient() as asking:
+    async with httpx.AsyncClient(timeout=60) as asking:
         found = (await asking.get(f"{url}/rooms/canvas/presence", timeout=30)).json()["presence"]
     return {one["user"]: one["connections"] for one in found}
 

@@ -36,7 +36,9 @@ MESSAGES = 5_500
 
 async def enter(url: str, user: str) -> ClientConnection:
     """Be in the room, and read whatever comes."""
-    socket = await connect(f"ws{url.removeprefix('http')}/rooms/hall?{urlencode({'user': user})}")
+    socket = await connect(
+        f"ws{url.removeprefix('http')}/rooms/hall?{urlencode({'user': user})}", open_timeout=60
+    )
     assert "welcome" in json.loads(await socket.recv())
     return socket
 

@@ -134,7 +134,7 @@ def test_a_second_server_on_the_port_says_what_to_do(tmp_path: Path) -> None:
         assert "--port" in done.stderr
         assert "Traceback" not in done.stderr
         assert not (tmp_path / "other.db").exists()
-        assert httpx.get(f"{url}/health").json()["status"] in ("healthy", "warning")
+        assert httpx.get(f"{url}/health", timeout=60).json()["status"] in ("healthy", "warning")
 
 
 # Hostile input.
@@ -148,13 +148,20 @@ def resident_bytes(process: subprocess.Popen[bytes]) -> int:
 
 
 def _post(url: str, body: bytes, kind: str = "application/json") -> None:
-    answer = httpx.post(f"{url}/logs/a/records", content=body, headers={"content-type": kind})
+    answer = httpx.post(
+        f"{url}/logs/a/records", content=body, headers={"content-type": kind}, timeout=60
+    )
     assert 400 <= answer.status_code < 500, answer.text
 
 
 def _frame(url: str, frame: bytes) -> None:
     address = url.replace("http://", "ws://") + "/socket"
-    with connect(address, subprotocols=[wire.SUBPROTOCOL], compression=None) as socket:  # type: ignore[list-item]
+    with connect(
+        address,
+        subprotocols=[wire.SUBPROTOCOL],  # type: ignore[list-item]
+        compression=None,
+        open_timeout=60,
+    ) as socket:
         socket.recv()
         try:
             socket.send(frame)

@@ -115,7 +115,7 @@ def test_debug_shows_where_an_error_comes_from(
     program: Callable[..., subprocess.Popen[bytes]],
 ) -> None:
     for flags, shown in ([], False), (["--debug"], True):
-        _, told = program(*flags, "log", "list", "-s", "none.db").communicate(timeout=20)
+        _, told = program(*flags, "log", "list", "-s", "none.db").communicate(timeout=60)
         assert (b"Traceback" in told) == shown
         assert told.splitlines()[-1].startswith(b"error: there is no store at none.db")
 

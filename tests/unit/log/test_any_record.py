@@ -16,7 +16,10 @@ NUMBERS = count()
 any_of_them = hypothesis.settings(
     max_examples=20,
     deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+    suppress_health_check=[
+        hypothesis.HealthCheck.function_scoped_fixture,
+        hypothesis.HealthCheck.too_slow,
+    ],
 )
 
 

@@ -17,7 +17,7 @@ from millstream.format.packing import Batch, Single, pack_batch, pack_single
 from millstream.limits import Limits
 from millstream.server.serving import Serving
 from millstream.wire import commands as wire
-from tests.unit.server.frames import framed
+from tests.unit.server.frames import SOON_S, framed
 
 by_frames = False
 """Whether `talking` speaks frames on a bare connection; a module's fixture sets it for all its tests."""
@@ -100,7 +100,11 @@ def talking(server: Serving, **options: Any) -> Iterator[Talk]:
         with framed(server) as bare:
             yield Talk(bare)  # type: ignore[arg-type]
         return
-    settings: dict[str, Any] = {"subprotocols": [wire.SUBPROTOCOL], "compression": None}
+    settings: dict[str, Any] = {
+        "subprotocols": [wire.SUBPROTOCOL],
+        "compression": None,
+        "open_timeout": SOON_S,
+    }
     with connect(server.socket_url, max_size=None, **(settings | options)) as socket:
         yield Talk(socket)
 

@@ -156,7 +156,7 @@ def test_what_is_asked_over_a_socket_is_paid_for_like_requests(tmp_path: Path) -
             with pytest.raises(Overloaded) as refused:
                 talk.ask(logs.GetBounds("a"))
             assert refused.value.data["retry_after_s"] >= 1
-            answer = httpx.get(f"{server.url}/logs/a", headers=busy)  # it is one purse
+            answer = httpx.get(f"{server.url}/logs/a", headers=busy, timeout=60)  # it is one purse
             assert (answer.status_code, answer.json()["title"]) == (429, "Overloaded")
             assert int(answer.headers["retry-after"]) >= 1
         with talking(server, additional_headers=calm) as talk:

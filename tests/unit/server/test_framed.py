@@ -330,4 +330,4 @@ def test_rest_goes_on_beside_frames(tmp_path: Path) -> None:
     with serving(tmp_path) as server, framed(server) as found:
         talk = talk_to(found)
         assert talk.ask(logs.Append("a", single("x"))) == 0
-        assert httpx.get(f"{server.url}/logs/a").status_code == 200
+        assert httpx.get(f"{server.url}/logs/a", timeout=60).status_code == 200

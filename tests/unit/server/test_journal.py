@@ -97,7 +97,7 @@ def test_a_refused_socket_is_one_line_and_no_error(
         address = server.socket_url.removesuffix("/socket") + path
         offered = [Subprotocol(subprotocol)] if subprotocol else None
         with pytest.raises(InvalidStatus) as refused:
-            connect(address, additional_headers=headers, subprotocols=offered)
+            connect(address, additional_headers=headers, subprotocols=offered, open_timeout=60)
     assert refused.value.response.status_code == status
     (line,) = lines(stream)
     assert line["event"] == ("request" if log_requests else "socket_refused")

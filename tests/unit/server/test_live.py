@@ -308,12 +308,12 @@ def test_a_revoked_token_watches_no_longer() -> None:
 
 def test_a_real_client_hears_it_leaves_and_the_server_stops_in_time(tmp_path: Path) -> None:
     with running(tmp_path / "store.db", Settings(port=0), durability="relaxed") as server:
-        with httpx.stream("GET", f"{server.url}/live") as answer:
+        with httpx.stream("GET", f"{server.url}/live", timeout=60) as answer:
             first = next(answer.iter_lines())
             assert first.startswith("id: ")
         core = server.core
         assert core is not None
-        with httpx.stream("GET", f"{server.url}/live") as answer:
+        with httpx.stream("GET", f"{server.url}/live", timeout=60) as answer:
             lines = answer.iter_lines()
             next(lines)
             server.stop()

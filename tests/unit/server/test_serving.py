@@ -130,8 +130,14 @@ def test_who_does_not_answer_the_close_is_cut(tmp_path: Path) -> None:
 
 def test_a_head_that_is_too_large_is_refused(tmp_path: Path) -> None:
     with running(tmp_path / "store.db", Settings(port=0, head_bytes_max=2_000)) as server:
-        assert httpx.get(f"{server.url}/health", headers={"x": "y" * 1_000}).status_code == 200
-        assert httpx.get(f"{server.url}/health", headers={"x": "y" * 3_000}).status_code == 431
+        assert (
+            httpx.get(f"{server.url}/health", headers={"x": "y" * 1_000}, timeout=60).status_code
+            == 200
+        )
+        assert (
+            httpx.get(f"{server.url}/health", headers={"x": "y" * 3_000}, timeout=60).status_code
+            == 431
+        )
         with socket.create_connection(("127.0.0.1", server.port)) as raw:
             raw.sendall(b"GET / HTTP/1.1\r\nx: " + b"y" * 5_000)  # it never ends
             assert raw.recv(12) == b"HTTP/1.1 431"
@@ -140,7 +146,7 @@ def test_a_head_that_is_too_large_is_refused(tmp_path: Path) -> None:
 def test_requests_on_one_connection_have_a_head_each(tmp_path: Path) -> None:
     with (
         running(tmp_path / "store.db", Settings(port=0, head_bytes_max=2_000)) as server,
-        httpx.Client() as client,
+        httpx.Client(timeout=60) as client,
     ):
         for _ in range(5):
             assert client.get(f"{server.url}/health", headers={"x": "y" * 1_000}).status_code == 200
@@ -149,7 +155,7 @@ def test_requests_on_one_connection_have_a_head_each(tmp_path: Path) -> None:
 def test_connections_over_the_bound_are_told_to_come_back(tmp_path: Path) -> None:
     with running(tmp_path / "store.db", Settings(port=0, connections_max=2)) as server:
         with talking(server), talking(server):
-            answer = httpx.get(f"{server.url}/health")
+            answer = httpx.get(f"{server.url}/health", timeout=60)
             assert answer.status_code == 503
             assert answer.headers["retry-after"] == "1"
             with pytest.raises(InvalidStatus), talking(server):
@@ -177,11 +183,11 @@ def test_with_a_certificate_the_server_speaks_tls(
     trusting = ssl.create_default_context(cafile=found)
     with running(tmp_path / "store.db", settings) as server:
         assert server.url.startswith("https://")
-        assert httpx.get(f"{server.url}/health", verify=trusting).status_code == 200
+        assert httpx.get(f"{server.url}/health", verify=trusting, timeout=60).status_code == 200
         with talking(server, ssl=trusting) as talk:
             assert talk.ask(logs.Append("a", single("x"))) == 0
         with pytest.raises(httpx.HTTPError):
-            httpx.get(server.url.replace("https", "http"))
+            httpx.get(server.url.replace("https", "http"), timeout=60)
 
 
 @pytest.mark.parametrize("given", [{"certificate": "x"}, {"key": "x"}])

@@ -108,7 +108,7 @@ def test_a_head_that_does_not_come_ends_the_connection(
         slow.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
         eventually(lambda: _refuses_another_byte(slow))  # bytes now and then do not help
         assert rest_of(silent) == b""
-        assert httpx.get(f"{server.url}/health").status_code == 200
+        assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
         eventually(lambda: connections(server) == 0)
 
 

@@ -50,7 +50,7 @@ def test_the_first_frame_says_what_the_server_is(server: Serving) -> None:
 def test_a_client_of_another_protocol_is_refused_at_the_door(server: Serving) -> None:
     with (
         pytest.raises(InvalidStatus) as refused,
-        connect(server.socket_url, subprotocols=["other.v9"]),
+        connect(server.socket_url, subprotocols=["other.v9"], open_timeout=60),
     ):
         pass
     assert refused.value.response.status_code == 400
@@ -60,7 +60,10 @@ def test_a_client_of_another_protocol_is_refused_at_the_door(server: Serving) ->
 @pytest.mark.parametrize("path", ["/", "/sockets", "/socket/x", "/logs/a/records"])
 def test_a_socket_at_a_wrong_address_is_told_where_there_is_one(server: Serving, path: str) -> None:
     url = server.socket_url.removesuffix("/socket") + path
-    with pytest.raises(InvalidStatus) as refused, connect(url, subprotocols=[wire.SUBPROTOCOL]):
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        connect(url, subprotocols=[wire.SUBPROTOCOL], open_timeout=60),
+    ):
         pass
     answer = refused.value.response
     assert answer.status_code == 404

@@ -79,7 +79,9 @@ def test_what_is_no_frame_of_requests_ends_the_connection(server: Serving, frame
 
 
 def test_text_is_refused(server: Serving) -> None:
-    with connect(server.socket_url, subprotocols=[Subprotocol(wire.SUBPROTOCOL)]) as websocket:
+    with connect(
+        server.socket_url, subprotocols=[Subprotocol(wire.SUBPROTOCOL)], open_timeout=60
+    ) as websocket:
         talk = Talk(websocket)
         talk.socket.send("[]")
         assert talk.ending() == (1003, "frames are binary, this one is text")
@@ -237,7 +239,10 @@ def test_a_run_of_claims_without_end_is_refused(server: Serving) -> None:
                 talk.ask(command)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(command=ODD)
 def test_odd_numbers_and_names_never_make_the_server_fail(
     server: Serving, caplog: pytest.LogCaptureFixture, command: Any

@@ -37,7 +37,7 @@ def ms(server: Serving) -> Iterator[Millstream]:
 
 @pytest.fixture
 def rest(server: Serving, ms: Millstream) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, headers={"traceparent": PARENT}) as rest:
+    with httpx.Client(base_url=server.url, headers={"traceparent": PARENT}, timeout=60) as rest:
         yield rest
 
 

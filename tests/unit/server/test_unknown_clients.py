@@ -211,7 +211,9 @@ def test_what_is_no_handshake_is_let_go(tmp_path: Path, tls: dict[str, str]) -> 
         with plug(server) as leaving:
             leaving.sendall(b"\x16\x03\x01")
         eventually(lambda: connections(server) == 0)
-        assert httpx.get(f"{server.url}/health", verify=trusting(tls)).status_code == 200
+        assert (
+            httpx.get(f"{server.url}/health", verify=trusting(tls), timeout=60).status_code == 200
+        )
 
 
 def test_a_server_stops_although_somebody_does_not_finish_the_handshake(

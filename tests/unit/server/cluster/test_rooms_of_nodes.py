@@ -41,7 +41,7 @@ class Guest:
         if offset is not None:
             query["offset"] = str(offset)
         address = f"ws{url.removeprefix('http')}/rooms/canvas?{urlencode(query)}"
-        socket = await connect(address)
+        socket = await connect(address, open_timeout=60)
         frame = json.loads(await socket.recv())
         assert "welcome" in frame, frame
         return cls(socket, frame["welcome"])

@@ -110,7 +110,9 @@ def joined(
 ) -> Iterator[Client]:
     """A client that was greeted."""
     where = address(server, room, **query)
-    with connect(where, additional_headers=headers, **(options or {})) as socket:
+    with connect(
+        where, additional_headers=headers, open_timeout=PATIENCE_S, **(options or {})
+    ) as socket:
         client = Client(socket)
         client.take()
         assert client.welcome

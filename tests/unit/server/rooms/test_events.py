@@ -32,7 +32,7 @@ def listening(
     """The events of a room: each one's id, and what it says."""
     where = f"{server.url}/rooms/canvas"
     given = {"live": "sse", **query}
-    with httpx.stream("GET", where, params=given, headers=headers, timeout=20) as answer:
+    with httpx.stream("GET", where, params=given, headers=headers, timeout=60) as answer:
         answer.raise_for_status() if answer.status_code < 400 else answer.read()
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -51,7 +51,7 @@ def _events(lines: Iterator[str]) -> Iterator[Event]:
 
 def post(server: Serving, *data: Any, **more: Any) -> int:
     body = {"messages": [{"type": "draw", "data": one} for one in data], **more}
-    answer = httpx.post(f"{server.url}/rooms/canvas/messages", json=body)
+    answer = httpx.post(f"{server.url}/rooms/canvas/messages", json=body, timeout=60)
     return int(answer.raise_for_status().json()["offset"])
 
 
@@ -78,7 +78,7 @@ def test_data_with_line_breaks_stays_one_event(server: Serving) -> None:
         text = '{"messages": [{"type": "draw", "data": {\n "a":\r\n 1\n}}]}'
         headers = {"content-type": "application/json"}
         where = f"{server.url}/rooms/canvas/messages"
-        httpx.post(where, content=text, headers=headers).raise_for_status()
+        httpx.post(where, content=text, headers=headers, timeout=60).raise_for_status()
         assert next(events)[1]["messages"][0]["data"] == {"a": 1}
 
 
@@ -99,13 +99,17 @@ def test_a_client_resumes_by_offset_or_by_the_last_events_id(server: Serving) ->
 
 def test_a_gap_and_a_wrong_offset_are_told(server: Serving) -> None:
     post(server, *range(10))
-    httpx.post(f"{server.url}/logs/room:canvas/truncate", json={"before": 5}).raise_for_status()
+    httpx.post(
+        f"{server.url}/logs/room:canvas/truncate", json={"before": 5}, timeout=60
+    ).raise_for_status()
     with listening(server, offset=1) as events:
         next(events)
         number, frame = next(events)
         assert (number, frame["gap"]) == (5, {"from": 1, "to": 5})
         assert len(next(events)[1]["messages"]) == 5
-    answer = httpx.get(f"{server.url}/rooms/canvas", params={"live": "sse", "offset": 99})
+    answer = httpx.get(
+        f"{server.url}/rooms/canvas", params={"live": "sse", "offset": 99}, timeout=60
+    )
     assert (answer.status_code, answer.json()["title"]) == (416, "OutOfRange")
 
 
@@ -117,7 +121,11 @@ def test_who_leaves_is_gone_and_a_stream_ends_after_the_time_that_was_asked_for(
     with listening(server, user="bob", seconds=0.1) as events:
         assert len([*events]) == 1
     where = f"{server.url}/rooms/canvas/presence"
-    eventually(lambda: {one["connections"] for one in httpx.get(where).json()["presence"]} == {0})
+    eventually(
+        lambda: (
+            {one["connections"] for one in httpx.get(where, timeout=60).json()["presence"]} == {0}
+        )
+    )
 
 
 def test_a_stopping_server_ends_the_stream(tmp_path: Path) -> None:
@@ -130,7 +138,7 @@ def test_a_stopping_server_ends_the_stream(tmp_path: Path) -> None:
 
 def test_a_slow_reader_of_events_is_told_of_a_gap(server: Serving) -> None:
     body = {"waiting_bytes_max": 200_000, "messages_per_second": 0}
-    httpx.put(f"{server.url}/rooms/canvas/settings", json=body).raise_for_status()
+    httpx.put(f"{server.url}/rooms/canvas/settings", json=body, timeout=60).raise_for_status()
     with listening(server) as events:
         next(events)
         for first in range(0, 400, 100):

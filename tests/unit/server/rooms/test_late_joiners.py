@@ -127,7 +127,10 @@ def test_a_history_comes_as_events_and_a_resume_does_not_repeat_it(server: Servi
 def test_a_wrong_place_to_begin_is_refused(
     server: Serving, query: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(InvalidStatus) as refused, connect(address(server, "canvas", **query)):
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        connect(address(server, "canvas", **query), open_timeout=60),
+    ):
         pass
     assert refused.value.response.status_code == 422
     assert reason in refused.value.response.body.decode()
@@ -135,7 +138,10 @@ def test_a_wrong_place_to_begin_is_refused(
 
 def test_an_offset_behind_the_end_is_refused(server: Serving) -> None:
     fill(server, 2)
-    with pytest.raises(InvalidStatus) as refused, connect(address(server, "canvas", since=3)):
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        connect(address(server, "canvas", since=3), open_timeout=60),
+    ):
         pass
     assert refused.value.response.status_code == 416
     assert "ends at 2, before 3" in refused.value.response.body.decode()

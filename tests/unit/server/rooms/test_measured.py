@@ -20,7 +20,7 @@ def test_a_scrape_tells_of_listeners_pushes_and_looks(tmp_path: Path) -> None:
     ):
         ann.send(("chat", "hello"), n=1)
         bob.until_heard(1)
-        text = httpx.get(f"{server.url}/metrics").text
+        text = httpx.get(f"{server.url}/metrics", timeout=60).text
         found = {
             sample.name: sample.value
             for family in text_string_to_metric_families(text)
@@ -32,7 +32,7 @@ def test_a_scrape_tells_of_listeners_pushes_and_looks(tmp_path: Path) -> None:
         assert found["millstream_feeds"] >= 1
         assert found["millstream_feed_look_seconds_count"] >= 1
         assert found["millstream_feed_skipped_records_total"] == 0
-        checks = httpx.get(f"{server.url}/health").json()["checks"]
+        checks = httpx.get(f"{server.url}/health", timeout=60).json()["checks"]
         assert {"name": "rooms", "status": "healthy", "detail": "", "advice": ""} in checks
         assert server.core is not None
         place = server.core.checkup.own_place()

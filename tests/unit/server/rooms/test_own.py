@@ -32,7 +32,7 @@ def two(place: Path) -> Iterator[tuple[Serving, Serving]]:
 
 
 def post(server: Serving, path: str, body: object) -> None:
-    answer = httpx.post(f"{server.url}{path}", json=body)
+    answer = httpx.post(f"{server.url}{path}", json=body, timeout=60)
     assert answer.status_code in (200, 201), answer.text
 
 
@@ -79,7 +79,7 @@ def test_who_comes_and_goes_is_told_everywhere(place: Path) -> None:
             for watcher in (near, far):
                 assert watcher.until_heard(1, "joined") == [{"user": "ann"}]
         where = f"{one.url}/rooms/canvas/presence"
-        eventually(lambda: httpx.get(where).json()["presence"][0]["connections"] == 0)
+        eventually(lambda: httpx.get(where, timeout=60).json()["presence"][0]["connections"] == 0)
         clock.advance(5.1)
         assert other.core is not None
         other.core.store.tend()
@@ -106,7 +106,7 @@ def test_a_room_that_is_made_again_is_another_one(two: tuple[Serving, Serving]) 
     one, other = two
     post(one, "/rooms/canvas/messages", {"messages": [{"type": "draw", "data": 1}] * 5})
     with joined(one) as first:
-        httpx.delete(f"{one.url}/rooms/canvas").raise_for_status()
+        httpx.delete(f"{one.url}/rooms/canvas", timeout=60).raise_for_status()
         first.until_closed()
     with joined(one) as near:
         post(other, "/rooms/canvas/messages", {"messages": [{"type": "draw", "data": "no"}]})

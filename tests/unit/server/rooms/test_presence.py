@@ -39,7 +39,7 @@ def two(place: Path) -> Iterator[tuple[Serving, Serving]]:
 
 def present(server: Serving, room: str = "canvas") -> dict[str, int]:
     """Who is there, and with how many connections."""
-    found = httpx.get(f"{server.url}/rooms/{room}/presence").json()["presence"]
+    found = httpx.get(f"{server.url}/rooms/{room}/presence", timeout=60).json()["presence"]
     return {one["user"]: one["connections"] for one in found}
 
 
@@ -119,7 +119,7 @@ def test_a_crowded_room_greets_with_the_first_users_and_their_number(place: Path
                 f"user {n:03}" for n in range(FIRST_USERS)
             ]
             assert zoe.welcome["as_of"] == zoe.welcome["offset"]
-            found = httpx.get(f"{server.url}/rooms/canvas/presence").json()
+            found = httpx.get(f"{server.url}/rooms/canvas/presence", timeout=60).json()
             assert len(found["presence"]) == FIRST_USERS + 51
             assert found["offset"] == zoe.offset
 
@@ -165,7 +165,9 @@ def test_two_servers_cannot_be_the_same_instance(place: Path) -> None:
 
 def test_a_server_without_rooms_is_no_instance(place: Path) -> None:
     with running(place, Settings(port=0)) as server:
-        httpx.post(f"{server.url}/rooms/canvas/messages", json={"messages": [{"type": "draw"}]})
+        httpx.post(
+            f"{server.url}/rooms/canvas/messages", json={"messages": [{"type": "draw"}]}, timeout=60
+        )
         assert instances(place) == {}
 
 
@@ -228,7 +230,9 @@ def test_a_ticket_fixes_the_user_and_is_only_looked_at_when_its_client_enters(pl
         app = {"authorization": f"Bearer {text}"}
 
         def ticket(**wanted: object) -> str:
-            answer = httpx.post(f"{server.url}/rooms/canvas/tickets", json=wanted, headers=app)
+            answer = httpx.post(
+                f"{server.url}/rooms/canvas/tickets", json=wanted, headers=app, timeout=60
+            )
             assert answer.status_code == 200, answer.text
             return str(answer.json()["ticket"])
 
@@ -244,10 +248,10 @@ def test_a_ticket_fixes_the_user_and_is_only_looked_at_when_its_client_enters(pl
                 other.take()
             assert other.errors[0]["error"]["status"] == 403
         with pytest.raises(InvalidStatus) as refused:
-            connect(address(server, "canvas", ticket=ann))
+            connect(address(server, "canvas", ticket=ann), open_timeout=60)
         assert refused.value.response.status_code == 401
         for room, user in (("canvas", "eve"), ("other", None)):
             asked = address(server, room, ticket=ticket(user="ann"), user=user)
             with pytest.raises(InvalidStatus) as refused:
-                connect(asked)
+                connect(asked, open_timeout=60)
             assert refused.value.response.status_code == 403

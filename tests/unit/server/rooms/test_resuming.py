@@ -33,7 +33,7 @@ def stored(place: Path) -> list[Any]:
 
 
 def post(server: Serving, **body: Any) -> int:
-    return httpx.post(f"{server.url}/rooms/canvas/messages", json=body).status_code
+    return httpx.post(f"{server.url}/rooms/canvas/messages", json=body, timeout=60).status_code
 
 
 def test_what_the_first_server_has_not_stored_yet_is_stored_by_the_second_alone(

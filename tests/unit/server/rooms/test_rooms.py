@@ -39,13 +39,13 @@ def server(tmp_path: Path) -> Iterator[Serving]:
 
 
 def specify(server: Serving, room: str = "canvas", **settings: Any) -> None:
-    answer = httpx.put(f"{server.url}/rooms/{room}/settings", json=settings)
+    answer = httpx.put(f"{server.url}/rooms/{room}/settings", json=settings, timeout=60)
     assert answer.status_code == 200, answer.text
 
 
 def send(server: Serving, *messages: dict[str, Any], room: str = "canvas", **more: Any) -> int:
     body = {"messages": messages, **more}
-    answer = httpx.post(f"{server.url}/rooms/{room}/messages", json=body)
+    answer = httpx.post(f"{server.url}/rooms/{room}/messages", json=body, timeout=60)
     assert answer.status_code == 200, answer.text
     return int(answer.json()["offset"])
 
@@ -137,7 +137,7 @@ def test_messages_of_requests_and_of_python_are_heard(
 
 def test_a_room_is_a_log(server: Serving) -> None:
     send(server, {"type": "draw", "data": {"x": 1}, "key": "k"}, user="ann")
-    (found,) = httpx.get(f"{server.url}/logs/room:canvas/records").json()["records"]
+    (found,) = httpx.get(f"{server.url}/logs/room:canvas/records", timeout=60).json()["records"]
     assert json.loads(b64decode(found["base64"])) == {"x": 1}
     assert found["headers"] == {"type": "draw", "from": "ann"}
 
@@ -294,7 +294,9 @@ def test_what_has_expired_is_a_gap_with_what_is_retained(server: Serving) -> Non
     specify(server, retained=["shape"])
     send(server, *[{"type": "draw", "data": n} for n in range(10)])
     send(server, {"type": "shape", "data": "kept", "key": "k"})
-    httpx.post(f"{server.url}/logs/room:canvas/truncate", json={"before": 6}).raise_for_status()
+    httpx.post(
+        f"{server.url}/logs/room:canvas/truncate", json={"before": 6}, timeout=60
+    ).raise_for_status()
     with joined(server, offset=2, client="me") as late:
         late.until_heard(5)
         assert late.gaps == [{"from": 2, "to": 6}]
@@ -306,7 +308,7 @@ def test_what_has_expired_is_a_gap_with_what_is_retained(server: Serving) -> Non
 def test_an_offset_that_a_room_has_not_come_to_is_refused(server: Serving) -> None:
     send(server, {"type": "draw", "data": 1})
     with pytest.raises(InvalidStatus) as refused:
-        connect(address(server, "canvas", offset=5))
+        connect(address(server, "canvas", offset=5), open_timeout=60)
     assert refused.value.response.status_code == 416
     problem = json.loads(refused.value.response.body or b"{}")
     assert problem["title"] == "OutOfRange"
@@ -315,7 +317,7 @@ def test_an_offset_that_a_room_has_not_come_to_is_refused(server: Serving) -> No
 def test_listeners_of_a_room_that_is_deleted_are_sent_away(two: tuple[Serving, Serving]) -> None:
     send(two[0], {"type": "draw", "data": 1})
     with joined(two[0]) as one, joined(two[1]) as other:
-        assert httpx.delete(f"{two[0].url}/rooms/canvas").json() == {"deleted": True}
+        assert httpx.delete(f"{two[0].url}/rooms/canvas", timeout=60).json() == {"deleted": True}
         for client in (one, other):
             assert client.until_closed() == 1012
 
@@ -384,7 +386,7 @@ def test_a_wrong_address_is_refused_as_a_request_is(
     server: Serving, query: dict[str, Any], status: int
 ) -> None:
     with pytest.raises(InvalidStatus) as refused:
-        connect(address(server, "canvas", **query))
+        connect(address(server, "canvas", **query), open_timeout=60)
     assert refused.value.response.status_code == status
 
 
@@ -426,7 +428,7 @@ def test_who_may_read_may_listen_and_who_may_write_may_send(
     read, write, log, _ = [{"authorization": f"Bearer {text}"} for text in texts.values()]
     for headers, room, status in (({}, "canvas", 401), (log, "canvas", 403), (read, "other", 403)):
         with pytest.raises(InvalidStatus) as refused:
-            connect(address(server, room), additional_headers=headers)
+            connect(address(server, room), additional_headers=headers, open_timeout=60)
         assert refused.value.response.status_code == status
     with joined(server, headers=read) as listener, joined(server, headers=write) as sender:
         listener.send(("draw", 1), n=1)
@@ -461,7 +463,10 @@ def test_many_frames_in_one_go_are_stored_in_order_also_with_a_token(
     server, texts = guarded
     headers = {"authorization": f"Bearer {texts['room:admin:canvas']}"}
     httpx.put(
-        f"{server.url}/rooms/canvas/settings", json={"messages_per_second": 0}, headers=headers
+        f"{server.url}/rooms/canvas/settings",
+        json={"messages_per_second": 0},
+        headers=headers,
+        timeout=60,
     ).raise_for_status()
     with joined(server, headers=headers) as one, joined(server, headers=headers) as other:
         for n in range(5 * STORING_MAX):

@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[Serving]:
             "priority": ["urgent"],
             "conflated": ["pointer"],
         }
-        httpx.put(f"{one.url}/rooms/canvas/settings", json=body).raise_for_status()
+        httpx.put(f"{one.url}/rooms/canvas/settings", json=body, timeout=60).raise_for_status()
         yield one
 
 
@@ -43,7 +43,7 @@ def slow(server: Serving, **query: object) -> Iterator[Client]:
     plain.connect(("127.0.0.1", server.port))
     where = address(server, "canvas", **query)
     own = {"max_queue": 1, "ping_interval": None, "max_size": None, "close_timeout": 0.0}
-    with connect(where, sock=plain, **own) as connection:
+    with connect(where, sock=plain, open_timeout=60, **own) as connection:
         client = Client(connection)
         client.take()
         yield client
@@ -81,7 +81,7 @@ def test_a_slow_listener_gets_a_gap_and_the_others_everything(server: Serving) -
 
 def test_what_is_urgent_overtakes_what_waits(server: Serving) -> None:
     body = {"waiting_bytes_max": 64_000_000, "messages_per_second": 0, "priority": ["urgent"]}
-    httpx.put(f"{server.url}/rooms/canvas/settings", json=body).raise_for_status()
+    httpx.put(f"{server.url}/rooms/canvas/settings", json=body, timeout=60).raise_for_status()
     with joined(server) as writer, slow(server) as late:
         fill(writer, 1, 200)
         writer.send(("urgent", "now"), n=201)
@@ -109,7 +109,7 @@ def test_what_waits_for_all_listeners_of_a_token_is_bounded(
 ) -> None:
     monkeypatch.setattr(quota, "WAITING_BYTES_MAX", 4 * len(BLOB))
     body = {"waiting_bytes_max": 64_000_000, "messages_per_second": 0}
-    httpx.put(f"{server.url}/rooms/canvas/settings", json=body).raise_for_status()
+    httpx.put(f"{server.url}/rooms/canvas/settings", json=body, timeout=60).raise_for_status()
     assert server.core is not None
     unread = server.core.quota.unread
     with joined(server) as writer, joined(server) as quick:
@@ -147,11 +147,16 @@ def test_a_client_that_does_not_read_makes_no_server_ill_and_holds_nothing_back(
         probe.until(lambda: len(log.cursors()) == 1)
         body = {"messages": [{"type": "draw", "data": BLOB}] * 20}
         for _ in range(100):
-            httpx.post(f"{server.url}/rooms/canvas/messages", json=body).raise_for_status()
+            httpx.post(
+                f"{server.url}/rooms/canvas/messages", json=body, timeout=60
+            ).raise_for_status()
             if "canvas" not in checkup.own_place().positions:
                 break
         probe.until(lambda: not log.cursors())
-        checks = {one["name"]: one for one in httpx.get(f"{server.url}/health").json()["checks"]}
+        checks = {
+            one["name"]: one
+            for one in httpx.get(f"{server.url}/health", timeout=60).json()["checks"]
+        }
         assert checks["rooms"]["status"] == "healthy"
         while not late.gaps:
             late.take()
