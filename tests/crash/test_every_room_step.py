@@ -58,6 +58,7 @@ CALLS: list[Call] = [
     ),
     join("ann"),
     join("bob"),
+    lambda ms, _: ask(ms, c.SetPresence("hall", "ann", "ann", b'{"typing":true}')),
     lambda ms, _: ms.room("hall").send_many([("rect", "y" * 200, "a"), ("title", 3)]),
     lambda ms, _: ask(ms, c.LeaveRooms("one", generation(ms), [Leaving("hall", "bob", "bob")])),
     settle,
@@ -80,10 +81,10 @@ def state_of(ms: Millstream) -> State:
     records = [(one.offset, one.headers["type"], one.value) for one in room.log.read()]
     kept = room.retained()
     values = [(one.type, one.key, one.offset, one.data) for one in kept.values]
-    users = [(one.user, one.connections) for one in room.presence()]
+    users = [(one.user, one.connections, one.state_json) for one in room.presence()]
     assert info.retained == len(values)
     assert info.users == len(users)
-    assert info.connections == sum(count for _, count in users)
+    assert info.connections == sum(count for _, count, _ in users)
     assert kept.offset == info.end_offset
     return info.settings, info.start_offset, info.end_offset, records, values, users
 

@@ -185,6 +185,7 @@ def test_what_is_internal_is_refused_to_everybody() -> None:
         "ReadRetained",
         "Broadcast",
         "JoinRoom",
+        "SetPresence",
         "LeaveRooms",
         "SettlePresence",
         "TakeInstance",

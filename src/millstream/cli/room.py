@@ -179,10 +179,21 @@ def presence(room: Room) -> Printed:
     """List the users in a room who are connected to a server."""
     users = room.presence()
     now_ms = SystemClock().wall_ms()
-    rows = [(user.user, rough(now_ms - user.since_ms), user.connections) for user in users]
+    rows = [
+        (user.user, rough(now_ms - user.since_ms), user.connections, safe(user.state_json))
+        for user in users
+    ]
     return Printed(
-        [asdict(user) for user in users],
-        Table(("user", "for", "connections"), rows, none="no users"),
+        [
+            {
+                "user": user.user,
+                "since_ms": user.since_ms,
+                "connections": user.connections,
+                "state": user.state,
+            }
+            for user in users
+        ],
+        Table(("user", "for", "connections", "state"), rows, none="no users"),
     )
 
 

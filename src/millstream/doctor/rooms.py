@@ -13,7 +13,7 @@ from millstream.errors import CorruptionError
 from millstream.format import keys, room_keys
 from millstream.log.model.head import Head
 from millstream.log.model.names import ROOM
-from millstream.rooms.presence import decode_connection
+from millstream.rooms.presence_state import decode_connection
 from millstream.rooms.retained import decode_value
 from millstream.rooms.state import RoomState
 

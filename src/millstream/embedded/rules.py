@@ -84,6 +84,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     m.DeleteRoom: rooms.delete,
     m.JoinRoom: presence.join,
     m.ResumeInRoom: resume.resume,
+    m.SetPresence: presence.set_state,
     m.LeaveRooms: presence.leave,
     m.SettlePresence: presence.settle,
     m.RenewInstance: instances.renew_instance,

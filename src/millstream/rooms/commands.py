@@ -186,6 +186,24 @@ class JoinRoom(Operation[Joined], frozen=True):
     connection: str
     client: str
     user: str
+    state: bytes = b""
+    """The state of the connection, as a JSON object; empty without a state."""
+
+
+class SetPresence(Operation[None], frozen=True):
+    """Set the state of an open connection, which is shown as the state of its user.
+
+    Raises `NotFound` if the connection has ended. A server checks the right to send, and that the
+    client is the one that has the connection.
+    """
+
+    traits = Traits(needs="internal", repeat="harmless")
+
+    room: str
+    user: str
+    connection: str
+    state: bytes
+    """A JSON object; `{}` or `null` for no state."""
 
 
 class LeaveRooms(Operation[None], frozen=True):

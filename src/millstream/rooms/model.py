@@ -55,6 +55,14 @@ class Present(Struct, frozen=True, kw_only=True):
     """When the user's first connection came: milliseconds since the epoch."""
     connections: int
     """The number of connections; 0 for a few seconds after the last connection was lost."""
+    state_json: bytes = b""
+    """The state that the user has set last, as a JSON object; empty without a state."""
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Return the state that the user has set last, such as `{"typing": True}`."""
+        state: dict[str, Any] = msgspec.json.decode(self.state_json or b"{}")
+        return state
 
 
 class PresenceList(Struct, frozen=True, kw_only=True):

@@ -14,8 +14,8 @@ TYPE_CHARS_MAX = 64
 KEY_BYTES_MAX = 1_024
 """Bytes in the key of a message: the key is part of a row's key."""
 
-JOINED, LEFT = "joined", "left"
-RESERVED_TYPES = frozenset((JOINED, LEFT))
+JOINED, LEFT, PRESENT = "joined", "left", "present"
+RESERVED_TYPES = frozenset((JOINED, LEFT, PRESENT))
 """Types of messages that only the store writes."""
 
 HISTORY_MAX = 1_000

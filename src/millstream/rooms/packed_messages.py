@@ -15,7 +15,7 @@ from millstream.header import Scalar
 from millstream.limits import NAME_CHARS_MAX
 from millstream.log.model.names import check_integer, check_name
 from millstream.rooms.model import RoomMessage
-from millstream.rooms.names import check_key, check_type
+from millstream.rooms.names import PRESENT, check_key, check_type
 
 TYPE, SENDER, ORIGIN, NUMBER, DELETED = "type", "from", "origin", "n", "deleted"
 """The headers of a message."""
@@ -66,6 +66,12 @@ def announcement(kind: str, users: Sequence[str]) -> Single | Batch:
     values = [msgspec.json.encode({"user": user}) for user in users]
     headers = [_encode({TYPE: kind, SENDER: user}) for user in users]
     return pack(values, [None] * len(users), headers)
+
+
+def state_announcement(user: str, state: bytes) -> Single | Batch:
+    """Pack the message about the state of a user's presence."""
+    value = b'{"user":%b,"state":%b}' % (msgspec.json.encode(user), state or b"{}")
+    return pack([value], [None], [_encode({TYPE: PRESENT, SENDER: user})])
 
 
 def check_data(data: bytes) -> bytes:

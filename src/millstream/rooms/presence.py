@@ -4,7 +4,7 @@ A user is present while there is a row. A connection that ends is only marked, a
 deleted some seconds later: a user who comes back by then was never away. The rows of a dead
 instance are marked in the same way, as of the end of its lease or the start of its successor.
 
-    presence     room, user, instance, connection    one row per connection
+    presence     room, user, instance, connection    one row per connection, with its state
     attendance   generation, then the same           while the connection is open
     departure    due time, then the same             after the connection has ended
 """
@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from millstream.engine.commit import Row
-from millstream.errors import CorruptionError, Locked, NotOwner
+from millstream.errors import Locked, NotFound, NotOwner
 from millstream.format import keys, room_keys
 from millstream.log.commands import Append
 from millstream.log.model.head import Head
@@ -30,7 +28,19 @@ from millstream.rooms.instances import all_instances, need_instance
 from millstream.rooms.lookup import FoundRoom, find_room, make_room
 from millstream.rooms.model import Joined, PresenceList, Present
 from millstream.rooms.names import JOINED, LEFT
-from millstream.rooms.packed_messages import announcement, check_client, check_sender
+from millstream.rooms.packed_messages import (
+    announcement,
+    check_client,
+    check_sender,
+    state_announcement,
+)
+from millstream.rooms.presence_state import (
+    Connection,
+    check_state,
+    decode_connection,
+    encode_connection,
+    shown_state,
+)
 from millstream.rooms.state import PeopleCounted, RoomState
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View
@@ -43,33 +53,13 @@ AGAIN_MS = 1_000
 """How long a departure is postponed if the room's log is held."""
 
 ROWS_MAX = 1_000_000
+CONNECTIONS_MAX = 10_000
+"""Connections of a user among which a state is set."""
 
 FIRST_USERS = 100
 """Users in the answer to a joiner: all users of a crowded room would take many kilobytes."""
 FIRST_ROWS = 4 * FIRST_USERS
 """Connections that are read for the answer."""
-
-
-class Connection(Struct, array_like=True, frozen=True):
-    """The value of a presence row."""
-
-    client: str
-    since_ms: int
-    generation: int
-    due_ms: int = 0
-    """When the row is deleted, in store time; 0 for an open connection."""
-
-
-_decode = msgspec.msgpack.Decoder(Connection).decode
-_encode = msgspec.msgpack.Encoder().encode
-
-
-def decode_connection(key: bytes, value: bytes) -> Connection:
-    """Decode a presence row's value."""
-    try:
-        return _decode(value)
-    except msgspec.MsgspecError as error:
-        raise CorruptionError(f"a presence: {error}", what="presence", where=key.hex()) from error
 
 
 def join(tx: WriteTransaction, command: c.JoinRoom) -> Joined:
@@ -96,14 +86,48 @@ def _enter(tx: WriteTransaction, room: FoundRoom, command: c.JoinRoom) -> bool:
     elif before is not None:
         tx.erase(room_keys.attendance(before.generation, key))
     came = before is None or bool(before.due_ms)
-    since_ms = tx.wall_ms if before is None else before.since_ms
-    tx.put(key, _encode(Connection(client, since_ms, command.generation)))
+    connection_now = Connection(client, tx.wall_ms, command.generation)
+    if before is not None:  # the lease was lost and taken again: the client has set nothing anew
+        connection_now = replace(before, client=client, generation=command.generation, due_ms=0)
+    tx.put(key, encode_connection(connection_now))
     tx.put(room_keys.attendance(command.generation, key), b"")
     if came:
         tx.change(room.key, PeopleCounted(int(is_first), 1))
     if is_first:
         append(tx, Append(room.head.name, announcement(JOINED, [user])))
+    if command.state:
+        set_state(tx, c.SetPresence(command.room, user, connection, command.state))
     return is_first
+
+
+def set_state(tx: WriteTransaction, command: c.SetPresence) -> None:
+    """Set the state of a connection; tell the room if its user is shown with another state now."""
+    state = check_state(command.state)
+    room = find_room(tx, command.room)
+    connections = {} if room is None else _connections(tx, room.log_id, command.user)
+    key = next((key for key in connections if _is_of(key, command.connection)), b"")
+    if room is None or not key or connections[key].due_ms:
+        raise NotFound(
+            f"the user {command.user!r} has no such open connection to room {command.room!r}: "
+            "connect again, then set the state",
+            room=command.room,
+            user=command.user,
+        )
+    turn, before = shown_state(connections.values())
+    tx.put(key, encode_connection(replace(connections[key], state=state, turn=turn + 1)))
+    if state != before:
+        append(tx, Append(room.head.name, state_announcement(command.user, state)))
+
+
+def _connections(tx: WriteTransaction, log_id: int, user: str) -> dict[bytes, Connection]:
+    """Return the connections of a user to a room, by key."""
+    bounds = keys.range_of(room_keys.presences(log_id, user))
+    rows = tx.scan(*bounds, limit=CONNECTIONS_MAX)
+    return {key: decode_connection(key, value) for key, value in rows}
+
+
+def _is_of(key: bytes, connection: str) -> bool:
+    return room_keys.presence_parts(key)[3] == connection
 
 
 def leave(tx: WriteTransaction, command: c.LeaveRooms) -> None:
@@ -135,7 +159,7 @@ def _find(tx: WriteTransaction, key: bytes) -> Connection | None:
 
 def _mark(tx: WriteTransaction, key: bytes, connection: Connection, *, due_ms: int) -> None:
     """Mark a connection as ended, and note until when its user may come back."""
-    tx.put(key, _encode(replace(connection, due_ms=due_ms)))
+    tx.put(key, encode_connection(replace(connection, due_ms=due_ms)))
     tx.put(room_keys.departure(due_ms, key), b"")
     tx.erase(room_keys.attendance(connection.generation, key))
 
@@ -180,8 +204,27 @@ def _forget_due(tx: WriteTransaction, limit: int) -> int:
             log_id, user, _, _ = room_keys.presence_parts(rows[0])
             gone.setdefault(log_id, []).append((user, rows))
         else:
-            _erase_all(tx, rows)
+            _forget_some(tx, rows)
     return sum(_tell(tx, log_id, users) for log_id, users in gone.items())
+
+
+def _forget_some(tx: WriteTransaction, rows: list[bytes]) -> None:
+    """Delete some connections of a user who stays, and tell the room if the shown state changes."""
+    log_id, user, _, _ = room_keys.presence_parts(rows[0])
+    connections = _connections(tx, log_id, user)
+    remaining = [each for key, each in connections.items() if key not in {*rows}]
+    before, after = shown_state(connections.values())[1], shown_state(remaining)[1]
+    if before != after:
+        head = tx.entity(keys.head(log_id), Head)
+        try:
+            append(tx, Append(head.name, state_announcement(user, after)))
+        except Locked:
+            for key in rows:
+                _put_off(tx, key)
+            return
+        except NotOwner:
+            pass  # the room is a copy now: its owner announces states
+    _erase_all(tx, rows)
 
 
 def _tell(tx: WriteTransaction, log_id: int, gone: list[tuple[str, list[bytes]]]) -> int:
@@ -206,7 +249,7 @@ def _put_off(tx: WriteTransaction, key: bytes) -> None:
     connection = _find(tx, key)
     if connection is not None:
         due_ms = tx.store_ms + AGAIN_MS
-        tx.put(key, _encode(replace(connection, due_ms=due_ms)))
+        tx.put(key, encode_connection(replace(connection, due_ms=due_ms)))
         tx.put(room_keys.departure(due_ms, key), b"")
 
 
@@ -299,12 +342,15 @@ def first_present_of(rows: list[Row]) -> list[Present]:
 
 def present_of(rows: list[Row]) -> list[Present]:
     """Return the users in a room in the order of names, from the room's connections."""
-    users: dict[str, tuple[int, int]] = {}
+    users: dict[str, list[Connection]] = {}
     for key, value in rows:
-        user, connection = room_keys.presence_user(key), decode_connection(key, value)
-        since_ms, count = users.get(user, (connection.since_ms, 0))
-        users[user] = min(since_ms, connection.since_ms), count + (not connection.due_ms)
+        users.setdefault(room_keys.presence_user(key), []).append(decode_connection(key, value))
     return [
-        Present(user=user, since_ms=since_ms, connections=count)
-        for user, (since_ms, count) in users.items()
+        Present(
+            user=user,
+            since_ms=min([each.since_ms for each in connections]),
+            connections=sum([not each.due_ms for each in connections]),
+            state_json=shown_state(connections)[1],
+        )
+        for user, connections in users.items()
     ]

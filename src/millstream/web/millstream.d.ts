@@ -40,6 +40,8 @@ export interface RoomOptions {
   history?: number;
   /** Or: hear all messages from this offset on; those that have expired are told as a gap. */
   since?: number;
+  /** The first state of this client's presence, as for `setPresence`. */
+  presence?: Record<string, unknown>;
   /** An id of up to 64 letters, digits, `_` and `-`; a random one by default. */
   client?: string;
 }
@@ -78,6 +80,11 @@ export class Room<Types extends object = Record<string, unknown>> {
   sendMany(messages: Outgoing[]): Promise<number | null>;
   /** Delete the retained value of a key. */
   delete(type: string, key: string): Promise<number | null>;
+  /**
+   * Set the state of this client's presence, an object of up to 1,024 bytes as JSON, without a rejoin; null
+   * for no state. A refusal of the server is told as the event `error`.
+   */
+  setPresence(state: Record<string, unknown> | null): void;
   /** Have all users in `presence`, also those of a crowded room. */
   everyone(): Promise<ReadonlyMap<string, Present>>;
   /** Leave. Sends that were not confirmed fail. */
@@ -90,7 +97,8 @@ export interface Events {
   message: Message;
   /** Messages that this client does not get: expired, or dropped because it was slow. */
   gap: { from: number; to: number };
-  presence: { presence: ReadonlyMap<string, Present>; users: number; joined?: string; left?: string };
+  /** `joined`, `left` and `present` name the user who came, who left, or whose state changed. */
+  presence: { presence: ReadonlyMap<string, Present>; users: number; joined?: string; left?: string; present?: string };
   /** What changed; `message` is null for what is gone. */
   retained: { type: string; key: string | null; message: Message | null }[];
   state: { state: State; url: string; via?: "socket" | "events"; error?: MillstreamError | null; retry_ms?: number };
@@ -119,8 +127,11 @@ export interface Outgoing {
 
 export interface Present {
   user: string;
+  /** Milliseconds since 1970. */
   since: number;
   connections: number;
+  /** What the user has set last by `setPresence`; empty without a state. */
+  state: Record<string, unknown>;
 }
 
 export interface RoomSettings {

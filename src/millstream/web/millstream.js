@@ -210,6 +210,7 @@ function idOf({ type, key = null }) { return JSON.stringify([type, key]); }
 
 const WAITING_MAX = 1_000; // sends that wait for a connection or an answer
 const HISTORY_MAX = 1_000; // messages that a join may ask for
+const STATE_BYTES_MAX = 1_024; // of a state of presence, as JSON
 
 /** One client's part in a room. */
 class Conversation {
@@ -222,6 +223,8 @@ class Conversation {
   #history = 0; // how many of the last messages the first join asks for
   #since = null; // or the first offset that it asks for
   #presentAt = 0; // messages below this offset tell nothing new of who is there
+  #movedAt = new Map(); // user → the offset of the last message about it
+  #state = null; // of this client's presence, as JSON
   #quietBelow = 0; // who came and went below this offset was before the first join
   #number = 0; // of the last send
   #waiting = new Map(); // number → {frame, from, resolve, reject}; `from`: the offset when it was first sent
@@ -232,6 +235,25 @@ class Conversation {
     this.#types = types;
     this.begin({ history, since });
   }
+
+  /** The frame that sets the state of this client's presence; null if it is set so already. */
+  setState(state) {
+    if (state !== null && (typeof state !== "object" || Array.isArray(state))) {
+      throw invalid(`the state of a presence is an object, such as {typing: true}, or null; not ${JSON.stringify(state)}`);
+    }
+    const text = JSON.stringify(state ?? {});
+    const size = new TextEncoder().encode(text).length;
+    if (size > STATE_BYTES_MAX) {
+      const detail = `the state of a presence has ${size} bytes as JSON; the limit is ${STATE_BYTES_MAX}`;
+      throw new MillstreamError({ title: "TooLarge", detail, status: 413, data: { size, limit: STATE_BYTES_MAX } });
+    }
+    if (text === (this.#state ?? "{}")) return null;
+    this.#state = text;
+    return this.stateFrame();
+  }
+
+  /** The frame that sets it after a new connection, which has no state; null without a state. */
+  stateFrame() { return this.#state && { presence: JSON.parse(this.#state) }; }
 
   /** Say where the next join begins, if none has succeeded yet or this client starts anew. */
   begin({ history = 0, since = null } = {}) {
@@ -359,23 +381,28 @@ class Conversation {
   }
 
   #meet({ presence = [], users = presence.length, as_of = 0 }) {
-    this.presence = new Map(presence.map((one) => [one.user, one]));
+    this.presence = new Map(presence.map((one) => [one.user, { ...one, state: one.state ?? {} }]));
     this.users = users;
     this.#presentAt = as_of;
+    this.#movedAt.clear();
   }
 
   #there() { return { presence: this.presence, users: this.users }; }
 
-  #moved({ offset, type, data: { user }, time }) {
-    if (offset >= this.#presentAt) {
+  #moved({ offset, type, data: { user, state }, time }) {
+    // A message that was overtaken by a later one about the same user tells nothing new.
+    if (offset >= Math.max(this.#presentAt, this.#movedAt.get(user) ?? 0)) {
+      this.#movedAt.set(user, offset);
       const isKnown = this.presence.has(user);
       const isHidden = !isKnown && this.presence.size < this.users; // it may be one who was not named
-      if (type === "left") {
+      if (type === "present") {
+        if (isKnown) this.presence.set(user, { ...this.presence.get(user), state });
+      } else if (type === "left") {
         if (isKnown || isHidden) this.users -= 1;
         this.presence.delete(user);
       } else if (!isKnown) {
         this.users += 1;
-        this.presence.set(user, { user, since: time, connections: 1 });
+        this.presence.set(user, { user, since: time, connections: 1, state: {} });
       }
     }
     return ["presence", { ...this.#there(), [type]: user }];
@@ -429,7 +456,8 @@ class Conversation {
 
 /** What the store says of who comes and goes; what was appended to the log by hand may look like it. */
 function isAboutPresence({ type, data }) {
-  return (type === "joined" || type === "left") && typeof data?.user === "string";
+  if (typeof data?.user !== "string") return false;
+  return type === "joined" || type === "left" || (type === "present" && typeof data.state === "object");
 }
 
 function unknownOutcome() {
@@ -459,7 +487,7 @@ class SocketLine {
       this.#socket = new WebSocket(this.#address);
       this.#socket.onmessage = ({ data }) => {
         const frame = JSON.parse(data);
-        const error = frame.error && frame.n === undefined ? new MillstreamError(frame.error) : null;
+        const error = frame.error && frame.n === undefined && !frame.presence ? new MillstreamError(frame.error) : null;
         if (error?.isFinal) fail(error);
         onFrame(frame);
       };
@@ -490,7 +518,7 @@ class EventLine {
   #ended = new AbortController();
   #onFrame = null;
   #last = Promise.resolve();
-  #generation; // of the welcome: what is posted after this client came back elsewhere is not stored
+  #welcome = {}; // its generation: what is posted after this client came back elsewhere is not stored
 
   constructor({ ms, place, query }) {
     this.#ms = ms;
@@ -507,30 +535,41 @@ class EventLine {
   }
 
   #take(frame) {
-    this.#generation = frame.welcome?.generation ?? this.#generation;
+    this.#welcome = frame.welcome ?? this.#welcome;
     this.#onFrame(frame);
   }
 
   /** One after the other, so that they are stored in the order in which they were sent. */
   send(frame) {
-    this.#last = this.#last.then(() => this.#post(frame));
+    this.#last = this.#last.then(() => (frame.presence ? this.#putState(frame.presence) : this.#post(frame)));
   }
 
   ping() {} // the server gives a sign of life by itself
 
   close() { this.#ended.abort(); }
 
+  async #putState(state) {
+    const { connection, user } = this.#welcome;
+    await this.#ask("PUT", "presence", { connection, user, state });
+  }
+
   async #post({ send, n }) {
-    if (this.#ended.signal.aborted) return;
     const { client, user } = this.#query;
-    const body = { messages: send, client, user, n, generation: this.#generation };
+    const body = { messages: send, client, user, n, generation: this.#welcome.generation };
+    const answer = await this.#ask("POST", "messages", body, n);
+    if (answer) this.#onFrame({ sent: n, offset: answer.offset });
+  }
+
+  /** Ask the server, and tell its refusal as a frame; null if there is no answer. */
+  async #ask(method, place, body, n) {
+    const signal = this.#ended.signal;
+    if (signal.aborted) return null;
     try {
-      const path = `${this.#place.pathname}/messages`;
-      const { offset } = await this.#ms.request("POST", path, body, { url: this.#place.origin, signal: this.#ended.signal });
-      this.#onFrame({ sent: n, offset });
+      return await this.#ms.request(method, `${this.#place.pathname}/${place}`, body, { url: this.#place.origin, signal });
     } catch (error) {
       if (error.isForNow ?? true) this.close(); // whether it was stored is asked at the next join
       else this.#onFrame({ error: error.problem, n });
+      return null;
     }
   }
 }
@@ -564,12 +603,13 @@ class Room {
   #isConnecting = false; // a connection is made, or carries
   #joinsAnew = false; // the connection was ended in order to make another one at once
 
-  constructor(ms, name, { user = "", types = null, client = randomId(), history, since } = {}) {
+  constructor(ms, name, { user = "", types = null, client = randomId(), history, since, presence } = {}) {
     this.name = name;
     this.state = "connecting";
     this.url = "";
     this.#ms = ms;
     this.#talk = new Conversation({ user, types, client, history, since });
+    if (presence) this.#talk.setState(presence);
     this.#urls = [...ms.urls];
     globalThis.addEventListener?.("online", this.#atOnce);
     queueMicrotask(() => this.#connect());
@@ -580,7 +620,7 @@ class Room {
   get settings() { return this.#talk.settings; }
   /** Of the next message. */
   get offset() { return this.#talk.offset; }
-  /** Who is here: a Map from user to `{user, since, connections}`; of a crowded room, some of them. */
+  /** Who is here: a Map from user to `{user, since, connections, state}`; of a crowded room, some of them. */
   get presence() { return this.#talk.presence; }
   /** How many users are here. */
   get users() { return this.#talk.users; }
@@ -640,6 +680,18 @@ class Room {
   /** Delete the retained value of a key. */
   async delete(type, key) {
     return this.sendMany([{ type, key, data: null, deleted: true }]);
+  }
+
+  /**
+   * Set the state of this client's presence, a small object such as `{typing: true}`, without a rejoin. All
+   * are shown it beside the user, also those who join later. It ends with the connection; this client sets it
+   * again after a lost one. A refusal of the server is told as the event `error`.
+   */
+  setPresence(state) {
+    this.#check();
+    if (this.#talk.hasJoined && !this.user) throw invalid("a client without a user has no presence: join with a user");
+    const frame = this.#talk.setState(state);
+    if (frame && this.state === "live") this.#line.send(frame);
   }
 
   /** Have all users in `presence`, also those of a crowded room; answers it. */
@@ -743,6 +795,8 @@ class Room {
 
   #live(via) {
     this.state = "live"; // told below: what a listener then sends comes after what waits
+    const state = this.#talk.stateFrame();
+    if (state && this.user) this.#line.send(state);
     this.#sendFrom(1);
     this.#flush();
     this.#tell("live", { via });

@@ -381,3 +381,35 @@ test("a room is joined anew only without sends on their way", () => {
   assert.equal(talk.joining().history, 5);
   return answer;
 });
+
+test("a state of presence is shown beside its user, and is set again on a new connection", () => {
+  const talk = joined({ presence: [{ user: "bob", since: 1, connections: 1, state: { typing: true } }], users: 1, as_of: 10 });
+  assert.deepEqual(talk.presence.get("bob").state, { typing: true });
+  const [[name, value]] = talk.take({ messages: [{ offset: 10, type: "present", data: { user: "bob", state: {} } }], offset: 11 });
+  assert.deepEqual([name, value.present], ["presence", "bob"]);
+  assert.deepEqual(talk.presence.get("bob"), { user: "bob", since: 1, connections: 1, state: {} });
+  assert.equal(talk.stateFrame(), null);
+  assert.deepEqual(talk.setState({ typing: true }), { presence: { typing: true } });
+  assert.equal(talk.setState({ typing: true }), null, "it is set so already");
+  assert.deepEqual(talk.stateFrame(), { presence: { typing: true } });
+  assert.deepEqual(talk.setState(null), { presence: {} });
+});
+
+test("a state that was overtaken by a later one, or by the end of its user, is not shown", () => {
+  const talk = joined({ presence: [{ user: "bob", since: 1, connections: 1 }], users: 1 });
+  const present = (offset, state) => ({ offset, type: "present", data: { user: "bob", state } });
+  talk.take({ messages: [present(14, { n: 2 }), present(13, { n: 1 })], offset: 11 });
+  assert.deepEqual(talk.presence.get("bob").state, { n: 2 });
+  talk.take({ messages: [{ offset: 16, type: "left", data: { user: "bob" } }, present(15, { n: 3 })], offset: 17 });
+  assert.equal(talk.presence.has("bob"), false);
+  assert.equal(talk.users, 0);
+});
+
+test("a state is a small object", () => {
+  const talk = joined();
+  for (const wrong of [1, "typing", [1], true]) {
+    assert.throws(() => talk.setState(wrong), (error) => error.name === "InvalidInput");
+  }
+  assert.throws(() => talk.setState({ a: "ä".repeat(600) }), (error) => error.name === "TooLarge" && error.data.limit === 1024);
+  assert.deepEqual(talk.setState({ a: "ä".repeat(500) }).presence.a.length, 500);
+});

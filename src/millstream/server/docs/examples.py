@@ -87,6 +87,7 @@ BODIES: dict[str, Any] = {
         "messages": [{"type": "shape", "key": "7", "data": {"x": 10, "y": 20}}],
         "user": "ada",
     },
+    "setPresence": {"connection": "Q-e4S11UJDaC", "user": "ada", "state": {"typing": True}},
     "makeRoomTicket": {"user": "ada", "can": "write", "seconds": 60},
     "transact": {
         "operations": [

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
-from millstream.errors import InvalidInput, NotFound
+from millstream.errors import Denied, InvalidInput, NotFound
 from millstream.rooms import commands as c
 from millstream.rooms.model import RoomInfo, RoomMessage, RoomTicket
 from millstream.rooms.names import HISTORY_MAX, TYPE_CHARS_MAX
@@ -131,6 +131,29 @@ class PresentUser(Struct, frozen=True):
     since: int
     """Milliseconds since the epoch."""
     connections: int
+    state: dict[str, Any]
+    """The state that the user has set last; empty without a state."""
+
+
+class PresenceBody(Struct, forbid_unknown_fields=True, frozen=True):
+    """The state of a connection's presence."""
+
+    connection: Annotated[str, Meta(min_length=1, max_length=255)]
+    """The `connection` of the client's `welcome`."""
+    user: Annotated[str, Meta(min_length=1, max_length=255)]
+    """The user of the `welcome`."""
+    state: dict[str, Any]
+    """A JSON object of up to 1,024 bytes, which all clients are shown beside the user."""
+
+
+class PresenceSet(Struct, frozen=True):
+    """The state that was set."""
+
+    state: dict[str, Any]
+
+
+class _StateRaw(Struct, frozen=True):
+    state: Raw
 
 
 class PresencePage(Struct, frozen=True):
@@ -245,8 +268,31 @@ async def get_presence(ask: Ask, room: str) -> PresencePage:
     present = await ask.execute(c.GetPresence(room))
     return PresencePage(
         present.offset,
-        [PresentUser(user.user, user.since_ms, user.connections) for user in present.users],
+        [
+            PresentUser(user.user, user.since_ms, user.connections, user.state)
+            for user in present.users
+        ],
     )
+
+
+@endpoint("PUT /rooms/{room}/presence", errors=(404,))
+async def set_presence(ask: Ask, room: str, body: PresenceBody) -> PresenceSet:
+    """Set the state of a connection's presence, such as `{"typing": true}`.
+
+    For clients that listen by server-sent events; a WebSocket sends a frame instead. The state is
+    shown beside the user, and ends with the connection.
+    """
+    ask.principal.require(Need("room", "write", room))
+    if ask.principal.user not in ("", body.user):
+        raise Denied(
+            f"this ticket is for the user {ask.principal.user!r}, not for {body.user!r}",
+            noun="room",
+            action="write",
+            name=room,
+        )
+    state = bytes(msgspec.json.decode(ask.data, type=_StateRaw).state)
+    await ask.core.session.execute(c.SetPresence(room, body.user, body.connection, state))
+    return PresenceSet(body.state)
 
 
 @endpoint("POST /rooms/{room}/tickets")

@@ -23,7 +23,9 @@ from starlette.types import Receive
 
 from millstream.errors import InvalidInput, MillstreamError, Overloaded, TooLarge, Unauthenticated
 from millstream.rooms.model import RoomMessage, Sent
+from millstream.rooms.presence_state import check_state
 from millstream.server.admission import Call
+from millstream.server.auth.need import Need
 from millstream.server.journal import note_failure
 from millstream.server.listen.refusals import TOO_MANY, RefusalCount, is_refusal
 from millstream.server.listen.websocket import SocketConnection
@@ -59,6 +61,9 @@ class RoomClient:
         self._late: list[str] = []
         """Frames that could not be handled on arrival, in order. `_work` handles the first."""
         self._working: asyncio.Task[None] | None = None
+        self._next_state: bytes | None = None
+        """The state of the client's presence that is stored next."""
+        self._is_storing_state = False
         self._patience = RefusalCount()
         self._pause_s = 0.0
         """How long the next frame must wait, because earlier frames were refused."""
@@ -149,6 +154,8 @@ class RoomClient:
             if frame.send is not UNSET:
                 number = None if frame.n is UNSET else frame.n
                 self._send(frame, number)
+            if frame.presence is not UNSET:
+                self._take_state(bytes(frame.presence))
         except Unauthenticated:
             listener.close(POLICY, "the token has expired, or was revoked")
         except Exception as error:
@@ -222,6 +229,40 @@ class RoomClient:
         if later:
             room.conflate(listener, later, None if at_once else number)
         return storing
+
+    def _take_state(self, state: bytes) -> None:
+        try:
+            self._set_presence(state)
+        except Unauthenticated:
+            raise
+        except MillstreamError as error:
+            self._listener.refuse_state(error)
+            self._lose_patience(error)
+
+    def _set_presence(self, state: bytes) -> None:
+        """Store the state of the client's presence soon; a later state replaces a waiting one."""
+        listener, hub = self._listener, self._hub
+        if not listener.user:
+            raise InvalidInput("a client without a user has no presence; join with a user")
+        hub.core.admission.pay(listener.principal)
+        hub.core.admission.require(listener.principal, Need("room", "write", listener.room.name))
+        check_state(state)
+        self._spend(1, listener.room.settings.messages_per_second)
+        self._next_state = state
+        if not self._is_storing_state:
+            self._is_storing_state = True
+            hub.context.begin(self._store_states())
+
+    async def _store_states(self) -> None:
+        listener = self._listener
+        while self._next_state is not None and not listener.is_gone:
+            state, self._next_state = self._next_state, None
+            try:
+                await self._hub.attendance.set_state(listener, state)
+            except MillstreamError as error:
+                if not listener.is_gone:
+                    listener.refuse_state(error)
+        self._is_storing_state = False
 
     def _stored(self, call: Call[int], number: int | None, storing: asyncio.Future[Sent]) -> None:
         self._storing.discard(storing)

@@ -49,6 +49,8 @@ class PresentShown(Struct, frozen=True):
     since: int
     """Milliseconds since the epoch."""
     connections: int
+    state: Raw | UnsetType = UNSET
+    """The state that the user has set; left out without a state."""
 
 
 class Welcome(Struct, frozen=True, kw_only=True):
@@ -94,11 +96,12 @@ class SentMessage(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClientFrame(Struct, frozen=True, forbid_unknown_fields=True):
-    """A frame of a client: messages to send, or a ping."""
+    """A frame of a client: messages to send, the state of its presence, or a ping."""
 
     send: list[SentMessage] | UnsetType = UNSET
     n: int | UnsetType = UNSET
     ping: Any = UNSET
+    presence: Raw | UnsetType = UNSET
 
 
 decode_client_frame = msgspec.json.Decoder(ClientFrame).decode
@@ -152,7 +155,15 @@ def retained_shown(values: Iterable[RetainedValue]) -> list[MessageShown]:
 
 def presence_shown(present: Iterable[Present]) -> list[PresentShown]:
     """Return the present users as listeners get them."""
-    return [PresentShown(user.user, user.since_ms, user.connections) for user in present]
+    return [
+        PresentShown(
+            user.user,
+            user.since_ms,
+            user.connections,
+            Raw(user.state_json) if user.state_json else UNSET,
+        )
+        for user in present
+    ]
 
 
 def messages_frame(messages: Sequence[Shown], offset: int) -> bytes:
@@ -199,9 +210,11 @@ def sent_frame(number: int | None, offset: int) -> bytes:
     return _encode({"sent": number, "offset": offset})
 
 
-def error_frame(problem: Any, number: int | None) -> bytes:
+def error_frame(problem: Any, number: int | None, *, is_of_presence: bool = False) -> bytes:
     """Encode the refusal of a client's frame."""
     frame: dict[str, Any] = {"error": problem}
+    if is_of_presence:
+        frame["presence"] = True
     if number is not None:
         frame["n"] = number
     return _encode(frame)

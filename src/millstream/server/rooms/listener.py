@@ -127,6 +127,7 @@ class RoomListener:
         "principal",
         "replays_below",
         "room",
+        "state",
         "turn",
         "types",
         "unanswered",
@@ -150,6 +151,8 @@ class RoomListener:
         self.client = client
         self.user = user
         self.types = types
+        self.state = b""
+        """The state of the connection's presence, as JSON."""
         self.position = 0
         self.replays_below = 0
         """Below this offset the client also gets its own messages: it was not in the room, and has
@@ -213,6 +216,16 @@ class RoomListener:
         if number is not None:
             self.pending.discard(number)
         self.tell(error_frame(problem_of(error), number))
+
+    def refuse_state(self, error: MillstreamError) -> None:
+        """Report to the client the refusal of a state; if the store failed, the connection ends.
+
+        The client sets its state again when it reconnects.
+        """
+        if is_for_now(error):
+            self.close(FAILED, "the store does not answer now; connect again")
+        else:
+            self.tell(error_frame(problem_of(error), None, is_of_presence=True))
 
     # Called by the feed.
 

@@ -25,6 +25,7 @@ from millstream.rooms.commands import (
     NoteWatermarks,
     RenewInstance,
     ResumeInRoom,
+    SetPresence,
     TakeInstance,
 )
 from millstream.rooms.holder import make_holder
@@ -119,6 +120,12 @@ class RoomPresence:
         return await self._session.execute(
             ResumeInRoom(listener.room.name, listener.client, taken.name, generation)
         )
+
+    async def set_state(self, listener: RoomListener, state: bytes) -> None:
+        """Store the state of a connection's presence."""
+        room, user, connection = listener.room.name, listener.user, listener.connection
+        await self._session.execute(SetPresence(room, user, connection, state))
+        listener.state = state
 
     def _taking_over(self) -> TakeInstance:
         return TakeInstance(self.name, self.holder, self._lease_ms)
@@ -268,4 +275,5 @@ def _joining(listener: RoomListener, taken: InstanceTaken) -> JoinRoom:
         listener.connection,
         listener.client,
         listener.user,
+        listener.state,
     )

@@ -7,6 +7,7 @@ import { RetainedValues } from "./retained.js";
 
 const WAITING_MAX = 1_000; // sends that wait for a connection or an answer
 const HISTORY_MAX = 1_000; // messages that a join may ask for
+const STATE_BYTES_MAX = 1_024; // of a state of presence, as JSON
 
 /** One client's part in a room. */
 export class Conversation {
@@ -19,6 +20,8 @@ export class Conversation {
   #history = 0; // how many of the last messages the first join asks for
   #since = null; // or the first offset that it asks for
   #presentAt = 0; // messages below this offset tell nothing new of who is there
+  #movedAt = new Map(); // user → the offset of the last message about it
+  #state = null; // of this client's presence, as JSON
   #quietBelow = 0; // who came and went below this offset was before the first join
   #number = 0; // of the last send
   #waiting = new Map(); // number → {frame, from, resolve, reject}; `from`: the offset when it was first sent
@@ -29,6 +32,25 @@ export class Conversation {
     this.#types = types;
     this.begin({ history, since });
   }
+
+  /** The frame that sets the state of this client's presence; null if it is set so already. */
+  setState(state) {
+    if (state !== null && (typeof state !== "object" || Array.isArray(state))) {
+      throw invalid(`the state of a presence is an object, such as {typing: true}, or null; not ${JSON.stringify(state)}`);
+    }
+    const text = JSON.stringify(state ?? {});
+    const size = new TextEncoder().encode(text).length;
+    if (size > STATE_BYTES_MAX) {
+      const detail = `the state of a presence has ${size} bytes as JSON; the limit is ${STATE_BYTES_MAX}`;
+      throw new MillstreamError({ title: "TooLarge", detail, status: 413, data: { size, limit: STATE_BYTES_MAX } });
+    }
+    if (text === (this.#state ?? "{}")) return null;
+    this.#state = text;
+    return this.stateFrame();
+  }
+
+  /** The frame that sets it after a new connection, which has no state; null without a state. */
+  stateFrame() { return this.#state && { presence: JSON.parse(this.#state) }; }
 
   /** Say where the next join begins, if none has succeeded yet or this client starts anew. */
   begin({ history = 0, since = null } = {}) {
@@ -156,23 +178,28 @@ export class Conversation {
   }
 
   #meet({ presence = [], users = presence.length, as_of = 0 }) {
-    this.presence = new Map(presence.map((one) => [one.user, one]));
+    this.presence = new Map(presence.map((one) => [one.user, { ...one, state: one.state ?? {} }]));
     this.users = users;
     this.#presentAt = as_of;
+    this.#movedAt.clear();
   }
 
   #there() { return { presence: this.presence, users: this.users }; }
 
-  #moved({ offset, type, data: { user }, time }) {
-    if (offset >= this.#presentAt) {
+  #moved({ offset, type, data: { user, state }, time }) {
+    // A message that was overtaken by a later one about the same user tells nothing new.
+    if (offset >= Math.max(this.#presentAt, this.#movedAt.get(user) ?? 0)) {
+      this.#movedAt.set(user, offset);
       const isKnown = this.presence.has(user);
       const isHidden = !isKnown && this.presence.size < this.users; // it may be one who was not named
-      if (type === "left") {
+      if (type === "present") {
+        if (isKnown) this.presence.set(user, { ...this.presence.get(user), state });
+      } else if (type === "left") {
         if (isKnown || isHidden) this.users -= 1;
         this.presence.delete(user);
       } else if (!isKnown) {
         this.users += 1;
-        this.presence.set(user, { user, since: time, connections: 1 });
+        this.presence.set(user, { user, since: time, connections: 1, state: {} });
       }
     }
     return ["presence", { ...this.#there(), [type]: user }];
@@ -226,7 +253,8 @@ export class Conversation {
 
 /** What the store says of who comes and goes; what was appended to the log by hand may look like it. */
 function isAboutPresence({ type, data }) {
-  return (type === "joined" || type === "left") && typeof data?.user === "string";
+  if (typeof data?.user !== "string") return false;
+  return type === "joined" || type === "left" || (type === "present" && typeof data.state === "object");
 }
 
 function unknownOutcome() {

@@ -18,7 +18,7 @@ export class SocketLine {
       this.#socket = new WebSocket(this.#address);
       this.#socket.onmessage = ({ data }) => {
         const frame = JSON.parse(data);
-        const error = frame.error && frame.n === undefined ? new MillstreamError(frame.error) : null;
+        const error = frame.error && frame.n === undefined && !frame.presence ? new MillstreamError(frame.error) : null;
         if (error?.isFinal) fail(error);
         onFrame(frame);
       };
@@ -49,7 +49,7 @@ export class EventLine {
   #ended = new AbortController();
   #onFrame = null;
   #last = Promise.resolve();
-  #generation; // of the welcome: what is posted after this client came back elsewhere is not stored
+  #welcome = {}; // its generation: what is posted after this client came back elsewhere is not stored
 
   constructor({ ms, place, query }) {
     this.#ms = ms;
@@ -66,30 +66,41 @@ export class EventLine {
   }
 
   #take(frame) {
-    this.#generation = frame.welcome?.generation ?? this.#generation;
+    this.#welcome = frame.welcome ?? this.#welcome;
     this.#onFrame(frame);
   }
 
   /** One after the other, so that they are stored in the order in which they were sent. */
   send(frame) {
-    this.#last = this.#last.then(() => this.#post(frame));
+    this.#last = this.#last.then(() => (frame.presence ? this.#putState(frame.presence) : this.#post(frame)));
   }
 
   ping() {} // the server gives a sign of life by itself
 
   close() { this.#ended.abort(); }
 
+  async #putState(state) {
+    const { connection, user } = this.#welcome;
+    await this.#ask("PUT", "presence", { connection, user, state });
+  }
+
   async #post({ send, n }) {
-    if (this.#ended.signal.aborted) return;
     const { client, user } = this.#query;
-    const body = { messages: send, client, user, n, generation: this.#generation };
+    const body = { messages: send, client, user, n, generation: this.#welcome.generation };
+    const answer = await this.#ask("POST", "messages", body, n);
+    if (answer) this.#onFrame({ sent: n, offset: answer.offset });
+  }
+
+  /** Ask the server, and tell its refusal as a frame; null if there is no answer. */
+  async #ask(method, place, body, n) {
+    const signal = this.#ended.signal;
+    if (signal.aborted) return null;
     try {
-      const path = `${this.#place.pathname}/messages`;
-      const { offset } = await this.#ms.request("POST", path, body, { url: this.#place.origin, signal: this.#ended.signal });
-      this.#onFrame({ sent: n, offset });
+      return await this.#ms.request(method, `${this.#place.pathname}/${place}`, body, { url: this.#place.origin, signal });
     } catch (error) {
       if (error.isForNow ?? true) this.close(); // whether it was stored is asked at the next join
       else this.#onFrame({ error: error.problem, n });
+      return null;
     }
   }
 }

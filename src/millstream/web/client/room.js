@@ -1,6 +1,6 @@
 // A room, joined: it carries a conversation over one connection after the other, on any of the servers.
 import { Conversation } from "./conversation.js";
-import { MillstreamError } from "./error.js";
+import { MillstreamError, invalid } from "./error.js";
 import { backoff } from "./events.js";
 import { EventLine, SocketLine } from "./lines.js";
 
@@ -29,12 +29,13 @@ export class Room {
   #isConnecting = false; // a connection is made, or carries
   #joinsAnew = false; // the connection was ended in order to make another one at once
 
-  constructor(ms, name, { user = "", types = null, client = randomId(), history, since } = {}) {
+  constructor(ms, name, { user = "", types = null, client = randomId(), history, since, presence } = {}) {
     this.name = name;
     this.state = "connecting";
     this.url = "";
     this.#ms = ms;
     this.#talk = new Conversation({ user, types, client, history, since });
+    if (presence) this.#talk.setState(presence);
     this.#urls = [...ms.urls];
     globalThis.addEventListener?.("online", this.#atOnce);
     queueMicrotask(() => this.#connect());
@@ -45,7 +46,7 @@ export class Room {
   get settings() { return this.#talk.settings; }
   /** Of the next message. */
   get offset() { return this.#talk.offset; }
-  /** Who is here: a Map from user to `{user, since, connections}`; of a crowded room, some of them. */
+  /** Who is here: a Map from user to `{user, since, connections, state}`; of a crowded room, some of them. */
   get presence() { return this.#talk.presence; }
   /** How many users are here. */
   get users() { return this.#talk.users; }
@@ -105,6 +106,18 @@ export class Room {
   /** Delete the retained value of a key. */
   async delete(type, key) {
     return this.sendMany([{ type, key, data: null, deleted: true }]);
+  }
+
+  /**
+   * Set the state of this client's presence, a small object such as `{typing: true}`, without a rejoin. All
+   * are shown it beside the user, also those who join later. It ends with the connection; this client sets it
+   * again after a lost one. A refusal of the server is told as the event `error`.
+   */
+  setPresence(state) {
+    this.#check();
+    if (this.#talk.hasJoined && !this.user) throw invalid("a client without a user has no presence: join with a user");
+    const frame = this.#talk.setState(state);
+    if (frame && this.state === "live") this.#line.send(frame);
   }
 
   /** Have all users in `presence`, also those of a crowded room; answers it. */
@@ -208,6 +221,8 @@ export class Room {
 
   #live(via) {
     this.state = "live"; // told below: what a listener then sends comes after what waits
+    const state = this.#talk.stateFrame();
+    if (state && this.user) this.#line.send(state);
     this.#sendFrom(1);
     this.#flush();
     this.#tell("live", { via });

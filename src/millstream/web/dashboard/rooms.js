@@ -93,7 +93,8 @@ function LiveView({ name }) {
       <h2>Here now</h2>
       <div class=card>${view.presence.length ? html`<ul class=people>${view.presence.map((one) => html`<li key=${one.user}>
         <b>${one.user}</b><span class="soft small">${one.connections > 1 ? `${plural(one.connections, "connection")}, ` : ""}
-        for ${format(Math.max(0, Math.round((now - one.since) / 1000)), "s")}</span></li>`)}</ul>`
+        for ${format(Math.max(0, Math.round((now - one.since) / 1000)), "s")}</span>
+        ${Object.keys(one.state).length > 0 && html`<code class="soft small">${oneLine(one.state)}</code>`}</li>`)}</ul>`
         : html`<p class=soft>No user is here.</p>`}
         ${view.users > view.presence.length && html`<p class=soft>and ${view.users - view.presence.length} more</p>`}</div>
       ${view.retained.length > 0 && html`<h2>Retained</h2><div class="card scroll"><table class=kept>
