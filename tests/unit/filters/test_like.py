@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import timeit
 
 import pytest
@@ -74,5 +75,5 @@ def test_a_hostile_pattern_takes_time_in_proportion_to_the_text(pattern: str, te
     condition = parse(f"a LIKE '{pattern}'")
     headers = {"a": text}
     assert condition.evaluate(headers) is False
-    seconds = min(timeit.repeat(lambda: condition.matches(headers), number=1, repeat=3))
-    assert seconds < 0.5  # a backtracking matcher needs years
+    seconds = timeit.timeit(lambda: condition.matches(headers), timer=time.thread_time, number=1)
+    assert seconds < 1.0  # of its processor; a backtracking matcher needs years

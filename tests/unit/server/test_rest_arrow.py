@@ -103,6 +103,12 @@ async def test_nothing_is_a_stream_without_batches(rest: Rest) -> None:
 
 
 @served
+async def test_a_log_that_does_not_exist_is_not_found(rest: Rest) -> None:
+    answer = await rest.get("/logs/gone/records", headers={"accept": ARROW})
+    assert problem(answer, 404, "NotFound")["data"] == {"name": "gone"}
+
+
+@served
 async def test_a_truncated_range_is_refused_before_anything_is_sent(rest: Rest) -> None:
     records = [{"value": n} for n in range(10)]
     await rest.post("/logs/a/records", json={"records": records})
