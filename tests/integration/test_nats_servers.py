@@ -188,7 +188,7 @@ def test_a_client_that_does_not_know_the_secret_is_not_let_in(servers: Servers) 
         log = JetStreamLog(line, "c1")
         with pytest.raises(Unreachable):
             log.held(timeout_s=1.0)
-        assert "does not let this node in" in line.refusal
+        until(lambda line=line: "does not let this node in" in line.refusal, "NATS refuses")  # type: ignore[misc]
         log.close()
 
 
