@@ -13,7 +13,7 @@ import pytest
 
 import millstream
 from millstream import aio
-from millstream.engine.sqlite.engine import is_open_here
+from millstream.engine.sqlite.neighbour import is_open_here
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput
 
 

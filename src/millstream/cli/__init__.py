@@ -31,7 +31,7 @@ from millstream.cli.read import read
 from millstream.cli.room import room
 from millstream.cli.serve import serve
 from millstream.cli.spark import spark
-from millstream.cli.store import copy, fold, migrate, stats
+from millstream.cli.store import adopt, copy, fold, migrate, stats
 from millstream.cli.sync import sync
 from millstream.cli.token import token
 from millstream.cli.top import top
@@ -177,6 +177,7 @@ command(
     "copy s3://shop/orders back.db",
 )(copy)
 command(app, "migrate orders.db", "migrate --store orders.db --json")(migrate)
+command(app, "adopt app.db", "adopt app.db --json")(adopt)
 command(
     app,
     "serve orders.db",

@@ -131,7 +131,7 @@ class StorePlace:
                 "--store or MILLSTREAM_STORE names another",
                 path=self.store,
             )
-        return millstream.open(self.store)
+        return millstream.open(self.store, create=create)
 
 
 def _hide(secret: str) -> None:

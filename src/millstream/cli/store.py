@@ -1,7 +1,8 @@
-"""`millstream stats`, `fold`, `copy` and `migrate`: commands for a store as a whole."""
+"""`millstream stats`, `fold`, `copy`, `migrate` and `adopt`: commands for a store as a whole."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated, Any
 
 import typer
@@ -119,3 +120,36 @@ def migrate(
     facts = {"path": str(file), "converted": changed, "rows": done.rows}
     sizes = {"bytes_before": done.bytes_before, "bytes_after": done.bytes_after}
     return Printed({**facts, **sizes, "had_page_checksums": done.had_page_checksums}, shown)
+
+
+def adopt(
+    place: StorePlace,
+    path: Annotated[
+        str | None, typer.Argument(metavar="PATH", help="The database; default: --store.")
+    ] = None,
+) -> Printed:
+    """Make a store of an application's SQLite database: add Millstream's tables to it.
+
+    The names of the added tables begin with `millstream_`. The application's tables, its
+    `user_version` and its `application_id` stay as they are. A database in another journal mode
+    changes to WAL, which SQLite allows only while no other connection is open. The exit code is
+    also 0 if the database is a store already.
+    """
+    from millstream.embedded.session import open_file
+    from millstream.engine.sqlite.file import is_store
+
+    file = place.home("adopt", path)
+    if isinstance(file, str) or is_bucket(file):
+        raise InvalidInput(f"{safe(str(file))} is a bucket: `millstream adopt` is for files")
+    if not file.exists():
+        raise CannotOpen(f"{safe(str(file))}: there is no database", path=str(file))
+    was_store = is_store(file)
+    with closing(open_file(file, adopt=True)):
+        pass
+    shown = (
+        f"{safe(str(file))} is a store already"
+        if was_store
+        else f"{safe(str(file))} is a store now, and its own tables are as they were; any program "
+        "may use them at the same time"
+    )
+    return Printed({"path": str(file), "adopted": not was_store}, shown)

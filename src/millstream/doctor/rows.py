@@ -17,14 +17,15 @@ import apsw
 from millstream.doctor.examined import Found, Progress
 from millstream.doctor.findings import Findings
 from millstream.engine.sqlite.checks import wants_layer
-from millstream.engine.sqlite.engine import is_open_here
 from millstream.engine.sqlite.file import (
+    FIRST_BYTES,
     PAGE_BYTES,
     cut,
     is_damage,
     is_half_made,
     refusal,
 )
+from millstream.engine.sqlite.neighbour import is_open_here
 from millstream.engine.sqlite.pages import checksum_layer, fits, is_verified, plain_layer
 from millstream.engine.sqlite.rows import NUMBERED, TABLES, SqliteSnapshot
 from millstream.engine.sqlite.schema import PREFIX, RECORD, read_schema
@@ -281,7 +282,7 @@ class FileRows(SqliteSnapshot):
     def _find_format(self) -> int:
         """The format that the file says; what is wrong with its schema is a finding."""
         names = self._execute("SELECT CAST(name AS BLOB) FROM sqlite_schema")
-        present = {row[0] for row in names}
+        present = {row[0].replace(b"\0", b"") for row in names}  # the encoding may be UTF-16
         for table in TABLES:
             if table.encode() not in present:
                 raise apsw.CorruptError(f"table {table} is missing")
@@ -321,7 +322,7 @@ def _inspect(path: Path) -> str:
         return ""
     try:
         with path.open("rb") as file:
-            page = file.read(PAGE_BYTES)
+            page = file.read(FIRST_BYTES)
     except FileNotFoundError:
         raise CannotOpen(f"{path} does not exist", path=str(path)) from None
     except OSError as error:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from millstream.clock import Clock
 from millstream.command import Command, Operation, tidies
 from millstream.embedded.rules import answer, is_single_commit, operation, put_for_later
+from millstream.engine import process_fork
 from millstream.engine.open import open_engine
 from millstream.engine.protocol import Engine
 from millstream.errors import CannotOpen, MillstreamError
@@ -38,7 +39,6 @@ from millstream.rooms.instance_state import InstanceState
 from millstream.rooms.instances import has_instances
 from millstream.rooms.state import RoomState
 from millstream.rooms.sweep import RoomUpkeep
-from millstream.store import process_fork
 from millstream.store.state.entity import Kinds
 from millstream.store.store import Store
 

@@ -27,8 +27,9 @@ from millstream.engine.open import open_engine
 from millstream.engine.place import IN_MEMORY, check_file, is_bucket
 from millstream.engine.row_copy import Heard, compare_rows, copy_rows
 from millstream.engine.sqlite.checks import layer_for
-from millstream.engine.sqlite.engine import SqliteEngine, is_open_here
+from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.file import explained, inspect, patience
+from millstream.engine.sqlite.neighbour import is_open_here, own_descriptors
 from millstream.engine.sqlite.rows import SqliteReader
 from millstream.engine.sqlite.sql import application_tables, stored_tables, table_rows
 from millstream.errors import CannotOpen, CorruptionError, DiskFull, InvalidInput, MillstreamError
@@ -179,6 +180,7 @@ def _partial(place: Path, shown: Path) -> Iterator[Path]:
     """
     partial = place.with_name(place.name + PARTIAL)
     descriptor = os.open(partial, os.O_RDWR | os.O_CREAT, 0o600)
+    own_descriptors.add(descriptor)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,6 +199,7 @@ def _partial(place: Path, shown: Path) -> Iterator[Path]:
                 _remove(partial, "")
             _remove(partial, "-wal", "-shm", "-journal")
     finally:
+        own_descriptors.discard(descriptor)
         os.close(descriptor)
 
 

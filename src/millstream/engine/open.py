@@ -32,13 +32,14 @@ def open_engine(
     limits: Limits | None = None,
     clock: Clock | None = None,
     before_fencing: Callable[[], None] | None = None,
+    adopt: bool = False,
     **of_files: Any,
 ) -> Engine:
     """Open the engine of a place: SQLite for a file, SlateDB for a bucket, memory for `:memory:`.
 
     Opening a bucket to write fences its present writer. `before_fencing` is called right before, and
     may still refuse by an error. A node's file is opened as any other file; the package `embedded`
-    refuses to write it. `of_files` are arguments of `SqliteEngine` alone, ignored for other places.
+    refuses to write it. `adopt` allows to change the journal mode of an application's database. `of_files` are arguments of `SqliteEngine` alone, ignored for other places.
     """
     if is_bucket(place):
         if isinstance(options, SqliteOptions):
@@ -66,6 +67,7 @@ def open_engine(
         check_there(place, "" if mode == "r" else "; create=True makes one")
     return SqliteEngine(
         place,
+        adopt=(adopt or None) if create else False,
         durability=durability,
         options=options,
         limits=limits,

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from millstream.clock import Clock, SystemClock
+from millstream.engine import process_fork
 from millstream.engine.protocol import Engine, Reference, pace_of
 from millstream.engine.scrub import Scrub
 from millstream.errors import (
@@ -26,7 +27,6 @@ from millstream.errors import (
 )
 from millstream.format import keys
 from millstream.limits import Limits
-from millstream.store import process_fork
 from millstream.store.caches import Caches
 from millstream.store.commit.committer import StoreCommitter
 from millstream.store.commit.draft import Draft

@@ -64,6 +64,7 @@ def open(
     options: SqliteOptions | SlateOptions | None = None,
     clock: Clock | None = None,
     file_mode: int | None = None,
+    adopt: bool = False,
     accept_loss: bool = False,
     token: str | None = None,
     ca: str | None = None,
@@ -76,6 +77,9 @@ def open(
     With `create=False` a missing file raises `CannotOpen`. With `mode="r"` the handle only reads, and
     sees the commits of other handles: it creates nothing and refuses every write.
     With `durability="relaxed"` a commit survives the death of the process but not of the machine.
+    An SQLite database in WAL mode becomes a store: Millstream adds tables whose names begin with
+    `millstream_`, and leaves all other tables as they are. A database in another journal mode is
+    refused, unless `adopt=True` allows to change the mode to WAL.
     Only its owner may read a new file, unless `file_mode` (such as `0o640`) allows more. A store with
     a damaged write-ahead log is refused if commits would be lost; `accept_loss` opens the store
     without these commits. `options` configures the engine (`SqliteOptions`, or `SlateOptions`). The
@@ -104,6 +108,7 @@ def open(
         options=options,
         clock=clock,
         file_mode=file_mode,
+        adopt=adopt,
         accept_loss=accept_loss,
         token=token,
         ca=ca,

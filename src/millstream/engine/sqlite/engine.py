@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -49,15 +48,24 @@ from millstream.engine.sqlite.file import (
     explained,
     inspect,
     is_damage,
+    no_store,
     patience,
 )
 from millstream.engine.sqlite.identity import Home, size_of
 from millstream.engine.sqlite.lock import still_locked
+from millstream.engine.sqlite.neighbour import (
+    closed,
+    guard_of,
+    has_neighbour,
+    is_open_here,
+    look_for_neighbour,
+    opened,
+)
 from millstream.engine.sqlite.options import SqliteOptions, fitted
 from millstream.engine.sqlite.pages import checksum_layer, is_verified
 from millstream.engine.sqlite.pool import PooledSnapshot, ReaderPool
 from millstream.engine.sqlite.rows import OnDamage, SqliteReader
-from millstream.engine.sqlite.schema import read_schema
+from millstream.engine.sqlite.schema import has_tables, read_schema
 from millstream.engine.sqlite.scrub import STAGES, scrub_step
 from millstream.engine.sqlite.wal import break_beside_writers, repair_log, step_bytes
 from millstream.engine.sqlite.writer import SqliteWriter
@@ -74,17 +82,6 @@ from millstream.limits import Limits
 
 SCRUB_CACHE_KIB = 512
 """Cache of the connection that scrubs: it reads each page once or twice, and not again for hours."""
-
-_open_paths: Counter[str] = Counter()
-"""Number of engines of this process that have a file open, by path."""
-
-
-def is_open_here(path: Path) -> bool:
-    """True if an engine of this process has a file open: no other code may open and close the file.
-
-    Closing any descriptor of a file drops all locks of the process on the file.
-    """
-    return _open_paths[os.path.realpath(path)] > 0
 
 
 class SqliteEngine:
@@ -107,8 +104,12 @@ class SqliteEngine:
         read_only: bool = False,
         accept_loss: bool = False,
         file_mode: int | None = None,
+        adopt: bool | None = None,
     ) -> None:
         """Open or create a file; an existing file keeps its mode.
+
+        A database without our tables becomes a store if it is in write-ahead mode, with `adopt` in
+        every mode, and with `adopt=False` in no mode.
 
         A damaged write-ahead log that cuts off commits is refused. With `accept_loss` the store
         opens without these commits, and they are lost. `vfs` names the layer through which SQLite
@@ -140,16 +141,25 @@ class SqliteEngine:
         self.scrub_share = 0.0 if read_only else self._options.scrub_share
         """A read-only handle leaves the scrub to handles that write."""
         self._disk = DiskSpace(folder, limits or Limits(), self._clock, file=self._space)
-        log_was_left = self._prepare_file(file_mode)
-        self._home = Home(self._real_path, self._clock, shown=self.place)
-        self._open_first(log_was_left=log_was_left, accept_loss=accept_loss)
-        _open_paths[self._real_path] += 1
+        self._guard = guard_of(self._real_path)
+        self._close = partial(self._guard.close, self, connect=self._connect_beside)
+        look_for_neighbour(self._real_path)
+        try:
+            log_was_left = self._prepare_file(file_mode, adopt)
+            self._home = Home(self._real_path, self._clock, shown=self.place)
+            self._open_first(log_was_left=log_was_left, accept_loss=accept_loss)
+        except BaseException:
+            self._guard.release(self)
+            raise
+        opened(self._real_path)
 
-    def _prepare_file(self, file_mode: int | None) -> bool:
+    def _prepare_file(self, file_mode: int | None, adopt: bool | None) -> bool:
         """Check the file, convert or create it; True if a dead process left a write-ahead log."""
         is_first = not is_open_here(self.path)
+        if has_neighbour(self._real_path):  # the checks below close the file, which drops its locks
+            self._guard.hold(self, self._busy())
         if is_first:
-            inspect(self.path)
+            inspect(self.path, is_adopted=not self.read_only and adopt is not False)
             is_ours_alone = self.read_only or self._vfs or self._options.page_checksums
             if not is_ours_alone and was_touched(self.path):
                 convert_file(self.path)
@@ -164,6 +174,7 @@ class SqliteEngine:
                 vfs=self._vfs,
                 file_mode=FILE_MODE if file_mode is None else check_mode(file_mode),
                 page_checksums=self._options.page_checksums,
+                adopt=adopt,
             )
         elif not self.path.exists() or not self.path.stat().st_size:
             raise CannotOpen(f"there is no store at {self.path}", path=str(self.path))
@@ -173,6 +184,8 @@ class SqliteEngine:
         """Open the first connection, and check the file through it."""
         connection = self._connect()
         try:
+            if not has_tables(connection):
+                raise no_store(self.path)
             self._page_checksums = is_verified(connection)
             self._page_bytes = connection.pragma("page_size")
             if log_was_left:
@@ -181,7 +194,7 @@ class SqliteEngine:
             if not self.read_only:
                 self._writer = self._make_writer(connection)
         except BaseException as error:
-            close_connection(connection, checkpoint=not log_was_left)  # leaves no empty log behind
+            self._close([connection], checkpoint=not log_was_left)  # leaves no empty log behind
             if isinstance(error, apsw.Error):
                 raise self._damaged(error) from error
             raise
@@ -340,7 +353,7 @@ class SqliteEngine:
             with suppress(StoreGone):
                 self._home.check_contents(self._writer.connection)
         self._drop_connections(checkpoint=not keeps_wal and self._home.may_checkpoint)
-        _open_paths[self._real_path] -= 1
+        closed(self._real_path)
 
     def describe(self) -> dict[str, Any]:
         """Return facts for `stats`."""
@@ -370,8 +383,7 @@ class SqliteEngine:
 
     def _connect(self) -> apsw.Connection:
         self._home.check_connecting()
-        path = Path(self._real_path)  # links may lead elsewhere by now
-        connection = connect(path, busy=self._busy(), vfs=self._vfs)
+        connection = self._guard.connect(self, self._connect_beside, self._busy())
         level = "FULL" if self.durability == "full" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {level}")
         if self.read_only:
@@ -429,7 +441,8 @@ class SqliteEngine:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def _connect_beside(self) -> apsw.Connection:
-        return connect(self.path, busy=self._busy(), vfs=self._vfs)
+        path = Path(self._real_path)  # links may lead elsewhere by now
+        return connect(path, busy=self._busy(), vfs=self._vfs)
 
     def _check_file(self, connection: apsw.Connection) -> None:
         """Compare the file with its schema and its own row, and update the row."""
@@ -476,8 +489,7 @@ class SqliteEngine:
         connections += [self._writer.connection] if self._writer else []
         connections += [extra for extra in (self._tender, self._scrubber) if extra]
         self._tender = self._scrubber = self._writer = None
-        for connection in connections:
-            close_connection(connection, checkpoint=checkpoint)
+        self._close(connections, checkpoint=checkpoint)
 
     def _busy(self) -> Callable[[int], bool]:
         return patience(self._clock, self._options.busy_timeout_ms / 1000)

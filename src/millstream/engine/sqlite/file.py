@@ -1,8 +1,12 @@
 """The file of the SQLite engine: recognised before SQLite opens it, created in one step.
 
-A file of another program, or of a newer version, is refused by its header alone, before SQLite opens
-it. Creation is one transaction in rollback mode. A kill in the middle leaves an empty file, which
-counts as no file.
+A file that is no SQLite database, or a damaged store, is refused by its first page alone, before SQLite
+opens it. Creation is one transaction in rollback mode. A kill in the middle leaves an empty file,
+which counts as no file.
+
+A database of an application becomes a store by one transaction that adds our tables. Its own tables,
+its `user_version` and its `application_id` stay. A store needs write-ahead mode. A database in another
+mode is changed only if the caller asks for it (`adopt`), because the mode holds for every program.
 
 A new file has no checksums in its pages, so that every SQLite tool may write to it (`schema.py`
 says how damage is noticed without them). With an option, SQLite's checksum layer adds them.
@@ -12,7 +16,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from time import sleep
@@ -43,16 +48,26 @@ PAGE_BYTES = 4096
 """Page size of a new file. Measured with 4, 8 and 16 KiB: 4 is best for single commits, and blocks
 are not slower."""
 
+FIRST_BYTES = 65_536
+"""Read to recognise a file: the largest page of SQLite, and so the first page of every file."""
+
 FILE_MODE = 0o600
 """Mode of a new store: the file holds records of users, and secrets of a server."""
 
 _CREATION_TRIES = 200
 _HEADER_TRIES = 3
-_NAMED = b"CREATE TABLE millstream_record"
+_NAMED = tuple(
+    "CREATE TABLE millstream_record".encode(encoding)
+    for encoding in ("utf-8", "utf-16-le", "utf-16-be")
+)
+"""Marks of a store in the schema: a database of an application may have another encoding."""
 
 
-def inspect(path: Path) -> None:
-    """Refuse a path that cannot be a store, before any byte is written."""
+def inspect(path: Path, *, is_adopted: bool = False) -> None:
+    """Refuse a path that cannot be a store, before any byte is written.
+
+    With `is_adopted` any SQLite database can become one.
+    """
     try:
         if not path.parent.is_dir():
             raise CannotOpen(
@@ -71,7 +86,7 @@ def inspect(path: Path) -> None:
     except OSError as error:
         raise CannotOpen(f"{path} cannot be reached: {error.strerror}", path=str(path)) from error
     for _ in range(_CREATION_TRIES):
-        problem = _problem(path)
+        problem = _problem(path, is_adopted=is_adopted)
         if problem is None:
             return
         if not Path(f"{path}-journal").exists():
@@ -81,13 +96,19 @@ def inspect(path: Path) -> None:
     raise problem
 
 
-def _problem(path: Path) -> MillstreamError | None:
+def _problem(path: Path, *, is_adopted: bool) -> MillstreamError | None:
     try:
         with path.open("rb") as file:
-            page = file.read(PAGE_BYTES)
+            page = file.read(FIRST_BYTES)
             if not page:
                 return None
-            return refusal(path, page) or _damaged_header(path, file, page)
+            is_foreign = is_adopted and page[:16] == MAGIC and not _is_marked(page)
+            problem = None if is_foreign else refusal(path, page)
+            problem = problem or _damaged_header(path, file, page)
+            if problem is not None and is_foreign:
+                reason = "is not a Millstream store, and no sound SQLite database either"
+                return CannotOpen(f"{path} {reason}: {problem.message}", path=str(path))
+            return problem
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -112,19 +133,28 @@ def _damaged_header(path: Path, file: BufferedReader, page: bytes) -> Millstream
 def refusal(path: Path, page: bytes) -> MillstreamError | None:
     """Return why a file is no store, judged by its first page; None for a possible store."""
     if page[:16] == MAGIC and len(page) >= HEADER_BYTES:
-        if _is_marked(page) or not _is_whole(page):
-            return None  # the schema has further pages: `connect` looks for the tables
-        strange = "is an SQLite file, but not a Millstream store"
-    elif _NAMED in page:
+        if _is_marked(page) or not _is_whole(page) or _has(path, "-wal"):
+            return None  # the tables may be named elsewhere: the first connection looks for them
+        return no_store(path)
+    elif any(mark in page for mark in _NAMED):
         return damaged(path, "its header is not what was written")
-    else:
-        strange = "is not a Millstream store: it is no SQLite file"
-    return CannotOpen(f"{path} {strange}", path=str(path))
+    return CannotOpen(f"{path} is not a Millstream store: it is no SQLite file", path=str(path))
+
+
+def no_store(path: Path) -> CannotOpen:
+    """Return the error for a database without our tables."""
+    return CannotOpen(
+        f"{path} is an SQLite file, but not a Millstream store; `millstream adopt {path}` adds "
+        "Millstream's tables to it, and leaves its own tables as they are",
+        path=str(path),
+    )
 
 
 def _is_marked(page: bytes) -> bool:
     """True if the header or the schema in the first page names a store."""
-    return int.from_bytes(page[68:72], "big") == APPLICATION_ID or _NAMED in page
+    return int.from_bytes(page[68:72], "big") == APPLICATION_ID or any(
+        mark in page for mark in _NAMED
+    )
 
 
 def _is_whole(page: bytes) -> bool:
@@ -199,8 +229,13 @@ def create(
     vfs: str | None,
     file_mode: int = FILE_MODE,
     page_checksums: bool = False,
+    adopt: bool | None = None,
 ) -> None:
-    """Create the file and its tables if they are missing; several processes may try at once."""
+    """Create the file and its tables if they are missing; several processes may try at once.
+
+    A database of an application must be in write-ahead mode, unless `adopt` allows to change its mode;
+    with `adopt=False` it is refused.
+    """
     connection = None
     try:
         _make(path, file_mode)
@@ -209,21 +244,24 @@ def create(
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if has_tables(connection):
             return
-        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA synchronous = FULL")
+        if connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None:
+            if adopt is False:
+                raise no_store(path)
+            _adopt(connection, path, page_checksums=page_checksums, changes_mode=bool(adopt))
+            return
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         version = FORMAT
         if page_checksums:
             if not is_layered(connection):
                 raise no_layer(path)
             connection.reserve_bytes(reserve=RESERVED_BYTES)
             version |= PAGE_CHECKSUMS
-        connection.execute("BEGIN EXCLUSIVE")
-        if not has_tables(connection):
-            _refuse_other_tables(connection, path)
-            create_schema(connection, page_checksums=page_checksums)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {version}")
-        connection.execute("COMMIT")
+        with _exclusively(connection):
+            if not has_tables(connection):
+                create_schema(connection, page_checksums=page_checksums)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {version}")
     except (apsw.Error, OSError) as error:
         if isinstance(error, apsw.Error) and is_damage(error):
             raise explained(error, path) from error
@@ -234,6 +272,70 @@ def create(
     finally:
         if connection is not None:
             connection.close()
+
+
+def _adopt(
+    connection: apsw.Connection, path: Path, *, page_checksums: bool, changes_mode: bool
+) -> None:
+    """Add our tables to the database of an application; its journal mode is WAL, or becomes WAL."""
+    if page_checksums:
+        raise InvalidInput(
+            f"{path} has tables already, and page_checksums=True is for a new file: leave it out"
+        )
+    mode = connection.pragma("journal_mode")
+    if mode != "wal":
+        if not changes_mode:
+            raise CannotOpen(
+                f"{path} is an SQLite database in journal mode {mode!r}, and a store needs 'wal'. "
+                "The mode is kept in the file and holds for all programs that use it. To change it "
+                f"and add Millstream's tables, open it with adopt=True, or run `millstream adopt "
+                f"{path}`; nothing was changed",
+                path=str(path),
+                journal_mode=mode,
+            )
+        if _change_mode(connection) != "wal":
+            raise CannotOpen(
+                f"{path} is in use, so its journal mode {mode!r} cannot be changed to 'wal': close "
+                "all connections to it, then try again; nothing was changed",
+                path=str(path),
+                journal_mode=mode,
+            )
+    with _exclusively(connection):
+        if not has_tables(connection):
+            create_schema(connection, page_checksums=False)
+
+
+def _change_mode(connection: apsw.Connection) -> str:
+    """Change the journal mode to WAL, and return the mode afterwards."""
+    try:
+        return str(connection.pragma("journal_mode", "wal"))
+    except (apsw.BusyError, apsw.LockedError):
+        return "busy"
+
+
+@contextmanager
+def _exclusively(connection: apsw.Connection) -> Iterator[None]:
+    """Run a block as one transaction that no other writer shares."""
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def is_store(path: Path) -> bool:
+    """Return whether a database has our tables; the file is closed again, so no engine may use it."""
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            return has_tables(connection)
+        finally:
+            connection.close()
+    except apsw.Error:
+        return False  # opening the store reports the error
 
 
 def check_mode(file_mode: Any) -> int:
@@ -313,12 +415,6 @@ def no_layer(path: Path) -> CannotOpen:
         f"(`pip install -U apsw`), or have them go by `millstream migrate {path}`",
         path=str(path),
     )
-
-
-def _refuse_other_tables(connection: apsw.Connection, path: Path) -> None:
-    """Refuse to create a store in a file with other tables; an empty file is accepted."""
-    if connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None:
-        raise CannotOpen(f"{path} is an SQLite file, but not a Millstream store", path=str(path))
 
 
 def _open(path: Path, *, busy: Callable[[int], bool], vfs: str | None) -> apsw.Connection:

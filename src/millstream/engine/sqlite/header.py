@@ -10,7 +10,7 @@ a map of pointers over one. So these fields are compared with each other before 
     32   free pages: the first, number  a list of pages of the file, each once
     44   format of the schema           1 to 4
     52   largest root page              0, unless a tool has set `auto_vacuum`
-    56   encoding                       1, UTF-8
+    56   encoding of texts              1 to 3; a store that we made has 1, UTF-8
 
 With a write-ahead log of a dead process, the first page may lie in the log. Then only the fields that
 SQLite reads before the log are compared.
@@ -61,8 +61,8 @@ def header_problem(file: BufferedReader, size: int, *, has_log: bool) -> str | N
         )
     if int.from_bytes(header[44:48], "big") not in (1, 2, 3, 4):
         return "its header is not what was written: the format of the schema is unknown"
-    if int.from_bytes(header[56:60], "big") != 1:
-        return "its header is not what was written: text is not said to be UTF-8"
+    if int.from_bytes(header[56:60], "big") not in (1, 2, 3):
+        return "its header is not what was written: the encoding of texts is unknown"
     pages = page_count_of(header)
     if pages and size > pages * page_bytes and _has_content(file, pages * page_bytes):
         return (
