@@ -210,22 +210,27 @@ class CursorInfo(Struct, frozen=True, kw_only=True):
     durable: bool
     set_back: int = 0
     """How often the cursor was set back, because records that it had passed were set aside."""
-    setbacks: int = 0
-    """How often the log's end went back so far, whether the cursor had come there or not."""
+    log_id: int = 0
+    """The id of the log; another log has the name once records were set aside."""
     lost: list[tuple[int, int]] = []
     """Half-open ranges of records that retention deleted before the cursor acknowledged them, without
     ranges that the reader acknowledged later."""
 
 
 class Extent(Struct, frozen=True, array_like=True):
-    """The start and end of a log, and whether its identity changed since the last read."""
+    """The start and end of a log, and its id; a name may stand for another log later."""
 
     start: int
     end: int
-    setbacks: int = 0
-    """How often its end went back: records from there on were set aside."""
-    set_back_to: int | None = None
-    """The lowest offset to which it went since the caller looked last; None if it did not."""
+    id: int = 0
+    """The id of the log; 0 if there is no log."""
+    equal_below: int | None = None
+    """Below this offset the log has the records of the log that the caller knew, whose last records
+    were set aside. None if it is the same log or an unrelated one."""
+
+    def position_of(self, position: int) -> int:
+        """Return where a reader continues that stands at a position of the log that it knew."""
+        return position if self.equal_below is None else min(position, self.equal_below)
 
 
 class Producer(Struct, frozen=True):

@@ -160,7 +160,10 @@ def check_hashes(ms: Millstream) -> None:
 
 
 def rows_left(engine: MemoryEngine) -> Counter[int]:
-    kinds = (keys.PAYLOAD, keys.PAYLOAD_BLOCK, keys.HEAD, keys.NAME, keys.FORK, keys.FORKS)
+    kinds = (
+        *(keys.PAYLOAD, keys.PAYLOAD_BLOCK, keys.HEAD, keys.NAME),
+        *(keys.FORK, keys.FORKS, keys.FORMER),
+    )
     return Counter(key[1] for key, _ in engine.survivors() if key[1] in kinds)
 
 
@@ -345,4 +348,65 @@ def test_a_merge_that_is_stopped_between_its_commits_is_finished_by_another_one(
         assert (held["a"][1], held["b"][1]) == (final, before + own)
         aside = [name for name in held if name not in ("a", "b")]
         assert [held[name][1] for name in aside] == [before + parents] * (rule == "longest")
+        check_hashes(ms)
+
+
+# Readers of a log that is set aside.
+
+
+def readings(ms: Millstream) -> list[Any]:
+    """What the readers of the log "a" and of a room see, without what depends on the log's id."""
+    queue, cursor = ms.queue("q"), ms.log("a").cursors()[0]
+    info = queue.info()
+    return [
+        sorted((one.log, one.offset, one.value) for one in queue.peek(9, state="done")),
+        (info.available, info.in_flight, info.done, info.set_back, info.withdrawn),
+        (cursor.floor, cursor.ranges, cursor.set_back),
+        dict(ms.log("a").metadata),
+        [one.json() for one in ms.room("r").retained().values],
+    ]
+
+
+def test_whatever_step_setting_aside_is_stopped_at_all_readers_moved_or_none() -> None:
+    def prepare(engine: MemoryEngine) -> Millstream:
+        ms = open_over(engine)
+        log = ms.log("a")
+        log.append_many([b"0", LARGE, b"2", b"3"])
+        log.metadata["k"] = 1
+        cursor, queue = log.cursor("c"), ms.queue("q", sources=["a"], start="earliest")
+        cursor.ack([0, 2])
+        queue.ack([one for one in queue.claim(4) if one.offset in (0, 3)])
+        ms.room("r").specify(retained=("t",))
+        ms.room("r").send("t", 1)
+        return ms
+
+    def set_aside(ms: Millstream) -> None:
+        ms.session.execute(r.SetAside("a", 2, 0))
+        ms.session.execute(r.SetAside("room:r", 0, 0))
+
+    counted = MemoryEngine()
+    ms = prepare(counted)
+    faults = counted.faults = Faults()
+    before, ids = readings(ms), [ms.log(name).extent().id for name in ("a", "room:r")]
+    faults.steps.clear()
+    set_aside(ms)
+    steps, after = list(faults.steps), readings(ms)
+    assert after != before
+
+    for index, kept in crashes(steps):
+        engine = MemoryEngine()
+        ms = prepare(engine)
+        engine.faults = Faults()
+        engine.faults.at(index, Crash(kept=kept))
+        with pytest.raises(Crash):
+            set_aside(ms)
+        ms = open_over(engine.reopen())
+        moved = ms.log("a").extent().id != ids[0]
+        assert readings(ms) == (after if moved else before), index
+        assert ms.log("a").extent(ids[0]).equal_below == (2 if moved else None)
+        if not moved:
+            ms.session.execute(r.SetAside("a", 2, 0))
+        if ms.log("room:r").extent().id == ids[1]:
+            ms.session.execute(r.SetAside("room:r", 0, 0))
+        assert readings(ms) == after, index
         check_hashes(ms)

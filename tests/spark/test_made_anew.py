@@ -2,7 +2,8 @@
 
 Promises: a strict stream ends with an error that says so, whatever the lengths of both logs. With
 failOnDataLoss=false the new log is read from its beginning, every record once. Checkpoints of older
-versions, which have no ids, go on as before.
+versions, which have no ids, go on as before. A stream of a log of which records were set aside
+continues where the old and the new log begin to differ.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import millstream
 from millstream import Millstream
 from millstream.errors import Conflict
+from millstream.replica.commands import SetAside
 from millstream.spark.options import read_options
 from millstream.spark.source.layout import schema_of
 from millstream.spark.source.stream import LogStreamReader
@@ -208,3 +210,36 @@ def test_a_query_of_spark_says_it(spark: SparkSession, store: Millstream, tmp_pa
     assert store.log("copy").end_offset() == 100
     copy(failOnDataLoss="false")
     assert store.log("copy").end_offset() == 250
+
+
+@pytest.mark.parametrize("options", [{}, {"failOnDataLoss": "false"}, {"cursor": "follower"}])
+def test_a_stream_continues_where_records_were_set_aside(
+    store: Millstream, options: dict[str, str]
+) -> None:
+    expected = fill(store, 10)
+    position, rows = run_batch(store, None, **options)
+    assert rows == expected
+    for at in (8, 6):
+        store.session.execute(SetAside("orders", at, 0))
+        store.log("orders").append(b"other %d" % at)
+        position, rows = run_batch(store, position, **options)
+        assert rows == [("orders", b"other %d" % at)]
+    assert run_batch(store, position, **options) == (position, [])
+    store.session.execute(SetAside("orders", 7, 0))
+    store.log("orders").append(b"next")
+    assert run_batch(store, position, **options)[1] == [("orders", b"next")]
+
+
+def test_a_planned_batch_is_read_if_its_records_were_not_set_aside(store: Millstream) -> None:
+    expected = fill(store, 10)
+    reader = reader_of(store)
+    start = noted(reader.initialOffset())
+    end = noted(reader.latestOffset(start, ReadAllAvailable()))
+    reader.stop()
+    store.session.execute(SetAside("orders", 10, 0))
+    again = reader_of(store)
+    assert rows_of(again, start, end) == expected
+    store.session.execute(SetAside("orders", 9, 0))
+    with pytest.raises(Conflict, match=ANEW):
+        rows_of(reader_of(store), start, end)
+    assert rows_of(reader_of(store, failOnDataLoss="false"), start, end) == []

@@ -155,18 +155,16 @@ class Log(AnyLog):
                 yield record
                 position = record.offset + 1
 
-    async def wait(
-        self, offset: int, *, timeout: Seconds | None = None, setbacks: int | None = None
-    ) -> bool:
+    async def wait(self, offset: int, *, timeout: Seconds | None = None, log_id: int = 0) -> bool:
         """Wait until there is a record at the offset; False if that took too long.
 
-        With `setbacks`, as `extent` tells it, also until the log's end has gone back once more.
+        With `log_id`, which `extent` returns, also until the name stands for another log.
         """
         timeout_ms = optional_ms(timeout, "timeout")
-        return await self._session.execute(c.WaitForOffset(self.name, offset, timeout_ms, setbacks))
+        return await self._session.execute(c.WaitForOffset(self.name, offset, timeout_ms, log_id))
 
     async def extent(self, known: int = 0) -> Extent:
-        """Where it begins and ends, and how far its end went back since it did so `known` times."""
+        """Return where the log begins and ends, its id, and its relation to the log of the id `known`."""
         return await self._session.execute(c.GetExtent(self.name, known))
 
     async def start_offset(self) -> int:

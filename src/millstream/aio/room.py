@@ -160,13 +160,13 @@ class Room:
         return await self._session.execute(command)
 
     async def _extent(self, at: Listening) -> Extent:
-        return await self._session.execute(GetExtent(self._log.name, at.setbacks or 0))
+        return await self._session.execute(GetExtent(self._log.name, at.log_id))
 
     async def _wait(self, at: Listening, timeout_ms: int | None, idle_ms: int) -> int:
         """Wait for the next message, but no longer than is to be waited; how long that took, in ms."""
         wait_ms = LOOK_AGAIN_MS if timeout_ms is None else min(LOOK_AGAIN_MS, timeout_ms - idle_ms)
         began_s = self._session.clock.seconds()
-        wait = WaitForOffset(self._log.name, at.position, wait_ms, at.setbacks)
+        wait = WaitForOffset(self._log.name, at.position, wait_ms, at.log_id)
         if not await self._session.execute(wait):
             return wait_ms
         return int((self._session.clock.seconds() - began_s) * 1000)

@@ -169,13 +169,11 @@ class Stage:
         return self._staged.committed + len(self._staged.visible())
 
     async def extent(self, known: int = 0) -> Extent:
-        """Both ends; those of a log that is held do not go back."""
+        """Both ends, and the id of the log, as `Log.extent` returns them."""
         extent = await self._log.extent(known)
-        return Extent(extent.start, await self.end_offset(), extent.setbacks, extent.set_back_to)
+        return Extent(extent.start, await self.end_offset(), extent.id, extent.equal_below)
 
-    async def wait(
-        self, offset: int, *, timeout: Seconds | None = None, setbacks: int | None = None
-    ) -> bool:
+    async def wait(self, offset: int, *, timeout: Seconds | None = None, log_id: int = 0) -> bool:
         """Return True if the offset holds a record; no other writer can append meanwhile."""
         return await self.end_offset() > offset
 

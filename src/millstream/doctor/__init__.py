@@ -116,7 +116,7 @@ def _check_rest(rows: ExaminedRows, replay: Replay, findings: Findings) -> None:
         (b"", keys.prefix(keys.ENTRY)),
         (keys.ID_BLOCK_KEY, keys.prefix(keys.QUEUE)),
         (keys.after(keys.prefix(keys.RETRY)), keys.prefix(keys.FORKS)),
-        (keys.prefix(keys.SET_BACK), keys.prefix(keys.AGING)),
+        (keys.prefix(keys.FORMER), keys.prefix(keys.AGING)),
         (keys.after(keys.prefix(keys.AGING)), keys.prefix(keys.REMAINS)),
         (keys.after(keys.prefix(keys.REMAINS)), keys.prefix(keys.ROOM)),
         (keys.after(keys.prefix(keys.ROSTER)), b"\xff" * 32),

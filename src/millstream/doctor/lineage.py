@@ -1,7 +1,7 @@
 """The examination of forks and hashes: parents hold the first records, hashes fit the records.
 
-The records of a fork below its fork point lie in its parent and must be sound. The marks of the
-running hash of a log are computed again from its sound records.
+The records of a fork below its fork point lie in its parent and must be sound. A log lists the former
+logs of its name. The marks of the running hash of a log are computed again from its sound records.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from millstream.doctor.findings import Findings
 from millstream.doctor.replay import Replay
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import keys
-from millstream.format.lineage import Fork, decode_marks, decode_set_back
+from millstream.format.lineage import Fork, decode_former, decode_marks
 from millstream.log.model.head import Head
 from millstream.log.reading.reader import RowMoved, find_blocks
 from millstream.log.rules.ancestry import fork_of
@@ -36,7 +36,6 @@ class Lineage:
         """Where the first records of forks lie."""
         forks: dict[int, Fork] = {}
         for log_id, head in heads.items():
-            self._check_set_back(log_id, head)
             try:
                 fork = fork_of(self._stored, log_id)
             except CorruptionError as error:
@@ -52,22 +51,30 @@ class Lineage:
                     heads[child_id].name,
                     f"it is listed as a fork of log {parent_id}, and does not say so itself",
                 )
+        self._check_formers(heads)
         return forks
 
-    def _check_set_back(self, log_id: int, head: Head) -> None:
-        """Head and row agree on how often the end went back."""
-        key = keys.set_back(log_id)
-        try:
-            row = self._stored.get(key)
-            recorded = decode_set_back(row)[-1][0] if row else 0
-        except CorruptionError as error:
-            self._findings.of_log(head.name, f"how far its end went back: {error}")
-            return
-        if recorded != head.setbacks and not self._replay.broken_at:
-            self._findings.of_log(
-                head.name,
-                f"its end went back {head.setbacks} times, and where to is known of {recorded}",
-            )
+    def _check_formers(self, heads: dict[int, Head]) -> None:
+        """Check that former logs are equal to their successors only below the end of both."""
+        for row in self._replay.sound_rows(keys.FORMER, key_bytes=18):
+            log_id, former_id = keys.pair(row.key)
+            head = heads.get(log_id)
+            if head is None:
+                text = f"log {log_id} has a former log {former_id}, and is gone"
+                self._findings.add("log", text, severity="waste")
+                continue
+            try:
+                former = decode_former(row.value)
+            except CorruptionError as error:
+                self._findings.of_log(head.name, f"the former log {former_id}: {error}")
+                continue
+            former_head = heads.get(former_id, head)
+            if former.equal_below > min(head.end, former_head.end):
+                self._findings.of_log(
+                    head.name,
+                    f"it is to have the records of log {former_id} below {former.equal_below}, and "
+                    f"they end at {head.end} and {former_head.end}",
+                )
 
     def _check_fork(self, log_id: int, head: Head, fork: Fork, heads: dict[int, Head]) -> None:
         if fork.point > head.end or fork.merged > head.end:

@@ -20,6 +20,7 @@ from millstream.log.reading import queries
 from millstream.log.rules import cursor_operations as cursors
 from millstream.log.rules import operations as rules
 from millstream.log.rules import publishing
+from millstream.log.rules.ancestry import Tail
 from millstream.log.rules.append import Appending
 from millstream.log.rules.guards import GuardedRule
 from millstream.queue import commands as q
@@ -29,8 +30,8 @@ from millstream.queue.service import assignment, bulk_reads, info, message_fate,
 from millstream.queue.service import claims as claim_service
 from millstream.queue.service import thread_lines as thread_waiting
 from millstream.queue.service.upkeep import queue_past
-from millstream.queue.service.withdrawal import set_queues_back
-from millstream.record import SqlResult
+from millstream.queue.service.withdrawal import move_queues
+from millstream.record import SetBackReader, SqlResult
 from millstream.replica import commands as r
 from millstream.replica import metadata, owner
 from millstream.replica.copies import adoption, giver, parcel
@@ -50,6 +51,14 @@ STEPS_MAX = 10_000
 """The most commands in a transaction, because they run under the write lock."""
 
 
+def _follow(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
+    """Move the room and the queues of a log that was set aside to the log that took its name."""
+    rooms.move_room(tx, tail)
+    return move_queues(tx, tail)
+
+
+_READERS = aside.Readers(queue_past, _follow)
+
 _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] = {
     c.CreateLog: rules.create_log,
     c.CreatePartitions: partitions.create_partitions,
@@ -65,7 +74,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     r.StartReplica: adoption.start_replica,
     r.AdoptOwner: adoption.adopt_owner,
     r.AdoptState: adoption.adopt_state,
-    r.SetAside: lambda tx, command: aside.set_aside(tx, command, set_queues_back),
+    r.SetAside: lambda tx, command: aside.set_aside(tx, command, _READERS),
     publishing.PublishParts: publishing.publish_parts,
     c.OpenCursor: cursors.open_cursor,
     c.Acknowledge: cursors.acknowledge,
@@ -113,7 +122,7 @@ _SINGLE_COMMITS = frozenset(
 
 _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     c.EnforceRetention: queries.enforce_retention,
-    c.MergeFork: lambda store, query: fork.merge_fork(store, query, queue_past),
+    c.MergeFork: lambda store, query: fork.merge_fork(store, query, _READERS),
     r.AdoptParcel: adoption.adopt_parcel,
     assignment.AssignMessages: assignment.assign_messages,
     q.ClaimMessages: thread_waiting.claim_messages,

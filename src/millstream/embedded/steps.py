@@ -269,10 +269,10 @@ class Steps:
         acknowledged = listed(records)
         cursor = _durable(named)
         ranges = cursor.progress.with_lost(ranges_of(acknowledged))
-        log, setbacks = cursor.log_name, cursor.progress.setbacks
+        log, log_id = cursor.log_name, cursor.progress.log_id
         cursor.progress.check(log, acknowledged)
-        step = c.Acknowledge(log, cursor.name, ranges, setbacks)
-        return self._add(step, lambda: cursor.progress.acked(ranges, setbacks))
+        step = c.Acknowledge(log, cursor.name, ranges, log_id)
+        return self._add(step, lambda: cursor.progress.acked(ranges, log_id))
 
     def nack(self, messages: Messages, *, delay: Seconds | None = None, reason: str = "") -> Later:
         """Retry claimed messages of a queue, as `Queue.nack` does."""

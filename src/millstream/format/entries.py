@@ -224,12 +224,18 @@ def as_range(ids: Sequence[int]) -> Sequence[int]:
 
 def head_of(value: bytes, count: int) -> bytes:
     """Return a block with only the first `count` records; `with_payload` cuts its payload."""
-    return _block_of(value, 0, count)
-
-
-def tail_of(value: bytes, start: int) -> bytes:
-    """Return a block with only the records from `start` on; `with_payload` cuts its payload."""
-    return _block_of(value, start, count(value))
+    metadata = block.Block(value, kind=block.METADATA)
+    head, ids = metadata.header, metadata.ids(0, count)
+    columns, body = encode_some(metadata, 0, count, None if isinstance(ids, range) else ids)
+    return block.place(
+        body,
+        kind=block.METADATA,
+        count=count,
+        first_id=ids[0],
+        columns=columns,
+        appended_ms=head.appended_ms,
+        timestamp_ms=head.timestamp_ms,
+    )
 
 
 def encode(entry: Entry, *, payload_bytes: int = 0, counted_bytes: int = 0) -> bytes:
@@ -275,36 +281,14 @@ def encode_some(
     )
 
 
-def _block_of(value: bytes, start: int, stop: int) -> bytes:
-    metadata = block.Block(value, kind=block.METADATA)
-    head, total = metadata.header, stop - start
-    ids = metadata.ids(start, total)
-    columns, body = encode_some(metadata, start, total, None if isinstance(ids, range) else ids)
-    return block.place(
-        body,
-        kind=block.METADATA,
-        count=total,
-        first_id=ids[0],
-        columns=columns,
-        appended_ms=head.appended_ms,
-        timestamp_ms=head.timestamp_ms,
-    )
-
-
-def with_payload(
-    value: bytes, payload: bytes, start: int = 0, *, singly: bool = False
-) -> tuple[bytes, bytes]:
+def with_payload(value: bytes, payload: bytes) -> tuple[bytes, bytes]:
     """Return metadata and payload of a cut block, as if its records had been appended in one batch.
 
-    `payload` is the block before the cut, in which the records begin at `start`. With `singly` the
-    records add as many bytes to their log as single appends.
+    `payload` is the payload of the block before the cut.
     """
     head = block.decode_header(value, kind=block.METADATA)
-    cells = block.Block(payload, kind=block.PAYLOAD).column(block.VALUE, start, head.count) or []
+    cells = block.Block(payload, kind=block.PAYLOAD).column(block.VALUE, 0, head.count) or []
     values, body = block.encode_values(cells), value[block.HEADER_BYTES :]
-    counted = 0
-    if singly:
-        counted = sum(map(len, cells)) + sum(len(metadata) for _, metadata in metadata_of(value))
     metadata = block.place(
         body,
         kind=block.METADATA,
@@ -315,7 +299,6 @@ def with_payload(
         appended_ms=head.appended_ms,
         timestamp_ms=head.timestamp_ms,
         payload_bytes=len(values),
-        counted_bytes=counted,
     )
     return metadata, block.place_values(values, count=head.count, first_id=head.first_id)
 

@@ -28,7 +28,8 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x1b  fork             log id (u64)                  its parent, the fork point, what was merged
     0x1c  forks            parent's id, fork's id (u64)  (nothing): which forks a log has
     0x1d  marks            log id, last offset (u64)     offsets and hashes of the log's chain
-    0x1e  set back         log id (u64)                  when the log's end went back, and where to
+    0x1e  former           log id, former id (u64)       which log had the name before, up to where
+                                                         both are equal, what was merged
     0x1f  letter           queue id, claim id (u64)      a dead letter that is still to be written
     0x20  aging            queue id (u64), stage (u8),   (nothing): when a bucket has something to
                            ms (u64), bucket (u64)        forget, or is to be forgotten itself
@@ -85,7 +86,7 @@ SEEN_UNTIL = 0x1A
 FORK = 0x1B
 FORKS = 0x1C
 MARKS = 0x1D
-SET_BACK = 0x1E
+FORMER = 0x1E
 LETTER = 0x1F
 AGING = 0x20
 CLAIMS = 0x21
@@ -153,9 +154,6 @@ fork = _of_one(FORK)
 roster = _of_one(ROSTER)
 """Queue id → the key of a queue's roster: its groups in use."""
 
-set_back = _of_one(SET_BACK)
-"""Log id → the key of a log's setbacks: when its end went back."""
-
 entry = _of_two(ENTRY)
 """Log id, last offset → the key of the entry whose last record has this offset.
 
@@ -169,6 +167,9 @@ letter = _of_two(LETTER)
 
 forks = _of_two(FORKS)
 """Parent's id, log id → the key under which a log's fork is listed."""
+
+former = _of_two(FORMER)
+"""Log id, former id → the key of a former log: it had the name before it was set aside."""
 
 marks = _of_two(MARKS)
 """Log id, last offset → the key of a row of marks. The offset is the last one before the next row.
@@ -223,6 +224,11 @@ def owner(key: bytes) -> int:
     if len(key) < _NUMBERED.size:
         raise CorruptionError(f"a key of {len(key)} bytes has no id", what="key", where=len(key))
     return int.from_bytes(key[2 : _NUMBERED.size], "big")
+
+
+def with_owner(key: bytes, owner_id: int) -> bytes:
+    """Return a key with its first number replaced: the same row of another log or queue."""
+    return key[:2] + owner_id.to_bytes(8, "big") + key[_NUMBERED.size :]
 
 
 def last_number(key: bytes) -> int:

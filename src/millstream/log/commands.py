@@ -165,8 +165,8 @@ class Acknowledge(Operation[int], frozen=True):
     log: str
     cursor: str
     ranges: list[Range]
-    setbacks: int | None = None
-    """The setbacks of the log at the time of the read; after more setbacks, other records lie there."""
+    log_id: int = 0
+    """The id of the log that was read, which a log set aside keeps; 0 for any log."""
 
 
 class MoveCursor(Operation[int], frozen=True):
@@ -178,7 +178,7 @@ class MoveCursor(Operation[int], frozen=True):
     cursor: str
     floor: int
     forward: bool = False
-    setbacks: int | None = None
+    log_id: int = 0
     """See `Acknowledge`."""
 
 
@@ -200,12 +200,13 @@ class GetBounds(Read[tuple[int, int]], frozen=True):
 
 
 class GetExtent(Read[Extent], frozen=True):
-    """Return the start, the end, and the lowest end since the setback number `known`."""
+    """Return the start, the end and the id; for a log that the caller knows, how both relate."""
 
     traits = Traits(needs=(on_log("read"),))
 
     log: str
     known: int
+    """The id of the log that the caller read last under this name; 0 for none."""
 
 
 class ReadBlocks(Read[list[RecordBlock]], frozen=True):
@@ -229,8 +230,8 @@ class WaitForOffset(Read[bool], frozen=True):
     log: str
     offset: int
     timeout_ms: int | None
-    setbacks: int | None = None
-    """If set, the wait also ends after more setbacks of the log."""
+    log_id: int = 0
+    """If set, the wait also ends once the name stands for a log of another id."""
 
 
 class DescribePartitions(Read[list[LogInfo]], frozen=True):

@@ -36,10 +36,10 @@ class CursorProgress:
         "_told_below",
         "_unacknowledged",
         "_untold",
+        "log_id",
         "lost",
         "position",
         "section",
-        "setbacks",
     )
 
     def __init__(self, info: CursorInfo, section: int | None = None) -> None:
@@ -48,7 +48,8 @@ class CursorProgress:
         self._marks = AcknowledgedRanges(info.floor, info.ranges)
         self.position = info.floor
         self.section = section or info.section
-        self.setbacks = info.setbacks
+        self.log_id = info.log_id
+        """The log that the position and the marks belong to."""
         self.lost: list[Range] = []
         """Ranges that the log forgot before this reader came there, and that were reported to the reader."""
         self._untold: list[Range] = list(info.lost)
@@ -65,15 +66,15 @@ class CursorProgress:
     def catch_up(self, extent: Extent) -> None:
         """Move back to the first offset at which other records lie since the last look."""
         with self._lock:
-            self.setbacks = extent.setbacks
-            at = extent.set_back_to
+            self.log_id = extent.id
+            at = extent.equal_below
             if at is None:
                 return
             first, stop = self._doubtful
             self._doubtful = min(at, first) if first < stop else at, max(stop, self.position)
             self._again = {offset: r for offset, r in self._again.items() if offset < at}
             self._marks.cut(at)
-            self.position = min(self.position, at)
+            self.position = extent.position_of(self.position)
 
     def overtaken(self, start: int) -> list[Range]:
         """Return new ranges that a log with this start forgot before the reader came there.
@@ -105,7 +106,7 @@ class CursorProgress:
 
         A bare offset stands for the record that was taken last at this offset.
         """
-        back_to = None if extent is None else extent.set_back_to
+        back_to = None if extent is None else extent.equal_below
         for record in [records] if isinstance(records, Record | int) else records:
             offset = record.offset if isinstance(record, Record) else record
             if back_to is not None and offset >= back_to:
@@ -135,13 +136,13 @@ class CursorProgress:
         with self._lock:
             return offset in self._marks
 
-    def acked(self, ranges: list[Range], setbacks: int) -> None:
-        """Mark acknowledged ranges, unless the log has had more setbacks meanwhile.
+    def acked(self, ranges: list[Range], log_id: int) -> None:
+        """Mark acknowledged ranges, unless the reader has gone on to another log meanwhile.
 
-        After a setback other records may lie at these offsets.
+        Other records may lie at these offsets of the other log.
         """
         with self._lock:
-            if setbacks != self.setbacks:
+            if log_id != self.log_id:
                 return
             for first, stop in ranges:
                 self._marks.add(first, stop)
@@ -189,7 +190,7 @@ def set_aside(log: str, at: int) -> Conflict:
         f"the records of log {log!r} from offset {at} on were set aside in a fork, and others take "
         "their place: what was read before cannot be acknowledged there; take again",
         log=log,
-        set_back_to=at,
+        equal_below=at,
     )
 
 

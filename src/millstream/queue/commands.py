@@ -31,8 +31,6 @@ class Routed(Struct, frozen=True):
     """The mark of each message, for queues that read keys or headers."""
     unknown: int = 0
     """Records for which the queue's filter had no answer."""
-    setbacks: int = 0
-    """The log's setback count when routing read it."""
     skipped: list[tuple[int, int]] = []  # msgspec copies it
     """Ranges of records that routing skipped as unreadable."""
 

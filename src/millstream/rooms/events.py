@@ -84,19 +84,19 @@ class Listening:
         self._at_end = position is None
         self.position = position or 0
         """The next offset."""
-        self.setbacks: int | None = None
-        """How often the log's end had gone back; None before the first look."""
+        self.log_id = 0
+        """The log of the last look; 0 before the first look."""
         self._types = None if types is None else frozenset(types)
         self._origin = origin
 
     def look(self, extent: Extent) -> RoomEvent | None:
         """Take in the present extent of the log; return the gap of the listener, if any."""
-        is_new, self.setbacks = self.setbacks is None, extent.setbacks
+        self.log_id = extent.id
         if self._at_end:
             self.position, self._at_end = extent.end, False
         position = self.position
-        back_to = None if is_new else extent.set_back_to
-        if back_to is not None and back_to < position:
+        back_to = extent.position_of(position)
+        if back_to < position:
             return self._go_on(back_to, (back_to, position))
         if position > extent.end:  # the room was deleted and created again
             return self._go_on(extent.start, (extent.end, position))

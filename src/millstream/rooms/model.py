@@ -102,7 +102,6 @@ class RoomLook(Struct, frozen=True, kw_only=True):
     start: int
     offset: int
     """The end of the room's log."""
-    setbacks: int
     generation: int
     """How often a client has resumed in the room."""
     retained: list[RetainedValue]

@@ -13,17 +13,23 @@ from millstream.log.commands import DeleteLog
 from millstream.log.model.head import Head, Name
 from millstream.log.model.names import ROOM
 from millstream.log.rules import operations as logs
-from millstream.log.rules.ancestry import FORK_NAME
+from millstream.log.rules.ancestry import FORK_NAME, Tail
 from millstream.log.rules.guards import LogGuard
 from millstream.record import moment
 from millstream.rooms import commands as c
 from millstream.rooms.lookup import FoundRoom, find_room, make_room
 from millstream.rooms.model import RoomInfo, RoomLook
 from millstream.rooms.names import log_of, room_of
-from millstream.rooms.presence import FIRST_ROWS, ROWS_MAX, first_present_of, presence_rows
+from millstream.rooms.presence import (
+    FIRST_ROWS,
+    ROWS_MAX,
+    first_present_of,
+    move_presence,
+    presence_rows,
+)
 from millstream.rooms.retained import decode_value, forget_types, retained_page
 from millstream.rooms.settings import DEFAULTS
-from millstream.rooms.state import RetainedCounted, RoomSpecified, RoomState
+from millstream.rooms.state import RetainedCounted, RoomSpecified, RoomState, RoomTaken
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View
 from millstream.store.store import Store
@@ -65,6 +71,30 @@ def forget_room(tx: WriteTransaction, command: DeleteLog) -> None:
                 pass
         if tx.entity(room_keys.room(log_id), RoomState).exists():
             tx.change(room_keys.room(log_id), None)
+
+
+def move_room(tx: WriteTransaction, tail: Tail) -> None:
+    """Move the state of a room to the log that took the name of the room's log."""
+    before, after = room_keys.room(tail.log_id), room_keys.room(tail.new_id)
+    state = tx.entity(before, RoomState)
+    if state.exists():
+        taken = RoomTaken(
+            state.settings,
+            state.retained,
+            state.retained_bytes,
+            state.users,
+            state.connections,
+            state.generation,
+            dict(state.resumed),
+        )
+        tx.change(before, None)
+        tx.change(after, taken)
+    start, stop = keys.of_queue(keys.RETAINED, tail.log_id)
+    while rows := tx.scan(start, stop, limit=ROWS_MAX):
+        for key, value in rows:
+            tx.erase(key)
+            tx.put(keys.with_owner(key, tail.new_id), value)
+    move_presence(tx, tail)
 
 
 DELETE_GUARD = LogGuard((ROOM,), forget_room)
@@ -114,7 +144,6 @@ def look_into_room(store: Store, query: c.LookIntoRoom) -> RoomLook:
             settings=room.settings,
             start=head.start,
             offset=head.end,
-            setbacks=head.setbacks,
             generation=room.state.generation,
             retained=[],
             users=room.state.users,
@@ -134,7 +163,6 @@ _NOWHERE = RoomLook(
     settings=DEFAULTS,
     start=0,
     offset=0,
-    setbacks=0,
     generation=0,
     retained=[],
     users=0,

@@ -21,6 +21,7 @@ from millstream.format import keys, room_keys
 from millstream.log.commands import Append
 from millstream.log.model.head import Head
 from millstream.log.model.names import check_name
+from millstream.log.rules.ancestry import Tail
 from millstream.log.rules.operations import append
 from millstream.rooms import commands as c
 from millstream.rooms.instance_state import InstanceState
@@ -168,6 +169,22 @@ def _count(tx: WriteTransaction, gone: dict[bytes, int]) -> None:
     for room_key, count in gone.items():
         if tx.entity(room_key, RoomState).connections:
             tx.change(room_key, PeopleCounted(0, -count))
+
+
+def move_presence(tx: WriteTransaction, tail: Tail) -> None:
+    """Move the connections of a room to the log that took the name of the room's log."""
+    start, stop = keys.of_queue(keys.PRESENCE, tail.log_id)
+    while rows := tx.scan(start, stop, limit=ROWS_MAX):
+        for key, value in rows:
+            moved, connection = keys.with_owner(key, tail.new_id), decode_connection(key, value)
+            tx.erase(key)
+            tx.put(moved, value)
+            if connection.due_ms:
+                tx.erase(room_keys.departure(connection.due_ms, key))
+                tx.put(room_keys.departure(connection.due_ms, moved), b"")
+            else:
+                tx.erase(room_keys.attendance(connection.generation, key))
+                tx.put(room_keys.attendance(connection.generation, moved), b"")
 
 
 # Settling.

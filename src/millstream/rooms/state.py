@@ -39,7 +39,19 @@ class ClientResumed(Struct, array_like=True, frozen=True, tag=4):
     client: str
 
 
-RoomChange = RoomSpecified | RetainedCounted | PeopleCounted | ClientResumed
+class RoomTaken(Struct, array_like=True, frozen=True, tag=5):
+    """The room goes on with this state in a log that took the name of a log set aside."""
+
+    settings: RoomSettings | None
+    retained: int
+    retained_bytes: int
+    users: int
+    connections: int
+    generation: int
+    resumed: dict[str, int]
+
+
+RoomChange = RoomSpecified | RetainedCounted | PeopleCounted | ClientResumed | RoomTaken
 """The changes of a room."""
 
 
@@ -77,6 +89,11 @@ class RoomState(Entity, array_like=True):
                 self.connections += change.connections
             case RoomSpecified():
                 self.settings = change.settings
+            case RoomTaken():
+                self.settings = change.settings
+                self.retained, self.retained_bytes = change.retained, change.retained_bytes
+                self.users, self.connections = change.users, change.connections
+                self.generation, self.resumed = change.generation, dict(change.resumed)
 
     def exists(self) -> bool:
         """Whether the room has state to store."""

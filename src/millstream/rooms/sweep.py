@@ -209,7 +209,7 @@ def _clean(tx: WriteTransaction, *, expired: list[tuple[Swept, int]], stale: lis
     gone = 0
     for room, start in expired:
         head = tx.entity(keys.head(room.log_id), Head)
-        if head.deleted or not head.name or head.owner or head.setbacks != room.head.setbacks:
+        if head.deleted or head.name != room.head.name or head.owner:
             continue
         marks = list(_watermarks(tx.view, room.log_id))
         before = min(start, head.end, _lowest(marks, guards, head.end))

@@ -49,9 +49,7 @@ class Source(Protocol):
     def end_offset(self) -> int:
         """The next offset to be given out."""
 
-    def wait(
-        self, offset: int, *, timeout: Seconds | None = None, setbacks: int | None = None
-    ) -> bool:
+    def wait(self, offset: int, *, timeout: Seconds | None = None, log_id: int = 0) -> bool:
         """Wait until there is a record at the offset, or the end has gone back."""
 
     def extent(self, known: int = 0) -> Extent:
@@ -108,7 +106,7 @@ class Cursor:
         records, end = self._take(n)
         if records or wait is None or n < 1:
             return records
-        arrived = self._source.wait(end, timeout=wait, setbacks=self.progress.setbacks)
+        arrived = self._source.wait(end, timeout=wait, log_id=self.progress.log_id)
         return self._take(n)[0] if arrived else []
 
     def ack(self, records: Acknowledged) -> None:
@@ -154,7 +152,7 @@ class Cursor:
             if self.durable:
                 self.progress = CursorProgress(self.info(), self.progress.section)
             else:
-                self.progress.catch_up(self._source.extent(self.progress.setbacks))
+                self.progress.catch_up(self._source.extent(self.progress.log_id))
             self.progress.go_back()
 
     def seek(self, offset: int) -> None:
@@ -172,11 +170,11 @@ class Cursor:
         if self.durable:
             return self.floor()
         with self._lock:
-            extent = self._source.extent(self.progress.setbacks)
+            extent = self._source.extent(self.progress.log_id)
             self.progress.catch_up(extent)
-            target, setbacks = self.progress.flushable(extent.start), self.progress.setbacks
+            target, log_id = self.progress.flushable(extent.start), self.progress.log_id
             return self._session.execute(
-                c.MoveCursor(self._source.name, self.name, target, forward=True, setbacks=setbacks)
+                c.MoveCursor(self._source.name, self.name, target, forward=True, log_id=log_id)
             )
 
     def info(self) -> CursorInfo:
@@ -197,8 +195,8 @@ class Cursor:
             records: list[Record] = []
             try:
                 while True:
-                    extent = self._source.extent(self.progress.setbacks)
-                    if extent.set_back_to is not None:
+                    extent = self._source.extent(self.progress.log_id)
+                    if extent.equal_below is not None:
                         self.progress.position = (
                             before  # the records may belong to the part that was set aside
                         )
@@ -242,14 +240,14 @@ class Cursor:
         if not ranges:
             return
         log, progress = self._source.name, self.progress
-        setbacks = progress.setbacks
+        log_id = progress.log_id
         if self.durable:
             progress.check(log, named)
             ranges = progress.with_lost(ranges)
-            command = c.Acknowledge(log, self.name, ranges, setbacks)
+            command = c.Acknowledge(log, self.name, ranges, log_id)
             self._session.execute(command)
         else:
-            extent = self._source.extent(setbacks)
+            extent = self._source.extent(log_id)
             progress.check(log, named, extent)
             check_within(ranges, extent.end)
-        self.progress.acked(ranges, setbacks)
+        self.progress.acked(ranges, log_id)

@@ -24,6 +24,7 @@ from millstream.embedded.loop.session import AsyncEmbeddedSession
 from millstream.errors import Closed, Overloaded
 from millstream.format import keys
 from millstream.record import Record
+from millstream.replica.commands import SetAside
 from millstream.store.watch import Watch
 from millstream.testing import Probe
 
@@ -331,3 +332,30 @@ async def test_a_closed_store_ends_waits_and_feeds(tmp_path: Path) -> None:
     with pytest.raises(Closed):
         await wait
     feed.detach(heard)
+
+
+async def test_a_feed_continues_where_the_logs_begin_to_differ(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        log = ms.log("x")
+        await log.append_many(numbers(0, 6))
+        heard = Heard()
+        feed_of(ms).attach(heard)
+        await heard.until(lambda: len(heard.values) == 6)
+        for turn in range(2):
+            await ms.session.execute(SetAside("x", 4 - turn, 0))
+            await log.append(b"other%d" % turn)
+            await heard.until(lambda turn=turn: heard.restarts == turn + 1)  # type: ignore[misc]
+            await heard.until(lambda: heard.values[-1].startswith(b"other"))
+        await heard.until(lambda: heard.values[-1] == b"other1")
+        assert heard.values == [*numbers(0, 6), b"other0", b"other1"]
+
+
+async def test_a_wait_ends_once_another_log_has_the_name(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        log = ms.log("x")
+        await log.append_many(numbers(0, 6))
+        known = (await log.extent()).id
+        assert not await log.wait(6, timeout=0, log_id=known)
+        await ms.session.execute(SetAside("x", 4, 0))
+        assert await log.wait(6, log_id=known)
+        assert not await log.wait(6, timeout=0)

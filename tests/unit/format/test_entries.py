@@ -136,7 +136,6 @@ def test_an_entry_becomes_a_block_and_back(
 
     assert _lists(entries.decode(value)) == _lists(entry)
     assert _lists(entries.decode(entries.head_of(value, 2))) == _lists(entry.first(2))
-    assert _lists(entries.decode(entries.tail_of(value, 1))) == [one[1:] for one in _lists(entry)]
     assert list(entries.decode_places(value).ids) == list(ids)
 
 
@@ -210,7 +209,7 @@ def test_null_values_stay_null_when_entries_are_joined_cut_and_taken_apart() -> 
     entry = entries.decode_singles(singles)
     whole = entries.encode(entry)
     assert entries.decode(whole).valid == [at % 2 == 0 for at in range(12)]
-    assert entries.decode(entries.tail_of(whole, 3)).valid == [at % 2 == 0 for at in range(3, 12)]
+    assert entries.decode(entries.head_of(whole, 9)).valid == [at % 2 == 0 for at in range(9)]
     assert entries.decode(entries.head_of(whole, 1)).valid is None
     assert entries.decode(whole, 1, 3).valid == [False, True]
     assert [metadata for _, metadata in entries.metadata_of(whole)] == [

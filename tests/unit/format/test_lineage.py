@@ -1,4 +1,4 @@
-"""Rows of forks and marks, and entries that are cut in two."""
+"""Rows of forks, former logs and marks, and entries that are cut."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import pytest
 
 from millstream.errors import CorruptionError
 from millstream.format import block, entries
-from millstream.format.lineage import Fork, decode_fork, decode_marks, encode_fork, encode_marks
+from millstream.format.lineage import (
+    Fork,
+    Former,
+    decode_fork,
+    decode_former,
+    decode_marks,
+    encode_fork,
+    encode_former,
+    encode_marks,
+)
 
 
 def test_a_fork_survives_its_encoding() -> None:
@@ -18,6 +27,17 @@ def test_a_fork_survives_its_encoding() -> None:
 def test_a_fork_of_another_size_is_refused(wrong: bytes) -> None:
     with pytest.raises(CorruptionError):
         decode_fork(wrong)
+
+
+def test_a_former_log_survives_its_encoding() -> None:
+    for former in (Former(0), Former(2**63, 2**64 - 1)):
+        assert decode_former(encode_former(former)) == former
+
+
+@pytest.mark.parametrize("wrong", [b"", bytes(15), bytes(17)])
+def test_a_former_log_of_another_size_is_refused(wrong: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        decode_former(wrong)
 
 
 def test_marks_survive_their_encoding() -> None:
@@ -88,21 +108,20 @@ def rows_of(value: bytes) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("cut", [1, 3, 6])
 @pytest.mark.parametrize("value", [joined(7), batch(7)[0]], ids=["singles", "batch"])
-def test_an_entry_is_cut_in_two(value: bytes, cut: int) -> None:
-    head, tail = entries.head_of(value, cut), entries.tail_of(value, cut)
-    assert (entries.count(head), entries.count(tail)) == (cut, 7 - cut)
-    assert rows_of(head) + rows_of(tail) == rows_of(value)
+def test_an_entry_is_cut(value: bytes, cut: int) -> None:
+    head = entries.head_of(value, cut)
+    assert entries.count(head) == cut
+    assert rows_of(head) == rows_of(value)[:cut]
 
 
 @pytest.mark.parametrize("cut", [1, 3, 6])
 def test_a_block_that_was_cut_gets_its_part_of_the_payload(cut: int) -> None:
     value, payload = batch(7)
-    for part, start in ((entries.head_of(value, cut), 0), (entries.tail_of(value, cut), cut)):
-        metadata, values = entries.with_payload(part, payload, start)
-        found = block.Block(values, kind=block.PAYLOAD)
-        header = block.decode_header(metadata, kind=block.METADATA)
-        expected = [b"v" * n for n in range(start, start + entries.count(part))]
-        assert found.column(block.VALUE) == expected
-        assert (found.header.first_id, header.first_id) == (10 + start, 10 + start)
-        assert header.payload_bytes == found.header.body_bytes
-        assert rows_of(metadata) == rows_of(part)
+    head = entries.head_of(value, cut)
+    metadata, values = entries.with_payload(head, payload)
+    found = block.Block(values, kind=block.PAYLOAD)
+    header = block.decode_header(metadata, kind=block.METADATA)
+    assert found.column(block.VALUE) == [b"v" * n for n in range(cut)]
+    assert (found.header.first_id, header.first_id) == (10, 10)
+    assert header.payload_bytes == found.header.body_bytes
+    assert rows_of(metadata) == rows_of(head)

@@ -64,7 +64,7 @@ TAGGED: dict[int, type[Entity]] = {
     keys.INSTANCE: InstanceState,
 }
 QUEUE_TYPES = (*range(keys.QUEUE, keys.SEEN_UNTIL + 1), keys.AGING, keys.ROSTER)
-COPY_TYPES = range(keys.FORK, keys.SET_BACK + 1)
+COPY_TYPES = range(keys.FORK, keys.FORMER + 1)
 ROOM_TYPES = range(keys.ROOM, keys.INSTANCE + 1)
 TYPE = re.compile(r"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| [^|]+ \|")
 
@@ -303,8 +303,8 @@ def with_forks() -> Stored:
 
 
 @pytest.fixture(scope="module")
-def with_setback() -> Stored:
-    """A store of which the end of a log was set aside, with readers that had passed it."""
+def with_log_set_aside() -> Stored:
+    """A store with a log and a room that were set aside, and readers that had passed the offset."""
     engine = MemoryEngine()
     with Millstream(EmbeddedSession(opened(engine))) as ms:
         log = ms.log("a")
@@ -314,6 +314,9 @@ def with_setback() -> Stored:
         reader.ack(reader.take(3))
         queue.ack(queue.claim(4, consumer="w")[:3])
         ms.session.execute(SetAside("a", 2, 0))
+        generation = ms.session.execute(rooms.TakeInstance("i", "h")).generation
+        ms.session.execute(rooms.JoinRoom("r", "i", generation, "1", "c", "ann"))
+        ms.session.execute(SetAside("room:r", 0, 0))
         return Stored(unfolded(engine), dict(engine.survivors()))
 
 
@@ -423,10 +426,10 @@ def test_each_change_has_the_bytes_that_the_document_shows(
     with_queue: Stored,
     with_strides: Stored,
     with_forks: Stored,
-    with_setback: Stored,
+    with_log_set_aside: Stored,
     with_room: Stored,
 ) -> None:
-    stores = (stored, with_queue, with_strides, with_forks, with_setback, with_room)
+    stores = (stored, with_queue, with_strides, with_forks, with_log_set_aside, with_room)
     written = [change for store in stores for change in store.changes()]
     shown = shown_changes()
     for kind, name, golden in shown:

@@ -1,4 +1,4 @@
-"""Reading while a commit takes records away, and has not told so yet."""
+"""Reading while a commit sets records aside or takes them away, and has not told so yet."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Paused(Faults):
                     return  # it waits for us
 
 
-def test_a_read_beside_a_commit_that_takes_its_records_away_finds_them_or_the_new_end() -> None:
+def test_a_read_beside_a_commit_that_sets_its_records_aside_finds_the_old_or_the_new_log() -> None:
     faults = Paused()
     read: list[bytes] = []
     with memory_store(MemoryEngine(faults=faults)) as ms:
@@ -60,19 +60,21 @@ def test_a_read_within_which_a_whole_commit_took_records_away_is_done_again() ->
     with memory_store() as ms:
         Probe(ms).pause_keeper()
         log, store = ms.log("a"), Probe(ms).store
-        log.append_many([b"0", b"1", b"2", b"3"])
+        log.append(b"0")
+        fork = log.fork("b")
+        fork.append(b"1")
         reads = 0
 
         def read(bounds: Bounds, rows: Rows) -> list[bytes]:
             nonlocal reads
             reads += 1
-            entries = list(entries_of(rows, 1, start=0, stop=bounds.end))
+            entries = list(entries_of(rows, 2, start=0, stop=bounds.end))
             if reads == 1:
-                ms.session.execute(SetAside("a", 2, 0))  # what is found next would not fit to these
-                log.append(b"x")
-            assert len(entries) == reads
-            found = find_blocks(rows, 1, "a", start=0, stop=bounds.end, bytes_max=2**20)
+                fork.merge()  # the entry of the fork is the parent's entry now
+                fork.append(b"2")
+            assert len(entries) == bounds.end == reads + 1
+            found = find_blocks(rows, 2, "b", start=0, stop=bounds.end, bytes_max=2**20)
             return [record.value for block in found for record in block.records()]
 
-        assert with_rows(store, 1, read) == [b"0", b"1", b"x"]
+        assert with_rows(store, 2, read) == [b"0", b"1", b"2"]
         assert reads == 2

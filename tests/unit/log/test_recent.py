@@ -177,20 +177,6 @@ def test_a_record_is_found_in_a_block_that_another_one_overlaps() -> None:
     assert cache.find(1, 100) is None
 
 
-def test_a_log_that_was_set_back_is_forgotten_alone() -> None:
-    cache = recent.RecentBlocks()
-    add(cache, 0, [b"a"], log_id=1)
-    add(cache, 1, [b"b"], log_id=1)
-    add(cache, 0, [b"a"], log_id=2)
-
-    cache.note(1, 1)
-
-    assert cache.find(1, 0) is None
-    assert cache.find(1, 1) is None
-    assert cache.find(2, 0) is not None
-    assert add(cache, 0, [b"c"], log_id=1) is cache.find(1, 0)
-
-
 def test_a_block_that_had_to_go_is_not_found_by_its_log_either(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -248,8 +234,23 @@ def test_one_record_that_is_in_memory_is_found_by_itself(ms: Millstream) -> None
     ms.log("b").append(b"the newest delta stays")
     ms.fold()
     assert recent.recent_row(store, log_id, 2) is None, "it was folded, and not read since"
-    ms.session.execute(SetAside("a", 1, 0))
-    assert recent.recent_row(store, log_id, 0) is None, "what was read before is not looked at"
+
+
+def test_what_was_read_of_a_log_stays_valid_after_it_was_set_aside(ms: Millstream) -> None:
+    log = ms.log("a")
+    log.append_many([b"0", b"1", b"2"])
+    ms.fold()
+    store, old_id = parts(ms, "a")
+    read = recent.recent_columns(store, old_id, "a", start=0, stop=3)
+    aside = ms.session.execute(SetAside("a", 1, 0)).fork
+    log.append(b"other")
+    _, new_id = parts(ms, "a")
+    assert new_id != old_id == parts(ms, aside)[1]
+    cached = [recent.recent_row(store, old_id, n) for n in range(3)]
+    assert [row.values for row in cached if row is not None] == [[b"0"], [b"1"], [b"2"]]
+    assert recent.recent_columns(store, old_id, aside, start=0, stop=3) == read
+    now = recent.recent_columns(store, new_id, "a", start=0, stop=2)
+    assert [value for columns in now for value in columns.values] == [b"0", b"other"]
 
 
 def test_blocks_that_overlap_give_each_record_once(ms: Millstream) -> None:

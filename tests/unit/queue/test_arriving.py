@@ -162,7 +162,7 @@ def test_a_paused_queue_places_nothing(ms: Millstream) -> None:
     assert values(queue.claim(1)) == [b"1"]
 
 
-def test_after_a_setback_the_new_records_are_placed(ms: Millstream) -> None:
+def test_after_records_were_set_aside_the_new_records_are_placed(ms: Millstream) -> None:
     queue = ms.queue("jobs", sources="events")
     log = ms.log("events")
     assert queue.claim(1) == []

@@ -73,13 +73,3 @@ def test_what_lies_around_damage_is_in_order() -> None:
     placed = logs.drain(8)
     assert placed == sorted(placed)
     assert placed == sorted([*(at for at in range(0, 100, 2) if at != 40), 1, 51])
-
-
-def test_a_log_that_was_set_back_is_looked_at_again() -> None:
-    logs = Logs([(at, True) for at in range(50)], [(at, True) for at in range(100, 150)])
-    logs.step(4)
-    assert set(logs.ahead) == {1}
-    sources = [QueueSource(1, "", 0, 50, setbacks=1), QueueSource(0, "", logs.positions[0], 50)]
-    before = logs.looks
-    interleave(sources, logs.look, 4, logs.ahead)
-    assert logs.looks > before

@@ -32,7 +32,6 @@ def mark(offset: int) -> Mark:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.lists(st.integers(1, 4), min_size=1, max_size=8)),
-        st.tuples(st.just("cut"), st.integers(0, 60)),
         st.tuples(st.just("prune"), st.integers(0, 60)),
         st.tuples(st.just("begin"), st.integers(0, 20)),
         st.tuples(st.just("fold"), st.just(0)),
@@ -72,10 +71,7 @@ def test_marks_are_found_from_any_offset_on(steps: list[tuple[str, object]]) -> 
                 ms.fold()
             else:
                 assert isinstance(value, int)
-                if what == "cut":
-                    store.run(partial(marks.cut_marks, log_id=LOG, above=value))
-                    model = [one for one in model if one <= value]
-                elif what == "begin":
+                if what == "begin":
                     store.run(partial(marks.begin_marks, log_id=LOG, base=mark(value)))
                     model = [value]
                 else:

@@ -164,7 +164,7 @@ def test_a_waiting_cursor_is_woken_by_what_takes_the_place(
     cursor.ack(cursor.take(99))
     extent = a.log("x").extent()
     a.sync(b)
-    assert a.log("x").wait(extent.end, timeout=60, setbacks=extent.setbacks)
+    assert a.log("x").wait(extent.end, timeout=60, log_id=extent.id)
     assert [r.value for r in cursor.take(1, wait=60)] == [b"new"]
 
 

@@ -194,7 +194,7 @@ def test_a_look_tells_everything_as_of_one_commit(served: Served) -> None:
     served.send("hall", message("rect", 1, "a"))
     served.join("hall", "ann", at)
     look = served.ask(c.LookIntoRoom("hall"))
-    assert (look.start, look.offset, look.setbacks) == (0, 2, 0)
+    assert (look.start, look.offset) == (0, 2)
     assert [one.user for one in look.presence] == ["ann"]
     assert [one.key for one in look.retained] == ["a"]
     assert served.ask(c.LookIntoRoom("nowhere")).offset == 0

@@ -24,19 +24,19 @@ from millstream.clock import Clock
 from millstream.embedded.loop.feed_reads import (
     FETCH_RECORDS_MAX,
     Delivery,
-    LogExtent,
     Missing,
     Recent,
     fetch,
     look_at,
     recall,
+    watched_key,
 )
 from millstream.embedded.loop.in_order import InOrder
 from millstream.embedded.loop.offset_waits import OffsetWaits
 from millstream.errors import CannotOpen, Closed, MillstreamError, Poisoned
 from millstream.format import keys
 from millstream.log.model.head import Bounds
-from millstream.record import Record
+from millstream.record import Extent, Record
 from millstream.store.store import Store
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class FeedListener(Protocol):
         """Note that offsets will not be delivered."""
 
     def restart(self) -> None:
-        """Note that the log was deleted, or its end was set back: `position` is lower now."""
+        """Note that the name stands for another log: `position` is lower now."""
 
 
 class FeedSource(Protocol):
@@ -122,7 +122,7 @@ class Feed:
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._watched: bytes | None = None
-        self._extent: LogExtent | None = None
+        self._extent: Extent | None = None
         self._holds = 0
         self._sending = 0
         self._offered: list[tuple[int, Sequence[Record]]] = []
@@ -156,15 +156,13 @@ class Feed:
             positions.append(self.position)
         return min(positions, default=None)
 
-    async def wait(
-        self, offset: int, timeout_ms: int | None = None, setbacks: int | None = None
-    ) -> bool:
+    async def wait(self, offset: int, timeout_ms: int | None = None, log_id: int = 0) -> bool:
         """Wait until a record exists at the offset; return False on a timeout.
 
-        With `setbacks`, the wait also ends when the log's setback count exceeds it.
+        With `log_id`, the wait also ends once the name stands for another log.
         """
         try:
-            return await self._waits.wait(offset, timeout_ms, setbacks)
+            return await self._waits.wait(offset, timeout_ms, log_id)
         finally:
             self._end_if_idle()
 
@@ -310,30 +308,29 @@ class Feed:
         extent = self._glance() if self._is_fresh else None
         self._is_fresh = True
         if extent is None:
-            known_setbacks = 0 if before is None else before.setbacks
+            known_id = 0 if before is None else before.id
             began_s = source.clock.seconds()
-            extent = await source.ask(look_at, source.store, self.log, known_setbacks)
+            extent = await source.ask(look_at, source.store, self.log, known_id)
             self.counts.looks += 1
             self.counts.look_s += source.clock.seconds() - began_s
-        if extent.key != self._watched:
-            self._watch(extent.key)
+        key = watched_key(self.log, extent)
+        if key != self._watched:
+            self._watch(key)
             self._look_soon()  # a change before the watch began woke no listener
         self._extent = extent
-        self._waits.settle(extent.end, extent.setbacks)
+        self._waits.settle(extent.end, extent.id)
         if self._listeners:
             self._go_back(before, extent)
             await self._catch_up(extent)
 
-    def _glance(self) -> LogExtent | None:
+    def _glance(self) -> Extent | None:
         """Return the extent that the store shows without a lock; None if it may be incomplete."""
         views, before = self._source.store.views, self._extent
         log_id = views.get(keys.log_name(self.log))
-        if not log_id or before is None or before.key != keys.head(log_id):
+        if not log_id or before is None or before.id != log_id:
             return None
-        bounds: Bounds | None = views.get(before.key)
-        if bounds is None or bounds.setbacks != before.setbacks:
-            return None
-        return LogExtent(before.key, bounds.start, bounds.end, bounds.setbacks, None)
+        bounds: Bounds | None = views.get(keys.head(log_id))
+        return None if bounds is None else Extent(bounds.start, bounds.end, log_id)
 
     async def _pause_after(self, error: Exception) -> None:
         self.counts.failures += 1
@@ -345,15 +342,14 @@ class Feed:
         await asyncio.sleep(self._error_s)
         self._news.set()
 
-    def _go_back(self, before: LogExtent | None, extent: LogExtent) -> None:
-        """Restart at a lower position, if the log was replaced or its end was set back."""
-        if before is None:
+    def _go_back(self, before: Extent | None, extent: Extent) -> None:
+        """Restart at a lower position, if the name stands for another log."""
+        if before is None or extent.id == before.id:
             return
-        if extent.key != before.key and self.position > extent.end:
+        position = extent.position_of(self.position)
+        if extent.equal_below is None and position > extent.end:
             position = extent.start
-        elif extent.set_back_to is not None and extent.set_back_to < self.position:
-            position = extent.set_back_to
-        else:
+        if position >= self.position:
             return
         self._restart(position)
         for listener in self._listeners:
@@ -364,7 +360,7 @@ class Feed:
         self._order.restart(position)
         self._recent.clear()
 
-    async def _catch_up(self, extent: LogExtent) -> None:
+    async def _catch_up(self, extent: Extent) -> None:
         """Fetch and deliver up to the observed end."""
         self._take_offers()
         if self._sending and not self._order.has_hole:

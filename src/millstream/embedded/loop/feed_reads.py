@@ -18,7 +18,7 @@ from millstream.log.commands import GetExtent
 from millstream.log.reading import queries, reader
 from millstream.log.reading.salvage import behind
 from millstream.log.reading.unfolded_records import held_records
-from millstream.record import Record
+from millstream.record import Extent, Record
 from millstream.store.store import Store
 
 Why = Literal["expired", "damaged"]
@@ -64,17 +64,6 @@ class Missing(Struct, frozen=True):
     why: Why
 
 
-class LogExtent(Struct, frozen=True):
-    """The result of a look at a log."""
-
-    key: bytes
-    """The key to watch: the log's head, or its name while the log does not exist."""
-    start: int
-    end: int
-    setbacks: int
-    set_back_to: int | None
-
-
 class Recent:
     """The last deliveries of a feed, bounded in number and bytes."""
 
@@ -113,12 +102,14 @@ def _size(delivery: Delivery) -> int:
     return sum([len(record.value or b"") for record in delivery.records])
 
 
-def look_at(store: Store, log: str, known_setbacks: int) -> LogExtent:
+def look_at(store: Store, log: str, known_id: int) -> Extent:
     """Read the extent of a log, including commits of other processes."""
-    log_id = reader.log_id_of(store, log)
-    extent = queries.get_extent(store, GetExtent(log, known_setbacks))
-    key = keys.head(log_id) if log_id else keys.log_name(log)
-    return LogExtent(key, extent.start, extent.end, extent.setbacks, extent.set_back_to)
+    return queries.get_extent(store, GetExtent(log, known_id))
+
+
+def watched_key(log: str, extent: Extent) -> bytes:
+    """Return the key to watch: the log's head, or its name while the log does not exist."""
+    return keys.head(extent.id) if extent.id else keys.log_name(log)
 
 
 def recall(store: Store, log: str, start: int, stop: int) -> Delivery | None:

@@ -28,11 +28,9 @@ class Feeds:
             feed = self._feeds[log] = Feed(self._source, log, self._forget, self.counts)
         return feed
 
-    async def wait(
-        self, log: str, offset: int, timeout_ms: int | None, setbacks: int | None = None
-    ) -> bool:
+    async def wait(self, log: str, offset: int, timeout_ms: int | None, log_id: int = 0) -> bool:
         """Wait until a record exists at the offset; return False on a timeout."""
-        return await self.of(log).wait(offset, timeout_ms, setbacks)
+        return await self.of(log).wait(offset, timeout_ms, log_id)
 
     def _forget(self, feed: Feed) -> None:
         if self._feeds.get(feed.log) is feed:

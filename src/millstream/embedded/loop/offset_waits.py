@@ -16,7 +16,7 @@ class _Wait(Struct, eq=False):
     """A caller that waits for an offset."""
 
     offset: int
-    setbacks: int | None
+    log_id: int
     until_s: float | None
     answer: asyncio.Future[bool]
 
@@ -33,16 +33,16 @@ class OffsetWaits:
     def __len__(self) -> int:
         return len(self._waits)
 
-    async def wait(self, offset: int, timeout_ms: int | None, setbacks: int | None) -> bool:
+    async def wait(self, offset: int, timeout_ms: int | None, log_id: int) -> bool:
         """Wait until a record exists at the offset; return False on a timeout.
 
-        The timeout runs from this call. With `setbacks`, the wait also ends when the log's setback
-        count exceeds it.
+        The timeout runs from this call. With `log_id`, the wait also ends once the name stands for
+        another log.
         """
         clock = self._clock
         until_s = None if timeout_ms is None else clock.seconds() + timeout_ms / 1000
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        wait = _Wait(offset, setbacks, until_s, answer)
+        wait = _Wait(offset, log_id, until_s, answer)
         self._waits.add(wait)
         self._look_soon()
         try:
@@ -56,14 +56,14 @@ class OffsetWaits:
         finally:
             self._waits.discard(wait)
 
-    def settle(self, end: int, setbacks: int) -> None:
+    def settle(self, end: int, log_id: int) -> None:
         """Answer waits whose offset exists, or whose timeout is over."""
         now_s = self._clock.seconds()
         for wait in self._waits:
-            went_back = wait.setbacks is not None and setbacks > wait.setbacks
+            is_other = bool(wait.log_id and log_id) and wait.log_id != log_id
             if wait.answer.done():
                 continue
-            if end > wait.offset or went_back:
+            if end > wait.offset or is_other:
                 wait.answer.set_result(True)
             elif wait.until_s is not None and now_s >= wait.until_s:
                 wait.answer.set_result(False)

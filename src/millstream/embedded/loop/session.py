@@ -338,7 +338,7 @@ class AsyncEmbeddedSession:
     async def _wait_for_offset(self, command: WaitForOffset, turns: ClientTurns | None) -> bool:
         """Wait at the log's feed, which takes no turn of a client."""
         return await self.feeds.wait(
-            command.log, command.offset, command.timeout_ms, command.setbacks
+            command.log, command.offset, command.timeout_ms, command.log_id
         )
 
     async def _wait(self, command: Command[Any], turns: ClientTurns | None) -> Any:

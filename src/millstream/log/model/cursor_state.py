@@ -31,10 +31,14 @@ class FloorMoved(Struct, array_like=True, frozen=True, tag=3):
     floor: int
 
 
-class AcksSetBack(Struct, array_like=True, frozen=True, tag=4):
-    """The loss of acknowledgements from `at` on, where other records lie now."""
+class CursorTaken(Struct, array_like=True, frozen=True, tag=4):
+    """The creation of the cursor in a log that took the name of a log set aside."""
 
-    at: int
+    floor: int
+    ranges: list[Range]
+    section: int
+    durable: bool
+    set_back: int
 
 
 _decode = msgspec.msgpack.Decoder(tuple[int, bool, int, int, list[Range], int]).decode
@@ -52,9 +56,9 @@ class CursorState(Entity):
     set_back: int = 0
     """Counts the times that records behind the cursor were set aside."""
 
-    changes: ClassVar = CursorOpened | Acked | FloorMoved | AcksSetBack
+    changes: ClassVar = CursorOpened | Acked | FloorMoved | CursorTaken
 
-    def apply(self, change: CursorOpened | Acked | FloorMoved | AcksSetBack) -> None:
+    def apply(self, change: CursorOpened | Acked | FloorMoved | CursorTaken) -> None:
         """Apply a change."""
         match change:
             case Acked():
@@ -66,9 +70,11 @@ class CursorState(Entity):
                 self.present = True
                 self.marks = AcknowledgedRanges(change.floor)
                 self.section, self.durable = change.section, change.durable
-            case AcksSetBack():
-                self.marks.cut(change.at)
-                self.set_back += 1
+            case CursorTaken():
+                self.present = True
+                self.marks = AcknowledgedRanges(change.floor, change.ranges)
+                self.section, self.durable = change.section, change.durable
+                self.set_back = change.set_back
 
     def exists(self) -> bool:
         """Return whether the cursor is present."""

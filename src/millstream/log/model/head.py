@@ -3,8 +3,11 @@
 Users see `start` and `end`. Bytes below `dropped` were deleted; `dropped` follows `start` in the
 background. Entries from `dropped` on are contiguous except for `gaps`: offsets that never held a record,
 because the log was truncated past its end. Below `dropped` only entries with records that queues still
-need remain, of `kept` bytes. Ids of logs are never reused: a name that is deleted and made again stands
-for a new log.
+need remain, of `kept` bytes.
+
+Ids of logs are never reused, and an offset of an id never stands for another record: a name that is
+deleted and made again stands for a new log. If the last records of a log are set aside, the log gets
+another name, and its name goes to a new log: a fork at that point.
 """
 
 from __future__ import annotations
@@ -113,18 +116,33 @@ class LogPlaced(Struct, array_like=True, frozen=True, tag=9):
     end: int
 
 
-class EndSetBack(Struct, array_like=True, frozen=True, tag=10):
-    """The move of the records from `end` on to another log."""
+class Renamed(Struct, array_like=True, frozen=True, tag=10):
+    """The log was set aside under another name, and its name went to another log."""
 
-    end: int
-    bytes: int
-    """The number of moved bytes."""
+    name: str
+    at_ms: int
 
 
 class Touched(Struct, array_like=True, frozen=True, tag=11):
     """The time of another change of the log, in any copy."""
 
     at_ms: int
+
+
+class NameTaken(Struct, array_like=True, frozen=True, tag=12):
+    """The creation of the log as a fork that takes the name and the settings of a log set aside."""
+
+    name: str
+    former_name: str
+    created_ms: int
+    start: int
+    dropped: int
+    end: int
+    timestamp_ms: int
+    retention: Retention
+    owner: str
+    epoch: int
+    gaps: list[tuple[int, int]]
 
 
 class Bounds(Struct, frozen=True):
@@ -134,7 +152,6 @@ class Bounds(Struct, frozen=True):
     start: int = 0
     end: int = 0
     deleted: bool = True
-    setbacks: int = 0
 
 
 Change = (
@@ -147,8 +164,9 @@ Change = (
     | Deleted
     | Owned
     | LogPlaced
-    | EndSetBack
+    | Renamed
     | Touched
+    | NameTaken
 )
 """The changes of a head."""
 
@@ -175,8 +193,8 @@ class Head(Entity, array_like=True):
     """The id of the store that may append, empty for this store."""
     epoch: int = 0
     """Counts the changes of the owner; the highest epoch is right."""
-    setbacks: int = 0
-    """Counts the times that the end went back; offsets above then stand for other records."""
+    former_name: str = ""
+    """The name of the log before it was set aside; empty for other logs."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """Half-open ranges below `start` that never held a record, in order and disjoint."""
 
@@ -218,12 +236,19 @@ class Head(Entity, array_like=True):
                 self.start, self.dropped, self.end = change.start, change.dropped, change.end
                 self._skip(0, change.dropped)
                 self.timestamp_ms = 0  # a `Touched` with the time of the source follows
-            case EndSetBack():
-                self.end = change.end
-                self.bytes -= change.bytes
-                self.setbacks += 1
+            case Renamed():
+                self.former_name, self.name = self.name, change.name
+                self.created_ms, self.retention = change.at_ms, Retention()
+                self.owner, self.epoch = "", 0
             case Touched():
                 self.timestamp_ms = max(self.timestamp_ms, change.at_ms)
+            case NameTaken():
+                self.name, self.former_name = change.name, change.former_name
+                self.created_ms = change.created_ms
+                self.start, self.dropped, self.end = change.start, change.dropped, change.end
+                self.timestamp_ms, self.retention = change.timestamp_ms, change.retention
+                self.owner, self.epoch = change.owner, change.epoch
+                self.gaps = list(change.gaps)
 
     def _skip(self, start: int, stop: int) -> None:
         """Add a gap between the old end and the next offset."""
@@ -259,7 +284,7 @@ class Head(Entity, array_like=True):
 
     def view(self) -> Bounds:
         """Return the current bounds."""
-        return Bounds(self.name, self.start, self.end, self.deleted, self.setbacks)
+        return Bounds(self.name, self.start, self.end, self.deleted)
 
     def wants_dropping(self) -> bool:
         """Return whether retention has not yet processed all bytes below the start."""
@@ -270,7 +295,7 @@ class Head(Entity, array_like=True):
         data = msgspec.msgpack.encode(self)
         if self.gaps:
             return data
-        fewer = 1 if self.owner or self.epoch or self.setbacks else 4 if self.kept else 5
+        fewer = 1 if self.owner or self.epoch or self.former_name else 4 if self.kept else 5
         count = len(Head.__struct_fields__) - fewer
         begin = bytes((0x90 + count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
         return begin + data[3:-fewer]  # each empty trailing field is one byte

@@ -25,7 +25,7 @@ from millstream.log.model.partitioned import (
 from millstream.log.reading import reader
 from millstream.log.reading.damage import of_log
 from millstream.log.rules import retention
-from millstream.log.rules.ancestry import set_back_to
+from millstream.log.rules.ancestry import equal_below
 from millstream.log.rules.cursor_operations import cursor_info
 from millstream.log.rules.operations import find_log
 from millstream.partitioning import partition_name, partition_of
@@ -44,16 +44,18 @@ def get_bounds(store: Store, query: c.GetBounds) -> tuple[int, int]:
 
 
 def get_extent(store: Store, query: c.GetExtent) -> Extent:
-    """Return the start, the end and the setback of a log; most logs never have a setback."""
+    """Return the start, the end and the id of a log, and how it relates to the log `known`."""
     log_id = reader.log_id_of(store, query.log)
     bounds = reader.bounds_of(store, log_id, query.log)
-    if bounds.setbacks <= query.known:
-        return Extent(bounds.start, bounds.end, bounds.setbacks)
+    if query.known in (0, log_id):
+        return Extent(bounds.start, bounds.end, log_id)
 
     def look(view: View) -> Extent:
-        head = view.entity(keys.head(log_id), Head)
-        back_to = set_back_to(view, log_id, query.known)
-        return Extent(head.start, head.end, head.setbacks, back_to)
+        log = find_log(view, query.log)
+        if log is None:
+            return Extent(0, 0)
+        now_id, head = log
+        return Extent(head.start, head.end, now_id, equal_below(view, now_id, query.known))
 
     return store.view(look)
 
@@ -126,10 +128,10 @@ def _awaited(store: Store, query: c.WaitForOffset) -> bytes:
 
 
 def _is_past(store: Store, query: c.WaitForOffset) -> bool:
-    """Return whether there is a record at the offset, or the log has had a setback."""
-    bounds = reader.bounds_of(store, reader.log_id_of(store, query.log), query.log)
-    went_back = query.setbacks is not None and bounds.setbacks > query.setbacks
-    return bounds.end > query.offset or went_back
+    """Return whether there is a record at the offset, or the name stands for another log."""
+    log_id = reader.log_id_of(store, query.log)
+    is_other = bool(query.log_id and log_id) and query.log_id != log_id
+    return is_other or reader.bounds_of(store, log_id, query.log).end > query.offset
 
 
 def get_metadata(view: View, query: c.GetMetadata) -> dict[str, Any]:
@@ -211,7 +213,7 @@ def describe_cursor(view: View, query: c.DescribeCursor) -> CursorInfo | None:
     if log is None:
         return None
     cursor = view.entity(keys.cursor(log[0], query.cursor), CursorState)
-    return cursor_info(query.cursor, cursor, log[1]) if cursor.present else None
+    return cursor_info(query.cursor, cursor, *log) if cursor.present else None
 
 
 def list_cursors(view: View, query: c.ListCursors) -> list[CursorInfo]:
@@ -223,7 +225,7 @@ def list_cursors(view: View, query: c.ListCursors) -> list[CursorInfo]:
         return []
     page = view.find(*keys.range_of(keys.cursor(log[0], "")), limit=CURSORS_LISTED_MAX)
     return [
-        cursor_info(keys.trailing_name(key), view.entity(key, CursorState), log[1]) for key in page
+        cursor_info(keys.trailing_name(key), view.entity(key, CursorState), *log) for key in page
     ]
 
 

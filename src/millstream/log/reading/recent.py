@@ -1,8 +1,8 @@
 """Recent blocks: the parsed blocks that consumers are working through.
 
 Consumers claim a few messages at a time from large blocks. This cache reads, checks and parses a block
-once instead of once per claim. Blocks never change and ids of logs are never reused, so that cached
-blocks stay valid until a setback of their log, which drops the blocks of the log.
+once instead of once per claim. Blocks never change, ids of logs are never reused, and an offset of an
+id never stands for another record, so that cached blocks stay valid.
 """
 
 from __future__ import annotations
@@ -168,19 +168,7 @@ class RecentBlocks:
         """The size of all blocks."""
         self._last: dict[int, ParsedBlock] = {}
         """The id of a log → its last used block, which the next claim usually needs again."""
-        self._setbacks: dict[int, int] = {}
-        """The id of a log → its number of setbacks."""
         self._lock = Lock()
-
-    def note(self, log_id: int, setbacks: int) -> None:
-        """Drop the blocks of a log after a new setback."""
-        if self._setbacks.get(log_id) == setbacks:
-            return
-        with self._lock:
-            self._setbacks[log_id] = setbacks
-            self._last.pop(log_id, None)
-            for first in self._firsts.pop(log_id, ()):
-                self._size -= self._blocks.pop((log_id, first)).size
 
     def find(self, log_id: int, offset: int) -> ParsedBlock | None:
         """Return the cached block with a record, or None."""
@@ -250,8 +238,6 @@ def recent_row(store: Store, log_id: int, offset: int) -> Columns | None:
         return None
     if row is not None:
         return row
-    if bounds_of(store, log_id).setbacks:
-        return None
     parsed = store.caches.of(RecentBlocks).find(log_id, offset)
     return None if parsed is None else parsed.columns(offset, offset + 1)
 
@@ -266,9 +252,6 @@ def recent_scattered(store: Store, log_id: int, name: str, offsets: list[int]) -
     """Return the records at ascending offsets, one `Columns` per block, from the cache of recent
     blocks or else from the engine; raise for damage."""
     cache = store.caches.of(RecentBlocks)
-    setbacks = bounds_of(store, log_id).setbacks
-    if setbacks:
-        cache.note(log_id, setbacks)
     columns: list[Columns] = []
     at, count = 0, len(offsets)
     while at < count:
@@ -295,8 +278,6 @@ def _pieces(
     """
     cache = store.caches.of(RecentBlocks)
     bounds = bounds_of(store, log_id)
-    if bounds.setbacks:
-        cache.note(log_id, bounds.setbacks)
     pieces: list[tuple[ParsedBlock, int, int]] = []
     while start < stop:
         parsed = cache.find(log_id, start)

@@ -3,6 +3,10 @@
 The records of a fork below its fork point lie in its parent. A parent keeps the records that its forks
 can still read, also after its deletion, and the same holds for the parent of the parent. Once a deleted
 parent has no records left, its forks become forks of the grandparent.
+
+Setting records aside gives the name of a log to a new log, which is a fork of the old log
+(`take_name`). The new log lists the old log as a former log of its name: readers of the old log ask
+there where to continue (`equal_below`), and the old log can be merged into the new log (`parent_of`).
 """
 
 from __future__ import annotations
@@ -14,13 +18,13 @@ from typing import NamedTuple
 from millstream.format import keys
 from millstream.format.lineage import (
     Fork,
+    Former,
     decode_fork,
-    decode_set_back,
+    decode_former,
     encode_fork,
-    encode_set_back,
-    with_set_back,
+    encode_former,
 )
-from millstream.log.model.head import Head
+from millstream.log.model.head import Head, Name
 from millstream.log.model.users import pinned
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import Rows, View
@@ -28,17 +32,20 @@ from millstream.store.state.view import Rows, View
 FORKS_PER_STEP = 1_000
 MARK_ROWS_PER_STEP = 64
 
+FORMER_LOGS_MAX = 1_000
+"""Former logs that a name remembers; a reader of an older log begins as in an unrelated log."""
+
 FORK_NAME = "~fork-"
 """The infix of generated names of forks."""
 
 
 class Tail(NamedTuple):
-    """The records of a log from an offset on that were set aside, and the fork that holds them."""
+    """The records from an offset on of a log that was set aside, and the log that took its name."""
 
     log_id: int
     at: int
     end: int
-    aside_id: int
+    new_id: int
 
 
 def fork_of(view: Rows | WriteTransaction, log_id: int) -> Fork | None:
@@ -87,9 +94,7 @@ def release(tx: WriteTransaction, log_id: int) -> bool:
     if parent is not None:
         tx.erase(keys.forks(parent.parent_id, log_id))
         tx.erase(keys.fork(log_id))
-    if tx.get(keys.set_back(log_id)) is not None:
-        tx.erase(keys.set_back(log_id))
-    return False
+    return tx.drop_some(*keys.of_log(keys.FORMER, log_id), limit=FORMER_LOGS_MAX)
 
 
 def forget_marks(tx: WriteTransaction, log_id: int) -> None:
@@ -99,20 +104,82 @@ def forget_marks(tx: WriteTransaction, log_id: int) -> None:
         tx.drop_all(start, stop)
 
 
-def note_set_back(tx: WriteTransaction, log_id: int, number: int, at: int) -> None:
-    """Store that the setback of this number moved the end of a log back to an offset."""
-    key = keys.set_back(log_id)
-    row = tx.get(key)
-    before = [] if row is None else decode_set_back(row)
-    tx.put(key, encode_set_back(with_set_back(before, number, at)))
+# Former logs of a name.
 
 
-def set_back_to(view: Rows, log_id: int, known: int) -> int | None:
-    """Return the lowest end of a log since the setback number `known`, or None."""
-    key = keys.set_back(log_id)
-    row = view.get(key)
-    later = [at for number, at in decode_set_back(row) if number > known] if row else []
-    return min(later, default=None)
+def former_of(view: Rows | WriteTransaction, log_id: int, former_id: int) -> Former | None:
+    """Return the relation of a log to a former log of its name, or None."""
+    row = view.get(keys.former(log_id, former_id))
+    return None if row is None else decode_former(row)
+
+
+def equal_below(view: Rows | WriteTransaction, log_id: int, known_id: int) -> int | None:
+    """Return the offset below which a log has the records of a former log of its name.
+
+    A reader that knows the log `known_id` continues in the log `log_id` at this offset, at most. None
+    means that both are the same log, or unrelated, as after a deletion.
+    """
+    former = former_of(view, log_id, known_id) if known_id and known_id != log_id else None
+    return None if former is None else former.equal_below
+
+
+def parent_of(view: View | WriteTransaction, log_id: int) -> Fork | None:
+    """Return the log into which a fork can be merged, with the offsets of the merge, or None.
+
+    This is the log of `fork_of`, with two exceptions. A log that was set aside has the log that took
+    its name. The latter has the parent of the log whose name it took.
+    """
+    head = view.entity(keys.head(log_id), Head)
+    if head.former_name:
+        successor_id = view.entity(keys.log_name(head.former_name), Name).log_id
+        former = former_of(view, successor_id, log_id)
+        return None if former is None else Fork(successor_id, *former)
+    fork = fork_of(view, log_id)
+    while fork is not None and former_of(view, log_id, fork.parent_id) is not None:
+        before = fork_of(view, fork.parent_id)
+        point = min(fork.point, before.point) if before else 0
+        fork = before and before._replace(point=point, merged=fork.merged)
+    return fork
+
+
+def put_merged(tx: WriteTransaction, log_id: int, merged: int) -> None:
+    """Store up to which offset a fork was merged into `parent_of` the fork."""
+    parent, fork = parent_of(tx, log_id), fork_of(tx, log_id)
+    assert parent is not None
+    if tx.entity(keys.head(log_id), Head).former_name:
+        former = Former(parent.point, merged)
+        tx.put(keys.former(parent.parent_id, log_id), encode_former(former))
+    elif fork is not None:
+        put_fork(tx, log_id, fork._replace(merged=merged))
+
+
+def take_name(tx: WriteTransaction, log_id: int, new_id: int, at: int) -> None:
+    """Make a new log a fork of a log that is set aside, and give the relations of that log to it.
+
+    Called before the name changes hands. Forks of the common records become forks of the new log.
+    """
+    former_name = tx.entity(keys.head(log_id), Head).former_name
+    parent = parent_of(tx, log_id)
+    merged = 0 if parent is None or former_name else min(parent.merged, at)
+    if former_name and parent is not None:
+        former = Former(min(parent.point, at), min(parent.merged, at))
+        tx.put(keys.former(parent.parent_id, new_id), encode_former(former))
+    # The new log needs no records of logs between it and the log that holds the records below `at`.
+    holder_id, holder = log_id, fork_of(tx, log_id)
+    while holder is not None and at <= holder.point:
+        holder_id, holder = holder.parent_id, fork_of(tx, holder.parent_id)
+    for child_id, fork in list(children(tx, log_id)):
+        if fork.point <= at and former_of(tx, child_id, log_id) is None:
+            put_fork(tx, child_id, fork._replace(parent_id=new_id))
+    put_fork(tx, new_id, Fork(holder_id, at, merged))
+    rows = tx.scan(*keys.of_log(keys.FORMER, log_id), limit=FORMER_LOGS_MAX)
+    for key, _ in rows:
+        tx.erase(key)
+    for key, value in rows[-FORMER_LOGS_MAX + 1 :]:
+        former = decode_former(value)
+        former = former._replace(equal_below=min(former.equal_below, at))
+        tx.put(keys.former(new_id, keys.pair(key)[1]), encode_former(former))
+    tx.put(keys.former(new_id, log_id), encode_former(Former(at)))
 
 
 def pin(view: View, log_id: int) -> list[tuple[int, int]]:

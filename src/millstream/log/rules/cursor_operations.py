@@ -10,7 +10,7 @@ from millstream.log.model.cursor_state import Acked, CursorOpened, CursorState, 
 from millstream.log.model.head import Head
 from millstream.log.model.names import check_integer
 from millstream.log.progress import set_aside
-from millstream.log.rules.ancestry import set_back_to
+from millstream.log.rules.ancestry import equal_below
 from millstream.log.rules.operations import find_log, make_log, need_log
 from millstream.record import CursorInfo
 from millstream.store.commit.transaction import WriteTransaction
@@ -33,13 +33,13 @@ def open_cursor(tx: WriteTransaction, command: c.OpenCursor) -> CursorInfo:
                 end=head.end,
             )
         tx.change(key, CursorOpened(floor, command.section, command.durable))
-    return cursor_info(command.cursor, state, head)
+    return cursor_info(command.cursor, state, log_id, head)
 
 
 def acknowledge(tx: WriteTransaction, command: c.Acknowledge) -> int:
     """Acknowledge ranges of offsets."""
     key, state, head = _need_cursor(tx, command.log, command.cursor)
-    _check_still_there(tx, command, head, max((stop for _, stop in command.ranges), default=0))
+    _check_still_there(tx, command, max((stop for _, stop in command.ranges), default=0))
     for start, stop in command.ranges:
         if not check_integer("an offset", start) < check_integer("an offset", stop):
             raise InvalidInput(f"[{start}, {stop}) is not a range of positions")
@@ -65,7 +65,7 @@ def move_cursor(tx: WriteTransaction, command: c.MoveCursor) -> int:
     """Set the floor of a cursor."""
     key, state, head = _need_cursor(tx, command.log, command.cursor)
     marks: AcknowledgedRanges = state.marks
-    _check_still_there(tx, command, head, command.floor)
+    _check_still_there(tx, command, command.floor)
     if check_integer("an offset", command.floor) > head.end:
         raise _past_the_end(head, command.floor)
     if not command.forward or command.floor > marks.floor:
@@ -86,14 +86,13 @@ def delete_cursor(tx: WriteTransaction, command: c.DeleteCursor) -> bool:
 
 
 def _check_still_there(
-    tx: WriteTransaction, command: c.Acknowledge | c.MoveCursor, head: Head, stop: int
+    tx: WriteTransaction, command: c.Acknowledge | c.MoveCursor, stop: int
 ) -> None:
     """Raise for an acknowledgement of records that were set aside, and replaced at their offsets."""
-    setbacks = command.setbacks
-    if setbacks is None or head.setbacks <= setbacks:
+    if not command.log_id:
         return
     log_id, _ = need_log(tx, command.log)
-    at = set_back_to(tx.view, log_id, setbacks)
+    at = equal_below(tx, log_id, command.log_id)
     if at is not None and stop > at:
         raise set_aside(command.log, at)
 
@@ -115,7 +114,7 @@ def _past_the_end(head: Head, position: int) -> OutOfRange:
     )
 
 
-def cursor_info(name: str, state: CursorState, head: Head) -> CursorInfo:
+def cursor_info(name: str, state: CursorState, log_id: int, head: Head) -> CursorInfo:
     """Describe a cursor; truncated records count as acknowledged."""
     marks: AcknowledgedRanges = state.marks
     floor, _ = marks.next_gap(head.start)
@@ -128,6 +127,6 @@ def cursor_info(name: str, state: CursorState, head: Head) -> CursorInfo:
         section=state.section,
         durable=state.durable,
         set_back=state.set_back,
-        setbacks=head.setbacks,
+        log_id=log_id,
         lost=marks.gaps(marks.floor, head.start),
     )

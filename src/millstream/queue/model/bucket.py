@@ -156,13 +156,16 @@ class Bucket(Entity):
         self.spans += spans
 
     def _moved(self, change: Withdrawn) -> Iterator[Span]:
-        """Yield the spans with the moved tail under its new log id; remove the tail's unfinished
-        messages.
+        """Yield the spans with the records before the tail under the new log id; remove unfinished
+        messages of the tail.
         """
         for span in self.spans:
             skip = max(0, change.at - span.offset)
-            if span.log_id != change.log_id or skip >= span.count:
+            if span.log_id != change.log_id:
                 yield span
+                continue
+            if skip >= span.count:
+                yield replace(span, log_id=change.new_id)
                 continue
             slot, count = span.slot + skip, span.count - skip
             for state in (AVAILABLE, IN_FLIGHT):
@@ -170,8 +173,8 @@ class Bucket(Entity):
                     self._fill(start, stop, GONE, 0)
                     self._lose_past(start, stop)
             if skip:
-                yield replace(span, count=skip)
-            yield replace(span.cut(skip, count, slot), log_id=change.to_id)
+                yield replace(span, count=skip, log_id=change.new_id)
+            yield span.cut(skip, count, slot)
 
     def _stride(
         self, done: list[Slots], claimed: Sequence[Slots], change: Strode | FilledAndClaimed

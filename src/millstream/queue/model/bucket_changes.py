@@ -77,11 +77,13 @@ class Forgot(Struct, array_like=True, frozen=True, tag=7):
 
 
 class Withdrawn(Struct, array_like=True, frozen=True, tag=8):
-    """The messages of a log from an offset on moved to a fork; unfinished messages are removed."""
+    """A log was set aside from an offset on: unfinished messages of these records are removed, and
+    messages of earlier records belong to the log that took the name.
+    """
 
     log_id: int
     at: int
-    to_id: int
+    new_id: int
 
 
 class Filled(Struct, array_like=True, frozen=True, tag=9):

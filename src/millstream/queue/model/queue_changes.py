@@ -60,19 +60,22 @@ class Paused(Struct, array_like=True, frozen=True, tag=3):
     paused: bool
 
 
-class QueueSetBack(Struct, array_like=True, frozen=True, tag=5):
-    """The tail of a log was set aside, and the queue goes back to the start of this tail."""
+class SourceReplaced(Struct, array_like=True, frozen=True, tag=5):
+    """A log was set aside from an offset on, and the queue goes on in the log that took its name."""
 
     log_id: int
+    at: int
+    end: int
+    """The end of the log, if the queue holds finished messages from `at` on; else -1."""
+    new_id: int
     position: int
-    aside_id: int
-    aside_end: int
-    """The end of the fork that has the tail, if the queue holds finished messages of it; else -1.
-    """
+    """The routing position in the new log."""
+    goes_back: bool
+    """Whether the queue had routed records from `at` on."""
     lanes: list[tuple[int, int, int]]
     """Lanes with the numbers that no longer wait in them: from, to."""
     withdrawn: int
-    """The number of unfinished messages in the tail."""
+    """The number of unfinished messages from `at` on."""
 
 
 class Arrived(Struct, array_like=True, frozen=True, tag=6):
@@ -105,5 +108,5 @@ class ArrivedAndClaimed(Struct, array_like=True, frozen=True, tag=7):
     count: int
 
 
-Change = Specified | Moved | Paused | Advanced | QueueSetBack | Arrived | ArrivedAndClaimed
+Change = Specified | Moved | Paused | Advanced | SourceReplaced | Arrived | ArrivedAndClaimed
 """Every change of a queue."""

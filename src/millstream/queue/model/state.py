@@ -30,7 +30,7 @@ from millstream.queue.model.queue_changes import (
     Change,
     Moved,
     Paused,
-    QueueSetBack,
+    SourceReplaced,
     Specified,
 )
 from millstream.queue.model.slots import NO_SLOTS, Slots
@@ -106,8 +106,8 @@ class QueueState(Entity, array_like=True):
                 self._move(change)
             case Arrived():
                 self._receive(change)
-            case QueueSetBack():
-                self._go_back(change)
+            case SourceReplaced():
+                self._replace_source(change)
             case Paused():
                 self.paused = change.paused
             case Specified():
@@ -203,17 +203,24 @@ class QueueState(Entity, array_like=True):
         for bucket_id, by_count in change.alive:
             self._survive(bucket_id, by_count)
 
-    def _go_back(self, change: QueueSetBack) -> None:
-        self.positions[change.log_id] = change.position
-        if change.aside_end >= 0:
-            self.positions[change.aside_id] = change.aside_end
+    def _replace_source(self, change: SourceReplaced) -> None:
+        log_id, new_id = change.log_id, change.new_id
+        self.positions[new_id] = change.position
+        if change.end >= 0:
+            self.positions[log_id] = change.end
+        else:
+            self.positions.pop(log_id, None)
+        self.skipped = [
+            (new_id if skipped_in == log_id and start < change.at else skipped_in, start, stop)
+            for skipped_in, start, stop in self.skipped
+        ]
         gone: dict[int, list[Slots]] = {}
         for lane, *slots in change.lanes:
             gone.setdefault(lane, []).append((slots[0], slots[1]))
         for lane, ranges in gone.items():
             if remaining := _without(self.lanes.pop(lane), ranges):
                 self.lanes[lane] = remaining
-        self.set_back += 1
+        self.set_back += change.goes_back
         self.withdrawn += change.withdrawn
 
     def _survive(self, bucket_id: int, by: int) -> None:

@@ -74,7 +74,7 @@ def _known(ahead: dict[int, Looked], source: QueueSource) -> Looked | None:
     stretch = ahead.get(source.log_id)
     if stretch is None or stretch.routed.start != source.position:
         return None
-    return stretch if stretch.routed.setbacks == source.setbacks else None
+    return stretch
 
 
 def _before(stretches: Sequence[Looked], until_ms: int) -> int:

@@ -24,6 +24,7 @@ from millstream.queue.model.slots import RoutingMark, Span, Trial
 from millstream.queue.model.state import APART, Allotment, QueueState
 from millstream.queue.rules.interleaving import arrivals_ms
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.sources import takes
 from millstream.store.commit.transaction import WriteTransaction
 
 FORGOTTEN_PER_PLACED = 2
@@ -58,7 +59,9 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
     for batch in routed:
         head = tx.entity(keys.head(batch.log_id), Head)
         position = queue.positions.get(batch.log_id, 0)
-        if head.next_at(position) == batch.start and head.setbacks == batch.setbacks:
+        # A log that was set aside may have been looked at before, under the name of the source.
+        is_source = not head.former_name or takes(queue.name, queue.spec, head.name)
+        if head.next_at(position) == batch.start and is_source:
             ledger.counts.lost += head.count(position, batch.start)
             ledger.counts.unknown += batch.unknown
             ledger.skipped += [(batch.log_id, start, stop) for start, stop in batch.skipped]

@@ -101,7 +101,7 @@ def put(tx: WriteTransaction, command: c.PutMessages) -> int:
             replace(mark_of(queue.spec, *label), delay_ms=command.delay_ms, due_ms=command.due_ms)
             for label in labels_of(records)
         ]
-        routed = c.Routed(log_id, first, first + count, spans, marks, setbacks=head.setbacks)
+        routed = c.Routed(log_id, first, first + count, spans, marks)
         place(ledger, [routed])
         ledger.close()
     return LATER_ID + first

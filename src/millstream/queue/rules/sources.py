@@ -45,7 +45,6 @@ class QueueSource(Struct, frozen=True):
     name: str
     position: int
     end: int
-    setbacks: int = 0
     gaps: tuple[tuple[int, int], ...] = ()
     """Ranges of offsets that never held a record."""
 
@@ -175,7 +174,7 @@ def _source(view: View, queue: QueueState, log_id: int) -> QueueSource:
     head = view.entity(keys.head(log_id), Head)
     position = queue.positions.get(log_id, 0)
     gaps = tuple(gap for gap in head.gaps if gap[1] > position) if head.gaps else ()
-    return QueueSource(log_id, head.name, head.next_at(position), head.end, head.setbacks, gaps)
+    return QueueSource(log_id, head.name, head.next_at(position), head.end, gaps)
 
 
 class _Matched:

@@ -94,7 +94,7 @@ def assign_messages(store: Store, query: AssignMessages) -> int:
         raise InvalidInput(
             f"{total:,} messages are assigned at once; the limit is {ASSIGNED_MAX:,}"
         )
-    read: dict[tuple[int, int, bool], _Entries] = defaultdict(_Entries)
+    read: dict[tuple[int, bool], _Entries] = defaultdict(_Entries)
     read_assignments = [_look_up(store, assignment, read) for assignment in query.assignments]
     return store.run(partial(_place, read_assignments=read_assignments))
 
@@ -135,7 +135,7 @@ class _Entries:
 
 
 def _look_up(
-    store: Store, assignment: Assignment, read: dict[tuple[int, int, bool], _Entries]
+    store: Store, assignment: Assignment, read: dict[tuple[int, bool], _Entries]
 ) -> _ReadAssignment:
     spec = store.view(partial(need_queue, name=assignment.queue)).spec
     _check(assignment, spec)
@@ -151,14 +151,13 @@ def _look_up(
     for _ in range(TRIES):
         gone = store.view(partial(_gone, log_id=log_id))
         looks = spec.looks_at_headers or assignment.wishes is not None
-        # Entries read before and after a setback must not be mixed.
-        entries = read[log_id, bounds.setbacks, looks]
+        entries = read[log_id, looks]
         try:
             with store.engine.read() as snapshot:
                 source = _Source(store.rows(snapshot), log_id, gone, looks, entries)
                 spans, marks = _spans(source, assignment, spec)
                 stretch = assignment.start, assignment.stop
-                routed = Routed(log_id, *stretch, spans, marks, setbacks=bounds.setbacks)
+                routed = Routed(log_id, *stretch, spans, marks)
                 return assignment, routed
         except RowMoved:
             store.refresh()
@@ -326,7 +325,7 @@ def _place(tx: WriteTransaction, read_assignments: Sequence[_ReadAssignment]) ->
         ledger = Ledger(tx, assignment.queue)
         named = tx.entity(keys.log_name(assignment.log), Name).log_id
         head = tx.entity(keys.head(routed.log_id), Head)
-        if named != routed.log_id or head.setbacks != routed.setbacks:
+        if named != routed.log_id:
             raise Conflict(f"log {assignment.log!r} is another one by now; assign again")
         position = head.next_at(ledger.queue.positions.get(routed.log_id, 0))
         if assignment.gapless and head.count(position, assignment.start):

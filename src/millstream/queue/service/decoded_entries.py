@@ -105,13 +105,11 @@ class RecentEntries:
 
     def __init__(self) -> None:
         self._entries: OrderedDict[tuple[int, int], DecodedEntry] = OrderedDict()
-        self._setbacks: dict[int, int] = {}
         self._bytes = 0
         self._lock = Lock()
 
     def read(self, rows: Rows, source: QueueSource, stop: int) -> Iterator[DecodedEntry]:
         """Yield the entries of a log from the routing position on, across its gaps."""
-        self._note(source.log_id, source.setbacks)
         for low, high in without(source.gaps, source.position, stop):
             while low < high:
                 entry = self._find(source.log_id, low)
@@ -121,16 +119,8 @@ class RecentEntries:
                 low = entry.end
             if low < high:
                 for first, value in joined_entries_of(rows, source.log_id, start=low, stop=high):
-                    yield self._add(source, low, DecodedEntry(first, value))
+                    yield self._add(source.log_id, low, DecodedEntry(first, value))
                     low = first + entries.count(value)
-
-    def _note(self, log_id: int, setbacks: int) -> None:
-        """Drop the entries of a log that was set back since."""
-        with self._lock:
-            if self._setbacks.get(log_id, 0) != setbacks:
-                self._setbacks[log_id] = setbacks
-                for key in [key for key in self._entries if key[0] == log_id]:
-                    self._drop(key)
 
     def _find(self, log_id: int, offset: int) -> DecodedEntry | None:
         with self._lock:
@@ -139,10 +129,10 @@ class RecentEntries:
                 self._entries.move_to_end((log_id, offset))
             return entry
 
-    def _add(self, source: QueueSource, offset: int, entry: DecodedEntry) -> DecodedEntry:
-        key = source.log_id, offset
+    def _add(self, log_id: int, offset: int, entry: DecodedEntry) -> DecodedEntry:
+        key = log_id, offset
         with self._lock:
-            if self._setbacks.get(source.log_id, 0) == source.setbacks and key not in self._entries:
+            if key not in self._entries:
                 self._entries[key] = entry
                 self._bytes += entry.size
                 while len(self._entries) > 1 and (

@@ -17,7 +17,7 @@ from millstream.errors import CorruptionError, MillstreamError
 from millstream.format import keys
 from millstream.log.model.block import pack_headers
 from millstream.log.model.head import Head
-from millstream.log.reading.reader import fetch_blocks
+from millstream.log.reading.reader import bounds_of, fetch_blocks
 from millstream.log.reading.recent import (
     Columns,
     held_row,
@@ -352,15 +352,6 @@ def _held(tx: WriteTransaction, grant: c.Grant) -> Columns | None:
         return None
 
 
-class LogNames(dict[int, str]):
-    """Names of logs by id."""
-
-
 def log_name(store: Store, log_id: int) -> str:
-    """Return the name of a log, which never changes."""
-    names = store.caches.of(LogNames)
-    name = names.get(log_id)
-    if name is None:
-        name = store.view(lambda view: view.entity(keys.head(log_id), Head)).name
-        names[log_id] = name
-    return name
+    """Return the name of a log."""
+    return bounds_of(store, log_id).name

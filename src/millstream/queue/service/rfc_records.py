@@ -174,11 +174,8 @@ class _RfcMetadata:
                 metadata_list.append(b"")
                 continue
             at = offset - self._first
-            message_id = span.message_id + len(metadata_list)
-            for known_id, metadata in self._entry[at : at + span.count - len(metadata_list)]:
-                # After a setback the log has a new message at this offset.
-                metadata_list.append(metadata if known_id == message_id else b"")
-                message_id += 1
+            following = self._entry[at : at + span.count - len(metadata_list)]
+            metadata_list += [metadata for _, metadata in following]
         return metadata_list
 
     def _holds(self, offset: int) -> bool:

@@ -128,7 +128,7 @@ def _is_there(view: View, source: QueueSource) -> bool:
     """Return whether a log should still have the record at the routing position."""
     head = view.entity(keys.head(source.log_id), Head)
     at = source.position
-    return not head.deleted and head.setbacks == source.setbacks and head.next_at(at) == at
+    return not head.deleted and head.next_at(at) == at
 
 
 def _passed_over(store: Store, source: QueueSource, error: CorruptionError | None) -> Looked:
@@ -141,7 +141,7 @@ def _passed_over(store: Store, source: QueueSource, error: CorruptionError | Non
     stop = min(source.end, with_rows(store, log_id, look))
     stop = next((high for _, high in without(source.gaps, start, stop)), stop)
     skipped = [(start, stop)]
-    return Looked(Routed(log_id, start, stop, [], setbacks=source.setbacks, skipped=skipped), 0)
+    return Looked(Routed(log_id, start, stop, [], skipped=skipped), 0)
 
 
 def _look_in(
@@ -200,7 +200,6 @@ class _View:
             self._spans,
             self._marks,
             self._unknown,
-            source.setbacks,
         )
         return Looked(routed, self._until_ms)
 

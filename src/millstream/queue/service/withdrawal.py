@@ -1,13 +1,14 @@
-"""Withdrawal: sets queues back when the tail of a log that they have routed was set aside.
+"""Withdrawal: lets queues go on in the log that took the name of a log that was set aside.
 
-New records take the offsets of the tail. So no claim, attempt or dedup digest of the old records
-may count for the new ones:
+Messages of the common records become messages of the new log. The records behind them, the tail, are
+only in the log that was set aside. So no claim, attempt or dedup digest of the tail may count for the
+records of the new log:
 
-    available, in flight   the messages leave the queue and their leases are lost; the fork has them
-    done, failed           the messages stay, as messages of the fork; owed dead letters are written
-                           from the fork
+    available, in flight   the messages leave the queue and their leases are lost
+    done, failed           the messages stay, as messages of the log that was set aside; owed dead
+                           letters are written from there
 
-The queue then routes the log again from the start of the tail.
+The queue then routes the new log, at most from the start of the tail on.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from millstream.log.reading.reader import entries_of
 from millstream.log.rules.ancestry import Tail
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Withdrawn
-from millstream.queue.model.queue_changes import QueueSetBack
+from millstream.queue.model.queue_changes import SourceReplaced
 from millstream.queue.model.routing_marks import mark_of
 from millstream.queue.model.slots import AVAILABLE, IN_FLIGHT, Slots, Span
 from millstream.queue.rules.aging import note_removed
@@ -38,18 +39,15 @@ from millstream.record import SetBackReader
 from millstream.store.commit.transaction import WriteTransaction
 
 
-def set_queues_back(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
-    """Set every queue back that has routed a part of the tail; return the outcome of each."""
-    set_back = []
-    for name in [queue.name for queue in all_queues(tx.view) if tail.log_id in queue.positions]:
-        queue = _Withdrawal(tx, name, tail).run()
-        if queue is not None:
-            set_back.append(queue)
-    return set_back
+def move_queues(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
+    """Move every queue of a log to the log that took its name; return those that go back."""
+    queues = [queue.name for queue in all_queues(tx.view) if tail.log_id in queue.positions]
+    moved = [_Withdrawal(tx, name, tail).run() for name in queues]
+    return [reader for reader in moved if reader is not None]
 
 
 class _Withdrawal:
-    """A queue that is set back."""
+    """A queue whose log was set aside."""
 
     def __init__(self, tx: WriteTransaction, name: str, tail: Tail) -> None:
         self._tx = tx
@@ -70,30 +68,30 @@ class _Withdrawal:
         """Whether the queue keeps finished messages of the tail."""
 
     def run(self) -> SetBackReader | None:
-        """Withdraw messages and set the routing position back; None if the queue is unaffected."""
+        """Move the queue, and withdraw messages of the tail; None if the queue has not routed it."""
         tail, queue = self._tail, self._queue
         passed = queue.positions[tail.log_id]
         self._forget_repeats()
         for bucket_id in list(self._buckets()):
             self._withdraw(bucket_id)
         self._readdress_letters()
-        if passed <= tail.at and not self._withdrawn and not self._keeps_finished:
-            return None
-        lanes = self._unlisted()
-        position = min(passed, max(tail.at, self._first_wanted()))
-        self._tx.change(
-            self._ledger.key,
-            QueueSetBack(
-                tail.log_id,
-                position,
-                tail.aside_id,
-                tail.end if self._keeps_finished else -1,
-                lanes,
-                self._withdrawn,
-            ),
+        goes_back = passed > tail.at or bool(self._withdrawn) or self._keeps_finished
+        position = min(passed, max(tail.at, self._first_wanted())) if goes_back else passed
+        replaced = SourceReplaced(
+            log_id=tail.log_id,
+            at=tail.at,
+            end=tail.end if self._keeps_finished else -1,
+            new_id=tail.new_id,
+            position=position,
+            goes_back=goes_back,
+            lanes=self._unlisted(),
+            withdrawn=self._withdrawn,
         )
+        self._tx.change(self._ledger.key, replaced)
         self._unlist()
         self._ledger.close()
+        if not goes_back:
+            return None
         return SetBackReader(
             kind="queue", name=queue.name, passed=passed, offset=position, withdrawn=self._withdrawn
         )
@@ -104,10 +102,10 @@ class _Withdrawal:
         return 0 if start in ("earliest", "latest") else int(start)
 
     def _buckets(self) -> Iterator[int]:
-        """Yield the buckets with messages of the tail."""
-        tx, tail = self._tx, self._tail
+        """Yield the buckets with messages of the log."""
+        tx, log_id = self._tx, self._tail.log_id
         for key in tx.view.find_all(*keys.of_queue(keys.BUCKET, self._queue.queue_id)):
-            if any(tail_of(span, tail) for span in tx.entity(key, Bucket).spans):
+            if any(span.log_id == log_id for span in tx.entity(key, Bucket).spans):
                 yield keys.pair(key)[1]
 
     def _withdraw(self, bucket_id: int) -> None:
@@ -129,7 +127,7 @@ class _Withdrawal:
                 self._in_flight.update(bucket.mark(slot)[1] for slot in range(*slots))
         self._withdrawn += gone + flying
         self._keeps_finished = self._keeps_finished or total > gone + flying
-        ledger.change_bucket(bucket_id, Withdrawn(tail.log_id, tail.at, tail.aside_id))
+        ledger.change_bucket(bucket_id, Withdrawn(tail.log_id, tail.at, tail.new_id))
         ledger.counts.available -= gone
         if flying:
             ledger.add_in_flight(-flying)
@@ -139,16 +137,18 @@ class _Withdrawal:
             note_removed(self._tx, self._queue.queue_id, bucket_id)
 
     def _readdress_letters(self) -> None:
-        """Point owed dead letters at the records in the fork."""
+        """Point owed dead letters of the common records at the new log."""
         if not self._queue.letters:
             return
         tail, tx = self._tail, self._tx
         for key, value in all_rows(tx.scan, *keys.of_queue(keys.LETTER, self._queue.queue_id)):
             owed = msgspec.msgpack.decode(value, type=Owed)
-            if owed.log_id == tail.log_id and owed.offset >= tail.at:
-                moved = replace(owed, log_id=tail.aside_id)
-                tx.put(key, msgspec.msgpack.encode(moved))
+            if owed.log_id != tail.log_id:
+                continue
+            if owed.offset >= tail.at:
                 self._keeps_finished = True
+            else:
+                tx.put(key, msgspec.msgpack.encode(replace(owed, log_id=tail.new_id)))
 
     def _unlisted(self) -> list[tuple[int, int, int]]:
         """Remove withdrawn messages from the lanes; return their lanes and numbers."""
@@ -215,7 +215,6 @@ class _Withdrawal:
         spec, tx, tail = self._queue.spec, self._tx, self._tail
         if not spec.dedup_by:
             return
-        # Reads see the records at their old offsets until this operation is accepted.
         alive = {offset for bucket_id in self._buckets() for offset in self._unfinished(bucket_id)}
         for first, value in entries_of(tx.view, tail.log_id, start=tail.at, stop=tail.end):
             entry, headers = decoded_entry(value)
@@ -248,7 +247,7 @@ def tail_of(span: Span, tail: Tail) -> Span | None:
     if span.log_id != tail.log_id or span.offset + span.count <= tail.at:
         return None
     skip = max(0, tail.at - span.offset)
-    return replace(span.cut(skip, span.count - skip, span.slot + skip), log_id=tail.aside_id)
+    return span.cut(skip, span.count - skip, span.slot + skip)
 
 
 def _runs(numbers: Iterator[int]) -> Iterator[Slots]:

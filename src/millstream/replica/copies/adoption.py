@@ -172,8 +172,7 @@ def _adopt(
     marks: list[Mark],
 ) -> int:
     log_id, head = need_log(tx, command.log)
-    expected = extent.log_id, extent.setbacks, command.expect_end
-    if (log_id, head.setbacks, head.end) != expected:
+    if (log_id, head.end) != (extent.log_id, command.expect_end):
         raise _end_moved(command, head.end)
     if head.epoch > command.epoch:
         raise fenced(head)

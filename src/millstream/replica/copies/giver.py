@@ -46,7 +46,7 @@ MARKS_PER_COMMIT = 1_024
 CHAINS_KEPT = 1_000
 NAMES_PER_STEP = 1_000
 TRIES = 100
-"""How often a chain is computed again while its log is set back, truncated or deleted."""
+"""How often a chain is computed again while its log is set aside, truncated or deleted."""
 
 
 class CopyExtent(NamedTuple):
@@ -56,7 +56,6 @@ class CopyExtent(NamedTuple):
     name: str
     start: int
     end: int
-    setbacks: int
     last: Mark | None
     """None if the log has no chain."""
 
@@ -65,24 +64,21 @@ class Chains:
     """A cache of the hash states at the ends of the most recently used logs."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[int, tuple[int, Chain]] = OrderedDict()
+        self._entries: OrderedDict[int, Chain] = OrderedDict()
         self._lock = Lock()
 
     def find(self, extent: CopyExtent) -> Chain | None:
         """Return a cached chain that continues from a log's last mark."""
         with self._lock:
-            entry = self._entries.get(extent.log_id)
-            if entry is None or entry[0] != extent.setbacks:
-                return None
-            chain = entry[1]
-            if chain.last != extent.last or chain.end > extent.end:
+            chain = self._entries.get(extent.log_id)
+            if chain is None or chain.last != extent.last or chain.end > extent.end:
                 return None
             return chain.copy()
 
     def keep(self, extent: CopyExtent, chain: Chain) -> None:
         """Cache a chain."""
         with self._lock:
-            self._entries[extent.log_id] = extent.setbacks, chain.copy()
+            self._entries[extent.log_id] = chain.copy()
             self._entries.move_to_end(extent.log_id)
             if len(self._entries) > CHAINS_KEPT:
                 self._entries.popitem(last=False)
@@ -105,7 +101,7 @@ def find_extent(reading: Reading, name: str) -> CopyExtent | None:
             return None
         log_id, head = log
         last = last_mark(view, log_id)
-        return CopyExtent(log_id, head.name, head.start, head.end, head.setbacks, last)
+        return CopyExtent(log_id, head.name, head.start, head.end, last)
 
     return reading.view(ask)
 
@@ -207,7 +203,7 @@ def _blocks(reading: Reading, extent: CopyExtent, start: int, stop: int) -> Iter
 def _note(tx: WriteTransaction, *, extent: CopyExtent, marks: list[Mark]) -> bool:
     """Write marks behind the last mark; False if the log is no longer the hashed one."""
     head = tx.entity(keys.head(extent.log_id), Head)
-    if not head.exists() or head.deleted or head.setbacks != extent.setbacks:
+    if not head.exists() or head.deleted or head.name != extent.name:
         return False
     if last_mark(tx.view, extent.log_id) != extent.last:
         return False
@@ -282,7 +278,7 @@ def _summary(view: View, *, extent: CopyExtent, digest: bytes) -> c.Summary | No
     """Summarize a log up to its hashed end; None if the log was replaced meanwhile."""
     head = view.entity(keys.head(extent.log_id), Head)
     base = mark_at(view, extent.log_id, head.start)
-    if base is None or head.end < extent.end or head.setbacks != extent.setbacks:
+    if base is None or head.end < extent.end or head.name != extent.name:
         return None
     metadata = view.entity(keys.metadata(extent.log_id), MetadataState)
     store = view.entity(keys.STORE_KEY, Instance)

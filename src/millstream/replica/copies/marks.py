@@ -75,17 +75,6 @@ def begin_marks(tx: WriteTransaction, log_id: int, base: Mark) -> None:
     tx.put(keys.marks(log_id, NO_END), encode_marks([(base.offset, base.digest)]))
 
 
-def cut_marks(tx: WriteTransaction, log_id: int, above: int) -> None:
-    """Forget the marks above an offset, together with their records."""
-    start, (_, stop) = keys.marks(log_id, above), keys.of_log(keys.MARKS, log_id)
-    near = tx.scan(start, stop, limit=1)
-    tx.drop_all(start, stop)
-    for _, value in near:
-        remaining = [mark for mark in decode_marks(value) if mark[0] <= above]
-        if remaining:
-            tx.put(keys.marks(log_id, NO_END), encode_marks(remaining))
-
-
 def prune_marks(tx: WriteTransaction, log_id: int, anchor: int) -> None:
     """Drop rows that lie wholly below the anchor, up to a limit; the next call continues."""
     start, _ = keys.of_log(keys.MARKS, log_id)

@@ -26,13 +26,13 @@ from millstream.log.model.metadata import MetadataState, Set
 from millstream.log.model.names import check_name
 from millstream.log.model.partitioned import check_plain
 from millstream.log.reading.reader import fetch_blocks
-from millstream.log.rules.ancestry import fork_of, put_fork
+from millstream.log.rules.ancestry import fork_of, parent_of, put_merged
 from millstream.log.rules.operations import check_free, need_log, not_owner
 from millstream.record import Merged
 from millstream.replica.chain import Parsed, parse
 from millstream.replica.copies.adoption import put_records
 from millstream.replica.forks.aside import (
-    Passed,
+    Readers,
     check_passed,
     fork_name,
     make_fork,
@@ -66,9 +66,11 @@ def fork_log(tx: WriteTransaction, command: c.ForkLog) -> str:
 
 def get_parent(view: View, query: c.GetParent) -> str | None:
     """Return the name of a fork's parent, even of a deleted one; None if the log is no fork."""
-    log_id, _ = need_log(view, query.log)
-    fork = fork_of(view, log_id)
-    return None if fork is None else view.entity(keys.head(fork.parent_id), Head).name or None
+    log_id, head = need_log(view, query.log)
+    fork = parent_of(view, log_id)
+    if fork is None:
+        return head.former_name or None
+    return view.entity(keys.head(fork.parent_id), Head).name or None
 
 
 class Step(NamedTuple):
@@ -89,6 +91,9 @@ class ForkPair(NamedTuple):
     fork: Fork
     log: Bounds
     parent: Bounds
+    is_stored_in_parent: bool
+    """Whether the parent holds the fork's records below the fork point. Then the parent can take over
+    the rows of the fork; otherwise the records are appended again."""
 
     @property
     def position(self) -> int:
@@ -101,14 +106,14 @@ class ForkPair(NamedTuple):
         return self.parent.end != self.fork.point or self.fork.merged > self.fork.point
 
 
-def merge_fork(store: Store, command: c.MergeFork, passed: Passed) -> Merged:
+def merge_fork(store: Store, command: c.MergeFork, readers: Readers) -> Merged:
     """Merge a fork into its parent in several commits; every commit leaves both logs readable."""
     if command.on_fork not in RULES:
         raise InvalidInput(f"on_fork is one of {', '.join(RULES)}, not {command.on_fork!r}")
     adopted, aside = 0, None
     while True:
         pair = store.view(lambda view: _pair(view, command.log))
-        step = store.run(_next_step(store, pair, command.on_fork, passed))
+        step = store.run(_next_step(store, pair, command.on_fork, readers))
         adopted += step.moved
         aside = step.aside or aside
         if step.ends is not None:
@@ -118,10 +123,10 @@ def merge_fork(store: Store, command: c.MergeFork, passed: Passed) -> Merged:
 
 
 def _next_step(
-    store: Store, pair: ForkPair, on_fork: str, passed: Passed
+    store: Store, pair: ForkPair, on_fork: str, readers: Readers
 ) -> Callable[[WriteTransaction], Step]:
     """Return the function that the next commit of a merge runs."""
-    if not pair.moved:
+    if not pair.moved and pair.is_stored_in_parent:
         return partial(_adopt, pair=pair)
     if pair.position >= pair.log.end:
         return partial(_finish, pair=pair)
@@ -142,26 +147,34 @@ def _next_step(
         )
     if pair.log.end <= pair.parent.end:
         return partial(_finish, pair=pair)
-    return partial(_set_aside, pair=pair, at=at, passed=passed)
+    return partial(_set_aside, pair=pair, at=at, readers=readers)
 
 
 def _pair(view: View, name: str) -> ForkPair:
     log_id, fork_head = need_log(view, name)
-    fork = fork_of(view, log_id)
+    fork = parent_of(view, log_id)
+    if fork is None and fork_head.former_name:
+        raise _parent_deleted(name, fork_head.former_name)
     if fork is None:
         raise InvalidInput(f"log {name!r} is no fork: there is nothing to merge it into")
     parent = view.entity(keys.head(fork.parent_id), Head)
     _check_parent(name, parent)
-    return ForkPair(log_id, fork, fork_head.view(), parent.view())
+    stored = fork_of(view, log_id)
+    is_stored_in_parent = stored is not None and stored.parent_id == fork.parent_id
+    return ForkPair(log_id, fork, fork_head.view(), parent.view(), is_stored_in_parent)
 
 
 def _check_parent(fork: str, parent: Head) -> None:
     if not parent.exists() or parent.deleted:
-        raise Conflict(
-            f"log {parent.name!r}, which {fork!r} was forked from, was deleted: there is nothing "
-            "to merge it into; the fork can be used as it is",
-            log=parent.name,
-        )
+        raise _parent_deleted(fork, parent.name)
+
+
+def _parent_deleted(fork: str, parent: str) -> Conflict:
+    return Conflict(
+        f"log {parent!r}, which {fork!r} was forked from, was deleted: there is nothing "
+        "to merge it into; the fork can be used as it is",
+        log=parent,
+    )
 
 
 # The commits of a merge. Each checks first that the logs have not changed since the decision: the
@@ -177,10 +190,9 @@ def _is_as_seen(tx: WriteTransaction, pair: ForkPair) -> bool:
         raise not_owner(parent)
     check_free(tx, parent, "")
     return (
-        fork_of(tx, pair.fork_id) == pair.fork
-        and fork_head.setbacks == pair.log.setbacks
-        and parent.setbacks == pair.parent.setbacks
-        and not fork_head.deleted
+        not fork_head.deleted
+        and fork_head.name == pair.log.name
+        and parent_of(tx, pair.fork_id) == pair.fork
     )
 
 
@@ -209,7 +221,7 @@ def _append_again(tx: WriteTransaction, *, pair: ForkPair, blocks: list[Parsed])
     for block in blocks:
         put_records(tx, pair.fork.parent_id, parent.end, block, at_ms=tx.wall_ms)
     merged = blocks[-1].stop if blocks else pair.log.end
-    put_fork(tx, pair.fork_id, pair.fork._replace(merged=merged))
+    put_merged(tx, pair.fork_id, merged)
     done = merged >= tx.entity(keys.head(pair.fork_id), Head).end
     return Step(sum(block.count for block in blocks), _join(tx, pair) if done else None)
 
@@ -217,21 +229,20 @@ def _append_again(tx: WriteTransaction, *, pair: ForkPair, blocks: list[Parsed])
 def _note_merged(tx: WriteTransaction, *, pair: ForkPair) -> Step:
     """Note that the parent has the same records already."""
     if _is_as_seen(tx, pair):
-        merged = min(pair.log.end, pair.parent.end)
-        put_fork(tx, pair.fork_id, pair.fork._replace(merged=merged))
+        put_merged(tx, pair.fork_id, min(pair.log.end, pair.parent.end))
     return Step()
 
 
-def _set_aside(tx: WriteTransaction, *, pair: ForkPair, at: int, passed: Passed) -> Step:
-    """Set the parent's tail aside, so that the longer fork can take its offsets."""
+def _set_aside(tx: WriteTransaction, *, pair: ForkPair, at: int, readers: Readers) -> Step:
+    """Set the parent aside, so that the records of the longer fork can follow the common records."""
     parent = tx.entity(keys.head(pair.fork.parent_id), Head)
     if not _is_as_seen(tx, pair) or parent.end != pair.parent.end:
         return Step()
     name = fork_name(tx, parent.name)
-    check_passed(tx, pair.fork.parent_id, at, passed)
-    set_tail_aside(tx, pair.fork.parent_id, at, name)
+    check_passed(tx, pair.fork.parent_id, at, readers.passed)
+    set_tail_aside(tx, pair.fork.parent_id, at, name, readers.follow)
     if at > pair.fork.point:
-        put_fork(tx, pair.fork_id, pair.fork._replace(merged=at))
+        put_merged(tx, pair.fork_id, at)
     return Step(aside=name)
 
 

@@ -4,9 +4,10 @@ A stream reads logs that appear later from their beginning. A cursor that follow
 watermark: all records before the cursor are processed. The cursor moves when Spark plans the next
 batch.
 
-A position holds the id of each log beside its offset. Another id under the same name means that the
-log was deleted and created again. Such a log ends the stream; with failOnDataLoss=false the stream
-reads it from its beginning.
+A position holds the id of each log beside its offset. Another id under the same name means that
+records of the log were set aside, or that the log was deleted and created again. In the first case
+the stream continues where both logs begin to differ. In the second case the stream ends; with
+failOnDataLoss=false it reads the new log from its beginning.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millstream.clock import SystemClock
+from millstream.log import commands as c
 from millstream.record import LogInfo
 from millstream.spark.failures import point
 from millstream.spark.options import ReadOptions
@@ -141,7 +143,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if options.fail_on_data_loss:
                     raise lost(name, stop, 0, 0, "the checkpoint")
                 continue
-            if _is_new(planned, info):
+            if _is_new(planned, info) and self._continued(planned, info, stop) != stop:
                 if options.fail_on_data_loss:
                     raise made_anew(info, planned[name], stop, "the checkpoint")
                 continue  # what was planned is gone; the next batch begins with the new log
@@ -237,12 +239,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if at is None:
             return info.start_offset
         if _is_new(ids, info):
-            if self._options.fail_on_data_loss:
+            continued = self._continued(ids, info, at)
+            if continued is None and self._options.fail_on_data_loss:
                 raise made_anew(info, ids[info.name], at, "the checkpoint")
-            return info.start_offset
+            at = info.start_offset if continued is None else continued
         if at > info.end_offset and not self._options.fail_on_data_loss:
             return info.start_offset  # the log was deleted and created again
         return checked_start(info, at, self._options, "the checkpoint")
+
+    def _continued(self, ids: LogIds, info: LogInfo, at: int) -> int | None:
+        """Return where a position continues in the log that has the name now; None if unrelated."""
+        extent = self._open().execute(c.GetExtent(info.name, ids[info.name]))
+        return None if extent.equal_below is None else extent.position_of(at)
 
 
 def _ids(infos: dict[str, LogInfo]) -> LogIds:
