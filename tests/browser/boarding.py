@@ -13,6 +13,7 @@ from millstream.server.auth.tokens import create_token
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from millstream.threads.database import Millstream
+from tests.browser.painting import FINDABLE_MS
 
 ADMIN = ("*:admin", "store:admin")
 TOKEN = "input[type=password]"
@@ -91,4 +92,4 @@ def says(locator: Any, text: str) -> None:
     """Wait until an element says exactly this."""
     from playwright.sync_api import expect  # where it is missing, these tests are left out
 
-    expect(locator).to_have_text(text)
+    expect(locator).to_have_text(text, timeout=FINDABLE_MS)

@@ -10,6 +10,7 @@ import pytest
 
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
+from tests.browser.painting import FINDABLE_MS
 
 QUIET = (
     "--no-sandbox",
@@ -29,15 +30,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield serving
 
 
+class PatientBrowser:
+    """A browser whose pages wait long for what must come."""
+
+    def __init__(self, chromium: Any) -> None:
+        self._chromium = chromium
+
+    def new_context(self, **options: Any) -> Any:
+        context = self._chromium.new_context(**options)
+        context.set_default_timeout(FINDABLE_MS)
+        return context
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser() -> Iterator[PatientBrowser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=list(QUIET)
+            executable_path=shutil.which("chromium"), args=list(QUIET), timeout=FINDABLE_MS
         )
-        yield chromium
+        yield PatientBrowser(chromium)
         chromium.close()
 
 

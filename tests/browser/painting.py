@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-FINDABLE_MS = 15_000
+FINDABLE_MS = 60_000
 """How long a test waits for what must come; it comes within a fraction of it."""
 
 
@@ -18,7 +18,6 @@ class Painter:
             **{"viewport": {"width": 1280, "height": 800}, **context}
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(FINDABLE_MS)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
 

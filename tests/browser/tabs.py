@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.browser.painting import FINDABLE_MS
-
 BEGIN = """async ([options, name, about]) => {
   const { Millstream } = await import("/millstream.js");
   window.ms = new Millstream(options);
@@ -21,7 +19,6 @@ class Tab:
     def __init__(self, browser: Any, url: str, *, scripts: tuple[str, ...] = ()) -> None:
         self.context = browser.new_context()
         self.page = self.context.new_page()
-        self.page.set_default_timeout(FINDABLE_MS)
         for script in scripts:
             self.page.add_init_script(script)
         self.page.goto(f"{url}/web/vendor/README.md")  # any page of the server's own

