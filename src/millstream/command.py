@@ -24,7 +24,8 @@ from millstream.record import SqlResult
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-Action = Literal["read", "write", "admin"]
+Action = Literal["read", "put", "write", "admin"]
+"""`put` is for queues alone: to put messages, but neither to read nor to claim them."""
 
 Signed = Annotated[int, "signed"]
 """A field for any 64-bit integer; every other integer of a command is from 0 to 2^63 - 1."""

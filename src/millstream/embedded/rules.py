@@ -129,6 +129,7 @@ _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     m.TakeInstance: instances.take_instance,
     m.SweepRooms: sweep.sweep_rooms,
     m.MintTicket: tickets.mint_ticket,
+    m.MintBrowserTicket: tickets.mint_browser_ticket,
     base.Fold: lambda store, _: store.fold(),
 }
 

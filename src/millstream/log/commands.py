@@ -49,7 +49,7 @@ class CreatePartitions(Operation[int], frozen=True):
 class Append(Operation[int], frozen=True):
     """Add records at the end; return the offset of the first record."""
 
-    traits = Traits(needs=(on_log("write"),), repeat="sequence", is_step=True)
+    traits = Traits(needs=(on_log("put"),), repeat="sequence", is_step=True)
 
     log: str
     records: Single | Batch

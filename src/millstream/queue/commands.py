@@ -147,7 +147,7 @@ class PutMessages(Operation[int], frozen=True):
     """
 
     traits = Traits(
-        needs=(on_queue("write"),), repeat="sequence", is_step=True, may_be_for_later=True
+        needs=(on_queue("put"),), repeat="sequence", is_step=True, may_be_for_later=True
     )
 
     queue: str

@@ -20,6 +20,7 @@ from millstream.rooms.model import (
     RoomMessage,
     RoomTicket,
     Sent,
+    Ticket,
     Watermark,
 )
 from millstream.rooms.settings import RoomSettings
@@ -133,6 +134,29 @@ class MintTicket(Procedure[RoomTicket], frozen=True):
     room: str
     user: str
     can: Literal["read", "write"] = "write"
+    seconds: float = 60.0
+
+
+BrowserRight = Literal["log:read", "log:write", "queue:read", "queue:put", "queue:write"]
+"""What a ticket for a log or a queue allows."""
+
+
+class MintBrowserTicket(Procedure[Ticket], frozen=True):
+    """Make a short-lived ticket by which a browser uses one log or one queue."""
+
+    traits = Traits(
+        needs=(
+            Right("log", "read", "name", when=("right", "log:read")),
+            Right("log", "write", "name", when=("right", "log:write")),
+            Right("queue", "read", "name", when=("right", "queue:read")),
+            Right("queue", "put", "name", when=("right", "queue:put")),
+            Right("queue", "write", "name", when=("right", "queue:write")),
+        ),
+        names=("name",),
+    )
+
+    name: str
+    right: BrowserRight
     seconds: float = 60.0
 
 

@@ -185,6 +185,16 @@ class InstanceInfo(Struct, frozen=True, kw_only=True):
     """Whether the lease has ended without a stop: the process hangs, or its machine is gone."""
 
 
+class Ticket(Struct, frozen=True, kw_only=True):
+    """A short-lived right of a browser to use a log or a queue."""
+
+    ticket: str
+    permission: str
+    """The single permission of the ticket, such as `queue:put:mail`."""
+    expires: int
+    """Milliseconds since the epoch."""
+
+
 class RoomTicket(Struct, frozen=True, kw_only=True):
     """A short-lived right of a browser to enter a room as a user."""
 

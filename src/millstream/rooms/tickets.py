@@ -1,4 +1,6 @@
-"""Tickets for rooms: a program that has the store open makes them for the browsers of its users.
+"""Tickets: a program that has the store open makes them for the browsers of its users.
+
+A ticket allows one thing: to use one room as one user, one log, or one queue.
 
 Tickets are signed with the store's own key, which is stored with the register of tokens; every
 server of the store knows it. A server makes its own tickets, bound to the token of the request.
@@ -8,15 +10,17 @@ from __future__ import annotations
 
 import secrets
 from functools import partial
+from typing import get_args
 
 from millstream.errors import InvalidInput, MetadataConflict
 from millstream.format.ticket import BY_STORE, KEY_BYTES, SECONDS_MAX, TicketClaims, sign
 from millstream.log.commands import GetMetadata, SetMetadata
+from millstream.log.model.names import check_name
 from millstream.log.reading.queries import get_metadata
 from millstream.log.rules.operations import set_metadata
 from millstream.queue.rules.sources import OWN
-from millstream.rooms.commands import MintTicket
-from millstream.rooms.model import RoomTicket
+from millstream.rooms.commands import BrowserRight, MintBrowserTicket, MintTicket
+from millstream.rooms.model import RoomTicket, Ticket
 from millstream.rooms.names import log_of
 from millstream.rooms.packed_messages import check_sender
 from millstream.store.store import Store
@@ -28,7 +32,7 @@ TICKET_KEY = "ticket-key"
 
 
 def mint_ticket(store: Store, command: MintTicket) -> RoomTicket:
-    """Make a ticket; the first ticket of a store also makes the key."""
+    """Make a ticket for a room; the first ticket of a store also makes the key."""
     expires_ms = store.clock.wall_ms() + check_wanted(command)
     claims = TicketClaims(
         BY_STORE, command.user, expires_ms, [permission_of(command)], command.user
@@ -36,22 +40,51 @@ def mint_ticket(store: Store, command: MintTicket) -> RoomTicket:
     return ticket_of(sign(_make_key(store), claims), command, expires_ms)
 
 
+def mint_browser_ticket(store: Store, command: MintBrowserTicket) -> Ticket:
+    """Make a ticket for a log or a queue; the first ticket of a store also makes the key."""
+    permission = check_browser_ticket(command)
+    expires_ms = store.clock.wall_ms() + int(command.seconds * 1000)
+    claims = TicketClaims(BY_STORE, permission, expires_ms, [permission])
+    text = sign(_make_key(store), claims)
+    return Ticket(ticket=text, permission=permission, expires=expires_ms)
+
+
+def check_browser_ticket(command: MintBrowserTicket) -> str:
+    """Refuse an impossible ticket for a log or a queue, and return its single permission."""
+    noun = command.right.partition(":")[0]
+    check_name(command.name, noun)
+    _check_literal(command.name, noun)
+    if command.right not in get_args(BrowserRight):
+        raise InvalidInput(
+            f"a ticket allows {', '.join(get_args(BrowserRight))}; not {command.right!r:.100}"
+        )
+    _check_seconds(command.seconds)
+    return f"{command.right}:{command.name}"
+
+
 def check_wanted(command: MintTicket) -> int:
-    """Refuse an impossible ticket, and return its lifetime in milliseconds."""
+    """Refuse an impossible ticket for a room, and return its lifetime in milliseconds."""
     log_of(command.room)
     check_sender(command.user)
-    if any(char in "*?" for char in command.room) or not command.room.isprintable():
-        raise InvalidInput(
-            f"a ticket cannot be made for room {command.room!r}: in permissions * and ? stand for "
-            "other characters, and those that cannot be printed are not allowed; name it otherwise"
-        )
+    _check_literal(command.room, "room")
     if command.can not in ("read", "write"):
         raise InvalidInput(f"a ticket can 'read' or 'write', not {command.can!r}")
-    if not 0 < command.seconds <= SECONDS_MAX:
-        raise InvalidInput(
-            f"a ticket is good for up to {SECONDS_MAX:,} seconds, not {command.seconds}"
-        )
+    _check_seconds(command.seconds)
     return int(command.seconds * 1000)
+
+
+def _check_literal(name: str, noun: str) -> None:
+    """Refuse a name that would mean other names, too, in a permission."""
+    if any(char in "*?" for char in name) or not name.isprintable():
+        raise InvalidInput(
+            f"a ticket cannot be made for {noun} {name!r}: in permissions * and ? stand for "
+            "other characters, and those that cannot be printed are not allowed; name it otherwise"
+        )
+
+
+def _check_seconds(seconds: float) -> None:
+    if not 0 < seconds <= SECONDS_MAX:
+        raise InvalidInput(f"a ticket is good for up to {SECONDS_MAX:,} seconds, not {seconds}")
 
 
 def permission_of(command: MintTicket) -> str:

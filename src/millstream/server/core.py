@@ -26,13 +26,13 @@ from millstream.queue.runs import lots_claimed
 from millstream.replica.commands import NAMES_MAX, SummarizeLogs, SummarizeNamed, Summary
 from millstream.replica.copies.pattern import takes
 from millstream.rooms.backlog import NOWHERE, OwnPlace
-from millstream.rooms.commands import ListRooms, MintTicket, SendToRoom
+from millstream.rooms.commands import ListRooms, MintBrowserTicket, MintTicket, SendToRoom
 from millstream.server.admission import Admission, Call
 from millstream.server.auth.access import Principal, copyable, visible
 from millstream.server.auth.authentication import Authentication
 from millstream.server.auth.need import names_parent, needs_of_parent
 from millstream.server.auth.quota import Quota
-from millstream.server.auth.tickets import mint_ticket
+from millstream.server.auth.tickets import mint_browser_ticket, mint_ticket
 from millstream.server.auth.tokens import Tokens
 from millstream.server.auth.turns import Turns
 from millstream.server.claim_counts import ClaimCounts
@@ -253,6 +253,9 @@ class Core:
         if isinstance(command, MintTicket):
             wall_ms = self.store.clock.wall_ms()
             return await mint_ticket(self.tokens, principal, command, wall_ms=wall_ms)  # type: ignore[return-value]
+        if isinstance(command, MintBrowserTicket):
+            wall_ms = self.store.clock.wall_ms()
+            return await mint_browser_ticket(self.tokens, principal, command, wall_ms=wall_ms)  # type: ignore[return-value]
         if command.traits.needs == "seen":
             return await self._seen(principal, command)  # type: ignore[no-any-return]
         if names_parent(command):

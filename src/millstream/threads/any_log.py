@@ -4,10 +4,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from millstream.command import Session
+from millstream.errors import InvalidInput
 from millstream.log import commands as c
 from millstream.numbers import checked_numbers
-from millstream.record import LogInfo, Retention, Seconds, retention_of
+from millstream.record import LogInfo, Retention, Seconds, retention_of, to_ms
+from millstream.rooms.commands import BrowserRight, MintBrowserTicket
+from millstream.rooms.model import Ticket
 
 
 @checked_numbers
@@ -54,3 +59,11 @@ class AnyLog:
     def enforce_retention(self) -> int:
         """Forget now what may be forgotten, rather than in the background; how many went."""
         return self._session.execute(c.EnforceRetention(self.name))
+
+    def ticket(self, can: Literal["read", "write"] = "read", expires: Seconds = 60) -> Ticket:
+        """Return a ticket by which a browser reads, or also appends to, this log for up to an hour."""
+        seconds = to_ms(expires, "expires") / 1000
+        right: BrowserRight = "log:write" if can == "write" else "log:read"
+        if can not in ("read", "write"):
+            raise InvalidInput(f"a ticket of a log can 'read' or 'write', not {can!r:.100}")
+        return self._session.execute(MintBrowserTicket(self.name, right, seconds))

@@ -8,9 +8,10 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from millstream.command import Session
+from millstream.errors import InvalidInput
 from millstream.format.packing import pack_single
 from millstream.format.rfc import RfcRecord
 from millstream.header import HeadersLike
@@ -28,7 +29,9 @@ from millstream.queue.model.spec import (
 )
 from millstream.queue.put_commands import put_batch, put_one
 from millstream.queue.runs import Messages, runs_of
-from millstream.record import Producer, Seconds, optional_ms
+from millstream.record import Producer, Seconds, optional_ms, to_ms
+from millstream.rooms.commands import BrowserRight, MintBrowserTicket
+from millstream.rooms.model import Ticket
 from millstream.threads.worker import Worker
 from millstream.worker.options import WorkerOptions
 from millstream.worker.stats import WorkerStats
@@ -77,6 +80,23 @@ class Queue:
     def resume(self) -> None:
         """Let messages be claimed again."""
         self._session.execute(c.PauseQueue(self.name, False))
+
+    def ticket(self, can: Literal["put", "read", "write"] = "put", expires: Seconds = 60) -> Ticket:
+        """Return a ticket by which a browser uses this queue, for up to an hour.
+
+        With `put` the browser puts messages, and neither reads nor claims any.
+        """
+        rights: dict[str, BrowserRight] = {
+            "put": "queue:put",
+            "read": "queue:read",
+            "write": "queue:write",
+        }
+        if can not in rights:
+            raise InvalidInput(
+                f"a ticket of a queue can 'put', 'read' or 'write', not {can!r:.100}"
+            )
+        seconds = to_ms(expires, "expires") / 1000
+        return self._session.execute(MintBrowserTicket(self.name, rights[can], seconds))
 
     def delete(self) -> bool:
         """Delete the queue, its messages and its inbox, but not its sources; False if it did not exist."""

@@ -1,12 +1,21 @@
-/** The client for browsers: rooms, the HTTP interface and the live figures of a Millstream server. */
+/** The client for browsers: rooms, logs, queues, the HTTP interface and the live figures of a Millstream server. */
 
 export interface Options {
   /** The server's address, or those of several servers that share a store; this page's by default. */
   url?: string | string[];
   /** A token; sockets use tickets that are made from it. */
   token?: string;
-  /** A ticket, or what gets one: it is asked for at each connection, since tickets are short-lived. */
-  ticket?: string | (() => string | Promise<string>);
+  /**
+   * A ticket, or a function that gets one for a room, a log or a queue. It is called at each connection to a
+   * room, and when the server refuses the last ticket; its argument is null for other requests.
+   */
+  ticket?: string | ((noun: Noun | null) => string | Promise<string>);
+}
+
+/** What a ticket is for. */
+export interface Noun {
+  noun: "room" | "log" | "queue";
+  name: string;
 }
 
 export class Millstream {
@@ -14,15 +23,17 @@ export class Millstream {
   readonly urls: string[];
   /** Join a room. It connects at once, and stays until `close`. */
   room<Types extends object = Record<string, unknown>>(name: string, options?: RoomOptions): Room<Types>;
+  log<T = unknown>(name: string): Log<T>;
+  queue<T = unknown>(name: string): Queue<T>;
   /** Ask the HTTP interface: what its JSON holds, its text, or null. Raises `MillstreamError`. */
   get<T = unknown>(path: string): Promise<T>;
   post<T = unknown>(path: string, body?: unknown): Promise<T>;
   put<T = unknown>(path: string, body?: unknown): Promise<T>;
   patch<T = unknown>(path: string, body?: unknown): Promise<T>;
   delete<T = unknown>(path: string): Promise<T>;
-  request<T = unknown>(method: string, path: string, body?: unknown, options?: { url?: string; signal?: AbortSignal }): Promise<T>;
-  /** `fetch` with the token or the ticket. */
-  fetch(address: string, options?: RequestInit): Promise<Response>;
+  request<T = unknown>(method: string, path: string, body?: unknown, options?: { url?: string; signal?: AbortSignal; for?: Noun }): Promise<T>;
+  /** `fetch` with the token, or with the ticket for a noun. */
+  fetch(address: string, options?: RequestInit, noun?: Noun | null): Promise<Response>;
   /** The server's figures, once per second; answers a function that ends it. */
   live(onFigures: (figures: Record<string, unknown>) => void, onState?: OnState): () => void;
   /** Each server-sent event of a path, over lost connections; answers a function that ends it. */
@@ -30,6 +41,78 @@ export class Millstream {
 }
 
 export type OnState = (state: "live" | "reconnecting" | "refused" | "closed", error?: MillstreamError) => void;
+
+/** A log; `T` is the type of its values. */
+export class Log<T = unknown> {
+  constructor(ms: Millstream, name: string);
+  readonly name: string;
+  /** Append a record; answers its offset once it is durable. */
+  append(value: T, options?: { key?: string; headers?: Record<string, unknown>; timestamp?: number }): Promise<number>;
+  /** Read records from an offset on, by default the oldest. */
+  read(options?: { start?: number; stop?: number; limit?: number; partition?: number }): Promise<RecordPage<T>>;
+  /**
+   * Call `onRecord` with each record in order, over lost connections; the next one waits for its promise.
+   * Answers a function that ends it.
+   */
+  follow(onRecord: (record: LogRecord<T>) => unknown, options?: FollowOptions): () => void;
+}
+
+export interface FollowOptions {
+  /** "end": new records (the default), "start": all, or an offset. */
+  start?: "end" | "start" | number;
+  /** Of a log with partitions: which one. */
+  partition?: number;
+  onState?: OnState;
+  /** Offsets that can no longer be read. */
+  onGap?: (gap: { from: number; to: number }) => void;
+}
+
+export interface LogRecord<T = unknown> {
+  offset: number;
+  key: string | Uint8Array | null;
+  /** A JSON value or text; bytes of other values; null for a tombstone. */
+  value: T | Uint8Array | null;
+  headers: Record<string, unknown> | [string, unknown][];
+  /** Milliseconds since 1970. */
+  time: number;
+  appended: number;
+}
+
+export interface RecordPage<T = unknown> {
+  records: LogRecord<T>[];
+  /** Where to continue. */
+  next: number;
+  start: number;
+  end: number;
+}
+
+/** A queue; `T` is the type of its values. */
+export class Queue<T = unknown> {
+  constructor(ms: Millstream, name: string);
+  readonly name: string;
+  /** Put a message; answers its id once it is durable. */
+  put(value: T, options?: PutOptions & PutLater): Promise<number>;
+  /** Put several messages as one commit; answers their ids. */
+  putMany(messages: ({ value: T } & PutOptions)[], options?: PutLater): Promise<number[]>;
+  /** What became of a message. */
+  find(id: number): Promise<{ state: string; attempts: number; reason: string } & Record<string, unknown>>;
+}
+
+export interface PutOptions {
+  key?: string;
+  headers?: Record<string, unknown>;
+  priority?: number;
+  group?: string;
+  /** A repeat of this id is dropped. */
+  dedup?: string;
+}
+
+export interface PutLater {
+  /** Seconds until the message can be claimed. */
+  delay?: number;
+  /** Or the time: a Date, or milliseconds since 1970. */
+  at?: Date | number;
+}
 
 export interface RoomOptions {
   /** Under which name this client is shown; with a ticket it is the ticket's. */

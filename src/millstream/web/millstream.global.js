@@ -101,6 +101,232 @@ function pause(ms, signal) {
   });
 }
 
+// log.js
+
+// A log: append, read, and follow over lost connections.
+
+const WAIT_S = 25; // how long a request waits for the next record; proxies end requests that wait for longer
+const READ_MAX = 500; // records of one answer: a page shows the first ones before the last ones have come
+
+/** A log of the server, by name. */
+class Log {
+  #ms;
+
+  constructor(ms, name) {
+    this.#ms = ms;
+    this.name = name;
+  }
+
+  get #noun() { return { noun: "log", name: this.name }; }
+
+  #path(query) {
+    const given = Object.entries(query).filter(([, value]) => value !== undefined);
+    return `/logs/${encodeURIComponent(this.name)}/records?${new URLSearchParams(given)}`;
+  }
+
+  /** Append a record; answers its offset once it is durable. Needs the right to write. */
+  async append(value, { key, headers, timestamp } = {}) {
+    const { offset } = await this.#ms.request("POST", this.#path({}), { value, key, headers, timestamp }, { for: this.#noun });
+    return offset;
+  }
+
+  /** Read records from an offset on, by default the oldest; answers `{records, next, start, end}`. */
+  async read({ start, stop, limit, partition } = {}) {
+    return pageOf(await this.#ms.request("GET", this.#path({ start, stop, limit, partition }), undefined, { for: this.#noun }));
+  }
+
+  /**
+   * Call `onRecord` with each record, in order, from `start` on: "end" (new records), "start" (all) or an
+   * offset. The next record waits until a promise of `onRecord` is fulfilled. `onGap({from, to})` tells of
+   * offsets that can no longer be read, `onState(state, error)` of the connection: live, reconnecting,
+   * refused, closed. Answers a function that ends it.
+   */
+  follow(onRecord, { start = "end", partition, onState = () => {}, onGap = () => {} } = {}) {
+    if (typeof onRecord !== "function") throw invalid("follow takes a function that is called with each record");
+    if (start !== "end" && start !== "start" && !(Number.isSafeInteger(start) && start >= 0)) {
+      throw invalid(`start is "end", "start" or an offset from 0 on, not ${start}`);
+    }
+    const ended = new AbortController();
+    const reading = new Following(this.#ms, { noun: this.#noun, path: (query) => this.#path({ ...query, partition }), start });
+    reading.run({ onRecord, onState: tellChanges(onState), onGap, signal: ended.signal });
+    return () => {
+      if (ended.signal.aborted) return;
+      ended.abort();
+      onState("closed");
+    };
+  }
+}
+
+/** One reader of a log: its position, and the requests that wait for the next record. */
+class Following {
+  #ms;
+  #noun;
+  #path;
+  #position; // the next offset; null before the first answer, to begin at the end
+  #hasAnswer = false;
+  #isFromStart; // the oldest records may have expired long ago: that is no gap
+  #attempt = 0;
+
+  constructor(ms, { noun, path, start }) {
+    this.#ms = ms;
+    this.#noun = noun;
+    this.#path = path;
+    this.#isFromStart = start === "start";
+    this.#position = { end: null, start: 0 }[start] ?? null;
+    if (typeof start === "number") this.#position = start;
+  }
+
+  async run({ onRecord, onState, onGap, signal }) {
+    while (!signal.aborted) {
+      let page;
+      try {
+        page = await this.#ask(signal, () => onState("live"));
+      } catch (error) {
+        if (signal.aborted) return;
+        if (error.status === 410 && Number.isInteger(error.data.start)) {
+          this.#skip(error.data.start, onGap);
+          continue;
+        }
+        if (error.isFinal) {
+          onState("refused", error);
+          return;
+        }
+        onState("reconnecting", error);
+        await pause(backoff(Math.floor(this.#attempt / this.#ms.urls.length)), signal);
+        this.#attempt += 1;
+        continue;
+      }
+      this.#attempt = 0;
+      if (page.end < this.#position) { // the log was deleted and made anew
+        onGap({ from: page.end, to: this.#position });
+        this.#position = page.start;
+      }
+      for (const record of page.records) {
+        if (signal.aborted) return;
+        this.#position = record.offset + 1;
+        await told(onRecord, record);
+      }
+    }
+  }
+
+  /** Records that expired are told as a gap, unless all that are left were asked for. */
+  #skip(start, onGap) {
+    if (this.#hasAnswer || !this.#isFromStart) onGap({ from: this.#position, to: start });
+    this.#position = start;
+  }
+
+  async #ask(signal, onAnswer) {
+    const url = this.#ms.urls[this.#attempt % this.#ms.urls.length];
+    const get = async (query) => {
+      const answer = await this.#ms.request("GET", this.#path(query), undefined, { url, signal, for: this.#noun });
+      onAnswer();
+      return pageOf(answer);
+    };
+    try {
+      if (this.#position === null) { // at the end, as of now
+        const page = await get({ limit: 1 });
+        this.#position = page.end;
+      }
+      // The first answer comes at once: it may say that the log was made anew, and has no such offset.
+      const wait = this.#hasAnswer ? WAIT_S : 0;
+      const page = await get({ start: this.#position, limit: READ_MAX, wait });
+      this.#hasAnswer = true;
+      return page;
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      onAnswer(); // a log is made by its first record: until then it is empty
+      if (this.#hasAnswer) await pause(backoff(0), signal);
+      this.#hasAnswer = true;
+      this.#position ??= 0;
+      return { records: [], start: 0, end: this.#position };
+    }
+  }
+}
+
+function pageOf({ records, next, start_offset: start, end_offset: end }) {
+  return { records: records.map(recordOf), next, start, end };
+}
+
+/** `value` is the JSON value or text of a record, its bytes, or null. */
+function recordOf({ offset, timestamp, appended, key, key_base64, value, base64, headers = {} }) {
+  return {
+    offset,
+    key: key ?? (key_base64 === undefined ? null : bytesOf(key_base64)),
+    value: base64 === undefined ? value : base64 === null ? null : bytesOf(base64),
+    headers: Array.isArray(headers) ? headers : { ...headers },
+    time: timestamp,
+    appended,
+  };
+}
+
+function bytesOf(base64) {
+  return Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
+}
+
+/** Call a page's function, and wait for it; its mistake does not end the reading. */
+async function told(fn, value) {
+  try {
+    await fn(value);
+  } catch (error) {
+    reportError(error);
+  }
+}
+
+/** Tell each state once. */
+function tellChanges(onState) {
+  let last = "";
+  return (state, error) => {
+    if (state === last) return;
+    last = state;
+    onState(state, error);
+  };
+}
+
+// queue.js
+
+// A queue: pages put work into it, and ask what became of it. Workers elsewhere do the work.
+
+/** A queue of the server, by name. */
+class Queue {
+  #ms;
+
+  constructor(ms, name) {
+    this.#ms = ms;
+    this.name = name;
+  }
+
+  get #options() { return { for: { noun: "queue", name: this.name } }; }
+
+  #path(place) { return `/queues/${encodeURIComponent(this.name)}/${place}`; }
+
+  /**
+   * Put a message; answers its id once it is durable. `delay` in seconds or `at` (a Date, or milliseconds
+   * since 1970) put it off; `dedup` makes a repeat harmless. Needs the right to put.
+   */
+  async put(value, options = {}) {
+    return (await this.#put({ value, ...optionsOf(options) })).id;
+  }
+
+  /** Put several messages as one commit, each as `{value, key, …}`; answers their ids. */
+  async putMany(messages, { delay, at } = {}) {
+    const { id, count } = await this.#put({ messages, ...optionsOf({ delay, at }) });
+    return Array.from({ length: count }, (_, index) => id + index);
+  }
+
+  /** What became of a message: `{state, attempts, …}`. Needs the right to read. */
+  async find(id) {
+    return this.#ms.request("GET", this.#path(`messages/${id}`), undefined, this.#options);
+  }
+
+  async #put(body) {
+    return this.#ms.request("POST", this.#path("messages"), body, this.#options);
+  }
+}
+
+function optionsOf({ at, ...others }) {
+  return at === undefined ? others : { ...others, at: at instanceof Date ? at.getTime() : at };
+}
+
 // retained.js
 
 // Retained values: the latest of each (type, key), kept up to date.
@@ -513,6 +739,7 @@ class SocketLine {
 class EventLine {
   kind = "events";
   #ms;
+  #noun;
   #place;
   #query;
   #ended = new AbortController();
@@ -520,8 +747,9 @@ class EventLine {
   #last = Promise.resolve();
   #welcome = {}; // its generation: what is posted after this client came back elsewhere is not stored
 
-  constructor({ ms, place, query }) {
+  constructor({ ms, place, query, noun }) {
     this.#ms = ms;
+    this.#noun = noun;
     this.#place = new URL(place);
     this.#query = query;
   }
@@ -530,7 +758,7 @@ class EventLine {
     this.#onFrame = onFrame;
     const asked = new URLSearchParams({ live: "sse", ...this.#query });
     const headers = { accept: "text/event-stream" };
-    const answer = await this.#ms.fetch(`${this.#place}?${asked}`, { headers, signal: this.#ended.signal });
+    const answer = await this.#ms.fetch(`${this.#place}?${asked}`, { headers, signal: this.#ended.signal }, this.#noun);
     await readEvents(answer.body, (text) => this.#take(JSON.parse(text)), () => onFrame({ pong: 1 }));
   }
 
@@ -564,8 +792,9 @@ class EventLine {
   async #ask(method, place, body, n) {
     const signal = this.#ended.signal;
     if (signal.aborted) return null;
+    const options = { url: this.#place.origin, signal, for: this.#noun };
     try {
-      return await this.#ms.request(method, `${this.#place.pathname}/${place}`, body, { url: this.#place.origin, signal });
+      return await this.#ms.request(method, `${this.#place.pathname}/${place}`, body, options);
     } catch (error) {
       if (error.isForNow ?? true) this.close(); // whether it was stored is asked at the next join
       else this.#onFrame({ error: error.problem, n });
@@ -615,6 +844,7 @@ class Room {
     queueMicrotask(() => this.#connect());
   }
 
+  get #noun() { return { noun: "room", name: this.name }; }
   get user() { return this.#talk.user; }
   get client() { return this.#talk.client; }
   get settings() { return this.#talk.settings; }
@@ -699,7 +929,7 @@ class Room {
     while (this.#talk.presence.size < this.#talk.users) {
       this.#check();
       const path = `/rooms/${encodeURIComponent(this.name)}/presence`;
-      const { presence, offset } = await this.#ms.request("GET", path, undefined, { url: this.url });
+      const { presence, offset } = await this.#ms.request("GET", path, undefined, { url: this.url, for: this.#noun });
       if (this.#talk.meetAll(presence, offset)) break; // else the room has gone on meanwhile
     }
     return this.presence;
@@ -747,7 +977,7 @@ class Room {
       const place = `${url}/rooms/${encodeURIComponent(this.name)}`;
       for (const Line of this.#lines()) {
         if (this.#isOver) return;
-        const line = new Line({ ms: this.#ms, place, ticket, query: this.#talk.joining() });
+        const line = new Line({ ms: this.#ms, place, ticket, query: this.#talk.joining(), noun: this.#noun });
         const ended = await this.#carry(line, url);
         failure = ended.failure;
         if (ended.wasGreeted || failure?.isFinal || this.#joinsAnew) break;
@@ -871,7 +1101,7 @@ class Room {
   async #settle() {
     try {
       const path = `/rooms/${encodeURIComponent(this.name)}/retained`;
-      const { retained, offset } = await this.#ms.request("GET", path, undefined, { url: this.url });
+      const { retained, offset } = await this.#ms.request("GET", path, undefined, { url: this.url, for: this.#noun });
       this.#talk.retained.replace(retained, offset);
       this.#tellChanges();
     } catch (error) {
@@ -913,6 +1143,7 @@ class Millstream {
   #token;
   #ticket;
   #made = new Map(); // room → the last ticket that was made from the token
+  #held = new Map(); // noun → the last ticket that the page gave for it
 
   constructor({ url, token = "", ticket = "" } = {}) {
     this.urls = [url ?? location.origin].flat().map((one) => String(one).replace(/\/+$/, ""));
@@ -925,6 +1156,16 @@ class Millstream {
     return new Room(this, name, options);
   }
 
+  /** A log: `append`, `read`, `follow`. */
+  log(name) {
+    return new Log(this, name);
+  }
+
+  /** A queue: `put`, `putMany`, `find`. */
+  queue(name) {
+    return new Queue(this, name);
+  }
+
   get(path) { return this.request("GET", path); }
   post(path, body = {}) { return this.request("POST", path, body); }
   put(path, body = {}) { return this.request("PUT", path, body); }
@@ -932,18 +1173,36 @@ class Millstream {
   delete(path) { return this.request("DELETE", path); }
 
   /** Ask the HTTP interface: answers what its JSON holds, its text, or null. Raises `MillstreamError`. */
-  async request(method, path, body, { url = this.urls[0], signal } = {}) {
+  async request(method, path, body, { url = this.urls[0], signal, for: noun } = {}) {
     const given = body === undefined ? {} : { body: JSON.stringify(body), headers: { "content-type": "application/json" } };
-    const answer = await this.fetch(url + path, { method, signal, ...given });
+    const answer = await this.fetch(url + path, { method, signal, ...given }, noun);
     const text = await answer.text();
     if (!text) return null;
     return answer.headers.get("content-type")?.includes("json") ? JSON.parse(text) : text;
   }
 
-  /** `fetch` with the token or the ticket; a refusal is raised as `MillstreamError`. */
-  async fetch(address, options = {}) {
+  /**
+   * `fetch` with the token, or with a ticket for a noun; a refusal is raised as `MillstreamError`. A ticket is
+   * used until the server refuses it: then the page is asked for another one.
+   */
+  async fetch(address, options = {}, noun = null) {
+    const id = JSON.stringify(noun);
+    const held = this.#held.get(id);
+    const shown = this.#token || (held ?? (await this.#given(noun)));
+    const isFromFunction = !this.#token && typeof this.#ticket === "function";
+    if (isFromFunction) this.#held.set(id, shown);
+    try {
+      return await this.#fetch(address, options, shown);
+    } catch (error) {
+      if (!isFromFunction || error.status !== 401) throw error;
+      this.#held.delete(id);
+      if (held === undefined) throw error; // it is new, and refused all the same
+      return this.fetch(address, options, noun);
+    }
+  }
+
+  async #fetch(address, options, shown) {
     const headers = { ...options.headers };
-    const shown = this.#token || (await this.#given());
     if (shown) headers.authorization = `Bearer ${shown}`;
     let answer;
     try {
@@ -988,7 +1247,7 @@ class Millstream {
 
   /** A ticket, by which a socket shows who asks: browsers cannot show a token there. */
   async ticketFor(room, url) {
-    if (!this.#token) return this.#given();
+    if (!this.#token) return this.#given({ noun: "room", name: room });
     try {
       this.#made.set(room, await this.#make(room, url));
     } catch (error) {
@@ -1011,10 +1270,10 @@ class Millstream {
     }
   }
 
-  async #given() {
-    return typeof this.#ticket === "function" ? this.#ticket() : this.#ticket;
+  async #given(noun) {
+    return typeof this.#ticket === "function" ? this.#ticket(noun) : this.#ticket;
   }
 }
 
-return Object.freeze({ Millstream, MillstreamError, Room });
+return Object.freeze({ Millstream, Log, MillstreamError, Queue, Room });
 })();

@@ -87,7 +87,7 @@ TABLE: list[tuple[Any, str]] = [
     (queues.FinishClaims("mail", [], "ack"), "queue:write:mail"),
     (queues.ReturnClaims("mail", []), "queue:write:mail"),
     (queues.RenewClaims("mail", []), "queue:write:mail"),
-    (queues.PutMessages("mail", ONE), "queue:write:mail"),
+    (queues.PutMessages("mail", ONE), "queue:put:mail"),
     (queues.ClaimMessages("mail", 1, None, "c", None, []), "queue:write:mail"),
     (queues.PeekMessages("mail", "failed", 1), "queue:read:mail"),
     (queues.GetAttempts("mail", 1), "queue:read:mail"),
@@ -97,7 +97,7 @@ TABLE: list[tuple[Any, str]] = [
     (ListAttempts("mail", 1), "queue:read:mail"),
     (ListUnrouted("mail"), "queue:read:mail"),
     (ListPositions("mail"), "queue:read:mail"),
-    (logs.Append("queue:mail", ONE), "queue:write:mail"),
+    (logs.Append("queue:mail", ONE), "queue:put:mail"),
     (logs.ReadBlocks("queue-later:mail", 0, 1, 1), "queue:read:mail"),
     (logs.Truncate("queue:mail", 1), "queue:admin:mail"),
     (rooms.SendToRoom("hall", []), "room:write:hall"),
@@ -108,6 +108,11 @@ TABLE: list[tuple[Any, str]] = [
     (rooms.GetPresence("hall"), "room:read:hall"),
     (rooms.FindHistory("hall", 5), "room:read:hall"),
     (rooms.MintTicket("hall", "ann"), "room:write:hall"),
+    (rooms.MintBrowserTicket("orders", "log:read"), "log:read:orders"),
+    (rooms.MintBrowserTicket("orders", "log:write"), "log:write:orders"),
+    (rooms.MintBrowserTicket("mail", "queue:put"), "queue:put:mail"),
+    (rooms.MintBrowserTicket("mail", "queue:read"), "queue:read:mail"),
+    (rooms.MintBrowserTicket("mail", "queue:write"), "queue:write:mail"),
     (rooms.MintTicket("hall", "ann", "read"), "room:read:hall"),
     (logs.Append("room:hall", ONE), "room:write:hall"),
     (logs.ReadBlocks("room:hall", 0, 1, 1), "room:read:hall"),
@@ -151,6 +156,26 @@ def test_a_command_needs_exactly_this_permission(command: Any, needed: str) -> N
         assert not may(who(":".join([noun, LESS[action], *pattern])), command)
     if pattern:
         assert not may(who(f"{noun}:admin:{pattern[0]}x", f"{noun}:admin:x*"), command)
+
+
+def test_to_put_is_neither_to_read_nor_to_claim() -> None:
+    browser = who("queue:put:mail")
+    assert may(browser, queues.PutMessages("mail", ONE))
+    assert may(browser, logs.Append("queue:mail", ONE))
+    for denied in (
+        queues.PutMessages("other", ONE),
+        queues.FinishClaims("mail", [], "ack"),
+        queues.DescribeQueue("mail"),
+        queues.PauseQueue("mail", True),
+        logs.ReadBlocks("queue:mail", 0, 1, 1),
+        logs.SetMetadata("queue:mail", "k", 1),
+        logs.Append("queue-later:mail", ONE),
+        logs.Append("mail", ONE),
+    ):
+        assert not may(browser, denied)
+    assert not may(who("queue:read:mail"), queues.PutMessages("mail", ONE))
+    with pytest.raises(InvalidInput, match="put is an action on queues"):
+        who("log:put:orders")
 
 
 def test_assigning_needs_every_queue_and_every_log_that_it_names() -> None:

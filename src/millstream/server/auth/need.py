@@ -149,7 +149,7 @@ def _needs_of_right(right: Right, name: str) -> tuple[Need, ...]:
 
 
 def need_of_log(action: Action, name: str, *, is_pattern: bool = False) -> Need:
-    """Return the need for an action on a log.
+    """Return the need for an action on a log. To put is to write, except into the inbox of a queue.
 
     The inbox of a queue needs a right on the queue, the log of a room a right on the room, a reserved
     log a right on the store, and a partition a right on its log.
@@ -158,6 +158,8 @@ def need_of_log(action: Action, name: str, *, is_pattern: bool = False) -> Need:
         name, is_pattern = _of_partitions(name, is_pattern)
     if name.startswith(RESERVED):
         return Need("store", "admin", "", is_explicit=True)
+    if action == "put" and not name.startswith(INBOX):
+        action = "write"
     for prefix in (INBOX, LATER):
         if name.startswith(prefix):
             return Need("queue", action, name.removeprefix(prefix), is_pattern=is_pattern)

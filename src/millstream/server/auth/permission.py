@@ -23,11 +23,17 @@ PERMISSIONS_MAX = 100
 """Most permissions of a token or ticket: every command may look at all of them."""
 
 _NOUNS = (*get_args(Noun), "*")
-_RANK = {"read": 0, "write": 1, "admin": 2}
+_INCLUDED: dict[str, frozenset[Action]] = {
+    "read": frozenset(("read",)),
+    "put": frozenset(("put",)),
+    "write": frozenset(("read", "put", "write")),
+    "admin": frozenset(("read", "put", "write", "admin")),
+}
+"""The actions that each action allows."""
 
 
 class Permission(Struct, frozen=True):
-    """Allows `action`, and weaker actions, on every `noun` whose name matches the pattern."""
+    """Allows `action`, and the actions that it includes, on every `noun` whose name matches the pattern."""
 
     noun: Noun | Literal["*"]
     action: Action
@@ -37,7 +43,7 @@ class Permission(Struct, frozen=True):
         """Whether the permission covers a need."""
         if self.noun != need.noun and (self.noun != "*" or need.is_explicit):
             return False
-        if _RANK[self.action] < _RANK[need.action]:
+        if need.action not in _INCLUDED[self.action]:
             return False
         if need.is_pattern:
             return covers(self.pattern, need.name)
@@ -63,10 +69,10 @@ def parse_permission(text: str) -> Permission:
     """Parse a permission such as `log:write:orders*`, `queue:admin:mail`, `store:read` or `*:admin`."""
     noun, _, right = text.partition(":")
     action, colon, pattern = right.partition(":")
-    if noun not in _NOUNS or action not in _RANK or (colon and not pattern):
+    if noun not in _NOUNS or action not in _INCLUDED or (colon and not pattern):
         raise InvalidInput(
             f"a permission is NOUN:ACTION or NOUN:ACTION:PATTERN, with the nouns "
-            f"{', '.join(_NOUNS)} and the actions {', '.join(_RANK)}, such as "
+            f"{', '.join(_NOUNS)} and the actions {', '.join(_INCLUDED)}, such as "
             f"log:write:orders*; not {text[:300]!r}"
         )
     pattern = pattern or "*"
@@ -75,6 +81,8 @@ def parse_permission(text: str) -> Permission:
             f"a pattern has up to {NAME_CHARS_MAX} characters that can be printed, "
             f"not {pattern[:300]!r}"
         )
+    if action == "put" and noun not in ("queue", "*"):
+        raise InvalidInput(f"put is an action on queues, not on a {noun}; write {noun}:write")
     if noun == "store" and pattern != "*":
         raise InvalidInput(f"there is one store: write store:{action}, without a pattern")
     if noun == "log" and pattern.startswith((INBOX, LATER)):

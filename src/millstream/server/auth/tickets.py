@@ -13,10 +13,15 @@ from msgspec import Struct
 from millstream.errors import Denied, InvalidInput, TooLarge
 from millstream.format import ticket as text_of
 from millstream.format.ticket import SECONDS_MAX, TicketClaims
-from millstream.rooms.commands import MintTicket
-from millstream.rooms.model import RoomTicket
+from millstream.rooms.commands import MintBrowserTicket, MintTicket
+from millstream.rooms.model import RoomTicket, Ticket
 from millstream.rooms.packed_messages import check_sender
-from millstream.rooms.tickets import check_wanted, permission_of, ticket_of
+from millstream.rooms.tickets import (
+    check_browser_ticket,
+    check_wanted,
+    permission_of,
+    ticket_of,
+)
 from millstream.server.auth.access import Principal
 from millstream.server.auth.permission import PERMISSIONS_MAX, parse_permissions
 from millstream.server.auth.tokens import TEXT_CHARS_MAX, Tokens
@@ -72,6 +77,16 @@ async def mint_ticket(
     wanted = TicketWanted([permission_of(request)], request.seconds, request.user)
     made = await make_ticket(tokens, principal, wanted, wall_ms=wall_ms)
     return ticket_of(made.ticket, request, made.expires)
+
+
+async def mint_browser_ticket(
+    tokens: Tokens, principal: Principal, request: MintBrowserTicket, *, wall_ms: int
+) -> Ticket:
+    """Return a ticket for a log or a queue, made with a token that has the same right."""
+    permission = check_browser_ticket(request)
+    wanted = TicketWanted([permission], request.seconds)
+    made = await make_ticket(tokens, principal, wanted, wall_ms=wall_ms)
+    return Ticket(ticket=made.ticket, permission=permission, expires=made.expires)
 
 
 async def make_ticket(

@@ -3,9 +3,11 @@
 // The rules of a room are in conversation.js and retained.js, which know no network, clock or page.
 import { MillstreamError, problemOf } from "./error.js";
 import { backoff, pause, readEvents } from "./events.js";
+import { Log } from "./log.js";
+import { Queue } from "./queue.js";
 import { Room } from "./room.js";
 
-export { MillstreamError, Room };
+export { Log, MillstreamError, Queue, Room };
 
 const TICKET_S = 3600; // then the server ends the connection, and the next one shows a new ticket
 
@@ -14,6 +16,7 @@ export class Millstream {
   #token;
   #ticket;
   #made = new Map(); // room → the last ticket that was made from the token
+  #held = new Map(); // noun → the last ticket that the page gave for it
 
   constructor({ url, token = "", ticket = "" } = {}) {
     this.urls = [url ?? location.origin].flat().map((one) => String(one).replace(/\/+$/, ""));
@@ -26,6 +29,16 @@ export class Millstream {
     return new Room(this, name, options);
   }
 
+  /** A log: `append`, `read`, `follow`. */
+  log(name) {
+    return new Log(this, name);
+  }
+
+  /** A queue: `put`, `putMany`, `find`. */
+  queue(name) {
+    return new Queue(this, name);
+  }
+
   get(path) { return this.request("GET", path); }
   post(path, body = {}) { return this.request("POST", path, body); }
   put(path, body = {}) { return this.request("PUT", path, body); }
@@ -33,18 +46,36 @@ export class Millstream {
   delete(path) { return this.request("DELETE", path); }
 
   /** Ask the HTTP interface: answers what its JSON holds, its text, or null. Raises `MillstreamError`. */
-  async request(method, path, body, { url = this.urls[0], signal } = {}) {
+  async request(method, path, body, { url = this.urls[0], signal, for: noun } = {}) {
     const given = body === undefined ? {} : { body: JSON.stringify(body), headers: { "content-type": "application/json" } };
-    const answer = await this.fetch(url + path, { method, signal, ...given });
+    const answer = await this.fetch(url + path, { method, signal, ...given }, noun);
     const text = await answer.text();
     if (!text) return null;
     return answer.headers.get("content-type")?.includes("json") ? JSON.parse(text) : text;
   }
 
-  /** `fetch` with the token or the ticket; a refusal is raised as `MillstreamError`. */
-  async fetch(address, options = {}) {
+  /**
+   * `fetch` with the token, or with a ticket for a noun; a refusal is raised as `MillstreamError`. A ticket is
+   * used until the server refuses it: then the page is asked for another one.
+   */
+  async fetch(address, options = {}, noun = null) {
+    const id = JSON.stringify(noun);
+    const held = this.#held.get(id);
+    const shown = this.#token || (held ?? (await this.#given(noun)));
+    const isFromFunction = !this.#token && typeof this.#ticket === "function";
+    if (isFromFunction) this.#held.set(id, shown);
+    try {
+      return await this.#fetch(address, options, shown);
+    } catch (error) {
+      if (!isFromFunction || error.status !== 401) throw error;
+      this.#held.delete(id);
+      if (held === undefined) throw error; // it is new, and refused all the same
+      return this.fetch(address, options, noun);
+    }
+  }
+
+  async #fetch(address, options, shown) {
     const headers = { ...options.headers };
-    const shown = this.#token || (await this.#given());
     if (shown) headers.authorization = `Bearer ${shown}`;
     let answer;
     try {
@@ -89,7 +120,7 @@ export class Millstream {
 
   /** A ticket, by which a socket shows who asks: browsers cannot show a token there. */
   async ticketFor(room, url) {
-    if (!this.#token) return this.#given();
+    if (!this.#token) return this.#given({ noun: "room", name: room });
     try {
       this.#made.set(room, await this.#make(room, url));
     } catch (error) {
@@ -112,7 +143,7 @@ export class Millstream {
     }
   }
 
-  async #given() {
-    return typeof this.#ticket === "function" ? this.#ticket() : this.#ticket;
+  async #given(noun) {
+    return typeof this.#ticket === "function" ? this.#ticket(noun) : this.#ticket;
   }
 }

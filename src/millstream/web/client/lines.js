@@ -44,6 +44,7 @@ export class SocketLine {
 export class EventLine {
   kind = "events";
   #ms;
+  #noun;
   #place;
   #query;
   #ended = new AbortController();
@@ -51,8 +52,9 @@ export class EventLine {
   #last = Promise.resolve();
   #welcome = {}; // its generation: what is posted after this client came back elsewhere is not stored
 
-  constructor({ ms, place, query }) {
+  constructor({ ms, place, query, noun }) {
     this.#ms = ms;
+    this.#noun = noun;
     this.#place = new URL(place);
     this.#query = query;
   }
@@ -61,7 +63,7 @@ export class EventLine {
     this.#onFrame = onFrame;
     const asked = new URLSearchParams({ live: "sse", ...this.#query });
     const headers = { accept: "text/event-stream" };
-    const answer = await this.#ms.fetch(`${this.#place}?${asked}`, { headers, signal: this.#ended.signal });
+    const answer = await this.#ms.fetch(`${this.#place}?${asked}`, { headers, signal: this.#ended.signal }, this.#noun);
     await readEvents(answer.body, (text) => this.#take(JSON.parse(text)), () => onFrame({ pong: 1 }));
   }
 
@@ -95,8 +97,9 @@ export class EventLine {
   async #ask(method, place, body, n) {
     const signal = this.#ended.signal;
     if (signal.aborted) return null;
+    const options = { url: this.#place.origin, signal, for: this.#noun };
     try {
-      return await this.#ms.request(method, `${this.#place.pathname}/${place}`, body, { url: this.#place.origin, signal });
+      return await this.#ms.request(method, `${this.#place.pathname}/${place}`, body, options);
     } catch (error) {
       if (error.isForNow ?? true) this.close(); // whether it was stored is asked at the next join
       else this.#onFrame({ error: error.problem, n });

@@ -41,6 +41,7 @@ export class Room {
     queueMicrotask(() => this.#connect());
   }
 
+  get #noun() { return { noun: "room", name: this.name }; }
   get user() { return this.#talk.user; }
   get client() { return this.#talk.client; }
   get settings() { return this.#talk.settings; }
@@ -125,7 +126,7 @@ export class Room {
     while (this.#talk.presence.size < this.#talk.users) {
       this.#check();
       const path = `/rooms/${encodeURIComponent(this.name)}/presence`;
-      const { presence, offset } = await this.#ms.request("GET", path, undefined, { url: this.url });
+      const { presence, offset } = await this.#ms.request("GET", path, undefined, { url: this.url, for: this.#noun });
       if (this.#talk.meetAll(presence, offset)) break; // else the room has gone on meanwhile
     }
     return this.presence;
@@ -173,7 +174,7 @@ export class Room {
       const place = `${url}/rooms/${encodeURIComponent(this.name)}`;
       for (const Line of this.#lines()) {
         if (this.#isOver) return;
-        const line = new Line({ ms: this.#ms, place, ticket, query: this.#talk.joining() });
+        const line = new Line({ ms: this.#ms, place, ticket, query: this.#talk.joining(), noun: this.#noun });
         const ended = await this.#carry(line, url);
         failure = ended.failure;
         if (ended.wasGreeted || failure?.isFinal || this.#joinsAnew) break;
@@ -297,7 +298,7 @@ export class Room {
   async #settle() {
     try {
       const path = `/rooms/${encodeURIComponent(this.name)}/retained`;
-      const { retained, offset } = await this.#ms.request("GET", path, undefined, { url: this.url });
+      const { retained, offset } = await this.#ms.request("GET", path, undefined, { url: this.url, for: this.#noun });
       this.#talk.retained.replace(retained, offset);
       this.#tellChanges();
     } catch (error) {
