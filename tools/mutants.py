@@ -86,7 +86,9 @@ def load(path: Path = LIST) -> list[Mutant]:
     return mutants
 
 
-def run_tests(sources: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
+def run_tests(
+    sources: Path, tests: Iterable[str], *, timeout_s: float | None
+) -> subprocess.CompletedProcess[str]:
     """Run tests against the package in `sources`, until the first one fails."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider"]
     env = {**os.environ, "PYTHONPATH": str(sources / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -99,7 +101,7 @@ def run_tests(sources: Path, tests: Iterable[str]) -> subprocess.CompletedProces
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
     )
 
 
@@ -113,7 +115,7 @@ def try_mutant(mutant: Mutant) -> Result:
         shutil.copytree(ROOT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__"))
         mutant.plant(root)
         try:
-            done = run_tests(root, mutant.tests)
+            done = run_tests(root, mutant.tests, timeout_s=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             seconds = time.perf_counter() - began_s
             return Result(mutant, "caught", "the tests did not end", seconds)
@@ -129,7 +131,7 @@ def check_baseline(mutants: Sequence[Mutant]) -> bool:
     """Run the tests of all faults on the sources as they are; False if one fails."""
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     print(f"without a fault: {len(tests)} tests", flush=True)
-    done = run_tests(ROOT, tests)
+    done = run_tests(ROOT, tests, timeout_s=None)  # pytest ends a test that hangs
     if done.returncode:
         print(done.stdout[-4_000:])
     return done.returncode == 0
