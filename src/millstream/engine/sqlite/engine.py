@@ -34,19 +34,13 @@ from millstream.engine.protocol import (
     poll,
 )
 from millstream.engine.sqlite.checkpoint import Checkpoints, WalPreallocation
-from millstream.engine.sqlite.checks import check_pages, layer_for, settle_file
-from millstream.engine.sqlite.convert import convert_file, was_touched
+from millstream.engine.sqlite.checks import check_pages
 from millstream.engine.sqlite.copy import PagesCopied, copy_file, exchange_file
 from millstream.engine.sqlite.file import (
-    FILE_MODE,
     PAGE_BYTES,
-    check_mode,
     close_connection,
     connect,
-    create,
-    damaged,
     explained,
-    inspect,
     is_damage,
     no_store,
     patience,
@@ -57,17 +51,17 @@ from millstream.engine.sqlite.neighbour import (
     closed,
     guard_of,
     has_neighbour,
-    is_open_here,
     look_for_neighbour,
     opened,
 )
+from millstream.engine.sqlite.opening import FileOpening
 from millstream.engine.sqlite.options import SqliteOptions, fitted
-from millstream.engine.sqlite.pages import checksum_layer, is_verified
+from millstream.engine.sqlite.pages import is_verified
 from millstream.engine.sqlite.pool import PooledSnapshot, ReaderPool
 from millstream.engine.sqlite.rows import OnDamage, SqliteReader
-from millstream.engine.sqlite.schema import has_tables, read_schema
+from millstream.engine.sqlite.schema import has_tables
 from millstream.engine.sqlite.scrub import STAGES, scrub_step
-from millstream.engine.sqlite.wal import break_beside_writers, repair_log, step_bytes
+from millstream.engine.sqlite.wal import repair_log, step_bytes
 from millstream.engine.sqlite.writer import SqliteWriter
 from millstream.errors import (
     CannotOpen,
@@ -119,7 +113,10 @@ class SqliteEngine:
         self.place = str(self.path)
         self.on_upkeep_due: Callable[[], None] | None = None
         self.on_damage: OnDamage | None = None
-        """Assigned by a node, whose engine may exist before it. Called on the thread that meets a damaged row or page, before the error is raised."""
+        """Called on the thread that meets a damaged row or page, before the error is raised.
+
+        A node assigns it, because it is made around an engine that exists already.
+        """
         self.read_only = read_only
         self.durability: Durability = durability
         self.commits = 0
@@ -145,42 +142,31 @@ class SqliteEngine:
         self._close = partial(self._guard.close, self, connect=self._connect_beside)
         look_for_neighbour(self._real_path)
         try:
-            log_was_left = self._prepare_file(file_mode, adopt)
+            opening = self._prepare_file(file_mode, adopt)
             self._home = Home(self._real_path, self._clock, shown=self.place)
-            self._open_first(log_was_left=log_was_left, accept_loss=accept_loss)
+            self._open_first(opening, accept_loss=accept_loss)
         except BaseException:
             self._guard.release(self)
             raise
         opened(self._real_path)
 
-    def _prepare_file(self, file_mode: int | None, adopt: bool | None) -> bool:
-        """Check the file, convert or create it; True if a dead process left a write-ahead log."""
-        is_first = not is_open_here(self.path)
-        if has_neighbour(self._real_path):  # the checks below close the file, which drops its locks
+    def _prepare_file(self, file_mode: int | None, adopt: bool | None) -> FileOpening:
+        """Inspect the file, convert or create it, and choose its layer."""
+        if has_neighbour(self._real_path):  # `prepare` closes the file, which drops its locks
             self._guard.hold(self, self._busy())
-        if is_first:
-            inspect(self.path, is_adopted=not self.read_only and adopt is not False)
-            is_ours_alone = self.read_only or self._vfs or self._options.page_checksums
-            if not is_ours_alone and was_touched(self.path):
-                convert_file(self.path)
-        if self._vfs is None:
-            is_new = self._options.page_checksums and not size_of(self.path)
-            self._vfs = checksum_layer() if is_new else layer_for(self.path)
-        log_was_left = is_first and self._wal_file_bytes() > 0
-        if not self.read_only:
-            create(
-                self.path,
-                busy=self._busy(),
-                vfs=self._vfs,
-                file_mode=FILE_MODE if file_mode is None else check_mode(file_mode),
-                page_checksums=self._options.page_checksums,
-                adopt=adopt,
-            )
-        elif not self.path.exists() or not self.path.stat().st_size:
-            raise CannotOpen(f"there is no store at {self.path}", path=str(self.path))
-        return log_was_left
+        opening = FileOpening(
+            self.path, vfs=self._vfs, durability=self.durability, read_only=self.read_only
+        )
+        opening.prepare(
+            busy=self._busy(),
+            page_checksums=self._options.page_checksums,
+            file_mode=file_mode,
+            adopt=adopt,
+        )
+        self._vfs = opening.vfs
+        return opening
 
-    def _open_first(self, *, log_was_left: bool, accept_loss: bool) -> None:
+    def _open_first(self, opening: FileOpening, *, accept_loss: bool) -> None:
         """Open the first connection, and check the file through it."""
         connection = self._connect()
         try:
@@ -188,13 +174,13 @@ class SqliteEngine:
                 raise no_store(self.path)
             self._page_checksums = is_verified(connection)
             self._page_bytes = connection.pragma("page_size")
-            if log_was_left:
-                self._check_log(connection, accept_loss=accept_loss)
-            self._check_file(connection)
+            opening.check_log(connection, self._connect_beside, accept_loss=accept_loss)
+            self._is_twofold = opening.check_file(connection)
             if not self.read_only:
                 self._writer = self._make_writer(connection)
         except BaseException as error:
-            self._close([connection], checkpoint=not log_was_left)  # leaves no empty log behind
+            # A checkpoint leaves no empty log behind.
+            self._close([connection], checkpoint=not opening.log_was_left)
             if isinstance(error, apsw.Error):
                 raise self._damaged(error) from error
             raise
@@ -427,29 +413,9 @@ class SqliteEngine:
                     raise
             return self._writer
 
-    def _check_log(self, connection: apsw.Connection, *, accept_loss: bool) -> None:
-        """Refuse the log of a dead process if damage cuts off acknowledged commits."""
-        damage = break_beside_writers(self.path, connection, self._connect_beside)
-        if damage is None:
-            return
-        torn = self.durability == "relaxed" and damage.may_be_torn
-        if not (accept_loss or torn):
-            raise damaged(
-                self.path, f"{damage}; to go on without them, open it with accept_loss=True"
-            )
-        if not self.read_only:  # otherwise the next process would find the same damage
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-
     def _connect_beside(self) -> apsw.Connection:
         path = Path(self._real_path)  # links may lead elsewhere by now
         return connect(path, busy=self._busy(), vfs=self._vfs)
-
-    def _check_file(self, connection: apsw.Connection) -> None:
-        """Compare the file with its schema and its own row, and update the row."""
-        if is_open_here(self.path):
-            self._is_twofold = read_schema(connection).is_twofold
-        else:
-            self._is_twofold = settle_file(connection, self.path, read_only=self.read_only)
 
     def _make_reader(self) -> SqliteReader:
         return self._reader_on(self._connect())
