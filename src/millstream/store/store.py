@@ -419,7 +419,6 @@ class Store:
             check_usable=self._check_usable,
         )
         self.mutex, self.state, self.views = reader.mutex, reader.state, reader.views
-        self.read_copy = reader.read_copy
         self.look, self.view, self.rows = reader.look, reader.view, reader.rows
         self.seen, self.refresh = reader.seen, reader.refresh
         return reader
@@ -457,9 +456,9 @@ class Store:
                 commit = transaction.finish()
                 assert commit is not None
                 self.committer.sync(writer, commit)
-                self.state.committed(transaction.delta, len(transaction.encoded))
+                self.state.land(transaction)
                 self.committer.own_seq = self.committer.groups = self.state.seq
-            self.reader.publish(self.state)
+            self.reader.publish()
 
     def before_fork(self) -> None:
         """Finish the running commit, and close the handles of the engine until `after_fork`."""
@@ -488,4 +487,4 @@ class Store:
 
     def _resting(self) -> tuple[threading.Lock, ...]:
         """Return the locks that are held during a fork, in the order of their acquisition."""
-        return self._transactor.turn, self.mutex, self.read_copy.lock
+        return self._transactor.turn, self.mutex

@@ -24,6 +24,9 @@ class AcknowledgedRanges:
         for start, stop in ranges:
             self.add(start, stop)
 
+    def __copy__(self) -> AcknowledgedRanges:
+        return self.with_added(())
+
     def __contains__(self, position: int) -> bool:
         if position < self.floor:
             return True

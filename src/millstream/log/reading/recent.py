@@ -18,7 +18,7 @@ from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.model.block import RecordBlock, packed_headers_of, picked_headers_of
 from millstream.log.reading.reader import bounds_of, fetch_blocks
-from millstream.store.state.overlay import Overlay
+from millstream.store.state.overlay import Overlay, PendingRows
 from millstream.store.store import Store
 
 BYTES_KEPT_MAX = 16 * 1024 * 1024
@@ -300,7 +300,7 @@ def _pieces(
     return pieces
 
 
-def held_row(held: Overlay, log_id: int, offset: int) -> Columns | None:
+def held_row(held: Overlay | PendingRows, log_id: int, offset: int) -> Columns | None:
     """Return a recently appended single record from the overlay, or None."""
     mark = held.mark()
     entry = held.get(keys.entry(log_id, offset))

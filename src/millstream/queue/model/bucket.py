@@ -409,13 +409,6 @@ class Bucket(Entity):
                 earliest = since_ms if earliest is None else min(earliest, since_ms)
         return earliest
 
-    def copied(self) -> Self:
-        """Return a copy that later changes do not affect; immutable values are shared."""
-        duplicate = copy(self)
-        for name in self.__struct_fields__:
-            setattr(duplicate, name, copy(getattr(self, name)))
-        return duplicate
-
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Decode a bucket from the bytes of its row."""

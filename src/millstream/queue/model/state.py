@@ -10,7 +10,7 @@ ranges. `busy` maps buckets with messages in flight to a time before which no le
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from msgspec import field
 
@@ -241,6 +241,12 @@ class QueueState(Entity, array_like=True):
             del ranges[0]
         if not ranges:
             del self.lanes[lane]
+
+    def copied(self) -> Self:
+        """Return an independent copy; the ranges of a lane change in place."""
+        duplicate = Entity.copied(self)
+        duplicate.lanes = {lane: ranges[:] for lane, ranges in self.lanes.items()}
+        return duplicate
 
     def exists(self) -> bool:
         """Return whether a spec was stored."""

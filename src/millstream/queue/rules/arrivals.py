@@ -112,7 +112,7 @@ def place_arrival(tx: WriteTransaction, key: bytes, queue: QueueState, arrival: 
 
 def _spans(tx: WriteTransaction, log_id: int, start: int, stop: int, slot: int) -> list[Span]:
     """Return records that were appended separately and are in memory, as the fewest spans."""
-    overlay, spans = tx.state.overlay, list[Span]()
+    overlay, spans = tx.overlay, list[Span]()
     for offset in range(start, stop):
         value = overlay.get(keys.entry(log_id, offset))
         if value is None or block.is_block(value):

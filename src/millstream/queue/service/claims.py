@@ -233,6 +233,8 @@ def claim_in_commit(
     granted = None if query.pop else claim_next(tx, query)
     if granted is not None:
         return granted, _read_claimed(tx, query.queue, granted)
+    if has_patterns(find_queue(tx.view, query.queue).spec):
+        return None  # only a reader may ask which logs a pattern matches
     facts = facts_of(tx.view, query.queue)
     if facts is None or not _can_claim_in_commit(facts) or not _has_few_records(facts):
         return None
@@ -262,7 +264,7 @@ def _has_few_records(facts: Facts) -> bool:
 def _can_claim_in_commit(facts: Facts) -> bool:
     """Return whether the commit that appends messages of a queue can claim them."""
     spec = facts.spec
-    if spec.filter or spec.looks_at_headers or spec.router or has_patterns(spec):
+    if spec.filter or spec.looks_at_headers or spec.router:
         return False
     return facts.can_claim_lane
 

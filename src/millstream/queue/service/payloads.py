@@ -347,7 +347,7 @@ def _held(tx: WriteTransaction, grant: c.Grant) -> Columns | None:
     if grant.count > 1:
         return None
     try:
-        return held_row(tx.state.overlay, grant.log_id, grant.offset)
+        return held_row(tx.overlay, grant.log_id, grant.offset)
     except CorruptionError:
         return None
 

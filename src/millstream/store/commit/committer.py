@@ -30,9 +30,6 @@ from millstream.store.state.delta import fold_position
 from millstream.store.state.fold import Slice, write_slice
 from millstream.store.state.reader import StateReader
 
-SLOW_S = 0.02
-"""From this duration of a sync on, applying each commit to the read copy as well costs little."""
-
 
 class StoreCommitter:
     """Commits groups, and folds; the store adds callers, background work and recovery.
@@ -58,7 +55,7 @@ class StoreCommitter:
         self._is_refused = is_refused
         self._wake_keeper = wake_keeper
         self._engine, self._limits, self._clock = reader.engine, reader.limits, reader.clock
-        self._mutex, self._state, self._read_copy = reader.mutex, reader.state, reader.read_copy
+        self._mutex, self._state = reader.mutex, reader.state
         self._folder = self._engine.folder()
         """The folder in which a large commit is spooled."""
         self._folding = threading.Lock()
@@ -84,7 +81,7 @@ class StoreCommitter:
         is finished. Without `waits`, returns False and does nothing if the group would have to wait for
         more than its own commit.
         """
-        if not waits and (self._reader.promised or self._tail_is_full()):
+        if not waits and self._tail_is_full():
             return False
         joined: list[Ticket[Any]] = []
         for listen in self._listeners.group:
@@ -133,19 +130,25 @@ class StoreCommitter:
         refusal = None if shortage is None else shortage.error()
         listeners = self._listeners
         began_s = self._clock.seconds() if listeners.commit else 0.0
-        if self._reader.promised:
-            self._reader.let_read()
-        state, limits = self._state, self._limits
+        reader, state, limits = self._reader, self._state, self._limits
         with self._engine.write(waits=waits) as writer:
             with self._mutex:
-                self._reader.is_ahead = True
-                self._reader.advance(writer)
+                if reader.advance(writer):
+                    reader.publish()
                 draft = Draft(writer, self._folder)
                 transaction = WriteTransaction(state, draft, limits, refusal=refusal)
-                run_group(transaction, group)
-                commit = transaction.finish()
-                for listen in listeners.delta:
-                    listen(transaction.delta)
+                try:
+                    run_group(transaction, group)
+                    commit = transaction.finish()
+                    for listen in listeners.delta:
+                        listen(transaction.delta)
+                    if commit is not None:
+                        state.pending = transaction
+                        if transaction.delta.drops:
+                            state.overlay.is_dropping = True
+                except BaseException:
+                    reader.is_stale = True  # a part of the group has changed the state
+                    raise
             # The mutex is free during the sync, so that readers can use it. A pipelined commit would
             # start here: the next group could run on this state, if it were answered after this commit.
             if commit is not None:
@@ -153,14 +156,14 @@ class StoreCommitter:
                 self.sync(writer, commit)
             with self._mutex:
                 if commit is not None:
-                    state.committed(transaction.delta, len(transaction.encoded))
+                    if state.pending is transaction:
+                        state.land(transaction)
+                    else:
+                        reader.advance_to(transaction.delta.seq)
+                    reader.publish()
                     self.own_seq = state.seq
                     self.groups += 1
-                self._reader.publish(state)
                 state.evict(limits.entities_cached_max, limits.entities_weight_max)
-                self._reader.is_ahead = False
-                if self._reader.waiting:
-                    self._reader.fall_level()
         self.operations += len(group)
         if listeners.commit and self._sent:
             commit_s = self._clock.seconds() - began_s
@@ -171,7 +174,7 @@ class StoreCommitter:
     def sync(self, writer: Writer, commit: Commit) -> None:
         """Hand a commit to the engine, and return when the commit is durable."""
         self._sent = True
-        if not self._listeners.commit and not self._read_copy.is_used:
+        if not self._listeners.commit:
             writer.commit(commit)
             return
         began_s = self._clock.seconds()
@@ -200,8 +203,6 @@ class StoreCommitter:
 
     def _after_commit(self, *, folds: bool) -> None:
         state, limits = self._state, self._limits
-        if self._read_copy.is_used:
-            self._follow()
         unfolded, size = state.seq - state.folded, state.tail_total
         if folds and self._tail_is_full():
             self._fold_behind()
@@ -209,15 +210,6 @@ class StoreCommitter:
         if long or not self._kept:
             self._kept = True
             self._wake_keeper()
-
-    def _follow(self) -> None:
-        """Apply the last commit to the read copy; a failure does not undo the commit."""
-        try:
-            if self._read_copy.follow(is_slow=self._sync_s > SLOW_S):
-                return
-        except MillstreamError as error:
-            self.last_failure = str(error)
-        self._reader.watch.wake_all()  # some waiters wait for values that only the read copy derives
 
     def _fold_behind(self) -> None:
         """Fold now, because the tail has reached its limit; a failure does not undo the last commit."""
@@ -230,10 +222,11 @@ class StoreCommitter:
         """Give every ticket of a failed group its error, and begin recovery if the outcome is unknown."""
         with self._mutex:
             self._state.failures += 1
-            if self._reader.is_ahead:  # operations have run on the state
+            is_known = isinstance(error, MillstreamError) and not isinstance(error, OutcomeUnknown)
+            if is_known:
+                self._reader.drop()
+            else:
                 self._reader.is_stale = True
-            self._reader.fall_level()
-        is_known = isinstance(error, MillstreamError) and not isinstance(error, OutcomeUnknown)
         if not is_known and (self._sent or not isinstance(error, Exception)):
             self._begin_recovery(error)
         for ticket in group:
@@ -303,10 +296,10 @@ class StoreCommitter:
         try:
             with self._engine.write() as writer:
                 with self._mutex:
-                    self._reader.is_ahead = True
-                    advanced = self._reader.advance(writer)
+                    if self._reader.advance(writer):
+                        self._reader.publish()
                     draft = Draft(writer, self._folder)
-                    through = write_slice(
+                    through, written = write_slice(
                         self._state,
                         draft,
                         self._limits,
@@ -317,18 +310,14 @@ class StoreCommitter:
                     self.sync(writer, draft.finish())
                 with self._mutex:
                     if through:
-                        self._state.folded_through(through)
+                        self._state.folded_through(through, written)
                         self._folded_before = self._state.folded
                         self.folds += 1
-                    if advanced:
-                        self._reader.publish(self._state)
-                    self._reader.fall_level()
         except MillstreamError as error:
             self._fail([], error)
             raise
         except BaseException:  # interrupted: reload the state from the disk
             with self._mutex:
                 self._reader.is_stale = True
-                self._reader.fall_level()
             raise
         return through > 0

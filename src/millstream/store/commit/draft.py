@@ -70,7 +70,7 @@ class Draft:
         value = self._values.get(key)
         if value is not None:
             return loaded(value)
-        return None if self._is_dropped(key) else self.stored.get(key)
+        return None if self.is_dropped(key) else self.stored.get(key)
 
     def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
         """Return up to `limit` rows with start <= key < stop, in key order."""
@@ -166,7 +166,8 @@ class Draft:
         else:
             self._order = [key for key in order if key in self._values]
 
-    def _is_dropped(self, key: bytes) -> bool:
+    def is_dropped(self, key: bytes) -> bool:
+        """Return whether the draft deletes the stored row of a key."""
         if self._deleted is not None and key in self._deleted:
             return True
         at = bisect_right(self._starts, key)
@@ -196,7 +197,7 @@ class Draft:
         begin, ask = self._beyond(self._skip(start)), limit
         while len(surviving) < limit and begin < stop:
             rows = self.stored.scan(begin, stop, limit=ask)
-            surviving += [row for row in rows if not self._is_dropped(row[0])]
+            surviving += [row for row in rows if not self.is_dropped(row[0])]
             if len(rows) < ask:
                 break
             begin, ask = self._beyond(rows[-1][0] + b"\x00"), PAGE_ROWS

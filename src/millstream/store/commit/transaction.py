@@ -2,7 +2,7 @@
 
 An operation checks first and changes then. The rows of an operation are held back until the operation
 has succeeded, and changes of entities are undone if it raises. So a failing operation undoes itself
-alone.
+alone. The rows of a group are held back until the group is durable, and only then enter the overlay.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from millstream.store.commit.draft import Draft, joined
 from millstream.store.commit.uninterrupted import may_be_an_interrupt
 from millstream.store.state.delta import Delta, encode, fold_position
 from millstream.store.state.entity import Entity
+from millstream.store.state.overlay import Overlay, PendingRows
 from millstream.store.state.state import State
 from millstream.store.state.view import View
 
@@ -45,6 +46,7 @@ class WriteTransaction:
         "delta",
         "encoded",
         "limits",
+        "overlay",
         "refusal",
         "state",
         "store_ms",
@@ -63,6 +65,8 @@ class WriteTransaction:
         """The error for operations that publish while the disk is full; other operations may run."""
         self._wrote = False
         """Whether statements on the application's tables were run."""
+        self.overlay: Overlay | PendingRows = state.overlay
+        """The small rows of durable commits, and of earlier operations of this group."""
         self.wall_ms = state.clock.wall_ms()
         boot_ms, self.store_ms = state.time.now()
         self.delta: Delta[Any] = Delta(
@@ -83,7 +87,7 @@ class WriteTransaction:
     @property
     def view(self) -> View:
         """The rows and entities before this operation, for rules that only read."""
-        return View(self.state, self.writer)
+        return View(self.state, self.writer, self.overlay)
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, including the writes of this operation."""
@@ -91,7 +95,7 @@ class WriteTransaction:
         if value is None and key in self._rows:
             value = loaded(self._rows[key])
         if value is None and key not in self._dropped:
-            value = self.state.overlay.get(key)
+            value = self.overlay.get(key)
             if value is None:
                 value = self.writer.get(key)
         return value
@@ -126,18 +130,18 @@ class WriteTransaction:
 
         Without this call the overlay keeps such rows until the next commit of another process arrives.
         """
-        self.state.folded_through(fold_position(self.writer))
+        self.state.overlay.prune(fold_position(self.writer))
 
     def change(self, key: bytes, change: Any) -> None:
         """Apply a change to an entity, and add the change to the commit; None removes the entity."""
         state = self.state
-        entity = state.entities.get(key)
-        if entity is None or change is None:
-            state.change(key, change, self.writer)
+        if key not in state.published:
+            state.keep(key, self.writer)
+        self.delta.changes.append((key, change))  # first: a change that fails is undone as well
+        if change is not None:
+            state.entities[key].apply(change)
         else:
-            entity.apply(change)
-        state.touched.add(key)
-        self.delta.changes.append((key, change))
+            state.change(key, None)
 
     def put(self, key: bytes, value: bytes, *, home: bool = False) -> None:
         """Write a row, replacing an earlier value; the drops of the same operation come first.
@@ -209,6 +213,8 @@ class WriteTransaction:
     def run(self, operation: Operation[T]) -> T:
         """Run one operation; an error undoes the operation and leaves the others of the group alone."""
         delta = self.delta
+        if delta.puts or delta.drops:
+            self._layer_rows()
         self._first_change = len(delta.changes)
         self._next_id, self._next_entity = delta.next_id, delta.next_entity
         self._inline: dict[bytes, bytes] = {}
@@ -234,7 +240,7 @@ class WriteTransaction:
     def finish(self) -> Commit | None:
         """Return the writes of the group as one commit; None for a group without writes.
 
-        Sets `encoded` to the bytes of the delta.
+        Afterwards this object is a commit in flight, as the state merges it.
         """
         delta, state, writer = self.delta, self.state, self.writer
         if delta.next_id == state.next_id:
@@ -252,20 +258,17 @@ class WriteTransaction:
 
     def _accept(self) -> None:
         """Add the writes of a successful operation to the group: first the drops, then the puts."""
-        overlay = self.state.overlay
         rows = self._rows
         if rows:
             for key in rows:
-                if overlay.get(key) is not None:
+                if self.overlay.get(key) is not None:
                     self.drop(key)
         if self._drops:
             self._delete(self._drops)
         if rows:
             self.writer.put_held(rows)
         if self._inline:
-            put = self._inline.items()
-            overlay.put(self.delta.seq, put)
-            self.delta.puts += put
+            self.delta.puts += self._inline.items()
 
     def _delete(self, drops: list[tuple[bytes, bytes]]) -> None:
         single = []
@@ -276,9 +279,14 @@ class WriteTransaction:
                 self.writer.delete_range(start, stop)
         if single:
             self.writer.delete(single)
-        self.state.overlay.drop_all(drops)
         self.delta.puts = _outside(self.delta.puts, drops)
         self.delta.drops += drops
+
+    def _layer_rows(self) -> None:
+        """Let the next operation see the rows of the operations before it."""
+        if type(self.overlay) is not PendingRows:
+            self.overlay = PendingRows(self.state.overlay, self.writer.is_dropped)
+        self.overlay.set(self.delta.puts)
 
     def _undo(self) -> None:
         delta = self.delta
@@ -288,7 +296,7 @@ class WriteTransaction:
         if not undone:
             return
         try:
-            self.state.rebuild(undone, self.writer, delta)
+            self.state.undo(undone, delta.changes)
         except Exception as error:
             if may_be_an_interrupt(error):
                 raise

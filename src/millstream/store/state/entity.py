@@ -10,6 +10,7 @@ a replay skips these deltas.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -61,8 +62,13 @@ class Entity(Struct, array_like=True):
         return _encode(self)
 
     def copied(self) -> Self:
-        """Return an independent copy."""
-        return self.decode(self.encode()) if self.exists() else self.gone(self.lsn)
+        """Return an independent copy, for entities whose containers hold only values that never change."""
+        duplicate = copy(self)
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if type(value) not in _IMMUTABLE:
+                setattr(duplicate, name, copy(value))
+        return duplicate
 
     @classmethod
     def blank(cls) -> Self:
@@ -127,6 +133,7 @@ def _lost(key: bytes, data: bytes) -> CorruptionError:
     )
 
 
+_IMMUTABLE = frozenset({int, float, bool, str, bytes, tuple, type(None)})
 _TOMBSTONE = b"\xcf"
 _LOST = b"\xc1"
 """An invalid first byte in MessagePack, so that older versions report damage."""

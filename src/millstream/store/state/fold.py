@@ -57,54 +57,55 @@ def write_slice(
     prepared: Slice | None = None,
     *,
     may_lose: bool = True,
-) -> int:
-    """Write a slice into a draft; return the sequence of its last delta, or 0 for an empty slice.
+) -> tuple[int, list[bytes]]:
+    """Write a slice into a draft; return the sequence of its last delta, and the keys of its entities.
 
-    A prepared slice is dropped if another process has folded meanwhile. An entity with a damaged record
-    is marked as lost with `may_lose`, and raises `CorruptionError` without.
+    The sequence is 0 for an empty slice. The records of the entities are up to date once the slice is
+    durable. A prepared slice is dropped if another process has folded meanwhile. An entity with a damaged
+    record is marked as lost with `may_lose`, and raises `CorruptionError` without.
     """
     state.folded_through(deltas.fold_position(writer))
     through = _slice_end(state, limits) if prepared is None else prepared.through
     folded = state.folded if prepared is None else prepared.folded
     if folded != state.folded or not state.folded < through < state.seq:
-        return 0
+        return 0, []
     if prepared is not None and prepared.losses == state.overlay.losses:
         writer.put(prepared.rows)
     else:
         writer.put(state.join_rows(state.overlay.oldest(through)))
-    _write_entities(state, writer, through, may_lose=may_lose)
+    written = _write_entities(state, writer, through, may_lose=may_lose)
     writer.put([deltas.fold_row(through)])
     writer.delete_range(delta_key(0), delta_key(through + 1))
-    return through
+    return through, written
 
 
-def _write_entities(state: State, writer: Draft, through: int, *, may_lose: bool) -> None:
-    """Write the records of unfolded entities.
+def _write_entities(state: State, writer: Draft, through: int, *, may_lose: bool) -> list[bytes]:
+    """Write the records of unfolded entities; return the keys of entities without unfolded changes.
 
     A removed entity gets a tombstone while later deltas name it. A damaged entity is marked as lost.
     """
     dirty, entities, lsn = state.dirty, state.entities, state.seq
     rows: list[Row] = []
     gone: list[bytes] = []
-    for _, key in list(dirty.oldest(through)):
+    written: list[bytes] = []
+    for _, key in dirty.oldest(through):
         if key in state.damaged and not _is_readable(state, key, writer, may_lose=may_lose):
-            dirty.written(key)
+            written.append(key)
             rows.append((key, lost(lsn)))
             continue
         entity = entities[key]
         entity.lsn = lsn
         if entity.exists():
-            dirty.written(key)
+            written.append(key)
             rows.append((key, entity.encode()))
-            if entity.is_settled():
-                state.settled.append(key)
         elif dirty.last(key) > through:
             rows.append((key, tombstone(lsn)))
         else:
-            dirty.written(key)
+            written.append(key)
             gone.append(key)
     writer.put(rows)
     writer.delete(gone)
+    return written
 
 
 def _is_readable(state: State, key: bytes, writer: Draft, *, may_lose: bool) -> bool:

@@ -51,10 +51,10 @@ class Reading:
             return self.store.view(question)
 
         def ask(state: State, snapshot: Snapshot) -> T:
-            copy, rows = state.copied(), Draft(snapshot, self.store.engine.folder())
-            transaction = WriteTransaction(copy, rows, self.store.limits)
+            rows = Draft(snapshot, self.store.engine.folder())
+            transaction = WriteTransaction(state.hypothetical(), rows, self.store.limits)
             for operation in self._operations:
                 transaction.run(operation)
-            return question(View(copy, rows))
+            return transaction.run(lambda tx: question(tx.view))
 
-        return self.store.read_copy.look(ask)
+        return self.store.look(ask)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from millstream.engine.commit import Row
 
@@ -26,22 +26,15 @@ class Overlay:
         self._groups: dict[bytes, list[bytes]] = {}
         self._arrivals: deque[tuple[int, bytes]] = deque()
         self.is_dropping = False
-        """Whether the commit in flight drops or replaces rows.
+        """Whether a commit in flight drops rows, or a commit that is being merged replaces rows.
 
-        Until the commit is durable, a reader without a lock may miss a row or read an undurable value."""
+        Until its views are published, a reader without a lock may miss a row, or read a later value."""
         self.losses = 0
         """Counts the times that rows were replaced or dropped; rows read before may be out of date."""
         self._drops = 0
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def copied(self) -> Overlay:
-        """Return a copy that can be changed independently, but not folded."""
-        copy = Overlay()
-        copy._rows = dict(self._rows)
-        copy._groups = {name: list(group) for name, group in self._groups.items()}
-        return copy
 
     def mark(self) -> int:
         """Return a mark for a read without a lock, to be checked by `is_since`."""
@@ -170,3 +163,69 @@ class Overlay:
                 self._groups[name] = group[:at] + group[at + 1 :]
             else:
                 self._groups[name] = [key for key in group if key in held]
+
+
+class PendingRows:
+    """The overlay with the rows of the current group over it, for the operations of this group.
+
+    `is_dropped` tells whether the group drops the stored row of a key.
+    """
+
+    def __init__(self, overlay: Overlay, is_dropped: Callable[[bytes], bool]) -> None:
+        self._overlay = overlay
+        self._is_dropped = is_dropped
+        self._rows: list[Row] = []
+        self._count = 0
+        """The number of rows that are in `_puts`."""
+        self._puts: dict[bytes, bytes] = {}
+        self._sorted_puts: Overlay | None = None
+
+    def set(self, rows: list[Row]) -> None:
+        """Set the rows of the group; the same list may have grown since the last call."""
+        if rows is not self._rows:
+            self._rows, self._count, self._puts = rows, 0, {}
+        self._puts.update(rows[self._count :])
+        self._count = len(rows)
+        self._sorted_puts = None
+
+    def mark(self) -> int:
+        """Return a mark for `is_since`."""
+        return self._overlay.mark()
+
+    def is_since(self, mark: int) -> bool:
+        """Return whether no row was dropped or replaced after a mark."""
+        return self._overlay.is_since(mark)
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, or None."""
+        value = self._puts.get(key)
+        if value is None and not self._is_dropped(key):
+            value = self._overlay.get(key)
+        return value
+
+    def after(self, key: bytes) -> Row | None:
+        """Return the row with the least key >= `key` in its group."""
+        rows = self.rows_from(key, limit=1)
+        return rows[0] if rows else None
+
+    def rows_from(self, key: bytes, *, limit: int) -> list[Row]:
+        """Return up to `limit` rows with keys >= `key` in its group."""
+        put = self._sorted().rows_from(key, limit=limit)
+        kept: list[Row] = []
+        while len(kept) < limit and (page := self._overlay.rows_from(key, limit=limit)):
+            kept += [row for row in page if not self._is_dropped(row[0])]
+            key = page[-1][0] + b"\x00"
+        return sorted((dict(kept) | dict(put)).items())[:limit]
+
+    def keys(self, start: bytes, stop: bytes) -> list[bytes]:
+        """Return the keys of a range, in order; keys of up to ten bytes are not included."""
+        held = self._overlay.keys(start, stop)
+        kept = [key for key in held if not self._is_dropped(key)]
+        put = self._sorted().keys(start, stop)
+        return sorted({*kept, *put}) if put else kept
+
+    def _sorted(self) -> Overlay:
+        if self._sorted_puts is None:
+            self._sorted_puts = Overlay()
+            self._sorted_puts.put(0, self._puts.items())
+        return self._sorted_puts

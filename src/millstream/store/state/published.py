@@ -1,26 +1,33 @@
-"""Views: frozen values of entities, which readers use without a lock.
+"""What readers see: the durable state while operations already change the next one.
 
-A view is replaced after the commit that changed its entity is durable. Two states publish views: the
-state of the store and that of the read copy. The state that is behind changes nothing.
+A view is a frozen value of an entity, which readers use without a lock. It is replaced after the commit
+that changed its entity is durable.
+
+Operations change entities in place. `PublishedEntities` keeps the durable version of every entity that
+they change, for readers beside a commit in flight and to undo a failed operation. A version is copied once
+and then follows its entity: it applies the same changes when a reader asks for it. Writers without such
+readers pay one copy per `CHANGES_MAX` changes. A copy per commit was rejected: the copy of a queue's bucket
+with 10,000 messages took 11 to 270 µs, beside 110 µs for a whole claim.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import Any
 
-from millstream.store.state.entity import Entity
+from millstream.store.state.entity import Entity, Kinds
+
+CHANGES_MAX = 1_000
+"""After so many changes that nobody asked for, the versions are dropped instead of updated."""
 
 
 class Views:
-    """Views by the key of their entity; readers ask a state for a missing view."""
+    """Views by the key of their entity; readers ask the state for a missing view."""
 
     def __init__(self) -> None:
         self.seq = -1
         """The sequence of the newest visible commit."""
         self._views: dict[bytes, Any] = {}
-        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._views)
@@ -31,19 +38,15 @@ class Views:
 
     def replace(self, changed: Iterable[bytes], entities: dict[bytes, Entity], seq: int) -> None:
         """Replace the views of changed entities, as of the commit `seq`."""
-        with self._lock:
-            if seq >= self.seq:
-                for key in changed:
-                    entity = entities.get(key)
-                    if entity is not None and (view := entity.view()) is not None:
-                        self._views[key] = view
-                self.seq = seq
-
-    def add(self, key: bytes, view: Any, *, seq: int) -> None:
-        """Add the view of an entity as of the commit `seq`, unless a newer commit is visible."""
-        with self._lock:
-            if seq >= self.seq:
+        for key in changed:
+            entity = entities.get(key)
+            if entity is not None and (view := entity.view()) is not None:
                 self._views[key] = view
+        self.seq = seq
+
+    def add(self, key: bytes, view: Any) -> None:
+        """Add the view of an entity."""
+        self._views[key] = view
 
     def remove(self, key: bytes) -> None:
         """Remove the view of an entity."""
@@ -51,5 +54,39 @@ class Views:
 
     def clear(self) -> None:
         """Remove all views, and keep the sequence of the visible commit."""
-        with self._lock:
-            self._views.clear()
+        self._views.clear()
+
+
+class PublishedEntities(dict[bytes, Entity]):
+    """Durable versions of the entities that operations have changed lately.
+
+    An operation adds the version of an entity before its first change. Between two commits the state
+    equals its versions, and may drop all of them.
+    """
+
+    def __init__(self, kinds: Kinds) -> None:
+        super().__init__()
+        self._kinds = kinds
+        self._missing: list[tuple[bytes, Any]] = []
+        """Durable changes that the versions lack."""
+
+    def note(self, changes: list[tuple[bytes, Any]]) -> None:
+        """Note the changes of a commit that is durable now."""
+        missing = self._missing
+        missing += changes
+        if len(missing) > CHANGES_MAX:
+            self.clear()
+
+    def catch_up(self) -> None:
+        """Apply the durable changes that the versions lack."""
+        for key, change in self._missing:
+            if change is not None:
+                self[key].apply(change)
+            else:
+                self[key] = self._kinds[key[1]].gone(self[key].lsn)
+        self._missing = []
+
+    def clear(self) -> None:
+        """Drop all versions."""
+        super().clear()
+        self._missing = []

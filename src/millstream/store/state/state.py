@@ -3,6 +3,10 @@
 A state always equals the records plus the deltas up to `seq`. Changes happen under the lock of the state:
 by the operations of the current group, or by deltas of other processes. An uncertain state is repaired
 as a store is opened: forget everything, and load again.
+
+A commit in flight is a pending layer. Its rows wait in its delta. Its entities have changed in `entities`,
+where the next operation continues, and `published` has their durable versions. `land` merges the layer when
+the commit is durable, and `drop` removes the layer when the commit has failed.
 """
 
 from __future__ import annotations
@@ -25,14 +29,14 @@ from millstream.store.caches import Caches
 from millstream.store.state import delta as deltas
 from millstream.store.state.entity import Entity, Kinds
 from millstream.store.state.overlay import Overlay
-from millstream.store.state.published import Views
+from millstream.store.state.published import PublishedEntities, Views
 from millstream.store.state.unfolded import Unfolded
 
 Joiner = Callable[[list[Row]], list[Row]]
 """Rewrites the rows that a fold writes into fewer rows, in any order; the fold knows no formats."""
 
 
-_SECOND = itemgetter(1)
+_FIRST, _SECOND = itemgetter(0), itemgetter(1)
 
 
 class Follower(Protocol):
@@ -40,6 +44,14 @@ class Follower(Protocol):
 
     def changed(self, changed: Set[bytes], /) -> Iterable[bytes]:
         """Handle changed entities; return further keys whose waiters must wake."""
+
+
+class Pending(Protocol):
+    """A commit in flight: operations have run, and the engine may not have made it durable yet."""
+
+    delta: deltas.Delta[Any]
+    encoded: bytes
+    """The row of the delta."""
 
 
 F = TypeVar("F", bound=Follower)
@@ -56,7 +68,6 @@ class State:
         *,
         parts: Mapping[type, Any] | None = None,
         join_rows: Joiner = list,
-        views: Views | None = None,
     ) -> None:
         self._kinds = kinds
         self._computed = frozenset(c for kind in kinds.values() for c in kind.computed) | {bytes}
@@ -67,22 +78,25 @@ class State:
         self.time = StoreTime(clock)
         self.overlay = Overlay()
         self.entities: dict[bytes, Entity] = {}
+        """The entities in memory, with the changes of a commit in flight."""
+        self.published = PublishedEntities(kinds)
+        """The durable versions of changed entities."""
+        self.pending: Pending | None = None
+        """The commit in flight."""
         self.weight = 0
         """The sum of the weights of the entities in memory."""
         self._weight_kept = 0
         """The weight after the last eviction; 0 if a new eviction may gain something."""
-        self.views = Views() if views is None else views
+        self.views = Views()
         """The views that readers use without a lock."""
         self.dirty = Unfolded()
         """Entities with changes that are not in their records yet."""
         self.damaged: set[bytes] = set()
         """Unfolded entities with an unreadable record; operations on them are refused."""
-        self.settled: list[bytes] = []
-        """Entities that leave memory once the current slice is folded."""
         self.reloaded = False
         """Whether changes were missed since the last `publish`, because another process folded them."""
         self.touched: set[bytes] = set()
-        """Entities that changed after the last `publish`."""
+        """Entities with durable changes after the last `publish`."""
         self._followers: dict[Callable[[State], Follower], Follower] = {}
         self.failures = 0
         """The number of failed commits of this process."""
@@ -96,21 +110,16 @@ class State:
         self.next_entity = 1
         self.id_limit = 0
 
-    def copied(self) -> State:
-        """Return an independent copy, valid while the original does not change.
+    def hypothetical(self) -> State:
+        """Return a state for operations that are never committed, valid while this state does not change.
 
-        Entities are copied at their first use.
+        Entities are copied at their first use. Rows are shared, because operations do not change them.
         """
-        copy = State(self._kinds, self.clock, parts=self._parts)
-        copy.entities, copy.overlay = _Copies(self.entities), self.overlay.copied()
-        copy.dirty, copy.damaged, copy.time = self.dirty, set(self.damaged), self.time
-        copy.seq, copy.folded = self.seq, self.folded
-        copy.next_id, copy.next_entity, copy.id_limit = (
-            self.next_id,
-            self.next_entity,
-            self.id_limit,
-        )
-        return copy
+        state = State(self._kinds, self.clock, parts=self._parts)
+        state.entities, state.overlay = _Copies(self._in_memory), self.overlay
+        state.dirty, state.damaged, state.time = self.dirty, set(self.damaged), self.time
+        state.seq, state.next_id, state.next_entity = self.seq, self.next_id, self.next_entity
+        return state
 
     def load(self, snapshot: Snapshot) -> None:
         """Load the state from the records and the unfolded deltas."""
@@ -131,11 +140,12 @@ class State:
         """Drop everything before a `load`."""
         self.overlay.clear()
         self.entities.clear()
+        self.published.clear()
+        self.pending = None
         self.weight = self._weight_kept = 0
         self.dirty.clear(folded=0)
         self.damaged.clear()
         self._followers.clear()
-        self.settled.clear()
         self.tail_bytes.clear()
         self.tail_total = 0
         self.id_limit = 0
@@ -160,8 +170,11 @@ class State:
         return True
 
     def entity(self, key: bytes, snapshot: Snapshot) -> Entity:
-        """Return the entity of a key, from memory or its record; raise if the record is damaged."""
-        entity = self.entities.get(key)
+        """Return the entity of a key, from memory or its record; raise if the record is damaged.
+
+        Beside a commit in flight this is the durable version.
+        """
+        entity = self._in_memory(key)
         if entity is None:
             kind = self._kinds[key[1]]
             try:
@@ -174,6 +187,11 @@ class State:
             if key in self.damaged:
                 entity = self._caught_up(key, snapshot)
         return entity
+
+    def _in_memory(self, key: bytes) -> Entity | None:
+        if self.pending is not None and key in self.published:
+            return self.published[key]
+        return self.entities.get(key)
 
     def _caught_up(self, key: bytes, snapshot: Snapshot) -> Entity:
         """Apply the skipped changes to an entity whose record can be read again, and return the entity."""
@@ -190,11 +208,13 @@ class State:
             self.damaged.add(key)
             raise
 
-    def change(self, key: bytes, change: Any, snapshot: Snapshot) -> None:
-        """Apply a change to an entity; None removes the entity."""
-        entity = self.entities.get(key)
-        if entity is None:
-            entity = self.entity(key, snapshot)
+    def keep(self, key: bytes, snapshot: Snapshot) -> None:
+        """Keep the durable version of an entity before operations change it."""
+        self.published[key] = self.entity(key, snapshot).copied()
+
+    def change(self, key: bytes, change: Any) -> None:
+        """Apply a change to an entity in memory; None removes the entity."""
+        entity = self.entities[key]
         if change is not None:
             entity.apply(change)
         else:
@@ -218,10 +238,39 @@ class State:
                         break
         return existing
 
-    def committed(self, delta: deltas.Delta[Any], size: int) -> None:
-        """Note a durable delta whose changes are already applied."""
-        seq = delta.seq
+    def land(self, pending: Pending) -> None:
+        """Merge the commit in flight, which is durable now."""
+        delta = pending.delta
+        self._merge(delta, len(pending.encoded))
+        self.pending = None
+        self.published.note(delta.changes)
+
+    def drop(self) -> None:
+        """Drop the commit in flight, which has failed: its entities become their durable versions."""
+        if self.pending is None:
+            return
+        changes, self.pending = self.pending.delta.changes, None
+        self.undo({key for key, _ in changes}, [])
         self.overlay.is_dropping = False
+        self.id_limit = 0  # the commit may have reserved ids; the next commit reserves them again
+
+    def undo(self, touched: set[bytes], kept: list[tuple[bytes, Any]]) -> None:
+        """Undo the changes of a group to some entities, except for the changes of `kept`."""
+        self.published.catch_up()
+        for key in touched:
+            self.entities[key] = self.published[key].copied()
+        for key, change in kept:
+            if key in touched:
+                self.change(key, change)
+
+    def _merge(self, delta: deltas.Delta[Any], size: int) -> None:
+        """Note a durable delta whose changes are already applied to the entities."""
+        seq = delta.seq
+        if delta.drops:
+            self.overlay.drop_all(delta.drops)
+        if delta.puts:
+            self.overlay.put(seq, delta.puts)
+        self.touched.update(map(_FIRST, delta.changes))
         self.dirty.note(seq, delta.changes)
         self.seq = seq
         if delta.next_id > self.next_id:
@@ -230,21 +279,6 @@ class State:
             self.next_entity = delta.next_entity
         self.tail_bytes[seq] = size
         self.tail_total += size
-
-    def rebuild(self, touched: set[bytes], snapshot: Snapshot, pending: deltas.Delta[Any]) -> None:
-        """Undo a failed operation: rebuild its entities from records, deltas and the open group."""
-        folded = deltas.fold_position(snapshot)
-        self.folded_through(folded)  # another process may have folded and deleted deltas
-        for key in touched:
-            if self.entities.pop(key, None) is not None:
-                self.weight -= self._kinds[key[1]].weight
-        for delta, _ in deltas.read(snapshot, folded, self.seq):
-            for key, raw in delta.changes:
-                if key in touched:
-                    self._change(key, raw, delta.seq, snapshot)
-        for key, change in pending.changes:
-            if key in touched:
-                self.change(key, change, snapshot)
 
     def check(self, delta: deltas.Delta[Any], data: bytes) -> None:
         """Raise if a delta could not be decoded again, so that no unreadable delta is written."""
@@ -258,20 +292,17 @@ class State:
         """Publish the views of a durable commit; return the keys whose waiters must wake."""
         changed, self.touched = self.touched, set()
         self.views.replace(changed, self.entities, self.seq)
+        self.overlay.is_dropping = False
         if self._followers:
             for follower in self._followers.values():
                 changed = changed.union(follower.changed(changed))
         return changed
 
-    @property
-    def has_followers(self) -> bool:
-        """Whether something is derived from the entities."""
-        return bool(self._followers)
-
     def follower(self, make: Callable[[State], F]) -> F:
         """Return the follower that a function or class makes; it is made when first asked for.
 
-        It is forgotten when the state may have missed changes.
+        It is forgotten when the state may have missed changes. Only readers may ask it: an operation
+        would show it entities that are not durable yet.
         """
         follower = self._followers.get(make)
         if follower is None:
@@ -287,11 +318,15 @@ class State:
         """Publish the current view of an entity, and return the view."""
         view = entity.view()
         if view is not None:
-            self.views.add(key, view, seq=self.seq)
+            self.views.add(key, view)
         return view
 
-    def folded_through(self, seq: int) -> None:
-        """Note that a fold of any process has moved the deltas up to `seq` into records."""
+    def folded_through(self, seq: int, written: Iterable[bytes] = ()) -> None:
+        """Note that a fold of any process has moved the deltas up to `seq` into records.
+
+        The records of the entities `written` include the changes of all later commits.
+        """
+        written = [key for key in written if self.dirty.written(key)]
         if seq <= self.folded:
             return
         self.overlay.prune(seq)
@@ -299,15 +334,11 @@ class State:
         clean = self.dirty.folded_through(seq)
         if self.damaged:  # an entity without unfolded deltas is judged by its record alone
             self.damaged.intersection_update(self.dirty)
-        # A fold of another state (the read copy, another process) settles entities here as well.
         entities = self.entities
-        self._let_go(
-            [
-                *self.settled,
-                *(key for key in clean if key in entities and entities[key].is_settled()),
-            ]
-        )
-        self.settled = []
+        settled = [
+            key for key in (*written, *clean) if key in entities and entities[key].is_settled()
+        ]
+        self._let_go(settled)
         for gone in range(self.folded + 1, seq + 1):
             self.tail_total -= self.tail_bytes.pop(gone, 0)
         self.folded = seq
@@ -326,8 +357,12 @@ class State:
         self._weight_kept = self.weight
 
     def _let_go(self, clean: Iterable[bytes]) -> None:
-        """Drop entities whose records are up to date."""
+        """Drop entities whose records are up to date, unless a commit in flight changes them."""
+        if self.pending is None:
+            self.published.clear()
         for key in clean:
+            if key in self.published:
+                continue
             del self.entities[key]
             self.weight -= self._kinds[key[1]].weight
             self.views.remove(key)
@@ -335,11 +370,7 @@ class State:
     def _apply(self, delta: deltas.StoredDelta, size: int, snapshot: Snapshot) -> None:
         for key, raw in delta.changes:
             self._change(key, raw, delta.seq, snapshot)
-            self.touched.add(key)
-        if delta.drops:
-            self.overlay.drop_all(delta.drops)
-        self.overlay.put(delta.seq, delta.puts)
-        self.committed(delta, size)
+        self._merge(delta, size)
         self.time.restart(
             boot_id=delta.boot_id,
             boot_ms=delta.boot_ms,
@@ -365,7 +396,9 @@ class State:
                 raise CorruptionError(
                     f"delta {seq}, record {key.hex()}: {error}", what="delta", where=seq
                 ) from error
-            self.change(key, change, snapshot)
+            self.change(key, change)
+            if key in self.published:
+                self.published.note([(key, change)])
 
     def _can_change(self, key: bytes, snapshot: Snapshot) -> bool:
         """Load an entity that a delta changes; return False if its record is damaged."""
@@ -383,15 +416,15 @@ class State:
 class _Copies(dict[bytes, Entity]):
     """Copies of the entities of another state, each made at its first use."""
 
-    def __init__(self, originals: dict[bytes, Entity]) -> None:
+    def __init__(self, find: Callable[[bytes], Entity | None]) -> None:
         super().__init__()
-        self._originals = originals
+        self._find = find
 
     def get(self, key: bytes, default: Any = None) -> Any:
         """Return the copy of an entity, or the default."""
         copy = super().get(key)
         if copy is None:
-            original = self._originals.get(key)
+            original = self._find(key)
             if original is None:
                 return default
             copy = self[key] = original.copied()

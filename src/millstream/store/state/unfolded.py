@@ -54,9 +54,9 @@ class Unfolded:
         if new:
             self._by_first[seq] = new
 
-    def written(self, key: bytes) -> None:
-        """Note that the record of an entity is up to date."""
-        self._spans.pop(key, None)
+    def written(self, key: bytes) -> bool:
+        """Note that the record of an entity is up to date; return False if this was known."""
+        return self._spans.pop(key, None) is not None
 
     def folded_through(self, seq: int) -> list[bytes]:
         """Note that all deltas up to `seq` are folded; return the entities without a later change."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 from millstream.engine.commit import Row
 from millstream.engine.protocol import Snapshot
 from millstream.store.state.entity import Entity
-from millstream.store.state.overlay import Overlay
+from millstream.store.state.overlay import Overlay, PendingRows
 from millstream.store.state.state import State
 
 E = TypeVar("E", bound=Entity)
@@ -26,7 +26,7 @@ class Rows:
 
     __slots__ = ("overlay", "snapshot")
 
-    def __init__(self, overlay: Overlay, snapshot: Snapshot) -> None:
+    def __init__(self, overlay: Overlay | PendingRows, snapshot: Snapshot) -> None:
         self.overlay = overlay
         self.snapshot = snapshot
 
@@ -50,8 +50,10 @@ class View(Rows):
 
     __slots__ = ("state",)
 
-    def __init__(self, state: State, snapshot: Snapshot) -> None:
-        self.overlay = state.overlay
+    def __init__(
+        self, state: State, snapshot: Snapshot, overlay: Overlay | PendingRows | None = None
+    ) -> None:
+        self.overlay = state.overlay if overlay is None else overlay
         self.snapshot = snapshot
         self.state = state
 
