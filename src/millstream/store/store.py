@@ -6,11 +6,11 @@ After the sync readers see the changes, waiters wake, and callers are answered, 
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from millstream.clock import Clock, SystemClock
@@ -35,12 +35,13 @@ from millstream.store.commit.recovery import Recovery
 from millstream.store.commit.ticket import Ticket
 from millstream.store.commit.transaction import Operation, WriteTransaction
 from millstream.store.commit.transactor import Transactor, fresh
-from millstream.store.keeper import UPKEEP_S, Keeper
+from millstream.store.keeper import Keeper
 from millstream.store.state.entity import Kinds
 from millstream.store.state.instance import Instance, create_instance
 from millstream.store.state.reader import StateReader
 from millstream.store.state.state import Joiner
 from millstream.store.state.view import View
+from millstream.store.upkeep import UpkeepSchedule
 from millstream.store.watch import Watch
 
 T = TypeVar("T")
@@ -65,9 +66,6 @@ NO_LINKS = Links(lambda _key, _value: None, lambda _view, _parent, _child: "")
 
 CLOSING_FOLD_S = 1.0
 """The time limit of the fold at closing; opening reads the remaining deltas."""
-
-CLOSING_UPKEEP_S = 0.25
-"""The time limit of upkeep at closing, so that commands end quickly."""
 
 
 class Store:
@@ -94,12 +92,13 @@ class Store:
         self._parts, self._join_rows = parts, join_rows
         self._reason: MillstreamError | None = None
         """The reason why the handle was closed or poisoned."""
-        self._upkeep = upkeep
+        self._upkeep = UpkeepSchedule(
+            [partial(task, self) for task in upkeep],
+            self.clock,
+            written=lambda: self.committer.operations + self.committer.folds,
+        )
         self._links = links
         self.caches = Caches()
-        self._ends_s = math.inf
-        self._upkeep_due = 0.0
-        self._tended = 0
         self._begin()
         with self._transactor.turn:
             self._initialise()
@@ -174,7 +173,7 @@ class Store:
 
     def tend_soon(self) -> None:
         """Do upkeep now rather than within a second."""
-        self._upkeep_due = 0.0
+        self._upkeep.request()
         self._keeper.wake()
 
     def tend(self) -> None:
@@ -183,7 +182,7 @@ class Store:
         The background thread pauses meanwhile: two threads would each leave work to the other.
         """
         with self._keeper.pause():
-            while self._tend_parts():
+            while self._upkeep.run():
                 pass
 
     def pause_keeper(self) -> AbstractContextManager[object]:
@@ -217,7 +216,7 @@ class Store:
     @property
     def is_closing(self) -> bool:
         """Whether upkeep should stop, and leave its work to the next opened handle."""
-        return self.clock.seconds() >= self._ends_s
+        return self._upkeep.is_ending
 
     @property
     def condition(self) -> Condition:
@@ -232,15 +231,15 @@ class Store:
         """Finish the running commit, do upkeep for a moment, and close the engine; idempotent."""
         if isinstance(self._reason, Closed):
             return
-        self._ends_s = -math.inf
+        self._upkeep.end()
         if self._pid == os.getpid():
             self._keeper.stop()
             self.scrub.close()
             self.recovery.attempt()
             usable = self._reason is None and self.recovery.reason is None
             usable = usable and not self.engine.read_only
-            if usable:
-                self._tend_last()
+            if usable and not self._keeper.is_paused:
+                self._upkeep.run_last()
             if usable and self.committer.tail_is_long():
                 with suppress(MillstreamError):  # the tail stays, and is read when opening
                     self.committer.fold_for(CLOSING_FOLD_S)
@@ -312,11 +311,10 @@ class Store:
         committer = self.committer
         has_more = committer.tail_is_long() and committer.tail_is_ours() and committer.fold_slice()
         self._tend()
-        if self.clock.seconds() >= self._upkeep_due:
-            if self._tend_parts():
+        if self._upkeep.is_due:
+            if self._upkeep.run():
                 return True
-            self._upkeep_due = self.clock.seconds() + UPKEEP_S
-            self._tended = self._tended if self.is_closing else self._written
+            self._upkeep.complete()
             committer.last_failure = None
         if not has_more:
             self.scrub.turn()
@@ -324,34 +322,6 @@ class Store:
 
     def _lost(self, parent: bytes, child: bytes) -> str:
         return self.view(lambda view: self._links.lost(view, parent, child))
-
-    @property
-    def _written(self) -> int:
-        return self.committer.operations + self.committer.folds
-
-    def _tend_last(self) -> None:
-        """Do upkeep before closing, if there were writes since the last upkeep.
-
-        Otherwise a store that is only opened by short commands would never delete old records.
-        """
-        if self._written == self._tended or self._keeper.is_paused:
-            return
-        self._ends_s = self.clock.seconds() + CLOSING_UPKEEP_S
-        with suppress(MillstreamError):  # the next opened handle does the remaining work
-            while not self.is_closing and self._tend_parts():
-                pass
-
-    def _tend_parts(self) -> bool:
-        """Do the upkeep of every part, even if another part fails; return True if has_more is due."""
-        has_more, failure = False, None
-        for task in self._upkeep:
-            try:
-                has_more = task(self) or has_more
-            except CorruptionError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        return has_more
 
     def _tend(self) -> None:
         try:
@@ -392,8 +362,7 @@ class Store:
             turn=turn,
             pace_s=pace_of(self.engine),
         )
-        self._upkeep_due = self.clock.seconds() + UPKEEP_S
-        self._tended = self._written
+        self._upkeep.begin()
         self.scrub: Scrub = Scrub(
             self.engine,
             self.clock,

@@ -126,7 +126,7 @@ def test_a_handle_that_only_read_leaves_upkeep_to_others_when_it_closes(tmp_path
 def test_upkeep_leaves_the_other_queues_alone_once_the_store_is_closing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.store.store.CLOSING_UPKEEP_S", 0.0)
+    monkeypatch.setattr("millstream.store.upkeep.CLOSING_UPKEEP_S", 0.0)
     names = [f"q{number}" for number in range(10)]
     ms = millstream.open(tmp_path / "store.db")
     Probe(ms).pause_keeper()
