@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -128,9 +129,17 @@ class Trio:
         """The store of a node before it is one."""
         return millstream.open(self.folder / f"{name}.db")
 
-    def hold(self, machine: Machine, step: str) -> None:
-        """A hook of a node's door: what it does there, it cannot do now."""
-        raise Unreachable(f"{machine.name} is held at {step}")
+    def cut_off(self, machine: Machine) -> None:
+        """Keep a node from the shared log; on return, no read that began before goes on."""
+        is_refused = threading.Event()
+
+        def refuse(step: str) -> None:
+            if step == "reading":
+                is_refused.set()
+            raise Unreachable(f"{machine.name} is cut off at {step}")
+
+        machine.door.hook = refuse
+        assert is_refused.wait(PATIENCE_S)
 
     def stop(self, name: str) -> None:
         self.machines.pop(name).stop()

@@ -13,6 +13,7 @@ from millstream.rooms import commands as c
 from millstream.rooms.backlog import OwnPlace
 from millstream.rooms.model import RoomMessage, Watermark
 from millstream.rooms.settings import RoomSettings
+from millstream.server.observe import health
 from millstream.server.observe.health import (
     ADVICE,
     Check,
@@ -26,6 +27,16 @@ from millstream.server.observe.health import (
 from millstream.server.settings import Settings
 from millstream.testing import MemoryEngine, SimulatedClock
 from tests.unit.server.guarded import guarded, in_loop
+
+
+@pytest.fixture(autouse=True)
+def _prompt_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop is never late: on a busy machine it would be a warning of its own."""
+
+    async def no_lag_s() -> float:
+        return 0.0
+
+    monkeypatch.setattr(health, "loop_lag_s", no_lag_s)
 
 
 def statuses(found: Health) -> dict[str, str]:
