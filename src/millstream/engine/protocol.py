@@ -178,7 +178,7 @@ class Paced(Protocol):
 
 
 class WouldWait(Exception):
-    """Another process has the turn to write, and the caller did not want to wait."""
+    """Another process has the turn to write, and the caller does not wait, or no longer."""
 
 
 class Engine(Protocol):
@@ -208,7 +208,8 @@ class Engine(Protocol):
     def write(self, *, waits: bool = True) -> AbstractContextManager[Writer]:
         """Wait for the turn to write, across processes; leaving without a commit undoes all changes.
 
-        Without `waits`, raise `WouldWait` if another process has the turn.
+        Raise `WouldWait` if another process has the turn and a deferred signal (`interrupts`) comes;
+        without `waits`, at once.
         """
 
     def read(self) -> AbstractContextManager[Snapshot]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -71,10 +72,10 @@ async def test_one_ring_answers_a_whole_commit(
         assert len(rings) == 1
 
 
-async def test_what_is_raised_into_a_commit_keeps_nobody_from_an_answer(
+async def test_a_signal_that_hits_a_commit_keeps_nobody_from_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a signal's handler may: the group is committed all the same, and its callers are told."""
+    """Its handler raises after the commit; the callers of the group are told."""
     monkeypatch.setattr(gather, "FAST_S", inf)  # so that the loop itself commits
     monkeypatch.setattr(gather, "WORST_S", inf)
     async with await aio.open(tmp_path / "a.db", clock=SimulatedClock()) as ms:
@@ -82,9 +83,13 @@ async def test_what_is_raised_into_a_commit_keeps_nobody_from_an_answer(
         for number in range(20):  # until it knows how fast commits are
             await log.append(str(number))
 
-        def interrupted(*_: object) -> None:
+        def handle(*_: object) -> None:
             raise ValueError("of a handler")
 
+        def interrupted(*_: object) -> None:
+            signal.raise_signal(signal.SIGUSR2)
+
+        before = signal.signal(signal.SIGUSR2, handle)
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
         monkeypatch.setattr(Appending, "run_all", interrupted)
         for end in range(20, 2_000, 2):
@@ -95,6 +100,7 @@ async def test_what_is_raised_into_a_commit_keeps_nobody_from_an_answer(
             if told:
                 break  # else the background had the turn, and the thread has committed
         assert [str(one["exception"]) for one in told] == ["of a handler"]
+        signal.signal(signal.SIGUSR2, before)
 
 
 async def test_more_than_one_commit_can_take_is_still_taken(tmp_path: Path) -> None:

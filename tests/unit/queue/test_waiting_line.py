@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from millstream.errors import Closed, NotFound
 from millstream.testing import Probe
 from millstream.testing.probe import lines_of
 from millstream.threads.queue import Queue
+from tests.interrupting import interrupted
 
 from .conftest import counts, values
 from .lining import standing, until_standing
@@ -196,23 +196,19 @@ def test_a_thread_that_is_interrupted_passes_its_place_on(real: Millstream, ask:
     """The main thread is the first in line, and Ctrl-C ends its wait."""
     queue = real.queue("jobs", lease=60)
 
-    def interrupt() -> list[Future[Any]]:
+    claims: list[Future[Any]] = []
+
+    def others_wait(_: threading.Event) -> None:
         until_standing(real, 1)
-        claims = []
         for number in range(3):
             claims.append(ask(queue.claim, 1, wait=LONG_S))
             until_standing(real, number + 2)
-        main = threading.main_thread().ident
-        assert main is not None
-        signal.pthread_kill(main, signal.SIGINT)
-        return claims
 
-    helper = ask(interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(others_wait):
         queue.claim(1, wait=LONG_S)
     until_standing(real, 3)
     queue.put_many([b"x"] * 3)
-    assert [len(claim.result(LONG_S / 2)) for claim in helper.result(LONG_S)] == [1] * 3
+    assert [len(claim.result(LONG_S / 2)) for claim in claims] == [1] * 3
 
 
 def test_a_claim_of_no_messages_waits_for_none(real: Millstream) -> None:

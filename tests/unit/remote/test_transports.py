@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -21,6 +19,7 @@ from millstream.remote import nodes
 from millstream.remote import thread_calls as remote_call
 from millstream.remote.thread_connection import ThreadConnection
 from millstream.server.serving import Serving
+from tests.interrupting import code_on_main, interrupted
 from tests.unit.remote.conftest import Call
 from tests.unit.remote.proxy import Proxy
 from tests.unit.remote.test_session import connections, until_waiting
@@ -98,30 +97,19 @@ def test_a_claim_that_waits_holds_up_no_other_call(server: Serving) -> None:
         assert connections(server) == 1
 
 
-@contextmanager
-def interrupted(server: Serving, *, waits: int) -> Iterator[None]:
-    """Raise KeyboardInterrupt in the main thread, once so many wait at the server and it does too."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    main = threading.main_thread().ident
-    assert main is not None
+def interrupted_with(server: Serving, *, waits: int) -> AbstractContextManager[None]:
+    """Press Ctrl-C once so many wait at the server, and the main thread waits for it."""
 
-    def interrupt() -> None:
+    def all_wait(over: threading.Event) -> None:
         until_waiting(server, waits)
-        until(lambda: waits_for_the_server(main))
-        signal.pthread_kill(main, signal.SIGALRM)
+        until(lambda: over.is_set() or waits_for_the_server())
 
-    interrupting = Call(interrupt)
-    try:
-        yield
-    finally:
-        assert interrupting.result() is None
-        signal.signal(signal.SIGALRM, before)
+    return interrupted(all_wait)
 
 
-def waits_for_the_server(thread: int) -> bool:
-    """Whether a thread is where an interrupt costs no connection: it reads for all, or sleeps."""
-    frame = sys._current_frames()[thread]
-    return frame.f_code in (
+def waits_for_the_server() -> bool:
+    """Whether the main thread is where an interrupt costs no connection: it reads for all, or sleeps."""
+    return next(code_on_main()) in (
         ThreadConnection.wait.__code__,
         remote_call.ThreadRequest.sleep.__code__,
     )
@@ -130,11 +118,11 @@ def waits_for_the_server(thread: int) -> bool:
 def test_an_interrupt_ends_one_call_and_no_other(server: Serving, proxy: Proxy) -> None:
     with millstream.open(proxy.url) as ms:
         log = ms.log("a")
-        with pytest.raises(KeyboardInterrupt), interrupted(server, waits=1):
+        with interrupted_with(server, waits=1):
             log.wait(0)  # it reads for all
         assert log.append(b"x") == 0
         other = Call(lambda: log.wait(1))
-        with pytest.raises(KeyboardInterrupt), interrupted(server, waits=2):
+        with interrupted_with(server, waits=2):
             log.wait(5)
         assert log.append(b"y") == 1
         assert other.result() is True
@@ -151,7 +139,7 @@ def test_an_interrupt_leaves_the_reading_to_another(server: Serving) -> None:
             others.extend(Call(lambda: log.wait(0)) for _ in range(3))
 
         starting = Call(begin)
-        with pytest.raises(KeyboardInterrupt), interrupted(server, waits=4):
+        with interrupted_with(server, waits=4):
             log.wait(5)
         assert starting.result() is None
         with millstream.open(server.url) as producer:
@@ -170,7 +158,7 @@ def test_a_claim_that_is_interrupted_keeps_nothing_from_others(
         queue, log = ms.create_queue("jobs", lease=3_600), ms.log("a")
         assert is_websocket(ms) == (upgrade == b"websocket")
         reader = Call(lambda: log.wait(0)) if has_reader else None
-        with pytest.raises(KeyboardInterrupt), interrupted(server, waits=1 + has_reader):
+        with interrupted_with(server, waits=1 + has_reader):
             queue.claim(wait=60)
         other.queue("jobs").put(b"x")
         assert [message.value for message in other.queue("jobs").claim(wait=30)] == [b"x"]

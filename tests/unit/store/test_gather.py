@@ -60,8 +60,9 @@ def happen(gather: Gather[Caller], event: str) -> Effect | None:
         return gather.arrive_all(callers)
     if what == "timeout":
         return gather.timeout(callers[0])
-    if what == "interrupted":
-        return gather.interrupted(callers[0])
+    if what == "leave":
+        assert gather.withdraw(callers[0])
+        return gather.left(callers[0])
     if what == "committed":
         return gather.committed(int(names[0]))
     taken = gather.refuse() if what == "refuse" else gather.take(int(names[0]))
@@ -212,18 +213,18 @@ TRANSCRIPTS = {
         committed 3 -> wake to gather B | gathering: B
         arrive_all ~d -> none | gathering: B ~d
     """,
-    "an interrupted first leads for the others": """
+    "a first that leaves is followed by the next": """
         arrive A -> lead alone | committing:
         arrive B -> wait | committing: B
         arrive C -> wait | committing: B C
         committed 9 -> wake to gather B | gathering: B C
-        interrupted B -> lead | committing: B C
+        leave B -> wake to gather C | gathering: C
     """,
-    "another caller that is interrupted while it waits is withdrawn": """
+    "another caller that leaves is withdrawn": """
         arrive a -> lead alone | committing:
         arrive b -> wait | committing: b
         arrive c -> wait | committing: b c
-        interrupted b -> none | committing: c
+        leave b -> none | committing: c
         committed 1 -> wake to lead c | committing: c
     """,
     "refused while a group is gathered": """
@@ -248,12 +249,11 @@ def test_transcript(title: str) -> None:
     assert [told(gather, line.split(" -> ")[0]) for line in lines] == lines
 
 
-def test_a_group_that_is_put_back_comes_first_and_only_once() -> None:
+def test_a_group_that_is_put_back_comes_first() -> None:
     gather: Gather[Caller] = Gather()
     for name in "abcd":
         gather.arrive(Caller(name))
     group = gather.take(2)
-    gather.put_back(group)
     gather.put_back(group)
     assert [one.name for one in gather.waiting] == ["b", "c", "d"]
 

@@ -22,7 +22,6 @@ class Groups:
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
-        self.settled: list[Ticket[Any]] | None = None
         self.held = threading.Event()
         self.begun = threading.Event()
 
@@ -31,7 +30,6 @@ class Groups:
         if len(self.sizes) == 1:
             self.begun.set()
             assert self.held.wait(PATIENCE_S)
-        self.settled = group
         return True
 
 

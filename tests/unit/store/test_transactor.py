@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import pytest
 
+from millstream import interrupts
 from millstream.embedded.session import open_store
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.errors import Closed, MillstreamError, Overloaded, Poisoned
@@ -26,6 +25,7 @@ from millstream.store.commit.ticket import Ticket
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
+from tests.interrupting import code_on_main, interrupted
 
 PATIENCE_S = 60
 """Until a test decides that somebody waits for ever."""
@@ -379,13 +379,6 @@ class SlowGate:
         self._go_on.set()
 
 
-@pytest.fixture
-def no_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody helps himself: a wake-up that is lost is seen."""
-    monkeypatch.setattr(transactor, "ORPHANED_S", 100.0 * PATIENCE_S)
-
-
-@pytest.mark.usefixtures("no_orphans")
 def test_who_is_answered_before_it_begins_to_wait_wakes_the_next() -> None:
     store = start()
     gate = SlowGate(store)
@@ -401,7 +394,6 @@ def test_who_is_answered_before_it_begins_to_wait_wakes_the_next() -> None:
         assert caller.finish().error is None
 
 
-@pytest.mark.usefixtures("no_orphans")
 def test_who_finds_itself_answered_wakes_one_who_is_answered_too() -> None:
     store = start()
     gate = SlowGate(store)
@@ -492,38 +484,16 @@ def test_each_caller_gets_an_exception_of_its_own() -> None:
 # Interruptions. Only the main thread can be interrupted by a signal; tests run on it.
 
 
-@contextmanager
-def interrupted_in(function: str) -> Iterator[None]:
-    """Press Ctrl-C as soon as the main thread stands in a function of that name.
+def interrupted_in(function: str) -> AbstractContextManager[None]:
+    """Press Ctrl-C as soon as the main thread stands in a function of that name."""
+    files = (transactor.__file__, ticket.__file__, interrupts.__file__)
 
-    Python notes a signal that comes just before a lock blocks, and handles it only when the lock ends.
-    So a second signal without an effect follows, until the first one was handled.
-    """
-    main = threading.main_thread().ident
-    assert main == threading.get_ident(), "this test must run on the main thread"
-    over = threading.Event()
+    def stands_there() -> bool:
+        return any(
+            code.co_name == function and code.co_filename in files for code in code_on_main()
+        )
 
-    def stands_in(code: CodeType) -> bool:
-        files = (transactor.__file__, ticket.__file__)
-        return code.co_name == function and code.co_filename in files
-
-    def press() -> None:
-        until(lambda: over.is_set() or stands_in(sys._current_frames()[main].f_code))
-        if not over.is_set():
-            signal.pthread_kill(main, signal.SIGINT)
-        while not over.wait(0.05):
-            signal.pthread_kill(main, signal.SIGUSR2)
-
-    before = signal.signal(signal.SIGUSR2, lambda *_: None)
-    thread = threading.Thread(target=press, daemon=True)
-    thread.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
-    finally:
-        over.set()
-        thread.join()
-        signal.signal(signal.SIGUSR2, before)
+    return interrupted(lambda over: until(lambda: over.is_set() or stands_there()))
 
 
 def test_an_interrupted_waiter_withdraws_and_strands_nobody() -> None:
@@ -537,6 +507,71 @@ def test_an_interrupted_waiter_withdraws_and_strands_nobody() -> None:
     hold.release()
     assert all(caller.finish().error is None for caller in waiting)
     assert ran == []
+
+
+def test_a_caller_interrupted_in_the_commit_of_another_passes_the_wake_up_on() -> None:
+    """The commit stores its operation, and wakes its callers one after the other."""
+    store = start()
+    hold = Hold(store)
+    callers = [Caller(store)]
+    hold.await_waiting(1)
+    running, go_on = threading.Event(), threading.Event()
+
+    def block(tx: WriteTransaction) -> None:
+        running.set()
+        assert go_on.wait(PATIENCE_S)
+
+    def moment(over: threading.Event) -> None:
+        hold.await_waiting(2)  # the main thread
+        callers.extend([Caller(store, block)])
+        hold.await_waiting(3)
+        callers.append(Caller(store))
+        hold.await_waiting(4)
+        hold.release()
+        assert running.wait(PATIENCE_S)
+
+    ran: list[str] = []
+    with interrupted(moment):
+        store.run(lambda _: ran.append("x"))
+    go_on.set()
+    assert all(caller.finish().error is None for caller in callers)
+    assert ran == ["x"]
+    assert Caller(store).finish().error is None
+
+
+def test_a_signal_whose_handler_raises_nothing_costs_no_answer() -> None:
+    store = start()
+    hold = Hold(store)
+    main, handled = threading.get_ident(), threading.Event()
+    running, go_on = threading.Event(), threading.Event()
+
+    def block(tx: WriteTransaction) -> None:
+        running.set()
+        assert go_on.wait(PATIENCE_S)
+
+    def press() -> None:
+        hold.await_waiting(2)
+        signal.pthread_kill(main, signal.SIGUSR2)  # while it waits in line
+        assert handled.wait(PATIENCE_S)
+        hold.await_waiting(2)
+        hold.release()
+        assert running.wait(PATIENCE_S)
+        handled.clear()
+        signal.pthread_kill(main, signal.SIGUSR2)  # while another caller commits for it
+        assert handled.wait(PATIENCE_S)
+        go_on.set()
+
+    before = signal.signal(signal.SIGUSR2, lambda *_: handled.set())
+    blocking = Caller(store, block)
+    hold.await_waiting(1)
+    helper = threading.Thread(target=press)
+    helper.start()
+    ran: list[str] = []
+    store.run(lambda _: ran.append("x"))
+    helper.join()
+    assert blocking.finish().error is None
+    assert ran == ["x"]
+    signal.signal(signal.SIGUSR2, before)
 
 
 def test_an_interrupted_first_strands_nobody(patient: Store) -> None:
@@ -582,24 +617,28 @@ def test_a_leader_interrupted_in_its_commit_leaves_nobody_waiting() -> None:
     Caller(store).finish()
 
 
-def test_a_leader_interrupted_on_its_way_into_the_commit_leaves_it_to_another(
+def test_a_leader_that_a_signal_keeps_from_its_commit_leaves_it_to_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = start()
     before = commits(store)
     commit_group = store.committer.commit_group
+    leaders: list[str] = []
 
-    def interrupted(_: list[Ticket[Any]], *, waits: bool) -> bool:
-        monkeypatch.setattr(store.committer, "commit_group", commit_group)
-        raise KeyboardInterrupt
+    def gives_up(group: list[Ticket[Any]], *, waits: bool) -> bool:
+        leaders.append(threading.current_thread().name)
+        if len(leaders) == 1:
+            return False
+        return commit_group(group, waits=waits)
 
     with held(store) as hold:
         waiting = [Caller(store), Caller(store), Caller(store)]
         hold.await_waiting(3)
-        monkeypatch.setattr(store.committer, "commit_group", interrupted)
-    errors = [caller.finish().error for caller in waiting]
-    assert [type(error) for error in errors if error] == [KeyboardInterrupt]
-    assert commits(store) == before + 2
+        monkeypatch.setattr(store.committer, "commit_group", gives_up)
+    results = [caller.finish().result for caller in waiting]
+    assert sorted(results) == list(range(min(results), min(results) + 3))
+    assert leaders[1] != leaders[0]
+    assert commits(store) >= before + 2
     assert Caller(store).finish().error is None
 
 

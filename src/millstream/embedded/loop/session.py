@@ -27,6 +27,7 @@ from millstream.embedded.rules import (
     put_for_later,
 )
 from millstream.errors import MillstreamError
+from millstream.interrupts import deferred
 from millstream.log.commands import Acknowledge, Append, WaitForOffset
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages, RenewClaims
 from millstream.queue.model.message import Lot
@@ -246,6 +247,10 @@ class AsyncEmbeddedSession:
         self._gathered.append(ticket)
 
     def _hand_in(self) -> None:
+        with deferred:  # a handler that raises must keep no caller from the answer
+            self._submit_gathered()
+
+    def _submit_gathered(self) -> None:
         """Submit the operations of this turn, in groups that fit into a commit."""
         gathered = [ticket for ticket in self._gathered if ticket.is_wanted]
         self._gathered = []
@@ -264,10 +269,6 @@ class AsyncEmbeddedSession:
                 for ticket in group.tickets:
                     ticket.error = fresh(error)
                 group.is_over = True
-            except Exception as error:
-                # Raised by the handler of a signal; the group is answered nevertheless.
-                context = {"message": "while a group was committed", "exception": error}
-                self._loop.call_exception_handler(context)
             if group.is_over:
                 self.settle(group)
 

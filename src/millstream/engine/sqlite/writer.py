@@ -28,6 +28,7 @@ from millstream.errors import (
     WriteFailed,
 )
 from millstream.format import keys
+from millstream.interrupts import deferred
 from millstream.record import SqlResult
 
 PUT_BYTES_MAX = 4 * 1024 * 1024
@@ -66,7 +67,9 @@ class SqliteWriter(SqliteReader):
         self._preallocation = preallocation
         self.waits = True
         """True if the next transaction waits for a lock of another process."""
-        connection.set_busy_handler(lambda attempt: self.waits and busy(attempt))
+        connection.set_busy_handler(
+            lambda attempt: self.waits and not deferred.have_come and busy(attempt)
+        )
         self.allowed: Authorizer = may_write
         """The authorizer of statements on the application's tables."""
         self._refused = refused
@@ -79,24 +82,16 @@ class SqliteWriter(SqliteReader):
 
     def __enter__(self) -> Self:
         try:
-            try:
-                self._execute("BEGIN IMMEDIATE")
-            except apsw.SQLError:
-                if not self.connection.in_transaction:
-                    raise
-                self._execute("ROLLBACK")  # the last transaction was interrupted in `__exit__`
-                self._execute("BEGIN IMMEDIATE")
+            self._execute("BEGIN IMMEDIATE")
             self._damage, self.waits = None, True
             if self.connection.data_version() != self._version:
                 self._newest = None
         except apsw.Error as error:
-            if not self.waits and isinstance(error, apsw.BusyError):
+            gave_up = not self.waits or deferred.have_come
+            if gave_up and isinstance(error, apsw.BusyError):
                 self.waits = True
                 raise WouldWait from error
             raise self._refused(error) from error
-        except BaseException:  # `__enter__` raised, so `__exit__` will not run: roll back here
-            self.__exit__(None, None, None)
-            raise
         return self
 
     def __exit__(

@@ -1,8 +1,8 @@
 """The committer of a store: turns the operations of a group, or a slice of the fold, into one commit.
 
 Operations run on the state, under the mutex. Their writes become durable as one value, and then readers
-see the new state. Every ticket of a group gets a result or an error, also if the commit fails or an
-interrupt hits the thread.
+see the new state. Every ticket of a group gets a result or an error, also if the commit fails. No signal
+handler runs meanwhile (`interrupts`).
 
 A slice of the fold (see `fold`) is an ordinary commit: it is written in the writer's turn, and readers
 do not wait for the disk.
@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from millstream.engine.commit import Commit
 from millstream.engine.protocol import WouldWait, Writer
 from millstream.errors import MillstreamError, OutcomeUnknown
-from millstream.format import keys
+from millstream.interrupts import deferred
 from millstream.store.commit.draft import Draft
 from millstream.store.commit.group import run_group
 from millstream.store.commit.listeners import Listeners
 from millstream.store.commit.ticket import Ticket, finish
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.commit.transactor import error_for_callers
-from millstream.store.commit.uninterrupted import Rescue
 from millstream.store.state.delta import fold_position
 from millstream.store.state.fold import Slice, write_slice
 from millstream.store.state.reader import StateReader
@@ -69,58 +67,34 @@ class StoreCommitter:
         """The duration of the last sync that was timed."""
         self.last_failure: str | None = None
         self._kept = False
-        self._sending: tuple[list[Ticket[Any]], int, bytes] | None = None
-        """The last group that was handed to the engine, with the sequence and the bytes of its delta."""
-        self.settled: list[Ticket[Any]] | None = None
-        """The last group in which every ticket has a result or an error."""
 
     def commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> bool:
         """Run the operations of a group and commit their changes; the leader calls this in its turn.
 
-        Every ticket gets a result or an error. Raises only an interrupt of the thread, after the commit
-        is finished. Without `waits`, returns False and does nothing if the group would have to wait for
-        more than its own commit.
+        Every ticket gets a result or an error. Return False and do nothing if a signal comes while
+        another process writes; without `waits`, also if the group would have to wait for more than its
+        own commit. Raise only what ends the thread (no `Exception`), after every ticket has its error.
         """
         if not waits and self._tail_is_full():
             return False
         joined: list[Ticket[Any]] = []
         for listen in self._listeners.group:
             joined += listen(group)
-        if not joined:
-            return self._commit_or_settle(group, group, waits=waits)
-        try:
-            return self._commit_or_settle(group, [*group, *joined], waits=waits)
-        finally:
-            try:
-                finish(joined)
-            except BaseException:  # interrupted: the second call does the remaining work
-                finish(joined)
-                raise
-
-    def _commit_or_settle(
-        self, group: list[Ticket[Any]], tickets: list[Ticket[Any]], *, waits: bool
-    ) -> bool:
-        """Commit a group with the joined operations; return False and do nothing if it had to wait."""
+        tickets = [*group, *joined] if joined else group
         try:
             self._commit_group(tickets, waits=waits)
         except WouldWait:
             return False
-        except MillstreamError as error:
-            self._fail(tickets, error)
         except BaseException as error:
-            rescue = Rescue(partial(self._complete, tickets), error)
-            rescue.finish()
-            if rescue.failure is not None:
-                self._fail(tickets, rescue.failure)
-            self.settled = group
-            errors = [rescue.failure, *(ticket.error for ticket in tickets)]
-            is_repeated = type(error) in map(type, errors)
-            if not (is_repeated and isinstance(error, Exception)):
-                raise  # an interrupt from outside: an error of an operation would have come again
-        self.settled = group
+            self._fail(tickets, error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            if joined:
+                finish(joined)
         return True
 
-    def _commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> None:
+    def _commit_group(self, group: list[Ticket[Any]], *, waits: bool) -> None:
         self._sent = False
         shortage = self._engine.shortage()
         if shortage is not None and shortage.is_severe:
@@ -152,7 +126,6 @@ class StoreCommitter:
             # The mutex is free during the sync, so that readers can use it. A pipelined commit would
             # start here: the next group could run on this state, if it were answered after this commit.
             if commit is not None:
-                self._sending = (group, transaction.delta.seq, transaction.encoded)
                 self.sync(writer, commit)
             with self._mutex:
                 if commit is not None:
@@ -181,26 +154,6 @@ class StoreCommitter:
         writer.commit(commit)
         self._sync_s = self._clock.seconds() - began_s
 
-    def _complete(self, group: list[Ticket[Any]]) -> None:
-        """Finish a commit that an interrupt broke off; the rows on disk tell whether it had landed."""
-        self._reader.is_stale = True
-        if self._sending is not None and self._sending[0] is group and self._has_landed():
-            self._reader.reload()
-            return
-        for ticket in group:
-            ticket.result = ticket.error = None
-        self._commit_group(group)
-
-    def _has_landed(self) -> bool:
-        """Return whether the delta that was written last is durable."""
-        assert self._sending is not None
-        _, seq, data = self._sending
-        with self._engine.read() as snapshot:
-            stored = snapshot.get(keys.delta(seq))
-            if stored is None and fold_position(snapshot) >= seq:
-                raise OutcomeUnknown("the commit was interrupted, and then folded by others")
-        return stored == data
-
     def _after_commit(self, *, folds: bool) -> None:
         state, limits = self._state, self._limits
         unfolded, size = state.seq - state.folded, state.tail_total
@@ -215,6 +168,8 @@ class StoreCommitter:
         """Fold now, because the tail has reached its limit; a failure does not undo the last commit."""
         try:
             self.commit_slice()
+        except WouldWait:
+            pass  # a signal has come, and another process may fold
         except MillstreamError as error:
             self.note_failure(error)
 
@@ -278,20 +233,34 @@ class StoreCommitter:
 
         A slice with many rows is prepared outside of the writer's turn, beside running commits.
         """
-        with self._folding:
-            with self._turn:
-                with self._mutex:
-                    planned = None if self._reader.is_stale else Slice(self._state, self._limits)
-                if planned is None or planned.is_light:
-                    return self.commit_slice()
-            planned.prepare()
-            with self._turn:
-                return self.commit_slice(planned) or self._state.folded > planned.folded
+        while True:
+            try:
+                with self._folding:
+                    return self._fold_slice()
+            except WouldWait:
+                pass  # a signal ended the wait for another process, and its handler raised nothing
+
+    def _fold_slice(self) -> bool:
+        with self._turn:
+            with self._mutex:
+                planned = None if self._reader.is_stale else Slice(self._state, self._limits)
+            if planned is None or planned.is_light:
+                return self.commit_slice()
+        planned.prepare()
+        with self._turn:
+            return self.commit_slice(planned) or self._state.folded > planned.folded
 
     def commit_slice(self, prepared: Slice | None = None) -> bool:
-        """Write a slice and commit it; the caller holds the writer's turn."""
+        """Write a slice and commit it; the caller holds the writer's turn.
+
+        Raise `WouldWait` and do nothing if a signal comes while another process writes.
+        """
         if self._is_refused():
             return False
+        with deferred:
+            return self._commit_slice(prepared)
+
+    def _commit_slice(self, prepared: Slice | None) -> bool:
         self._sent = False
         try:
             with self._engine.write() as writer:
@@ -313,11 +282,9 @@ class StoreCommitter:
                         self._state.folded_through(through, written)
                         self._folded_before = self._state.folded
                         self.folds += 1
-        except MillstreamError as error:
-            self._fail([], error)
+        except WouldWait:
             raise
-        except BaseException:  # interrupted: reload the state from the disk
-            with self._mutex:
-                self._reader.is_stale = True
+        except BaseException as error:
+            self._fail([], error)
             raise
         return through > 0

@@ -22,14 +22,14 @@ that it expects, for a share of the last commit's time, and stops waiting when t
     gathering   arrive_all, completes the number     committing  wake the first: it leads
     gathering   arrive_all                           gathering   none
     gathering   timeout of the first                 committing  the first leads
-    gathering   interrupted: the first               committing  the first leads, and ends then
+    gathering   left: the first                      as after committed(0)
     committing  arrive, arrive_all                   committing  the caller waits; none
     committing  committed(n), none waits             idle        none
     committing  committed(n), a joint caller waits   gathering   wake it: it is first
     committing  committed(n), a joint caller naps    gathering   none: it wakes by itself, and is first
     committing  committed(n), a caller waits         committing  wake it: it leads
     committing  committed(n), a coroutine waits      committing  the transactor's thread leads
-    any         interrupted: a waiting caller        unchanged   no effect; the operation does not run
+    any         left: another waiting caller         unchanged   none
     any         refuse                               idle, unless committing   waiting callers get an error
 
 After `committed(n)` the expected number is `n` and all callers that wait already.
@@ -122,8 +122,6 @@ class Gather(Generic[W]):
     def __init__(self) -> None:
         self.phase: Phase = "idle"
         self.waiting: deque[W] = deque()
-        self.group: Sequence[W] = ()
-        """The group that the leader took last: each ticket is here or in `waiting`."""
         self.first: W | None = None
         """The first caller of the gathering group; None outside of the gathering phase."""
         self.expected = 1
@@ -211,27 +209,17 @@ class Gather(Generic[W]):
             self._joining.note(came=False)
         return self._lead()
 
-    def interrupted(self, ticket: W) -> Effect | None:
-        """Handle an interrupt of a waiting caller."""
-        if self.first is ticket:
-            return self._lead()
-        self.withdraw(ticket)
-        return None
+    def left(self, ticket: W) -> Effect | None:
+        """Handle the leaving of a caller that was withdrawn."""
+        return self._pass_on() if self.first is ticket else None
 
     def committed(self, answered: int) -> Effect | None:
         """Handle the end of a commit that answers `answered` callers."""
         self.expected = answered + len(self.waiting)
-        self.first = None
-        if not self.waiting:
-            self.phase = "idle"
-            return None
-        self.phase, heir = "committing", self.waiting[0]
-        if not heir.has_thread:
-            return USE_THREAD
-        if not heir.joint:
-            return Effect("wake to lead", heir)
-        self.phase, self.first = "gathering", heir
-        return None if heir.naps else Effect("wake to gather", heir)
+        if self.waiting:
+            return self._pass_on()
+        self.phase, self.first = "idle", None
+        return None
 
     def refuse(self) -> list[W]:
         """Stop gathering, and return the tickets that waited."""
@@ -248,20 +236,20 @@ class Gather(Generic[W]):
         if len(group) > count_max:
             remaining = deque(islice(group, count_max, None))
             group = deque(islice(group, count_max))
-        # No call stands between these assignments: an interrupt finds each ticket in exactly one place.
-        self.group, self.waiting = group, remaining
+        self.waiting = remaining
         self._are_alike = len(group) != 2 or group[0].joins == group[1].joins
         return list(group)
 
     def put_back(self, group: Sequence[W]) -> None:
         """Return the tickets of a group that was not committed to `waiting`."""
-        waiting = set(map(id, self.waiting))
-        self.waiting.extendleft(ticket for ticket in reversed(group) if id(ticket) not in waiting)
+        self.waiting.extendleft(reversed(group))
 
-    def withdraw(self, ticket: W) -> None:
-        """Remove the ticket of a caller that is gone, unless a leader has taken it."""
-        if ticket in self.waiting:
-            self.waiting.remove(ticket)
+    def withdraw(self, ticket: W) -> bool:
+        """Remove the ticket of a caller that leaves; return False if a leader has taken it."""
+        if ticket not in self.waiting:
+            return False
+        self.waiting.remove(ticket)
+        return True
 
     def _leads_at_once(self, ticket: W) -> bool:
         return self.phase == "idle" and not (
@@ -271,6 +259,20 @@ class Gather(Generic[W]):
     def _lead(self) -> Effect:
         self.phase, self.first = "committing", None
         return LEAD
+
+    def _pass_on(self) -> Effect | None:
+        """Choose the caller that leads or gathers next."""
+        self.first = None
+        if not self.waiting:
+            self.phase = "idle"
+            return None
+        self.phase, heir = "committing", self.waiting[0]
+        if not heir.has_thread:
+            return USE_THREAD
+        if not heir.joint:
+            return Effect("wake to lead", heir)
+        self.phase, self.first = "gathering", heir
+        return None if heir.naps else Effect("wake to gather", heir)
 
 
 KEPT = 16

@@ -14,7 +14,6 @@ from typing import Any, Protocol, Self, TypeVar
 from millstream.errors import StoreError
 from millstream.store.commit.ticket import Ticket
 from millstream.store.commit.transaction import WriteTransaction
-from millstream.store.commit.uninterrupted import may_be_an_interrupt
 
 T = TypeVar("T")
 
@@ -63,8 +62,6 @@ def _run(transaction: WriteTransaction, ticket: Ticket[Any]) -> None:
             raise
         ticket.error = type(error)(error.message, **error.data)
     except Exception as error:
-        if may_be_an_interrupt(error):
-            raise
         ticket.error = error
 
 
@@ -77,9 +74,7 @@ def _run_all(transaction: WriteTransaction, tickets: list[Ticket[Any]]) -> bool:
         if error is not transaction.refusal:
             raise
         return False
-    except Exception as error:
-        if may_be_an_interrupt(error):
-            raise
+    except Exception:
         return False  # each operation runs alone now, and only the faulty operation fails
     if results is None:
         return False

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from millstream.interrupts import acquire
 from millstream.store.commit.transaction import Operation
 
 T = TypeVar("T")
@@ -52,16 +53,21 @@ class Ticket(Struct, Generic[T], eq=False):
         self._wake = allocate_lock()
         self._wake.acquire()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Sleep until the ticket is done or must lead; return False after the timeout."""
-        return bool(self._wake.acquire(timeout=timeout_s))
+    def wait(self, timeout_s: float = -1) -> bool:
+        """Sleep until the ticket is done or must lead; return False after the timeout or at a signal."""
+        return acquire(self._wake, timeout_s)
 
     def wake(self) -> None:
-        """End the wait."""
-        if self.on_done is not None:
-            if self.done:
-                self.on_done(self)
-        elif self._wake is not None and self._wake.locked():
+        """Tell the caller that the ticket is done or must lead."""
+        on_done = self.on_done
+        if on_done is None:
+            self.end_wait()
+        elif self.done:
+            on_done(self)
+
+    def end_wait(self) -> None:
+        """End the wait of the caller's thread."""
+        if self._wake is not None and self._wake.locked():
             try:
                 self._wake.release()
             except RuntimeError:  # another thread released the lock just now
@@ -69,10 +75,7 @@ class Ticket(Struct, Generic[T], eq=False):
 
 
 def finish(group: list[Ticket[Any]]) -> Ticket[Any] | None:
-    """Answer every caller of a group, and return the last ticket of the wake-up chain.
-
-    After an interrupted call, a second call does the remaining work.
-    """
+    """Answer every caller of a group, and return the last ticket of the wake-up chain."""
     # Callers wake in a chain: threads that wake together only queue for the interpreter's lock.
     asleep = [ticket for ticket in group if ticket._wake is not None and not ticket.lead]
     for ticket, successor in pairwise(asleep):

@@ -19,7 +19,6 @@ from millstream.format import ids, keys
 from millstream.limits import MESSAGE_ID_MAX, Limits
 from millstream.record import SqlResult
 from millstream.store.commit.draft import Draft, joined
-from millstream.store.commit.uninterrupted import may_be_an_interrupt
 from millstream.store.state.delta import Delta, encode, fold_position
 from millstream.store.state.entity import Entity
 from millstream.store.state.overlay import Overlay, PendingRows
@@ -232,8 +231,6 @@ class WriteTransaction:
         except CorruptionError:
             raise  # the writer commits nothing any more
         except Exception as error:
-            if may_be_an_interrupt(error):
-                raise
             raise WriteFailed(f"nothing was stored: {error}") from error
         return result
 
@@ -298,8 +295,6 @@ class WriteTransaction:
         try:
             self.state.undo(undone, delta.changes)
         except Exception as error:
-            if may_be_an_interrupt(error):
-                raise
             raise WriteFailed(
                 f"an operation failed and could not be undone, so nothing was stored: {error}"
             ) from error

@@ -11,6 +11,9 @@ durable. Callers are answered after that.
 
 A dedicated commit thread for all callers would be simpler, but costs two thread switches per commit: as
 much as the sync of a fast disk.
+
+Signal handlers wait while the main thread commits or changes the gather (`interrupts`). A caller that
+waits when a signal comes leaves the line, and joins it again if the handler raises nothing.
 """
 
 from __future__ import annotations
@@ -22,14 +25,12 @@ from typing import Any, Protocol, TypeVar
 
 from millstream.clock import Clock
 from millstream.errors import MillstreamError, OutcomeUnknown, Overloaded, WriteFailed
+from millstream.interrupts import acquire, deferred
 from millstream.store.commit.gather import LEAD_ALONE, WAIT, Effect, Gather, Tempo
 from millstream.store.commit.ticket import Ticket, finish
 from millstream.store.commit.transaction import Operation
 
 T = TypeVar("T")
-
-ORPHANED_S = 1.0
-"""A caller checks after this time whether an interrupt has killed the leader of its group."""
 
 GATHER_STEP_S = 0.00005
 
@@ -41,14 +42,12 @@ PACED_MIN = 64
 class Committer(Protocol):
     """Runs the operations of a group: the store."""
 
-    settled: list[Ticket[Any]] | None
-    """The last group in which every ticket has a result or an error."""
-
     def commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> bool:
         """Run and commit a group, and give every ticket its result or its error.
 
-        Raises only an interrupt of the thread, after the group is settled. Without `waits`, returns
-        False and does nothing if the group would have to wait for more than its own commit.
+        Return False and do nothing if a signal comes while another process writes; without `waits`,
+        also if the group would have to wait for more than its own commit. Raise only what ends the
+        thread (no `Exception`), after every ticket has its error.
         """
 
 
@@ -78,8 +77,6 @@ class Transactor:
         self._gate = allocate_lock()
         """Guards the gather."""
         self._gather: Gather[Ticket[Any]] = Gather()
-        self._leader: Ticket[Any] | None = None
-        """The ticket of the leading caller, which must pass the lead on even if it is interrupted."""
         self._answered: Ticket[Any] | None = None
         """Last ticket in the previous group's wake-up chain."""
         self._closed: MillstreamError | None = None
@@ -96,38 +93,37 @@ class Transactor:
     def run(self, operation: Operation[T]) -> T:
         """Run an operation and return when its effect is durable.
 
-        An interrupt of the caller's thread is raised after the commit that has begun.
+        Signal handlers of the caller's thread run after the commit that has begun.
         """
         ticket = Ticket(operation)
-        try:
+        with deferred:
             self._run(ticket)
-        except BaseException as error:
-            if not isinstance(error, MillstreamError):
-                self._interrupted(ticket)
-            raise
+        while not ticket.done:  # a signal ended the wait, and its handler raised nothing
+            with deferred:
+                if ticket.has_thread:
+                    ticket = Ticket(operation)
+                    self._run(ticket)
+                else:  # another caller is committing the operation
+                    ticket.wait()
         if ticket.error is not None:
             raise ticket.error
         return ticket.result  # type: ignore[return-value]
 
     def _run(self, ticket: Ticket[Any]) -> None:
+        """Run an operation; return early, with the ticket undone, if a signal comes during a wait."""
         with self._gate:
             if self._closed is not None or len(self._gather.waiting) >= self._waiting_max:
                 self._admit(1)
             effect = self._gather.arrive(ticket)
-            if effect is LEAD_ALONE:
-                self._leader = ticket
-            elif effect is WAIT:
+            if effect is WAIT:
                 ticket.prepare_to_wait()
         if effect is LEAD_ALONE:
             self._commit_alone(ticket)
             return
         # Call `_await` for a finished ticket as well: the call wakes the next caller of the chain.
         lead = effect is not WAIT or self._await(ticket)
-        while not ticket.done:
-            if lead:
-                self._lead(ticket)
-            else:
-                lead = self._await(ticket)
+        while lead and not ticket.done:
+            lead = self._lead(ticket)
 
     def attempt(self, operation: Operation[T], *, waits: bool) -> Ticket[T] | None:
         """Run an operation as `run` does; return None and do nothing if a commit is in flight.
@@ -135,38 +131,34 @@ class Transactor:
         Without `waits`, also return None while another process writes.
         """
         ticket = Ticket(operation)
-        with self._gate:
-            if self._closed is not None:
-                raise fresh(self._closed)
-            if self.turn.locked() or not self._gather.arrive_alone():
-                return None
-            self._leader = ticket
-        try:
+        with deferred:
+            with self._gate:
+                if self._closed is not None:
+                    raise fresh(self._closed)
+                if self.turn.locked() or not self._gather.arrive_alone():
+                    return None
             self._commit_alone(ticket, waits=waits)
-        except BaseException as error:
-            if not isinstance(error, MillstreamError):
-                self._interrupted(ticket)
-            raise
         if ticket.error is not None:
             raise ticket.error
         return ticket if ticket.done else None
 
     def submit(self, tickets: list[Ticket[Any]], *, light: bool = False) -> None:
         """Submit tickets that call back; return at once, or after the commit of light tickets."""
-        with self._gate:
-            self._admit(len(tickets))
-            effect = self._gather.arrive_all(tickets)
-            if effect is None:
-                return
-            self._wake(effect)
-        if light and effect.kind == "use thread" and self.is_fast and not self.turn.locked():
-            self._lead(waits=False)
-        else:
-            self._use_thread(effect)
+        with deferred:
+            with self._gate:
+                self._admit(len(tickets))
+                effect = self._gather.arrive_all(tickets)
+                if effect is None:
+                    return
+                self._wake(effect)
+            if light and effect.kind == "use thread" and self.is_fast and not self.turn.locked():
+                self._lead(waits=False)
+            else:
+                self._use_thread(effect)
 
     def refuse(self, reason: MillstreamError) -> None:
         """Refuse new operations, and fail the waiting operations."""
-        with self._gate:
+        with deferred, self._gate:
             self._closed = reason
             for ticket in self._gather.refuse():
                 ticket.error, ticket.done = fresh(reason), True
@@ -198,77 +190,61 @@ class Transactor:
     # Leading.
 
     def _commit_alone(self, ticket: Ticket[Any], *, waits: bool = True) -> None:
-        """Commit for one caller, and pass the lead on, even after an interrupt.
+        """Commit for one caller, and pass the lead on.
 
-        Without `waits`, a ticket that would have to wait stays undone.
+        The ticket stays undone if a signal comes during a wait, or if it would have to wait without
+        `waits`.
         """
         try:
-            with self.turn:
+            if not (self.turn.acquire(False) or acquire(self.turn)):
+                return
+            try:
                 if self._closed is None:
                     self._gather.began_s = self._clock.seconds()
-                    if not self._committer.commit_group([ticket], waits=waits):
-                        return
-                    if self._pace_s:
+                    ticket.done = self._committer.commit_group([ticket], waits=waits)
+                    if self._pace_s and ticket.done:
                         self._note_pace(1)
                 else:  # the store was closed after the caller arrived
-                    ticket.error = fresh(self._closed)
-            ticket.done = True
+                    ticket.error, ticket.done = fresh(self._closed), True
+            finally:
+                self.turn.release()
         finally:
             self._pass_on(1)
 
-    def _lead(self, leader: Ticket[Any] | None = None, *, waits: bool = True) -> None:
+    def _lead(self, leader: Ticket[Any] | None = None, *, waits: bool = True) -> bool:
         """Commit for all waiting callers, answer the callers, and pass the lead on.
 
-        A leader that must not wait leaves a group that has to wait to the transactor's thread.
+        Return False if nothing was committed: the leader is withdrawn, the others of its group wait
+        again. A leader that must not wait leaves them to the transactor's thread.
         """
-        # The nested `try` blocks exist for interrupts (Ctrl-C, a signal handler that raises), which can
-        # hit the main thread between any two steps. Three rules hold on every path: a ticket is in
-        # exactly one of `waiting` and the group; a group that was not committed goes back to `waiting`;
-        # the lead is passed on. A guard that defers signals for the length of a commit could replace
-        # these blocks; it would cost two changes of the signal handlers for each commit.
         group: list[Ticket[Any]] = []
-        self._leader = leader
+        is_over = False
         try:
-            with self.turn:
-                self._gather.group = ()
+            if self.turn.acquire(False) or acquire(self.turn):
                 try:
                     if self._pace_s and waits:
                         self._keep_pace()
                     group = self._take(patient=waits and (leader is None or not leader.joint))
-                except BaseException:
-                    group = list(self._gather.group)
-                    raise
-                began_s = self._gather.began_s = self._clock.seconds()
-                if not group or self._committer.commit_group(group, waits=waits):
-                    self._gather.commit_s = self._clock.seconds() - began_s
-                    self._tempo.note(self._gather.commit_s)
-                    if self._pace_s:
-                        self._note_pace(len(group))
-                else:
-                    uncommitted, group = group, []
-                    self._put_back(uncommitted)
-        except BaseException:
-            if self._committer.settled is not group:
-                uncommitted, group = group, []
-                try:
-                    self._put_back(uncommitted)
-                except BaseException:  # interrupted again: the second call does the remaining work
-                    self._put_back(uncommitted)
-                    raise
-            with self._gate:
-                if leader is not None:
-                    self._gather.withdraw(leader)
-            raise
+                    began_s = self._gather.began_s = self._clock.seconds()
+                    is_over = True  # also if the commit raises: its tickets have their errors then
+                    if group:
+                        is_over = self._committer.commit_group(group, waits=waits)
+                    if is_over:
+                        self._gather.commit_s = self._clock.seconds() - began_s
+                        self._tempo.note(self._gather.commit_s)
+                        if self._pace_s:
+                            self._note_pace(len(group))
+                finally:
+                    self.turn.release()
         finally:
-            # No call stands before this `try`: an interrupt at the entry of a call would leave the
-            # callers of the group without an answer.
+            if not is_over:
+                self._put_back(group, leader)
+                group = []
             try:
-                self._answer(group)
-            except BaseException:  # interrupted: the second call does the remaining work
-                self._answer(group)
-                raise
+                self._answered = finish(group)
             finally:
                 self._pass_on(len(group))
+        return is_over
 
     def _take(self, *, patient: bool) -> list[Ticket[Any]]:
         """Take the waiting callers; a patient leader first gives the callers of the last group a moment."""
@@ -300,24 +276,23 @@ class Transactor:
         self._paced = min(PACED_MIN, answered + len(self._gather.waiting))
         self._ended_s = self._clock.seconds()
 
-    def _answer(self, group: list[Ticket[Any]]) -> None:
-        self._answered = finish(group)
-
-    def _put_back(self, group: list[Ticket[Any]]) -> None:
-        """Return a group that was not committed to the waiting callers, so that another caller leads."""
+    def _put_back(self, group: list[Ticket[Any]], leader: Ticket[Any] | None) -> None:
+        """Return a group that was not committed to the waiting callers, without its leader."""
+        others = [ticket for ticket in group if ticket is not leader]
         with self._gate:
+            if leader is not None:
+                self._gather.withdraw(leader)
             closed = self._closed
             if closed is None:
-                self._gather.put_back(group)
+                self._gather.put_back(others)
                 return
-        for ticket in group:
+        for ticket in others:
             ticket.error = fresh(closed)
-        finish(group)
+        finish(others)
 
     def _pass_on(self, answered: int) -> None:
         with self._gate:
             effect = self._gather.committed(answered)
-            self._leader = None
             if effect is None:
                 return
             self._wake(effect)
@@ -329,31 +304,33 @@ class Transactor:
         """Wait for the answer; return True if the caller must lead.
 
         A joint caller first naps through the running commit, and is not woken at its end: the leader
-        has usually submitted again by then, and leads for both. An interrupt can hit a leader before
-        the lead is passed on. Therefore a caller that has waited for `ORPHANED_S` and finds the turn
-        free leads in place of the lost leader.
+        has usually submitted again by then, and leads for both. A caller whose thread is sent a signal
+        leaves the line.
         """
         gather, rested = self._gather, False
         try:
             while not (ticket.done or ticket.lead):
+                if deferred.have_come:
+                    self._leave(ticket)
+                    break
                 if gather.first is ticket:
                     self._await_others(ticket, rested=rested)
                 elif not rested and gather.is_only(ticket) and (nap_s := self._nap_s()):
                     ticket.naps = True
                     rested = not ticket.wait(nap_s)
                     ticket.naps = False
-                elif not ticket.wait(ORPHANED_S) and self.turn.acquire(blocking=False):
-                    self.turn.release()
-                    ticket.lead = True
-        except BaseException:
-            self._abandon(ticket)
-            raise
+                else:
+                    ticket.wait()
         finally:
-            ticket.awake = True
-            heir = self._gather.first if self._answered is ticket else ticket.successor
-            if heir is not None:
-                heir.wake()
+            self._wake_next(ticket)
         return ticket.lead and not ticket.done
+
+    def _wake_next(self, ticket: Ticket[Any]) -> None:
+        """Wake the caller behind an answered caller: the next of its group, or the first of the next."""
+        ticket.awake = True
+        heir = self._gather.first if self._answered is ticket else ticket.successor
+        if heir is not None:
+            heir.wake()
 
     def _nap_s(self) -> float:
         return self._gather.nap_s(self._clock.seconds())
@@ -366,21 +343,27 @@ class Transactor:
             with self._gate:
                 ticket.lead = self._gather.timeout(ticket).kind == "lead" or ticket.lead
 
-    def _abandon(self, ticket: Ticket[Any]) -> None:
-        """Withdraw a waiting caller after an interrupt, or lead if the group waits for this caller."""
-        with self._gate:
-            if not ticket.lead:
-                ticket.lead = self._gather.interrupted(ticket) is not None
-        if ticket.lead:
-            self._lead(ticket)
+    def _leave(self, ticket: Ticket[Any]) -> None:
+        """Withdraw a waiting caller, unless another caller is committing its operation already.
 
-    def _interrupted(self, ticket: Ticket[Any]) -> None:
-        """Pass the lead on if an interrupt hit the code that should have done so."""
+        The caller may be gone when that commit ends. So its ticket calls back, as that of a coroutine
+        does, and wakes the next caller.
+        """
         with self._gate:
-            if not ticket.done:
-                self._gather.withdraw(ticket)
-        if self._leader is ticket:
-            self._pass_on(1)
+            if ticket.done or ticket.lead:
+                return
+            if not self._gather.withdraw(ticket):
+                ticket.on_done = self._end_wait
+                return
+            effect = self._gather.left(ticket)
+            if effect is None:
+                return
+            self._wake(effect)
+        self._use_thread(effect)
+
+    def _end_wait(self, ticket: Ticket[Any]) -> None:
+        self._wake_next(ticket)
+        ticket.end_wait()
 
     # Effects of the gather.
 
