@@ -17,14 +17,15 @@ import pytest
 import millstream
 from millstream import Millstream, Producer
 from millstream.doctor import examine
-from millstream.errors import Conflict
+from millstream.errors import Conflict, CorruptionError
 from millstream.format import keys
 from millstream.format.lineage import Former, encode_former
-from millstream.log.rules import ancestry
+from millstream.log.rules import ancestry, retention
 from millstream.replica.commands import SetAside
 from millstream.rooms import commands as m
 from millstream.rooms.model import Leaving
 from millstream.rooms.settings import RoomSettings
+from millstream.testing import MemoryEngine, Probe, memory_store
 from tests.unit.replica.stores import ask, drop_bytes, payload_rows, store_of, summary, values
 
 
@@ -142,6 +143,44 @@ def test_only_the_last_former_logs_are_remembered(
         set_aside(ms, 2)
         log.append(b"x")
     assert [log.extent(one).equal_below for one in known] == [None, None, 2, 2]
+
+
+def test_a_log_can_be_set_aside_hundreds_of_times(ms: Millstream) -> None:
+    """Its records lie in as many logs, more than calls can be nested."""
+    log, times = ms.log("a"), 260
+    log.append(b"0")
+    oldest = id_of(ms)
+    for n in range(1, times):
+        log.append_many([b"%d" % n, b"set aside"])
+        name = set_aside(ms, n + 1)
+        if n == 1:
+            first_name = name
+    assert values(log) == numbers(0, times)
+    queue = ms.queue("q", sources=["a"], start="earliest")
+    assert len(queue.claim(times)) == times
+    ms.log(first_name).delete()
+    while retention.tend(store_of(ms), oldest):
+        pass
+    assert values(log) == numbers(0, times)
+    assert log.extent(oldest).equal_below == 2
+
+
+def test_damage_in_an_ancestor_ends_where_the_next_log_begins() -> None:
+    engine = MemoryEngine()
+    with memory_store(engine) as ms:
+        log = ms.log("a")
+        log.append_many(numbers(0, 8))
+        for at in (3, 5):
+            set_aside(ms, at)
+            log.append_many([b"of %d" % at] * 4)
+        ms.log("other").append(b"the newest delta stays")
+        ms.fold()
+        Probe(ms).damage(keys.entry(1, 7))
+    with memory_store(engine.reopen()) as ms:
+        with pytest.raises(CorruptionError) as raised:
+            values(ms.log("a"))
+        assert (raised.value.offset, raised.value.stop) == (0, 3)
+        assert values(ms.log("a"), 3) == [b"of 3"] * 2 + [b"of 5"] * 4
 
 
 @pytest.mark.parametrize("order", ["aside first", "log first"])

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from millstream.errors import CorruptionError
 from millstream.format import entries, keys
-from millstream.log.rules.ancestry import fork_of
+from millstream.log.model.users import NO_END
+from millstream.log.rules.ancestry import holders
 from millstream.store.state.view import Rows
 
 
@@ -61,16 +62,14 @@ def next_entry(
     """Return the first offset behind the damage at a position.
 
     The key of a damaged entry tells its end, although its start is unknown. The error may concern an
-    entry of the parent of a fork.
+    entry of an ancestor of a fork.
     """
     offsets = _next_of(view, log_id, position)
     key = _entry_key(error)
-    parent_id = log_id if key is None else keys.pair(key)[0]
-    if parent_id != log_id:
-        fork = fork_of(view, log_id)
-        ends = [] if fork is None else [fork.point]
-        near = _next_of(view, parent_id, position)
-        offsets += [min(offset, *ends) for offset in near] if ends else near
+    holder_id = log_id if key is None else keys.pair(key)[0]
+    if holder_id != log_id:
+        below = dict(holders(view, log_id)).get(holder_id, NO_END)
+        offsets += [min(offset, below) for offset in _next_of(view, holder_id, position)]
     return min(offsets, default=max(stop, position + 1))
 
 

@@ -15,12 +15,11 @@ from millstream.engine.protocol import Snapshot
 from millstream.errors import CorruptionError, Truncated
 from millstream.format import block as blocks
 from millstream.format import entries, keys
-from millstream.format.lineage import Fork
 from millstream.log.model.block import RecordBlock, pack
 from millstream.log.model.head import Bounds, Head
 from millstream.log.model.partitioned import count_partitions, is_partitioned
 from millstream.log.reading.damage import gone, located, next_entry, of_log
-from millstream.log.rules.ancestry import fork_of
+from millstream.log.rules.ancestry import holders
 from millstream.partitioning import partition_name
 from millstream.store.state.view import Rows
 from millstream.store.store import Store
@@ -202,8 +201,13 @@ def find_blocks(
     return sound
 
 
-def entries_of(view: Rows, log_id: int, *, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the entries that cover [start, stop), in order, each with its first offset."""
+def entries_of(
+    view: Rows, log_id: int, *, start: int, stop: int, inherits: bool = True
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the entries that cover [start, stop), in order, each with its first offset.
+
+    Without `inherits`, end before the first record that lies in a parent of the log.
+    """
     position = start
     while position < stop:
         near, before = stop, position
@@ -226,12 +230,13 @@ def entries_of(view: Rows, log_id: int, *, start: int, stop: int) -> Iterator[tu
             yield first, value
             position = behind
         if position == before:
-            fork = fork_of(view, log_id)
-            if fork is None or position >= fork.point:
-                raise RowMoved
-            for first, value in _of_parent(view, fork, start=position, stop=stop):
+            if not inherits:
+                return
+            for first, value in _inherited(view, log_id, start=position, stop=stop):
                 yield first, value
                 position = first + entries.count(value)
+            if position == before:
+                raise RowMoved
 
 
 def in_runs(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, list[bytes]]]:
@@ -276,12 +281,23 @@ def _sound_of(singles: list[bytes]) -> entries.Entry:
     return _sound_of(singles[: len(singles) // 2])
 
 
-def _of_parent(view: Rows, fork: Fork, *, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the entries of the parent, with the last entry cut at the fork point."""
-    stop = min(stop, fork.point)
-    for first, value in entries_of(view, fork.parent_id, start=start, stop=stop):
-        if first + entries.count(value) > fork.point:
-            value = entries.head_of(value, fork.point - first)
+def _inherited(view: Rows, log_id: int, *, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the entries of the ancestor that holds the record at `start`, cut where a fork begins.
+
+    A loop instead of a recursion: a log of which records were set aside many times has as many
+    ancestors.
+    """
+    holder_id, below = log_id, stop
+    for ancestor_id, below_ancestor in holders(view, log_id):
+        if start >= below_ancestor:
+            break
+        holder_id, below = ancestor_id, below_ancestor
+    if holder_id == log_id:
+        return
+    stop = min(stop, below)
+    for first, value in entries_of(view, holder_id, start=start, stop=stop, inherits=False):
+        if first + entries.count(value) > below:
+            value = entries.head_of(value, below - first)
         yield first, value
 
 

@@ -25,12 +25,15 @@ from millstream.format.lineage import (
     encode_former,
 )
 from millstream.log.model.head import Head, Name
-from millstream.log.model.users import pinned
+from millstream.log.model.users import NO_END, LogUsers
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import Rows, View
 
 FORKS_PER_STEP = 1_000
 MARK_ROWS_PER_STEP = 64
+
+ANCESTORS_MAX = 100_000
+"""More ancestors of a log would be a circle of damaged rows."""
 
 FORMER_LOGS_MAX = 1_000
 """Former logs that a name remembers; a reader of an older log begins as in an unrelated log."""
@@ -62,6 +65,19 @@ def put_fork(tx: WriteTransaction, log_id: int, fork: Fork) -> None:
     if before is None or before.parent_id != fork.parent_id:
         tx.put(keys.forks(fork.parent_id, log_id), b"")
     tx.put(keys.fork(log_id), encode_fork(fork))
+
+
+def holders(view: Rows | WriteTransaction, log_id: int) -> Iterator[tuple[int, int]]:
+    """Yield the parent of a fork, the grandparent and so on, each with the offset below which it, or
+    an ancestor of it, holds the records of the fork.
+    """
+    below = NO_END
+    for _ in range(ANCESTORS_MAX):
+        fork = fork_of(view, log_id)
+        if fork is None:
+            return
+        log_id, below = fork.parent_id, min(below, fork.point)
+        yield log_id, below
 
 
 def children(view: Rows | WriteTransaction, log_id: int) -> Iterator[tuple[int, Fork]]:
@@ -165,9 +181,11 @@ def take_name(tx: WriteTransaction, log_id: int, new_id: int, at: int) -> None:
         former = Former(min(parent.point, at), min(parent.merged, at))
         tx.put(keys.former(parent.parent_id, new_id), encode_former(former))
     # The new log needs no records of logs between it and the log that holds the records below `at`.
-    holder_id, holder = log_id, fork_of(tx, log_id)
-    while holder is not None and at <= holder.point:
-        holder_id, holder = holder.parent_id, fork_of(tx, holder.parent_id)
+    holder_id = log_id
+    for ancestor_id, below in holders(tx, log_id):
+        if at > below:
+            break
+        holder_id = ancestor_id
     for child_id, fork in list(children(tx, log_id)):
         if fork.point <= at and former_of(tx, child_id, log_id) is None:
             put_fork(tx, child_id, fork._replace(parent_id=new_id))
@@ -184,16 +202,15 @@ def take_name(tx: WriteTransaction, log_id: int, new_id: int, at: int) -> None:
 
 def pin(view: View, log_id: int) -> list[tuple[int, int]]:
     """Return the ranges of a log that its forks need, including the needs of their forks and queues."""
-    return [
-        needed
-        for child_id, fork in children(view, log_id)
-        for needed in _needed_by(view, child_id, fork.point)
-    ]
-
-
-def _needed_by(view: View, child_id: int, point: int) -> list[tuple[int, int]]:
-    head = view.entity(keys.head(child_id), Head)
-    ranges = pinned(view, child_id)
-    if not head.deleted:
-        ranges.append((head.dropped, point))
-    return [(start, min(stop, point)) for start, stop in ranges if start < min(stop, point)]
+    others = [other for other in view.state.part(LogUsers).pins if other is not pin]
+    needed: list[tuple[int, int]] = []
+    forks = [(child_id, fork.point) for child_id, fork in children(view, log_id)]
+    while forks:
+        fork_id, below = forks.pop()
+        head = view.entity(keys.head(fork_id), Head)
+        ranges = [needed_range for other in others for needed_range in other(view, fork_id)]
+        if not head.deleted:
+            ranges.append((head.dropped, below))
+        needed += [(start, min(stop, below)) for start, stop in ranges if start < min(stop, below)]
+        forks += [(child_id, min(fork.point, below)) for child_id, fork in children(view, fork_id)]
+    return needed
