@@ -38,6 +38,7 @@ class WriteTransaction:
         "_drops",
         "_first_change",
         "_inline",
+        "_layer",
         "_next_entity",
         "_next_id",
         "_rows",
@@ -45,7 +46,6 @@ class WriteTransaction:
         "delta",
         "encoded",
         "limits",
-        "overlay",
         "refusal",
         "state",
         "store_ms",
@@ -64,8 +64,7 @@ class WriteTransaction:
         """The error for operations that publish while the disk is full; other operations may run."""
         self._wrote = False
         """Whether statements on the application's tables were run."""
-        self.overlay: Overlay | PendingRows = state.overlay
-        """The small rows of durable commits, and of earlier operations of this group."""
+        self._layer: PendingRows | None = None
         self.wall_ms = state.clock.wall_ms()
         boot_ms, self.store_ms = state.time.now()
         self.delta: Delta[Any] = Delta(
@@ -87,6 +86,17 @@ class WriteTransaction:
     def view(self) -> View:
         """The rows and entities before this operation, for rules that only read."""
         return View(self.state, self.writer, self.overlay)
+
+    @property
+    def overlay(self) -> Overlay | PendingRows:
+        """The small rows of durable commits, and of the operations of this group before this operation."""
+        delta = self.delta
+        if not delta.puts and not delta.drops:
+            return self.state.overlay
+        if self._layer is None:
+            self._layer = PendingRows(self.state.overlay, self.writer.is_dropped)
+        self._layer.set(delta.puts)
+        return self._layer
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, including the writes of this operation."""
@@ -212,8 +222,6 @@ class WriteTransaction:
     def run(self, operation: Operation[T]) -> T:
         """Run one operation; an error undoes the operation and leaves the others of the group alone."""
         delta = self.delta
-        if delta.puts or delta.drops:
-            self._layer_rows()
         self._first_change = len(delta.changes)
         self._next_id, self._next_entity = delta.next_id, delta.next_entity
         self._inline: dict[bytes, bytes] = {}
@@ -257,8 +265,9 @@ class WriteTransaction:
         """Add the writes of a successful operation to the group: first the drops, then the puts."""
         rows = self._rows
         if rows:
+            overlay = self.overlay
             for key in rows:
-                if self.overlay.get(key) is not None:
+                if overlay.get(key) is not None:
                     self.drop(key)
         if self._drops:
             self._delete(self._drops)
@@ -278,12 +287,6 @@ class WriteTransaction:
             self.writer.delete(single)
         self.delta.puts = _outside(self.delta.puts, drops)
         self.delta.drops += drops
-
-    def _layer_rows(self) -> None:
-        """Let the next operation see the rows of the operations before it."""
-        if type(self.overlay) is not PendingRows:
-            self.overlay = PendingRows(self.state.overlay, self.writer.is_dropped)
-        self.overlay.set(self.delta.puts)
 
     def _undo(self) -> None:
         delta = self.delta

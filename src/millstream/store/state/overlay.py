@@ -183,10 +183,10 @@ class PendingRows:
     def set(self, rows: list[Row]) -> None:
         """Set the rows of the group; the same list may have grown since the last call."""
         if rows is not self._rows:
-            self._rows, self._count, self._puts = rows, 0, {}
-        self._puts.update(rows[self._count :])
-        self._count = len(rows)
-        self._sorted_puts = None
+            self._rows, self._count, self._puts, self._sorted_puts = rows, 0, {}, None
+        if self._count < len(rows):
+            self._puts.update(rows[self._count :])
+            self._count, self._sorted_puts = len(rows), None
 
     def mark(self) -> int:
         """Return a mark for `is_since`."""
