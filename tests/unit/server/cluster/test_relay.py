@@ -140,10 +140,11 @@ def test_a_page_of_the_asked_node_may_change_what_the_leading_one_has(pair: Pair
 def test_a_leading_node_that_is_gone_is_said_in_bounded_time(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.server.cluster.relay.FORWARD_S", 0.2)
     ask(pair, "b", "PUT", "/logs/a")
     pair.stop("a")
-    found = ask(pair, "b", "PUT", "/logs/b")
+    with monkeypatch.context() as hasty:
+        hasty.setattr("millstream.server.cluster.relay.FORWARD_S", 0.2)
+        found = ask(pair, "b", "PUT", "/logs/b")
     assert (found.status_code, found.json()["title"]) == (503, "NotLeader")
     pair.lead("b")
     assert ask(pair, "b", "PUT", "/logs/b").status_code == 201

@@ -115,10 +115,11 @@ def test_if_no_node_leads_for_long_the_connection_ends_and_the_client_sends_agai
     with joined(pair.servers["b"], client="ada") as ada:
         draw(ada, 1)
         ada.until_sent(1)
-        monkeypatch.setattr(forwarding, "FORWARD_S", 0.2)
-        pair.lead(None)
-        draw(ada, 2, 3)
-        assert ada.until_closed() == FAILED
+        with monkeypatch.context() as hasty:
+            hasty.setattr(forwarding, "FORWARD_S", 0.2)
+            pair.lead(None)
+            draw(ada, 2, 3)
+            assert ada.until_closed() == FAILED
         assert not ada.errors
     pair.lead("a")
     with let_in(pair.servers["b"], client="ada", offset=ada.offset) as again:

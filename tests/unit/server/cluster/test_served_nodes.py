@@ -128,13 +128,13 @@ def test_a_server_alone_has_no_cluster(tmp_path: Path) -> None:
 def test_nodes_that_have_halted_answer_eventual_reads_and_nothing_else(
     nodes: ServedNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.server.cluster.forwarder.FORWARD_S", 0.1)
-    monkeypatch.setattr("millstream.server.core.FORWARD_S", 0.1)
     with millstream.open(nodes.urls) as ms:
         ms.log("a").append(b"0")
     for url in nodes.urls:
         with millstream.open(url, read_level="eventual") as ms:
             assert ms.log("a").wait(0, timeout=30)
+    monkeypatch.setattr("millstream.server.cluster.forwarder.FORWARD_S", 0.1)
+    monkeypatch.setattr("millstream.server.core.FORWARD_S", 0.1)
     for node in nodes.nodes.values():
         node.member.halt("the test says so")
     seats = [nodes.core(name).seat for name in nodes.nodes]
