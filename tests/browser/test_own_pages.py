@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from millstream.server.auth.tokens import create_token
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.browser.boarding import watch
+from tests.browser.sites import Site, open_site
 
 pytestmark = [pytest.mark.browser, pytest.mark.requires("browser")]
 
@@ -31,36 +30,10 @@ CLASSIC = """<!doctype html><meta charset=utf-8><title>yours</title>
 NO_SOCKETS = "window.WebSocket = class { constructor() { setTimeout(() => this.onclose(), 0); } close() {} };"
 
 
-class Site:
-    """A web server of somebody else, with one page."""
-
-    def __init__(self) -> None:
-        site = self
-        self.html = ""
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.send_header("content-type", "text/html; charset=utf-8")
-                self.end_headers()
-                self.wfile.write(site.html.encode())
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.origin = f"http://127.0.0.1:{self.server.server_port}"
-
-
 @pytest.fixture
 def site() -> Iterator[Site]:
-    own = Site()
-    thread = threading.Thread(target=own.server.serve_forever)
-    thread.start()
-    yield own
-    own.server.shutdown()
-    thread.join()
-    own.server.server_close()
+    with open_site() as site:
+        yield site
 
 
 @pytest.fixture
@@ -86,7 +59,7 @@ def test_a_page_of_a_named_origin_loads_the_client_and_joins(
     page.on("request", lambda request: requests.append(request.url))
     if not sockets:
         page.add_init_script(NO_SOCKETS)
-    site.html = form.format(url=open_server.url, token=token)
+    site.files["/"] = form.format(url=open_server.url, token=token)
     page.goto(site.origin)
     page.wait_for_function("() => window.ms")
     scripts = [url for url in requests if url.endswith(".js")]
@@ -105,7 +78,7 @@ def test_a_page_of_a_named_origin_loads_the_client_and_joins(
 
 
 def test_a_page_of_another_origin_loads_no_module(page: Any, server: Serving, site: Site) -> None:
-    site.html = MODULE.format(url=server.url, token="")
+    site.files["/"] = MODULE.format(url=server.url, token="")
     failed: list[str] = []
     page.on("requestfailed", lambda request: failed.append(request.url))
     page.goto(site.origin)

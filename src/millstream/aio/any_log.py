@@ -10,7 +10,7 @@ from millstream.log import commands as c
 from millstream.numbers import checked_numbers
 from millstream.record import LogInfo, Retention, Seconds, retention_of, to_ms
 from millstream.rooms.commands import BrowserRight, MintBrowserTicket
-from millstream.rooms.model import Ticket
+from millstream.rooms.model import NounTicket
 
 
 @checked_numbers
@@ -58,7 +58,9 @@ class AnyLog:
         """Forget now what may be forgotten, rather than in the background; how many went."""
         return await self._session.execute(c.EnforceRetention(self.name))
 
-    async def ticket(self, can: Literal["read", "write"] = "read", expires: Seconds = 60) -> Ticket:
+    async def ticket(
+        self, can: Literal["read", "write"] = "read", expires: Seconds = 60
+    ) -> NounTicket:
         """Return a ticket by which a browser reads, or also appends to, this log for up to an hour."""
         seconds = to_ms(expires, "expires") / 1000
         right: BrowserRight = "log:write" if can == "write" else "log:read"

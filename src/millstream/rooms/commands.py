@@ -12,6 +12,7 @@ from millstream.rooms.model import (
     InstanceTaken,
     Joined,
     Leaving,
+    NounTicket,
     PresenceList,
     RetainedSome,
     RetainedValues,
@@ -20,7 +21,6 @@ from millstream.rooms.model import (
     RoomMessage,
     RoomTicket,
     Sent,
-    Ticket,
     Watermark,
 )
 from millstream.rooms.settings import RoomSettings
@@ -141,7 +141,7 @@ BrowserRight = Literal["log:read", "log:write", "queue:read", "queue:put", "queu
 """What a ticket for a log or a queue allows."""
 
 
-class MintBrowserTicket(Procedure[Ticket], frozen=True):
+class MintBrowserTicket(Procedure[NounTicket], frozen=True):
     """Make a short-lived ticket by which a browser uses one log or one queue."""
 
     traits = Traits(

@@ -185,7 +185,7 @@ class InstanceInfo(Struct, frozen=True, kw_only=True):
     """Whether the lease has ended without a stop: the process hangs, or its machine is gone."""
 
 
-class Ticket(Struct, frozen=True, kw_only=True):
+class NounTicket(Struct, frozen=True, kw_only=True):
     """A short-lived right of a browser to use a log or a queue."""
 
     ticket: str

@@ -20,7 +20,7 @@ from millstream.log.reading.queries import get_metadata
 from millstream.log.rules.operations import set_metadata
 from millstream.queue.rules.sources import OWN
 from millstream.rooms.commands import BrowserRight, MintBrowserTicket, MintTicket
-from millstream.rooms.model import RoomTicket, Ticket
+from millstream.rooms.model import NounTicket, RoomTicket
 from millstream.rooms.names import log_of
 from millstream.rooms.packed_messages import check_sender
 from millstream.store.store import Store
@@ -40,13 +40,13 @@ def mint_ticket(store: Store, command: MintTicket) -> RoomTicket:
     return ticket_of(sign(_make_key(store), claims), command, expires_ms)
 
 
-def mint_browser_ticket(store: Store, command: MintBrowserTicket) -> Ticket:
+def mint_browser_ticket(store: Store, command: MintBrowserTicket) -> NounTicket:
     """Make a ticket for a log or a queue; the first ticket of a store also makes the key."""
     permission = check_browser_ticket(command)
     expires_ms = store.clock.wall_ms() + int(command.seconds * 1000)
     claims = TicketClaims(BY_STORE, permission, expires_ms, [permission])
     text = sign(_make_key(store), claims)
-    return Ticket(ticket=text, permission=permission, expires=expires_ms)
+    return NounTicket(ticket=text, permission=permission, expires=expires_ms)
 
 
 def check_browser_ticket(command: MintBrowserTicket) -> str:

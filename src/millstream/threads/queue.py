@@ -31,7 +31,7 @@ from millstream.queue.put_commands import put_batch, put_one
 from millstream.queue.runs import Messages, runs_of
 from millstream.record import Producer, Seconds, optional_ms, to_ms
 from millstream.rooms.commands import BrowserRight, MintBrowserTicket
-from millstream.rooms.model import Ticket
+from millstream.rooms.model import NounTicket
 from millstream.threads.worker import Worker
 from millstream.worker.options import WorkerOptions
 from millstream.worker.stats import WorkerStats
@@ -81,7 +81,9 @@ class Queue:
         """Let messages be claimed again."""
         self._session.execute(c.PauseQueue(self.name, False))
 
-    def ticket(self, can: Literal["put", "read", "write"] = "put", expires: Seconds = 60) -> Ticket:
+    def ticket(
+        self, can: Literal["put", "read", "write"] = "put", expires: Seconds = 60
+    ) -> NounTicket:
         """Return a ticket by which a browser uses this queue, for up to an hour.
 
         With `put` the browser puts messages, and neither reads nor claims any.

@@ -228,6 +228,64 @@ export interface RoomSettings {
   waiting_bytes_max: number;
 }
 
+/** A room as a value that changes, with the contract of Svelte's stores. It joins with its first subscriber. */
+export class RoomView<Types extends object = Record<string, unknown>> {
+  constructor(ms: Millstream, name: string, options?: RoomOptions & Keep);
+  readonly value: RoomValue;
+  /** Call `fn` with the value, now and after each change; answers a function that ends it. */
+  subscribe(fn: (value: RoomValue) => void): () => void;
+  send: Room<Types>["send"];
+  setPresence: Room<Types>["setPresence"];
+}
+
+/** A log as a value that changes, with the contract of Svelte's stores. */
+export class LogView<T = unknown> {
+  constructor(ms: Millstream, name: string, options?: Omit<FollowOptions, "onState" | "onGap"> & Keep);
+  readonly value: LogValue<T>;
+  subscribe(fn: (value: LogValue<T>) => void): () => void;
+}
+
+export interface Keep {
+  /** How many of the last messages or records the value holds; 100 by default. */
+  keep?: number;
+}
+
+export interface RoomValue {
+  readonly state: State;
+  readonly error: MillstreamError | null;
+  readonly user: string;
+  readonly users: number;
+  readonly presence: readonly Present[];
+  /** The last ones in the order of offsets, with those of this client once they are stored. */
+  readonly messages: readonly Message[];
+  readonly retained: ReadonlyMap<string, ReadonlyMap<string | null, Message>>;
+}
+
+export interface LogValue<T = unknown> {
+  readonly state: "connecting" | "live" | "reconnecting" | "refused" | "closed";
+  readonly error: MillstreamError | null;
+  readonly records: readonly LogRecord<T>[];
+  /** The last offsets that could not be read. */
+  readonly gap: { from: number; to: number } | null;
+}
+
+export type RoomSending = Pick<RoomView, "send" | "setPresence">;
+
+export interface ReactHooks {
+  useRoom(ms: Millstream, name: string, options?: RoomOptions & Keep): RoomValue & RoomSending;
+  useLog<T = unknown>(ms: Millstream, name: string, options?: Omit<FollowOptions, "onState" | "onGap"> & Keep): LogValue<T>;
+}
+
+export interface VueHooks {
+  useRoom(ms: Millstream, name: string, options?: RoomOptions & Keep): { room: { readonly value: RoomValue } } & RoomSending;
+  useLog<T = unknown>(ms: Millstream, name: string, options?: Omit<FollowOptions, "onState" | "onGap"> & Keep): { readonly value: LogValue<T> };
+}
+
+/** Hooks for React, or for Preact; its functions are the argument. */
+export function reactHooks(react: { useEffect: Function; useMemo: Function; useState: Function }): ReactHooks;
+/** Hooks for Vue; its functions are the argument. */
+export function vueHooks(vue: { onScopeDispose: Function; shallowRef: Function }): VueHooks;
+
 /** `name` is the error's name as in the documentation, `data` its facts, `retry`: it may work later. */
 export class MillstreamError extends Error {
   readonly status: number;

@@ -14,7 +14,7 @@ from millstream.errors import Denied, InvalidInput, TooLarge
 from millstream.format import ticket as text_of
 from millstream.format.ticket import SECONDS_MAX, TicketClaims
 from millstream.rooms.commands import MintBrowserTicket, MintTicket
-from millstream.rooms.model import RoomTicket, Ticket
+from millstream.rooms.model import NounTicket, RoomTicket
 from millstream.rooms.packed_messages import check_sender
 from millstream.rooms.tickets import (
     check_browser_ticket,
@@ -81,12 +81,12 @@ async def mint_ticket(
 
 async def mint_browser_ticket(
     tokens: Tokens, principal: Principal, request: MintBrowserTicket, *, wall_ms: int
-) -> Ticket:
+) -> NounTicket:
     """Return a ticket for a log or a queue, made with a token that has the same right."""
     permission = check_browser_ticket(request)
     wanted = TicketWanted([permission], request.seconds)
     made = await make_ticket(tokens, principal, wanted, wall_ms=wall_ms)
-    return Ticket(ticket=made.ticket, permission=permission, expires=made.expires)
+    return NounTicket(ticket=made.ticket, permission=permission, expires=made.expires)
 
 
 async def make_ticket(

@@ -6,8 +6,9 @@ import { backoff, pause, readEvents } from "./events.js";
 import { Log } from "./log.js";
 import { Queue } from "./queue.js";
 import { Room } from "./room.js";
+import { LogView, RoomView, reactHooks, vueHooks } from "./views.js";
 
-export { Log, MillstreamError, Queue, Room };
+export { Log, LogView, MillstreamError, Queue, Room, RoomView, reactHooks, vueHooks };
 
 const TICKET_S = 3600; // then the server ends the connection, and the next one shows a new ticket
 
