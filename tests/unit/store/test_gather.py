@@ -12,8 +12,8 @@ from functools import cache
 import pytest
 
 from millstream.store.commit.gather import (
+    COMMIT_ALONE,
     GATHER_S_MAX,
-    LEAD_ALONE,
     RETRY,
     VAIN_MAX,
     Effect,
@@ -55,7 +55,7 @@ def happen(gather: Gather[Caller], event: str) -> Effect | None:
     if what == "arrive":
         return gather.arrive(callers[0])
     if what == "arrive_alone":
-        return LEAD_ALONE if gather.arrive_alone() else None
+        return COMMIT_ALONE if gather.arrive_alone() else None
     if what == "arrive_all":
         return gather.arrive_all(callers)
     if what == "timeout":
@@ -80,161 +80,161 @@ def told(gather: Gather[Caller], event: str) -> str:
 
 TRANSCRIPTS = {
     "a caller alone": """
-        arrive a -> lead alone | committing:
+        arrive a -> commit alone | committing:
         committed 1 -> none | idle:
-        arrive B -> lead alone | committing:
+        arrive B -> commit alone | committing:
         committed 1 -> none | idle:
     """,
-    "callers that come during a commit are the next group, and the first of them leads": """
-        arrive a -> lead alone | committing:
+    "callers that come during a commit are the next group, and the first of them commits": """
+        arrive a -> commit alone | committing:
         arrive b -> wait | committing: b
         arrive c -> wait | committing: b c
-        committed 1 -> wake to lead b | committing: b c
+        committed 1 -> wake to commit b | committing: b c
         take 10 -> takes b c | committing:
         committed 2 -> none | idle:
     """,
     "what is run at once or not at all neither waits nor keeps others waiting": """
-        arrive_alone -> lead alone | committing:
+        arrive_alone -> commit alone | committing:
         arrive_alone -> none | committing:
         arrive A -> wait | committing: A
         committed 1 -> wake to gather A | gathering: A
         arrive_alone -> none | gathering: A
-        timeout A -> lead | committing: A
+        timeout A -> commit | committing: A
         take 10 -> takes A | committing:
         committed 1 -> none | idle:
-        arrive_alone -> lead alone | committing:
+        arrive_alone -> commit alone | committing:
         committed 1 -> none | idle:
     """,
     "a group has a largest size": """
-        arrive a -> lead alone | committing:
+        arrive a -> commit alone | committing:
         arrive b -> wait | committing: b
         arrive c -> wait | committing: b c
         arrive d -> wait | committing: b c d
-        committed 1 -> wake to lead b | committing: b c d
+        committed 1 -> wake to commit b | committing: b c d
         take 2 -> takes b c | committing: d
-        committed 2 -> wake to lead d | committing: d
+        committed 2 -> wake to commit d | committing: d
     """,
-    "the first joint caller gathers, and the caller that completes the number leads": """
-        arrive A -> lead alone | committing:
+    "the first joint caller gathers, and the caller that completes the number commits": """
+        arrive A -> commit alone | committing:
         arrive B -> wait | committing: B
         arrive C -> wait | committing: B C
         committed 1 -> wake to gather B | gathering: B C
-        arrive A -> lead | committing: B C A
+        arrive A -> commit | committing: B C A
         take 10 -> takes B C A | committing:
         committed 3 -> none | idle:
         arrive C -> wait | gathering: C
         arrive d -> wait | gathering: C d
-        arrive B -> lead | committing: C d B
+        arrive B -> commit | committing: C d B
     """,
-    "the first leads when the others do not come": """
-        arrive A -> lead alone | committing:
+    "the first commits when the others do not come": """
+        arrive A -> commit alone | committing:
         arrive B -> wait | committing: B
         committed 1 -> wake to gather B | gathering: B
-        timeout B -> lead | committing: B
+        timeout B -> commit | committing: B
         take 10 -> takes B | committing:
         committed 1 -> none | idle:
-        arrive B -> lead alone | committing:
+        arrive B -> commit alone | committing:
     """,
-    "a first that naps is not woken, and the committer of the commit leads again": """
-        arrive a -> lead alone | committing:
+    "a first that naps is not woken, and the caller of the last commit commits again": """
+        arrive a -> commit alone | committing:
         arrive Bz -> wait | committing: Bz
         committed 1 -> none | gathering: Bz
-        arrive a -> lead | committing: Bz a
+        arrive a -> commit | committing: Bz a
         take 10 -> takes Bz a | committing:
         committed 2 -> none | idle:
     """,
-    "a first that naps leads when it wakes and the committer has not come again": """
-        arrive a -> lead alone | committing:
+    "a first that naps commits when it wakes and the last committing caller has not come again": """
+        arrive a -> commit alone | committing:
         arrive Bz -> wait | committing: Bz
         committed 1 -> none | gathering: Bz
-        timeout Bz -> lead | committing: Bz
+        timeout Bz -> commit | committing: Bz
         take 10 -> takes Bz | committing:
     """,
     "a first that naps while a commit goes on and on waits": """
-        arrive a -> lead alone | committing:
+        arrive a -> commit alone | committing:
         arrive Bz -> wait | committing: Bz
         timeout Bz -> wait | committing: Bz
     """,
     "two callers of different kinds do not wait for each other": """
-        arrive A -> lead alone | committing:
+        arrive A -> commit alone | committing:
         arrive B1 -> wait | committing: B1
         committed 1 -> wake to gather B1 | gathering: B1
-        arrive A -> lead | committing: B1 A
+        arrive A -> commit | committing: B1 A
         take 10 -> takes B1 A | committing:
         committed 2 -> none | idle:
-        arrive A -> lead | committing: A
+        arrive A -> commit | committing: A
     """,
     "two callers of the same kind do": """
-        arrive A1 -> lead alone | committing:
+        arrive A1 -> commit alone | committing:
         arrive B1 -> wait | committing: B1
         committed 1 -> wake to gather B1 | gathering: B1
-        arrive A1 -> lead | committing: B1 A1
+        arrive A1 -> commit | committing: B1 A1
         take 10 -> takes B1 A1 | committing:
         committed 2 -> none | idle:
         arrive A1 -> wait | gathering: A1
     """,
     "a timeout that comes too late changes nothing": """
-        arrive A -> lead alone | committing:
+        arrive A -> commit alone | committing:
         arrive B -> wait | committing: B
         committed 1 -> wake to gather B | gathering: B
-        arrive A -> lead | committing: B A
+        arrive A -> commit | committing: B A
         timeout B -> wait | committing: B A
     """,
-    "a caller whose operation is not joint leads at once, though others are expected": """
-        arrive A -> lead alone | committing:
+    "a caller whose operation is not joint commits at once, though others are expected": """
+        arrive A -> commit alone | committing:
         arrive B -> wait | committing: B
         committed 1 -> wake to gather B | gathering: B
-        timeout B -> lead | committing: B
+        timeout B -> commit | committing: B
         take 10 -> takes B | committing:
         arrive C -> wait | committing: C
         committed 1 -> wake to gather C | gathering: C
-        timeout C -> lead | committing: C
+        timeout C -> commit | committing: C
         take 10 -> takes C | committing:
         committed 2 -> none | idle:
-        arrive d -> lead | committing: d
+        arrive d -> commit | committing: d
     """,
-    "coroutines are led for by a thread": """
+    "a thread commits for coroutines": """
         arrive_all ~a ~b -> use thread | committing: ~a ~b
         arrive_all ~c -> none | committing: ~a ~b ~c
         take 10 -> takes ~a ~b ~c | committing:
         arrive_all ~d -> none | committing: ~d
         committed 3 -> use thread | committing: ~d
     """,
-    "coroutines complete the number too, and the first leads": """
-        arrive A -> lead alone | committing:
+    "coroutines complete the number too, and the first commits": """
+        arrive A -> commit alone | committing:
         arrive B -> wait | committing: B
         arrive C -> wait | committing: B C
         committed 1 -> wake to gather B | gathering: B C
-        arrive_all ~d -> wake to lead B | committing: B C ~d
+        arrive_all ~d -> wake to commit B | committing: B C ~d
     """,
     "coroutines that do not complete it wait": """
-        arrive A -> lead alone | committing:
+        arrive A -> commit alone | committing:
         arrive B -> wait | committing: B
         committed 3 -> wake to gather B | gathering: B
         arrive_all ~d -> none | gathering: B ~d
     """,
     "a first that leaves is followed by the next": """
-        arrive A -> lead alone | committing:
+        arrive A -> commit alone | committing:
         arrive B -> wait | committing: B
         arrive C -> wait | committing: B C
         committed 9 -> wake to gather B | gathering: B C
         leave B -> wake to gather C | gathering: C
     """,
     "another caller that leaves is withdrawn": """
-        arrive a -> lead alone | committing:
+        arrive a -> commit alone | committing:
         arrive b -> wait | committing: b
         arrive c -> wait | committing: b c
         leave b -> none | committing: c
-        committed 1 -> wake to lead c | committing: c
+        committed 1 -> wake to commit c | committing: c
     """,
     "refused while a group is gathered": """
-        arrive A -> lead alone | committing:
+        arrive A -> commit alone | committing:
         arrive B -> wait | committing: B
         committed 9 -> wake to gather B | gathering: B
         refuse -> refuses B | idle:
     """,
     "refused while a committer commits": """
-        arrive a -> lead alone | committing:
+        arrive a -> commit alone | committing:
         arrive b -> wait | committing: b
         refuse -> refuses b | committing:
         committed 1 -> none | idle:
@@ -296,7 +296,7 @@ def test_callers_whose_naps_are_in_vain_are_woken() -> None:
         gather.arrive(caller("a"))
         gather.arrive(caller("Bz"))
         gather.committed(0)
-        assert gather.timeout(caller("Bz")).kind == "lead"
+        assert gather.timeout(caller("Bz")).kind == "commit"
         gather.take(9)
         gather.committed(1)
     assert gather.nap_s(0.0) == 0.0
@@ -319,7 +319,7 @@ def test_a_joint_caller_whose_waits_are_in_vain_leads_at_once() -> None:
         gather.expected = 2
         if gather.arrive(caller("A")).kind == "wait":
             waits += 1
-            assert gather.timeout(caller("A")).kind == "lead"
+            assert gather.timeout(caller("A")).kind == "commit"
         gather.take(9)
         gather.committed(1)
     assert waits == VAIN_MAX + 1
@@ -330,6 +330,6 @@ def test_a_joint_caller_that_others_join_goes_on_waiting_for_them() -> None:
     for _ in range(VAIN_MAX + RETRY):
         gather.expected = 2
         assert gather.arrive(caller("A")).kind == "wait"
-        assert gather.arrive(caller("B")).kind == "lead"
+        assert gather.arrive(caller("B")).kind == "commit"
         gather.take(9)
         gather.committed(2)

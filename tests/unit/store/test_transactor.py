@@ -297,7 +297,7 @@ def test_the_first_waits_for_long_only_while_others_sleep(patient: Store) -> Non
     asleep = Ticket(count, done=True)
     patient._transactor._answered = asleep
     first = first_waits(patient)
-    assert not patient._transactor._await(asleep), "it is done, so it does not lead"
+    assert not patient._transactor._await(asleep), "it is done, so it does not commit"
     assert first.finish().result[1] == first.ident
 
 
@@ -580,7 +580,7 @@ def test_an_interrupted_first_strands_nobody(patient: Store) -> None:
     assert Caller(patient).finish().error is None
 
 
-@pytest.mark.parametrize(("crowd", "place"), [(1, "_commit_alone"), (2, "_lead")])
+@pytest.mark.parametrize(("crowd", "place"), [(1, "_commit_alone"), (2, "_commit_for_all")])
 def test_an_interrupted_leader_that_waits_for_its_turn_strands_nobody(
     crowd: int, place: str
 ) -> None:

@@ -69,7 +69,7 @@ class StoreCommitter:
         self._kept = False
 
     def commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> bool:
-        """Run the operations of a group and commit their changes; the leader calls this in its turn.
+        """Run the operations of a group and commit their changes, in the turn of the committing caller.
 
         Every ticket gets a result or an error. Return False and do nothing if a signal comes while
         another process writes; without `waits`, also if the group would have to wait for more than its

@@ -1,34 +1,34 @@
-"""The gather of group commit: decides which callers lead, wait and wake.
+"""The gather of group commit: decides which callers commit, wait and wake.
 
 `Gather` is a state machine without threads, locks or clocks. The transactor calls it under its gate and
 carries out the returned effect. Callers released by one commit usually submit again at about the same
 time. Therefore the first caller of joint operations delays the commit, and the caller that completes
-the expected number leads.
+the expected number commits.
 
 The alternative is a fixed delay before each commit (as `commit_delay` of PostgreSQL). A fixed delay
 slows a single caller down, and has to be tuned for each disk. The machine instead waits only for callers
 that it expects, for a share of the last commit's time, and stops waiting when that was in vain.
 
     phase       event                                next        effect
-    idle        arrive, none expected beside it      committing  the caller leads, alone
+    idle        arrive, none expected beside it      committing  the caller commits, alone
     idle        arrive, joint, more are expected     gathering   the caller is first, and waits a moment
                 (unless the last group were two callers of different kinds: they would gain nothing)
-    idle        arrive                               committing  the caller leads
-    idle        arrive_all (coroutines)              committing  the transactor's thread leads
-    idle        arrive_alone                         committing  the caller leads, alone
+    idle        arrive                               committing  the caller commits
+    idle        arrive_all (coroutines)              committing  the transactor's thread commits
+    idle        arrive_alone                         committing  the caller commits, alone
     other       arrive_alone                         unchanged   no effect; the operation does not run
-    gathering   arrive, completes the number         committing  the caller leads
+    gathering   arrive, completes the number         committing  the caller commits
     gathering   arrive                               gathering   the caller waits
-    gathering   arrive_all, completes the number     committing  wake the first: it leads
+    gathering   arrive_all, completes the number     committing  wake the first: it commits
     gathering   arrive_all                           gathering   none
-    gathering   timeout of the first                 committing  the first leads
+    gathering   timeout of the first                 committing  the first commits
     gathering   left: the first                      as after committed(0)
     committing  arrive, arrive_all                   committing  the caller waits; none
     committing  committed(n), none waits             idle        none
     committing  committed(n), a joint caller waits   gathering   wake it: it is first
     committing  committed(n), a joint caller naps    gathering   none: it wakes by itself, and is first
-    committing  committed(n), a caller waits         committing  wake it: it leads
-    committing  committed(n), a coroutine waits      committing  the transactor's thread leads
+    committing  committed(n), a caller waits         committing  wake it: it commits
+    committing  committed(n), a coroutine waits      committing  the transactor's thread commits
     any         left: another waiting caller         unchanged   none
     any         refuse                               idle, unless committing   waiting callers get an error
 
@@ -73,7 +73,7 @@ class Waiter(Protocol):
 
     @property
     def has_thread(self) -> bool:
-        """Whether the caller has a thread to lead with; a coroutine has not."""
+        """Whether the caller has a thread to commit with; a coroutine has not."""
 
     @property
     def naps(self) -> bool:
@@ -86,12 +86,14 @@ W = TypeVar("W", bound=Waiter)
 class Effect(NamedTuple):
     """An instruction for the transactor."""
 
-    kind: Literal["lead", "lead alone", "wait", "wake to lead", "wake to gather", "use thread"]
+    kind: Literal[
+        "commit", "commit alone", "wait", "wake to commit", "wake to gather", "use thread"
+    ]
     ticket: Any = None
     """The ticket to wake."""
 
 
-LEAD, LEAD_ALONE, WAIT = Effect("lead"), Effect("lead alone"), Effect("wait")
+COMMIT, COMMIT_ALONE, WAIT = Effect("commit"), Effect("commit alone"), Effect("wait")
 USE_THREAD = Effect("use thread")
 
 
@@ -130,8 +132,8 @@ class Gather(Generic[W]):
         """The duration of the last commit."""
         self.began_s = 0.0
         """The start of the last commit."""
-        self.leading = Payoff()
-        """For leaders whose own operation is not joint."""
+        self.taking = Payoff()
+        """For committing callers whose own operation is not joint."""
         self._are_alike = True
         """False if the last group had two callers whose operations could not run together."""
         self._joining = Payoff()
@@ -157,20 +159,20 @@ class Gather(Generic[W]):
 
         Returns 0 if the commit should be over by now, or if the last naps were in vain.
         """
-        # The leader of a commit usually submits again before the nap ends, and leads for the napping
+        # The committing caller usually submits again before the nap ends, and commits for the napping
         # caller too. A caller that is woken earlier only falls asleep again, and takes the interpreter
-        # from the leader: 6.2 thread switches for each message from one producer to one consumer, 4.6
-        # with naps (2026-11).
+        # from the committing caller: 6.2 thread switches for each message from one producer to one
+        # consumer, 4.6 with naps (2026-11).
         left_s = self.began_s + self.commit_s - now_s
         if not 0 < left_s <= NAP_S_MAX or not self._joining.pays():
             return 0.0
         return left_s + self.patience_s(others_sleep=False) + min(self.commit_s, GATHER_S_MAX)
 
     def arrive(self, ticket: W) -> Effect:
-        """Handle a caller that submits an operation; a caller that leads alone is not added to `waiting`."""
+        """Handle a caller that submits an operation; a caller that commits alone is not added to `waiting`."""
         if self.phase == "idle" and self.expected <= 1 and not self.waiting:
             self.phase = "committing"
-            return LEAD_ALONE
+            return COMMIT_ALONE
         self.waiting.append(ticket)
         if self.phase == "gathering":
             self._joining.note(came=True)
@@ -178,10 +180,10 @@ class Gather(Generic[W]):
             if self.phase == "idle":
                 self.phase, self.first = "gathering", ticket
             return WAIT
-        return self._lead()
+        return self._begin_commit()
 
     def arrive_alone(self) -> bool:
-        """Handle a caller whose operation runs at once or never; return True if the caller leads alone."""
+        """Handle a caller whose operation runs at once or never; return True if the caller commits alone."""
         if self.phase != "idle" or self.waiting:
             return False
         self.phase = "committing"
@@ -198,8 +200,8 @@ class Gather(Generic[W]):
             return USE_THREAD
         if not self.is_complete:
             return None
-        self._lead()
-        return Effect("wake to lead", first)
+        self._begin_commit()
+        return Effect("wake to commit", first)
 
     def timeout(self, ticket: W) -> Effect:
         """Handle the end of a caller's patience."""
@@ -207,7 +209,7 @@ class Gather(Generic[W]):
             return WAIT
         if len(self.waiting) == 1:
             self._joining.note(came=False)
-        return self._lead()
+        return self._begin_commit()
 
     def left(self, ticket: W) -> Effect | None:
         """Handle the leaving of a caller that was withdrawn."""
@@ -230,7 +232,7 @@ class Gather(Generic[W]):
         return refused
 
     def take(self, count_max: int) -> list[W]:
-        """Return the next group for the leader: at most `count_max` waiting tickets."""
+        """Return the next group for the committing caller: at most `count_max` waiting tickets."""
         remaining: deque[W] = deque()
         group = self.waiting
         if len(group) > count_max:
@@ -245,7 +247,7 @@ class Gather(Generic[W]):
         self.waiting.extendleft(reversed(group))
 
     def withdraw(self, ticket: W) -> bool:
-        """Remove the ticket of a caller that leaves; return False if a leader has taken it."""
+        """Remove the ticket of a caller that leaves; return False if a committing caller has taken it."""
         if ticket not in self.waiting:
             return False
         self.waiting.remove(ticket)
@@ -256,12 +258,12 @@ class Gather(Generic[W]):
             ticket.joint and self._are_alike and self._joining.pays()
         )
 
-    def _lead(self) -> Effect:
+    def _begin_commit(self) -> Effect:
         self.phase, self.first = "committing", None
-        return LEAD
+        return COMMIT
 
     def _pass_on(self) -> Effect | None:
-        """Choose the caller that leads or gathers next."""
+        """Choose the caller that commits or gathers next."""
         self.first = None
         if not self.waiting:
             self.phase = "idle"
@@ -270,7 +272,7 @@ class Gather(Generic[W]):
         if not heir.has_thread:
             return USE_THREAD
         if not heir.joint:
-            return Effect("wake to lead", heir)
+            return Effect("wake to commit", heir)
         self.phase, self.first = "gathering", heir
         return None if heir.naps else Effect("wake to gather", heir)
 

@@ -25,8 +25,8 @@ class Ticket(Struct, Generic[T], eq=False):
     done: bool = False
     awake: bool = False
     """Whether the caller has noticed the answer."""
-    lead: bool = False
-    """Whether the caller leads a group, or is asked to lead."""
+    commits: bool = False
+    """Whether the caller commits for a group, or is asked to."""
     naps: bool = False
     """Whether the caller wakes without help, soon after the expected end of the running commit."""
     successor: Ticket[Any] | None = None
@@ -54,11 +54,11 @@ class Ticket(Struct, Generic[T], eq=False):
         self._wake.acquire()
 
     def wait(self, timeout_s: float = -1) -> bool:
-        """Sleep until the ticket is done or must lead; return False after the timeout or at a signal."""
+        """Sleep until the ticket is done or must commit; return False after the timeout or at a signal."""
         return acquire(self._wake, timeout_s)
 
     def wake(self) -> None:
-        """Tell the caller that the ticket is done or must lead."""
+        """Tell the caller that the ticket is done or must commit."""
         on_done = self.on_done
         if on_done is None:
             self.end_wait()
@@ -77,7 +77,7 @@ class Ticket(Struct, Generic[T], eq=False):
 def finish(group: list[Ticket[Any]]) -> Ticket[Any] | None:
     """Answer every caller of a group, and return the last ticket of the wake-up chain."""
     # Callers wake in a chain: threads that wake together only queue for the interpreter's lock.
-    asleep = [ticket for ticket in group if ticket._wake is not None and not ticket.lead]
+    asleep = [ticket for ticket in group if ticket._wake is not None and not ticket.commits]
     for ticket, successor in pairwise(asleep):
         ticket.successor = successor
     for ticket in reversed(asleep):

@@ -1,13 +1,13 @@
 """The transactor: group commit, with one writer and one sync for many callers.
 
-A caller commits on its own thread if no other caller waits. Under load one caller leads: its thread
-runs and commits the operations of all waiting callers, while the next group gathers (`gather` decides
-which caller leads and which callers wait). Coroutines have no thread to lend. The transactor's own
-thread leads for coroutines, or their event loop leads while commits are so fast (`Tempo`) that waking a
-thread would take longer.
+A caller commits on its own thread if no other caller waits. Under load one caller commits for all: its
+thread runs and commits the operations of all waiting callers, while the next group gathers (`gather`
+decides which caller commits and which callers wait). Coroutines have no thread to lend. The transactor's
+own thread commits for coroutines, or their event loop does while commits are so fast (`Tempo`) that
+waking a thread would take longer.
 
-The leader holds `turn`, the writer's turn, from the first operation of its group until the commit is
-durable. Callers are answered after that.
+The committing caller holds `turn`, the writer's turn, from the first operation of its group until the
+commit is durable. Callers are answered after that.
 
 A dedicated commit thread for all callers would be simpler, but costs two thread switches per commit: as
 much as the sync of a fast disk.
@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeVar
 from millstream.clock import Clock
 from millstream.errors import MillstreamError, OutcomeUnknown, Overloaded, WriteFailed
 from millstream.interrupts import acquire, deferred
-from millstream.store.commit.gather import LEAD_ALONE, WAIT, Effect, Gather, Tempo
+from millstream.store.commit.gather import COMMIT_ALONE, WAIT, Effect, Gather, Tempo
 from millstream.store.commit.ticket import Ticket, finish
 from millstream.store.commit.transaction import Operation
 
@@ -52,7 +52,7 @@ class Committer(Protocol):
 
 
 class Transactor:
-    """The threads around a `Gather`, which lead one group after the other through the committer."""
+    """The threads around a `Gather`, which commit one group after the other through the committer."""
 
     def __init__(
         self,
@@ -117,13 +117,13 @@ class Transactor:
             effect = self._gather.arrive(ticket)
             if effect is WAIT:
                 ticket.prepare_to_wait()
-        if effect is LEAD_ALONE:
+        if effect is COMMIT_ALONE:
             self._commit_alone(ticket)
             return
         # Call `_await` for a finished ticket as well: the call wakes the next caller of the chain.
-        lead = effect is not WAIT or self._await(ticket)
-        while lead and not ticket.done:
-            lead = self._lead(ticket)
+        must_commit = effect is not WAIT or self._await(ticket)
+        while must_commit and not ticket.done:
+            must_commit = self._commit_for_all(ticket)
 
     def attempt(self, operation: Operation[T], *, waits: bool) -> Ticket[T] | None:
         """Run an operation as `run` does; return None and do nothing if a commit is in flight.
@@ -152,7 +152,7 @@ class Transactor:
                     return
                 self._wake(effect)
             if light and effect.kind == "use thread" and self.is_fast and not self.turn.locked():
-                self._lead(waits=False)
+                self._commit_for_all(waits=False)
             else:
                 self._use_thread(effect)
 
@@ -162,7 +162,7 @@ class Transactor:
             self._closed = reason
             for ticket in self._gather.refuse():
                 ticket.error, ticket.done = fresh(reason), True
-                if not ticket.lead:
+                if not ticket.commits:
                     ticket.wake()
 
     def admit(self, reason: MillstreamError) -> None:
@@ -187,10 +187,10 @@ class Transactor:
         if waiting + count > self._waiting_max:
             raise Overloaded(f"{waiting} operations are waiting already", waiting=waiting)
 
-    # Leading.
+    # Committing.
 
     def _commit_alone(self, ticket: Ticket[Any], *, waits: bool = True) -> None:
-        """Commit for one caller, and pass the lead on.
+        """Commit for one caller, and pass the turn on.
 
         The ticket stays undone if a signal comes during a wait, or if it would have to wait without
         `waits`.
@@ -211,11 +211,11 @@ class Transactor:
         finally:
             self._pass_on(1)
 
-    def _lead(self, leader: Ticket[Any] | None = None, *, waits: bool = True) -> bool:
-        """Commit for all waiting callers, answer the callers, and pass the lead on.
+    def _commit_for_all(self, caller: Ticket[Any] | None = None, *, waits: bool = True) -> bool:
+        """Commit for all waiting callers, answer the callers, and pass the turn on.
 
-        Return False if nothing was committed: the leader is withdrawn, the others of its group wait
-        again. A leader that must not wait leaves them to the transactor's thread.
+        Return False if nothing was committed: the caller is withdrawn, the others of its group wait
+        again. A caller that must not wait leaves them to the transactor's thread.
         """
         group: list[Ticket[Any]] = []
         is_over = False
@@ -224,7 +224,7 @@ class Transactor:
                 try:
                     if self._pace_s and waits:
                         self._keep_pace()
-                    group = self._take(patient=waits and (leader is None or not leader.joint))
+                    group = self._take(patient=waits and (caller is None or not caller.joint))
                     began_s = self._gather.began_s = self._clock.seconds()
                     is_over = True  # also if the commit raises: its tickets have their errors then
                     if group:
@@ -238,7 +238,7 @@ class Transactor:
                     self.turn.release()
         finally:
             if not is_over:
-                self._put_back(group, leader)
+                self._put_back(group, caller)
                 group = []
             try:
                 self._answered = finish(group)
@@ -247,16 +247,16 @@ class Transactor:
         return is_over
 
     def _take(self, *, patient: bool) -> list[Ticket[Any]]:
-        """Take the waiting callers; a patient leader first gives the callers of the last group a moment."""
+        """Take the waiting callers; a patient caller first gives the callers of the last group a moment."""
         gather = self._gather
         steps = int(gather.patience_s(others_sleep=False) / GATHER_STEP_S) if patient else 0
-        if steps and not gather.is_complete and gather.leading.pays():
+        if steps and not gather.is_complete and gather.taking.pays():
             before = len(gather.waiting)
             for _ in range(steps):
                 sleep(GATHER_STEP_S)
                 if gather.is_complete:
                     break
-            gather.leading.note(came=len(gather.waiting) > before)
+            gather.taking.note(came=len(gather.waiting) > before)
         with self._gate:
             return gather.take(self._group_max)
 
@@ -276,12 +276,12 @@ class Transactor:
         self._paced = min(PACED_MIN, answered + len(self._gather.waiting))
         self._ended_s = self._clock.seconds()
 
-    def _put_back(self, group: list[Ticket[Any]], leader: Ticket[Any] | None) -> None:
-        """Return a group that was not committed to the waiting callers, without its leader."""
-        others = [ticket for ticket in group if ticket is not leader]
+    def _put_back(self, group: list[Ticket[Any]], caller: Ticket[Any] | None) -> None:
+        """Return a group that was not committed to the waiting callers, without the caller that took it."""
+        others = [ticket for ticket in group if ticket is not caller]
         with self._gate:
-            if leader is not None:
-                self._gather.withdraw(leader)
+            if caller is not None:
+                self._gather.withdraw(caller)
             closed = self._closed
             if closed is None:
                 self._gather.put_back(others)
@@ -301,15 +301,15 @@ class Transactor:
     # Waiting.
 
     def _await(self, ticket: Ticket[Any]) -> bool:
-        """Wait for the answer; return True if the caller must lead.
+        """Wait for the answer; return True if the caller must commit.
 
-        A joint caller first naps through the running commit, and is not woken at its end: the leader
-        has usually submitted again by then, and leads for both. A caller whose thread is sent a signal
-        leaves the line.
+        A joint caller first naps through the running commit, and is not woken at its end: the
+        committing caller has usually submitted again by then, and commits for both. A caller
+        whose thread is sent a signal leaves the line.
         """
         gather, rested = self._gather, False
         try:
-            while not (ticket.done or ticket.lead):
+            while not (ticket.done or ticket.commits):
                 if deferred.have_come:
                     self._leave(ticket)
                     break
@@ -323,7 +323,7 @@ class Transactor:
                     ticket.wait()
         finally:
             self._wake_next(ticket)
-        return ticket.lead and not ticket.done
+        return ticket.commits and not ticket.done
 
     def _wake_next(self, ticket: Ticket[Any]) -> None:
         """Wake the caller behind an answered caller: the next of its group, or the first of the next."""
@@ -341,7 +341,7 @@ class Transactor:
         has_waited = rested and not others_sleep
         if has_waited or not ticket.wait(self._gather.patience_s(others_sleep=others_sleep)):
             with self._gate:
-                ticket.lead = self._gather.timeout(ticket).kind == "lead" or ticket.lead
+                ticket.commits = self._gather.timeout(ticket).kind == "commit" or ticket.commits
 
     def _leave(self, ticket: Ticket[Any]) -> None:
         """Withdraw a waiting caller, unless another caller is committing its operation already.
@@ -350,7 +350,7 @@ class Transactor:
         does, and wakes the next caller.
         """
         with self._gate:
-            if ticket.done or ticket.lead:
+            if ticket.done or ticket.commits:
                 return
             if not self._gather.withdraw(ticket):
                 ticket.on_done = self._end_wait
@@ -368,10 +368,10 @@ class Transactor:
     # Effects of the gather.
 
     def _wake(self, effect: Effect) -> None:
-        """Wake the caller that leads or gathers next; the caller of this method holds the gate."""
+        """Wake the caller that commits or gathers next; the caller of this method holds the gate."""
         if effect.ticket is not None:
-            if effect.kind == "wake to lead":
-                effect.ticket.lead = True
+            if effect.kind == "wake to commit":
+                effect.ticket.commits = True
             effect.ticket.wake()
 
     def _use_thread(self, effect: Effect) -> None:
@@ -389,7 +389,7 @@ class Transactor:
             self._thread_turn.acquire()
             if self._stopping:
                 return
-            self._lead()
+            self._commit_for_all()
 
 
 def fresh(error: MillstreamError) -> MillstreamError:
