@@ -37,7 +37,7 @@ NUMBERS = tuple(
     int(getattr(signals, f"SIG{name}")) for name in NAMES if hasattr(signals, f"SIG{name}")
 )
 """The signals that wait: a user, a time limit or a supervisor ends work by them. Each costs a question
-per block; to ask for all 62 signals would cost 8 % of a commit. If the handler of another signal raises
+per block; to ask for 31 signals cost 8 % of a commit. If the handler of another signal raises
 inside a commit, the commit fails with an unknown outcome."""
 
 STEP_S = 0.05
