@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from millstream.clock import Clock
 from millstream.command import Command, Operation, tidies
 from millstream.embedded.rules import answer, is_single_commit, operation, put_for_later
+from millstream.embedded.sql_inbox import SqlInbox, has_inbox
 from millstream.engine import process_fork
 from millstream.engine.open import open_engine
 from millstream.engine.protocol import Engine
@@ -70,6 +71,7 @@ def open_store(
         limits=limits,
         clock=clock,
         upkeep=(LogUpkeep(), QueueUpkeep(), RoomUpkeep()),
+        intake=SqlInbox() if has_inbox(engine) else None,
         parts=(
             LogUsers(pins=(pin, ancestry.pin, marks.pin), readers=(cursors_passed, queues_passed)),
         ),

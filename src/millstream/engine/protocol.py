@@ -105,6 +105,13 @@ class SqlWriter(Protocol):
         """Undo the statements inside the block if an exception leaves it."""
 
 
+class PostRefuser(Protocol):
+    """What an engine has beyond `Engine` where it has the ability `sql`."""
+
+    def refuse_posts(self, reason: str) -> None:
+        """Refuse messages that other programs post by SQL; they see the reason."""
+
+
 class SqlReader(Protocol):
     """What a snapshot has beyond `Snapshot` where the engine has the ability `sql`."""
 

@@ -1,6 +1,7 @@
 """The keeper: the background thread of a store, for the fold, checkpoints and upkeep.
 
-The thread starts with the first commit or the first waiting caller. Its work is done in ordinary, bounded
+The thread starts with the first commit or the first waiting caller. A store whose file has an inbox
+for other programs starts it at once, only to look for their messages. Its work is done in ordinary, bounded
 commits. If the thread dies or never runs, no data is lost: only the tail of deltas grows.
 """
 
@@ -15,14 +16,22 @@ from millstream.errors import MillstreamError
 UPKEEP_S = 1.0
 """The interval of upkeep, such as retention by age."""
 
+LOOK_S = 0.02
+"""The interval of looks for messages of other programs; a look of 25 µs takes 0.1 % of a core."""
+
 
 class Keeper:
-    """Runs `work` when woken, and every second after that."""
+    """Runs `work` when woken, when `look` returns True, and every second after that."""
 
     def __init__(
-        self, work: Callable[[], bool], *, on_failure: Callable[[Exception], None]
+        self,
+        work: Callable[[], bool],
+        *,
+        on_failure: Callable[[Exception], None],
+        look: Callable[[], bool] | None = None,
     ) -> None:
         self._work = work
+        self._look = look
         self._on_failure = on_failure
         self._reported = ""
         self._lock = threading.Lock()
@@ -36,6 +45,7 @@ class Keeper:
 
     def wake(self) -> None:
         """Run the work soon."""
+        self._is_started = True
         if not self._wake.is_set():
             self._wake.set()
         if self._thread is None:
@@ -74,8 +84,16 @@ class Keeper:
 
     def start(self) -> None:
         """Run the work every second from now on."""
+        self._is_started = True
+        self._start_thread()
+
+    def start_looking(self) -> None:
+        """Call `look` from now on, and run the work when it returns True."""
+        if self._look is not None:
+            self._start_thread()
+
+    def _start_thread(self) -> None:
         with self._lock:
-            self._is_started = True
             if self._thread is None and not self._stopping and not self._pauses:
                 self._thread = threading.Thread(
                     target=self._run, name="millstream-keeper", daemon=True
@@ -84,9 +102,28 @@ class Keeper:
 
     def _run(self) -> None:
         while not self._stopping:
+            if self._await_work():
+                self._work_until_done()
+
+    def _await_work(self) -> bool:
+        """Wait for a wake-up, a message of another program, or the next upkeep."""
+        if self._look is None:
             self._wake.wait(UPKEEP_S)
             self._wake.clear()
-            self._work_until_done()
+            return True
+        for _ in range(round(UPKEEP_S / LOOK_S)):
+            if self._wake.wait(LOOK_S):
+                self._wake.clear()
+                return True
+            if not self._pauses and self._sees_messages(self._look):
+                return True
+        return self._is_started
+
+    def _sees_messages(self, look: Callable[[], bool]) -> bool:
+        try:
+            return look()
+        except MillstreamError:
+            return False  # the next upkeep or the next caller reports the error
 
     def _work_until_done(self) -> None:
         try:

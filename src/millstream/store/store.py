@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from millstream.clock import Clock, SystemClock
 from millstream.engine import process_fork
-from millstream.engine.protocol import Engine, Reference, pace_of
+from millstream.engine.protocol import Engine, pace_of
 from millstream.engine.scrub import Scrub
 from millstream.errors import (
     CannotOpen,
@@ -36,11 +36,11 @@ from millstream.store.commit.ticket import Ticket
 from millstream.store.commit.transaction import Operation, WriteTransaction
 from millstream.store.commit.transactor import Transactor, fresh
 from millstream.store.keeper import Keeper
+from millstream.store.links import NO_LINKS, Links
 from millstream.store.state.entity import Kinds
 from millstream.store.state.instance import Instance, create_instance
 from millstream.store.state.reader import StateReader
 from millstream.store.state.state import Joiner
-from millstream.store.state.view import View
 from millstream.store.upkeep import UpkeepSchedule
 from millstream.store.watch import Watch
 
@@ -54,15 +54,15 @@ Condition = Literal["usable", "disk_full", "recovering", "poisoned", "closed"]
 """The condition of a handle; reads work with a full disk and during recovery."""
 
 
-class Links(NamedTuple):
-    """The references between rows, declared by the parts above the store and checked by the scrub."""
+class PostIntake(Protocol):
+    """Moves messages that other programs have written beside the store into the store."""
 
-    needs: Reference
-    lost: Callable[[View, bytes, bytes], str]
-    """Describes the loss if the second row is missing and the first row needs it; empty without a loss."""
+    def is_waiting(self, store: Store, /) -> bool:
+        """Return whether there are messages to move; called every few milliseconds."""
 
+    def move(self, store: Store, /) -> bool:
+        """Move some messages by ordinary commits; return whether more may wait."""
 
-NO_LINKS = Links(lambda _key, _value: None, lambda _view, _parent, _child: "")
 
 CLOSING_FOLD_S = 1.0
 """The time limit of the fold at closing; opening reads the remaining deltas."""
@@ -79,6 +79,7 @@ class Store:
         limits: Limits | None = None,
         clock: Clock | None = None,
         upkeep: tuple[Upkeep, ...] = (),
+        intake: PostIntake | None = None,
         parts: tuple[object, ...] = (),
         join_rows: Joiner = list,
         links: Links = NO_LINKS,
@@ -97,12 +98,14 @@ class Store:
             self.clock,
             written=lambda: self.committer.operations + self.committer.folds,
         )
+        self._intake = intake
         self._links = links
         self.caches = Caches()
         self._begin()
         with self._transactor.turn:
             self._initialise()
         process_fork.register(self)
+        self._keeper.start_looking()
 
     # Reads.
 
@@ -252,6 +255,11 @@ class Store:
 
     # After a failed write.
 
+    def _has_intake(self) -> Callable[[], bool] | None:
+        if self._intake is None or self.engine.read_only:
+            return None
+        return partial(self._intake.is_waiting, self)
+
     def _begin_recovery(self, cause: BaseException) -> None:
         """Refuse writes until the content of the disk is certain; the caller holds the writer's turn."""
         text = str(cause) or type(cause).__name__
@@ -308,8 +316,10 @@ class Store:
             self._tend()
             self.scrub.turn()
             return False
-        committer = self.committer
+        intake, committer = self._intake, self.committer
+        has_moved = intake is not None and intake.is_waiting(self) and intake.move(self)
         has_more = committer.tail_is_long() and committer.tail_is_ours() and committer.fold_slice()
+        has_more = has_more or has_moved
         self._tend()
         if self._upkeep.is_due:
             if self._upkeep.run():
@@ -339,7 +349,9 @@ class Store:
 
     def _begin(self) -> None:
         self._pid: int = os.getpid()
-        self._keeper: Keeper = Keeper(self._keep, on_failure=self._note_failure)
+        self._keeper: Keeper = Keeper(
+            self._keep, on_failure=self._note_failure, look=self._has_intake()
+        )
         self.recovery: Recovery = Recovery(self._recover, self.clock)
         self.watch: Watch = Watch(
             self._await_others if self.engine.shared else None, on_wait=self._keeper.start

@@ -17,11 +17,18 @@ from typing import Any, cast
 from millstream.cluster.entry import Position, decode_position
 from millstream.engine.disk import sync_folder
 from millstream.engine.open import open_engine, set_aside
-from millstream.engine.protocol import Engine, Exchangeable
+from millstream.engine.protocol import Engine, Exchangeable, PostRefuser
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import keys
 
 _logger = logging.getLogger("millstream.cluster")
+
+
+NO_POSTS = (
+    "this file belongs to a node of a Millstream cluster: nodes change their files only together, so "
+    "put messages through the address of a node"
+)
+"""Why a program cannot post messages into the file of a node."""
 
 
 def open_member(path: Path, **options: Any) -> Engine:
@@ -43,6 +50,8 @@ def _opened(path: Path, options: dict[str, Any]) -> Engine:
     try:
         with engine.read() as snapshot:
             decode_position(snapshot.get(keys.CLUSTER_KEY))
+        if "sql" in engine.abilities and not engine.read_only:
+            cast(PostRefuser, engine).refuse_posts(NO_POSTS)
     except BaseException:
         engine.close()
         raise

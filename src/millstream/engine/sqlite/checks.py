@@ -34,6 +34,8 @@ from millstream.engine.sqlite.schema import (
     RECORD,
     Schema,
     complete_schema,
+    create_inbox,
+    has_inbox,
     read_schema,
     write_file_row,
 )
@@ -66,6 +68,8 @@ def settle_file(connection: apsw.Connection, path: Path, *, read_only: bool) -> 
                 check_all(connection)
                 if not read_only:
                     _write(connection, lambda: complete(connection, page_checksums=checksums))
+            if not read_only and not has_inbox(connection):
+                _write(connection, lambda: create_inbox(connection))
             return True
         if read_only or checksums:
             return False

@@ -59,8 +59,8 @@ from millstream.engine.sqlite.options import SqliteOptions, fitted
 from millstream.engine.sqlite.pages import is_verified
 from millstream.engine.sqlite.pool import PooledSnapshot, ReaderPool
 from millstream.engine.sqlite.rows import OnDamage, SqliteReader
-from millstream.engine.sqlite.schema import has_tables
-from millstream.engine.sqlite.scrub import STAGES, scrub_step
+from millstream.engine.sqlite.schema import has_tables, refuse_posts
+from millstream.engine.sqlite.scrub import SCRUB_CACHE_KIB, STAGES, scrub_step
 from millstream.engine.sqlite.wal import repair_log, step_bytes
 from millstream.engine.sqlite.writer import SqliteWriter
 from millstream.errors import (
@@ -73,9 +73,6 @@ from millstream.errors import (
     WriteFailed,
 )
 from millstream.limits import Limits
-
-SCRUB_CACHE_KIB = 512
-"""Cache of the connection that scrubs: it reads each page once or twice, and not again for hours."""
 
 
 class SqliteEngine:
@@ -243,6 +240,10 @@ class SqliteEngine:
             owed_bytes = pages * self._page_bytes - os.stat(self._real_path).st_size
             return FileSpace(free_pages * self._page_bytes, max(0, owed_bytes))
         return FileSpace(0, self._checkpoints.wal_bytes)
+
+    def refuse_posts(self, reason: str) -> None:
+        """Refuse messages that other programs post by SQL; they see the reason."""
+        refuse_posts((self._writer or self._reopen_writer()).connection, reason)
 
     def folder(self) -> Path | None:
         """Return the folder of the file, with links resolved."""

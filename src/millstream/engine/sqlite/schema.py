@@ -7,6 +7,9 @@
     millstream_block   first message id             the entry of a log that names the id
     millstream_delta   sequence, without gaps       SQLite's own check of this table, on opening
 
+Two more tables belong to the application: it posts messages into `millstream_inbox`
+(`embedded/sql_inbox.py`), and finds those that could not be moved in `millstream_inbox_failed`.
+
 A flipped bit in an index or in an interior page makes rows vanish. The checksum beside a row cannot
 show that. So the key of each record lies in two indexes: one bit cannot damage both. Appends and
 claims write deltas, and only folds write records. So the second index adds no processor time to single
@@ -57,6 +60,15 @@ _ADDED: dict[str, tuple[str, str, str | None]] = {
 }
 _FILE_KEY = _FILE.encode()
 
+INBOX = f"{PREFIX}inbox"
+INBOX_FAILED = f"{PREFIX}inbox_failed"
+_POST = "queue TEXT, log TEXT, value, headers TEXT, key, deliver_at, message_group TEXT, priority, dedup TEXT"
+_INBOX_TABLES = {
+    INBOX: f"CREATE TABLE IF NOT EXISTS {INBOX} (id INTEGER PRIMARY KEY, {_POST})",
+    INBOX_FAILED: f"CREATE TABLE IF NOT EXISTS {INBOX_FAILED} "
+    f"(id INTEGER PRIMARY KEY, {_POST}, reason TEXT NOT NULL, failed_at INTEGER NOT NULL)",
+}
+
 
 class FileRow(msgspec.Struct, frozen=True):
     """The description of a file, in a row with a checksum."""
@@ -98,13 +110,37 @@ def create_schema(connection: apsw.Connection, *, page_checksums: bool) -> None:
         connection.execute(text)
         if name == RECORD:
             connection.execute(_SECOND_SQL)
+    create_inbox(connection)
     write_file_row(connection, page_checksums=page_checksums)
+
+
+def create_inbox(connection: apsw.Connection) -> None:
+    """Create the tables of the inbox where they are missing; inside a transaction of the caller."""
+    for text in _INBOX_TABLES.values():
+        connection.execute(text)
+
+
+def refuse_posts(connection: apsw.Connection, reason: str) -> None:
+    """Make SQLite refuse every post into the inbox, with a reason."""
+    connection.execute(
+        f"CREATE TRIGGER IF NOT EXISTS {INBOX}_refused BEFORE INSERT ON {INBOX} "
+        f"BEGIN SELECT RAISE(ABORT, {apsw.format_sql_value(reason)}); END"
+    )
+
+
+def has_inbox(connection: apsw.Connection) -> bool:
+    """Return whether a file has the tables of the inbox; another tool may have dropped them."""
+    names = ", ".join(f"'{name}'" for name in _INBOX_TABLES)
+    return bool(
+        connection.execute(f"SELECT count(*) = 2 FROM sqlite_schema WHERE name IN ({names})").get
+    )
 
 
 def complete_schema(connection: apsw.Connection) -> None:
     """Add the tables that a file of an earlier version lacks; inside a transaction of the caller."""
     connection.execute(_SECOND_SQL)
     connection.execute(_FILE_SQL)
+    create_inbox(connection)
 
 
 def write_file_row(connection: apsw.Connection, *, page_checksums: bool) -> None:

@@ -23,6 +23,9 @@ from millstream.engine.sqlite.schema import FIRST_INDEX, RECORD, SECOND_INDEX
 from millstream.format import keys
 from millstream.format.described import describe
 
+SCRUB_CACHE_KIB = 512
+"""Cache of the connection that scrubs: it reads each page once or twice, and not again for hours."""
+
 STAGES = ("records", "index", "second index", "payloads", "blocks", "commits")
 _INDEXES = {"index": FIRST_INDEX, "second index": SECOND_INDEX}
 _NUMBERED_STAGES = {

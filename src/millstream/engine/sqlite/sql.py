@@ -7,7 +7,7 @@ from typing import Any
 
 import apsw
 
-from millstream.engine.sqlite.schema import PREFIX
+from millstream.engine.sqlite.schema import INBOX, INBOX_FAILED, PREFIX
 from millstream.record import SqlResult
 
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -23,6 +23,10 @@ _FORBIDDEN = {
     apsw.SQLITE_DETACH,
     apsw.SQLITE_PRAGMA,
 }
+_INBOX = {INBOX, INBOX_FAILED}
+"""Our tables whose rows the application may use."""
+
+_ROWS = {apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE}
 _READS = {apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE}
 
 
@@ -33,6 +37,8 @@ def may_write(
     if action in _FORBIDDEN:
         return apsw.SQLITE_DENY
     ours = any(name is not None and name.lower().startswith(PREFIX) for name in (first, second))
+    if ours and action in _ROWS and first is not None and first.lower() in _INBOX:
+        return apsw.SQLITE_OK
     return apsw.SQLITE_DENY if ours else apsw.SQLITE_OK
 
 

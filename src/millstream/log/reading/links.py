@@ -10,8 +10,8 @@ from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.model.head import Head
+from millstream.store.links import Links
 from millstream.store.state.view import View
-from millstream.store.store import Links
 
 _ENTRY = keys.prefix(keys.ENTRY)
 

@@ -1,0 +1,327 @@
+"""The SQL inbox: messages that any SQLite connection posts by an INSERT in its own transaction.
+
+    column         meaning
+    queue, log     the destination: the name of a queue, or of a log; exactly one of them
+    value          TEXT is JSON, a BLOB is bytes, a number is JSON
+    headers        a JSON object, or NULL
+    key            text, bytes or a whole number, or NULL
+    deliver_at     seconds since 1970, milliseconds since 1970, or a text as of SQL's `datetime()`
+                   in UTC; only for a queue
+    message_group, priority, dedup    as the arguments of `Queue.put`
+
+Every handle that may write looks for rows every 20 ms (`store/keeper.py`), and moves them in the order of their ids. One
+commit deletes the rows and stores the messages, so each row is moved once, whichever process is killed.
+Two processes may read the same rows: the second one finds that they are gone, and stores nothing. A
+row that can never be moved goes to `millstream_inbox_failed`, with the reason.
+
+SQLite cannot notify another process, so the handles poll.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from millstream.command import Operation
+from millstream.embedded.rules import operation, put_for_later
+from millstream.engine.protocol import Engine, query_tables
+from millstream.errors import Conflict, Denied, InvalidInput, NotFound
+from millstream.format.packing import pack_many
+from millstream.limits import Limits
+from millstream.log.commands import Append
+from millstream.log.model.names import check_name
+from millstream.queue.model.routing_marks import Wishes, check_wishes
+from millstream.queue.put_commands import put_batch
+from millstream.queue.service import claims
+from millstream.record import wall_ms_of
+from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.store import Store
+
+ROWS_MAX = 5_000
+"""The most rows that one commit moves."""
+
+BYTES_MAX = 8 * 1024 * 1024
+"""Rows of one commit end after this number of bytes; a single row may be larger."""
+
+_COLUMNS = "queue, log, value, headers, key, deliver_at, message_group, priority, dedup"
+_LOOK = "SELECT 1 FROM millstream_inbox LIMIT 1"
+_READ = f"SELECT id, {_COLUMNS} FROM millstream_inbox WHERE id > ? ORDER BY id LIMIT ?"
+_TAKE = "DELETE FROM millstream_inbox WHERE id IN (SELECT value FROM json_each(?))"
+_KEEP = (
+    f"INSERT INTO millstream_inbox_failed ({_COLUMNS}, reason, failed_at) "
+    f"SELECT {_COLUMNS}, ?, ? FROM millstream_inbox WHERE id = ?"
+)
+_decode_headers = msgspec.json.Decoder(dict[str, str | int | float | bool | None]).decode
+
+NO_WISHES = Wishes()
+
+_REFUSED = InvalidInput, NotFound, Conflict, Denied
+"""Errors that a repetition does not cure."""
+
+_MS_FROM = 100_000_000_000
+"""A number from here on is in milliseconds: as seconds it would be the year 5138."""
+
+
+class Post(NamedTuple):
+    """A row of the inbox."""
+
+    id: int
+    queue: Any
+    log: Any
+    value: Any
+    headers: Any
+    key: Any
+    deliver_at: Any
+    group: Any
+    priority: Any
+    dedup: Any
+
+
+class PostDelivery(NamedTuple):
+    """Posts that one command stores."""
+
+    command: Operation[Any]
+    posts: list[Post]
+
+
+class PostRefusal(NamedTuple):
+    """A post that can never be moved."""
+
+    post: Post
+    reason: str
+
+
+class PostsTaken(Conflict):
+    """Another process has moved the posts meanwhile."""
+
+
+def has_inbox(engine: Engine) -> bool:
+    """Return whether an application can post into a store; on a node of a cluster it cannot."""
+    return "sql" in engine.abilities and "replicated" not in engine.abilities
+
+
+class SqlInbox:
+    """Moves posts into the queues and logs that they name."""
+
+    def is_waiting(self, store: Store) -> bool:
+        """Return whether posts wait; False if another tool has dropped the table."""
+        try:
+            return bool(query_tables(store.engine, _LOOK, ()).rows)
+        except InvalidInput:
+            return False
+
+    def move(self, store: Store) -> bool:
+        """Move the first posts; return whether more may wait."""
+        posts = read_posts(store.engine)
+        if not posts:
+            return False
+        deliveries, refusals = planned(posts, store.limits)
+        try:
+            _store(store, posts, deliveries, refusals)
+        except PostsTaken:
+            pass  # the next call reads the posts that are left
+        except _REFUSED:
+            # A rule refused one of the deliveries, such as a missing queue, and nothing was stored. Each
+            # delivery becomes a commit of its own, so that only the refused posts fail.
+            for delivery in deliveries:
+                _deliver(store, delivery)
+            _refuse(store, refusals)
+        return True
+
+
+def _deliver(store: Store, delivery: PostDelivery) -> None:
+    """Store one delivery; if a rule refuses it, the posts of the delivery fail."""
+    posts = delivery.posts
+    try:
+        _store(store, posts, [delivery], [])
+    except PostsTaken:
+        return
+    except _REFUSED as error:
+        if isinstance(error, NotFound) or len(posts) == 1:
+            _refuse(store, [PostRefusal(post, error.message) for post in posts])
+            return
+        for post in posts:
+            _deliver(store, PostDelivery(_command([post], store.limits), [post]))
+
+
+def _refuse(store: Store, refusals: list[PostRefusal]) -> None:
+    if refusals:
+        with suppress(PostsTaken):
+            _store(store, [refusal.post for refusal in refusals], [], refusals)
+
+
+def read_posts(engine: Engine) -> list[Post]:
+    """Read the first posts, in order."""
+    posts: list[Post] = []
+    size, step = 0, 500
+    while len(posts) < ROWS_MAX and size < BYTES_MAX:
+        last = posts[-1].id if posts else -(2**63)
+        rows = query_tables(engine, _READ, (last, step)).rows
+        posts += map(Post._make, rows)
+        size += sum(len(row[3]) for row in rows if isinstance(row[3], str | bytes))
+        if len(rows) < step:
+            break
+    return posts
+
+
+def _store(
+    store: Store, posts: list[Post], deliveries: list[PostDelivery], refusals: list[PostRefusal]
+) -> None:
+    later: set[str] = set()
+    for delivery in deliveries:
+        later |= put_for_later(delivery.command)
+    if later:
+        claims.route_before(store, later)
+    now_ms = store.clock.wall_ms()
+    store.run(partial(_moved, posts, deliveries, refusals, now_ms))
+
+
+def _moved(
+    posts: list[Post],
+    deliveries: list[PostDelivery],
+    refusals: list[PostRefusal],
+    now_ms: int,
+    tx: WriteTransaction,
+) -> None:
+    with tx.savepoint():
+        for post, reason in refusals:
+            tx.sql(_KEEP, (reason, now_ms, post.id))
+        ids = msgspec.json.encode([post.id for post in posts]).decode()
+        if tx.sql(_TAKE, (ids,)).changed != len(posts):
+            raise PostsTaken("another process has moved the posts")
+        for delivery in deliveries:
+            operation(delivery.command)(tx)
+
+
+def planned(posts: Iterable[Post], limits: Limits) -> tuple[list[PostDelivery], list[PostRefusal]]:
+    """Return the commands that store the posts, and the posts that no command can store.
+
+    Posts of one destination keep their order, and share a command if they have the same time.
+    """
+    stretches: dict[tuple[Any, Any, Any], list[Post]] = {}
+    for post in posts:
+        stretches.setdefault((post.queue, post.log, post.deliver_at), []).append(post)
+    deliveries: list[PostDelivery] = []
+    refusals: list[PostRefusal] = []
+    for stretch in stretches.values():
+        try:
+            deliveries.append(PostDelivery(_command(stretch, limits), stretch))
+        except InvalidInput:
+            sound = _without_refused(stretch, limits, refusals)
+            if sound:
+                deliveries.append(PostDelivery(_command(sound, limits), sound))
+    return deliveries, refusals
+
+
+def _without_refused(
+    stretch: list[Post], limits: Limits, refusals: list[PostRefusal]
+) -> list[Post]:
+    """Return the posts that a command can store; add the others to the refusals."""
+    sound = []
+    for post in stretch:
+        try:
+            _command([post], limits)
+            sound.append(post)
+        except InvalidInput as error:
+            refusals.append(PostRefusal(post, error.message))
+    return sound
+
+
+def _command(stretch: list[Post], limits: Limits) -> Operation[Any]:
+    """Return the command for posts of one destination and one time. Raises `InvalidInput`."""
+    first = stretch[0]
+    if (first.queue is None) == (first.log is None):
+        raise InvalidInput("a row names either a queue or a log")
+    values = [_value(post.value) for post in stretch]
+    keys = [_key(post.key) for post in stretch]
+    headers = [_headers(post.headers) for post in stretch]
+    wishes = [
+        NO_WISHES
+        if post.group is None and post.priority is None and post.dedup is None
+        else _wishes(post)
+        for post in stretch
+    ]
+    has_wishes = any(wish is not NO_WISHES for wish in wishes)
+    if first.queue is not None:
+        check_name(first.queue, "queue")
+        command, _ = put_batch(
+            first.queue,
+            values,
+            keys=keys,
+            headers=headers,
+            delay=None,
+            at=None if first.deliver_at is None else _wall_ms(first.deliver_at),
+            limits=limits,
+            wishes=wishes if has_wishes else None,
+        )
+        assert command is not None
+        return command
+    if first.deliver_at is not None or has_wishes:
+        raise InvalidInput(
+            "deliver_at, message_group, priority and dedup are for a queue, and this row names a log"
+        )
+    check_name(first.log, "log")
+    records = pack_many(values, keys=keys, headers=headers, timestamps=None, limits=limits)
+    assert records is not None
+    return Append(first.log, records)
+
+
+def _wishes(post: Post) -> Wishes:
+    wishes = Wishes(post.priority, post.group, post.dedup)
+    check_wishes(wishes)
+    return wishes
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        data = value.encode()
+        try:
+            msgspec.json.decode(data)
+        except msgspec.DecodeError as error:
+            raise InvalidInput(
+                f"the value is text, and not valid JSON: {error}; json_quote() makes a JSON string "
+                "of a text, and a BLOB is taken as it is"
+            ) from error
+        return data
+    if value is None:
+        raise InvalidInput("the value is NULL; 'null' is the JSON value")
+    return msgspec.json.encode(value)
+
+
+def _headers(headers: Any) -> dict[str, Any] | None:
+    if headers is None:
+        return None
+    try:
+        return _decode_headers(headers)
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise InvalidInput(f"headers is a JSON object of plain values: {error}") from error
+
+
+def _key(key: Any) -> bytes | str | None:
+    if key is None:
+        return None
+    if isinstance(key, float):
+        raise InvalidInput(f"key is text, bytes or a whole number, not {key!r}")
+    return str(key) if isinstance(key, int) else key
+
+
+def _wall_ms(at: Any) -> int:
+    """Return a time in milliseconds since 1970."""
+    if isinstance(at, int | float) and math.isfinite(at):
+        return round(at if at >= _MS_FROM else at * 1000)
+    if isinstance(at, str):
+        with suppress(ValueError):
+            time = datetime.fromisoformat(at)
+            return wall_ms_of(time if time.tzinfo else time.replace(tzinfo=UTC))
+    raise InvalidInput(
+        f"deliver_at is a number of seconds or milliseconds since 1970, or a time as of SQL's "
+        f"datetime(), not {at!r}"
+    )
