@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.queue.model.queue_changes import QueueSetBack
+from millstream.queue.model.queue_changes import SourceReplaced
 from millstream.queue.model.slots import Slots
 from millstream.queue.model.state import QueueState
 
@@ -26,8 +26,19 @@ WAITING = [(3, 7), (12, 14), (20, 21)]
 def test_messages_that_are_withdrawn_wait_no_more_and_all_others_do(
     gone: list[Slots], left: list[Slots] | None
 ) -> None:
-    queue = QueueState(lanes={0: list(WAITING)})
+    queue = QueueState(lanes={0: list(WAITING)}, positions={1: 9})
 
-    queue.apply(QueueSetBack(1, 0, 2, -1, [(0, *slots) for slots in gone], len(gone)))
+    queue.apply(
+        SourceReplaced(
+            log_id=1,
+            at=0,
+            end=-1,
+            new_id=2,
+            position=0,
+            goes_back=True,
+            lanes=[(0, *slots) for slots in gone],
+            withdrawn=len(gone),
+        )
+    )
 
     assert queue.lanes.get(0) == left

@@ -84,7 +84,7 @@ def test_the_caller_is_told_at_the_end_and_the_server_was_not_stormed(pair: Pair
             before = pair.engines[0].refusals
             with pytest.raises(NoQuorum):
                 work()
-            assert 1 < pair.engines[0].refusals - before <= 8
+            assert 1 <= pair.engines[0].refusals - before <= 8  # once if the first takes a second
         pair.engines[0].lacks_quorum = lambda number: False
         assert ms.log("a").append(b"1") == 1
         assert [one.value for one in ms.log("a").read()] == [b"0", b"1"]
