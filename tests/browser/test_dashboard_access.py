@@ -229,6 +229,29 @@ def test_a_token_is_made_shown_once_and_revoked(
     row.wait_for(state="detached")
 
 
+def test_only_queues_offer_the_right_to_put_alone(
+    page: Any, guarded: Serving, texts: dict[str, str]
+) -> None:
+    go(page, guarded, "tokens", text=texts["operator"])
+    page.get_by_role("button", name="New token…").click()
+    dialog = page.locator("dialog")
+    action, noun = dialog.get_by_label("Action"), dialog.get_by_label("Kind of thing")
+    assert action.locator("option").all_inner_texts() == ["read", "write", "admin"]
+    noun.select_option("queue")
+    action.select_option("put")
+    noun.select_option("room")
+    assert action.input_value() == "write"
+    noun.select_option("queue")
+    action.select_option("put")
+    dialog.get_by_label("Name", exact=True).fill("puts only")
+    dialog.get_by_role("button", name="Create").click()
+    page.locator("dialog .secret").wait_for()
+    page.get_by_role("button", name="I have kept it").click()
+    row = page.locator("tr:has-text('puts only')")
+    row.wait_for()
+    assert row.locator(".chips li").all_inner_texts() == ["queue:put"]
+
+
 def test_a_wrong_permission_is_told_in_the_servers_words(
     page: Any, guarded: Serving, texts: dict[str, str]
 ) -> None:

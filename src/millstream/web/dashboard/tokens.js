@@ -61,7 +61,7 @@ function NewToken({ onClose }) {
   const [days, setDays] = useState("90");
   const [rights, setRights] = useState([{ noun: "log", action: "read", pattern: "*" }]);
   const task = useTask();
-  const change = (i, field) => (event) => setRights(rights.map((one, at) => (at === i ? { ...one, [field]: event.target.value } : one)));
+  const change = (i, field) => (event) => setRights(rights.map((one, at) => (at === i ? fitting({ ...one, [field]: event.target.value }) : one)));
   const make = (event) => {
     event.preventDefault();
     task.run(() => session.ms.post("/tokens", { name, permissions: rights.map(permission), expires: days ? Number(days) * DAY_S : null }));
@@ -72,7 +72,7 @@ function NewToken({ onClose }) {
       <label class=field>Name<input value=${name} onInput=${(event) => setName(event.target.value)} required autofocus autocomplete=off
         spellcheck=${false} /></label>
       <fieldset><legend>It may</legend>${rights.map((one, i) => html`<div class="row right" key=${i}>
-        <select value=${one.action} onChange=${change(i, "action")} aria-label=Action>${["read", "write", "admin"].map((action) => html`<option key=${action}>${action}</option>`)}</select>
+        <select value=${one.action} onChange=${change(i, "action")} aria-label=Action>${actionsOf(one).map((action) => html`<option key=${action}>${action}</option>`)}</select>
         <select value=${one.noun} onChange=${change(i, "noun")} aria-label="Kind of thing">${NOUNS.map((noun) => html`<option key=${noun}>${noun}</option>`)}</select>
         <input class=mono value=${one.pattern} onInput=${change(i, "pattern")} aria-label="Pattern of names" disabled=${one.noun === "store"} spellcheck=${false} />
         <button type=button class=quiet aria-label="Remove this permission" disabled=${rights.length === 1}
@@ -86,6 +86,15 @@ function NewToken({ onClose }) {
       <div class=actions><button type=button onClick=${onClose}>Cancel</button>
         <button class=primary disabled=${task.busy}>Create</button></div>
     </form><//>`;
+}
+
+/** To put, and neither to read nor to claim, is a right on queues alone. */
+function actionsOf({ noun }) {
+  return noun === "queue" ? ["read", "put", "write", "admin"] : ["read", "write", "admin"];
+}
+
+function fitting(right) {
+  return actionsOf(right).includes(right.action) ? right : { ...right, action: "write" };
 }
 
 function permission({ noun, action, pattern }) {

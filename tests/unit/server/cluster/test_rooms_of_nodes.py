@@ -94,6 +94,36 @@ def test_clients_at_different_nodes_hear_each_other(nodes: ServedNodes) -> None:
     in_loop(work())
 
 
+def test_a_state_and_a_history_are_seen_at_every_node(nodes: ServedNodes) -> None:
+    async def work() -> None:
+        guests = [
+            await Guest.enter(url, user)
+            for url, user in zip(nodes.urls, ("ada", "bob", "cyd"), strict=True)
+        ]
+        for number, guest in enumerate(guests, 1):
+            await guest.socket.send(json.dumps({"presence": {"number": number}}))
+            await guest.draw(1)
+            await guest.hear(confirmed=1)
+        for url in nodes.urls:
+            states: dict[str, Any] = {}
+            async with asyncio.timeout(PATIENCE_S):
+                while len(states) < 3 or not all(states.values()):
+                    listed = await asyncio.to_thread(
+                        httpx.get, f"{url}/rooms/canvas/presence", timeout=30
+                    )
+                    states = {one["user"]: one["state"] for one in listed.json()["presence"]}
+            assert states == {"ada": {"number": 1}, "bob": {"number": 2}, "cyd": {"number": 3}}
+            address = f"ws{url.removeprefix('http')}/rooms/canvas?history=3"
+            async with connect(address, open_timeout=60) as socket:
+                late = Guest(socket, json.loads(await socket.recv())["welcome"])
+                await late.hear(drawn=3)
+                assert {one["user"]: one["state"] for one in late.welcome["presence"]} == states
+        for guest in guests:
+            await guest.socket.close()
+
+    in_loop(work())
+
+
 @pytest.mark.parametrize("lost", ["leader", "follower"])
 def test_clients_of_a_lost_node_go_on_at_another(nodes: ServedNodes, lost: str) -> None:
     leader = nodes.leader()
