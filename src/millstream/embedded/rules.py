@@ -26,9 +26,15 @@ from millstream.log.rules.guards import GuardedRule
 from millstream.queue import commands as q
 from millstream.queue.rules import claims, endings, partitions, puts
 from millstream.queue.rules import operations as queues
-from millstream.queue.service import assignment, bulk_reads, info, message_fate, peek, rfc_records
-from millstream.queue.service import claims as claim_service
-from millstream.queue.service import thread_lines as thread_waiting
+from millstream.queue.service import (
+    assignment,
+    bulk_reads,
+    info,
+    message_fate,
+    peek,
+    rfc_records,
+    thread_lines,
+)
 from millstream.queue.service.upkeep import queue_past
 from millstream.queue.service.withdrawal import move_queues
 from millstream.record import SetBackReader, SqlResult
@@ -125,7 +131,7 @@ _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     c.MergeFork: lambda store, query: fork.merge_fork(store, query, _READERS),
     r.AdoptParcel: adoption.adopt_parcel,
     assignment.AssignMessages: assignment.assign_messages,
-    q.ClaimMessages: thread_waiting.claim_messages,
+    q.ClaimMessages: thread_lines.claim_messages,
     m.TakeInstance: instances.take_instance,
     m.SweepRooms: sweep.sweep_rooms,
     m.MintTicket: tickets.mint_ticket,
@@ -156,7 +162,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     bulk_reads.ListUnrouted: bulk_reads.list_unrouted,
     bulk_reads.ListPositions: bulk_reads.list_positions,
     q.PeekMessages: peek.peek_messages,
-    q.GetAttempts: claim_service.get_attempts,
+    q.GetAttempts: message_fate.get_attempts,
     q.FindMessage: message_fate.find_message,
     q.ListRecords: rfc_records.list_records,
     q.DescribeQueue: info.describe_queue,

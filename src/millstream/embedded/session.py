@@ -33,7 +33,7 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.group import Group
 from millstream.queue.model.roster import Roster
 from millstream.queue.model.state import QueueState
-from millstream.queue.service import claims
+from millstream.queue.service.backlog import route_before
 from millstream.queue.service.upkeep import QueueUpkeep, pin, queues_passed
 from millstream.replica.copies import marks
 from millstream.rooms.instance_state import InstanceState
@@ -163,7 +163,7 @@ class EmbeddedSession:
             return self.store.run(operation(command))  # type: ignore[arg-type]
         if isinstance(command, Operation):
             if queues := put_for_later(command):
-                claims.route_before(self.store, queues)
+                route_before(self.store, queues)
             result: T = self.store.run(operation(command))
             if tidies(command):
                 self.store.tend_soon()

@@ -38,7 +38,7 @@ from millstream.log.commands import Append
 from millstream.log.model.names import check_name
 from millstream.queue.model.routing_marks import Wishes, check_wishes
 from millstream.queue.put_commands import put_batch
-from millstream.queue.service import claims
+from millstream.queue.service.backlog import route_before
 from millstream.record import wall_ms_of
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
@@ -177,7 +177,7 @@ def _store(
     for delivery in deliveries:
         later |= put_for_later(delivery.command)
     if later:
-        claims.route_before(store, later)
+        route_before(store, later)
     now_ms = store.clock.wall_ms()
     store.run(partial(_moved, posts, deliveries, refusals, now_ms))
 

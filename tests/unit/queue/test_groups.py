@@ -9,7 +9,8 @@ from millstream.errors import Conflict, InvalidInput, LeaseLost
 from millstream.queue.commands import Grant
 from millstream.queue.model.message import Message
 from millstream.queue.service import claims
-from millstream.queue.service.claims import need_facts, patience
+from millstream.queue.service.backlog import need_facts
+from millstream.queue.service.lines import glance
 from millstream.queue.service.payloads import read_granted
 from millstream.queue.service.router import route
 from millstream.store.store import Store
@@ -414,7 +415,7 @@ def test_who_waits_does_not_sleep_over_what_became_ready_before_it_watched(
     queue.ack(queue.claim())
     settle(queue)
     store = Probe(ms).store
-    assert patience(store, "jobs", 60.0) == 0
+    assert glance(store, "jobs")[1] == 0
 
 
 def test_a_text_is_no_batch_of_its_letters(queue: Queue) -> None:

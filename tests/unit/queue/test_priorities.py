@@ -10,7 +10,7 @@ from millstream import Millstream
 from millstream.errors import Conflict, InvalidInput
 from millstream.queue.commands import ClaimRouted
 from millstream.queue.rules.claims import Claiming, place_routed
-from millstream.queue.service.claims import need_facts
+from millstream.queue.service.backlog import need_facts
 from millstream.queue.service.router import route
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue

@@ -16,9 +16,9 @@ from millstream.log.reading.recent import Columns
 from millstream.queue.commands import ClaimRouted, FinishClaims, Granted, Run
 from millstream.queue.model.message import Message, messages_of
 from millstream.queue.rules import claims, endings
-from millstream.queue.rules.ack_and_claim import stride
 from millstream.queue.rules.arrivals import Newcomers, place_arrived
 from millstream.queue.rules.claims import Claiming
+from millstream.queue.rules.stride import stride
 from millstream.queue.service import payloads
 from millstream.queue.service.payloads import read_granted, read_grants
 from millstream.store.commit.ticket import Ticket
@@ -93,7 +93,7 @@ def test_what_has_come_is_placed_by_the_claim_itself_or_before_it(
         arrived.append(place_arrived(*args, **options))
         return arrived[-1]
 
-    monkeypatch.setattr("millstream.queue.rules.ack_and_claim.place_arrived", noted)
+    monkeypatch.setattr("millstream.queue.rules.stride.place_arrived", noted)
     for seed in range(5):
         work(seed)
     caught = [one for _, one in arrived if one is not None]
@@ -119,7 +119,7 @@ def test_with_and_without_strides_everything_is_the_same(
         return arrived[-1]
 
     arrived: list[tuple[bool, Newcomers | None]] = []
-    monkeypatch.setattr("millstream.queue.rules.ack_and_claim.place_arrived", noted)
+    monkeypatch.setattr("millstream.queue.rules.stride.place_arrived", noted)
     monkeypatch.setattr(claims, "stride", counted)
     monkeypatch.setattr(endings, "stride", counted)
     ms, queue, seen = work(seed)
@@ -211,7 +211,7 @@ def strides_of(ms: Millstream, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(0 if answer is None else answer.count)
         return answer
 
-    monkeypatch.setattr("millstream.queue.rules.ack_and_claim.stride", counted)
+    monkeypatch.setattr("millstream.queue.rules.stride.stride", counted)
     return found
 
 

@@ -162,7 +162,7 @@ def test_what_a_commit_brings_a_claim_that_has_left_goes_back(
 ) -> None:
     queue, store = jobs(here), Probe(here).store
     here.log("events").append(b"a")
-    waiter = WaitingThread(store, ClaimMessages("jobs", 1, None, "", 0, []))
+    waiter = WaitingThread(ThreadLines(store), ClaimMessages("jobs", 1, None, "", 0, []))
     claim = waiter.claim()
     if is_early:
         waiter.leave()

@@ -21,12 +21,12 @@ def looped(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 async def free(turns: Turns, most: int) -> bool:
     """Whether all turns are there again."""
-    begun: list[int] = []
-    for number in range(most + 1):
-        turns.begin(lambda number=number: begun.append(number))  # type: ignore[misc]
-    found = begun == [*range(most)]
-    for _ in range(most + 1):
+    holding = [asyncio.create_task(turns.__aenter__()) for _ in range(most + 1)]
+    await asyncio.sleep(0)
+    found = [task.done() for task in holding] == [True] * most + [False]
+    for _ in holding:
         turns.end()
+    await asyncio.gather(*holding)
     return found
 
 
@@ -55,44 +55,35 @@ async def test_a_look_goes_before_coroutines_that_wait() -> None:
         async with turns:
             order.append(name)
 
+    async def look(name: str) -> None:
+        async with turns.for_looks:
+            order.append(name)
+
     async with turns:
         waiting = [asyncio.create_task(run(name)) for name in ("a", "b")]
+        waiting += [asyncio.create_task(look(name)) for name in ("first look", "second look")]
         await asyncio.sleep(0)
-        for name in ("first look", "second look"):
-            turns.begin(lambda name=name: order.append(name))  # type: ignore[misc]
-    assert order == ["first look"]
-    turns.end()
-    turns.end()
+        assert order == []
     await asyncio.gather(*waiting)
     assert order == ["first look", "second look", "a", "b"]
     assert await free(turns, 1)
 
 
-@looped
-async def test_a_turn_is_given_back_from_another_thread() -> None:
-    turns = Turns(1)
-    await turns.__aenter__()
-    waiting = asyncio.create_task(turns.__aenter__())
-    await asyncio.sleep(0)
-    await asyncio.to_thread(turns.end)
-    await waiting
-    turns.end()
-    assert await free(turns, 1)
-
-
-@pytest.mark.parametrize("is_granted", [False, True])
-def test_a_coroutine_that_is_cancelled_takes_no_turn_with_it(is_granted: bool) -> None:
+@pytest.mark.parametrize("end", ["before it is granted", "after", "granted as it is cancelled"])
+def test_a_coroutine_that_is_cancelled_takes_no_turn_with_it(end: str) -> None:
     async def test() -> None:
         turns = Turns(1)
         await turns.__aenter__()
         waiting = asyncio.create_task(turns.__aenter__())
         await asyncio.sleep(0)
-        if is_granted:
-            turns.end()  # the loop has not told the coroutine yet
+        if end == "after":
+            turns.end()  # the coroutine has not run yet
         waiting.cancel()
+        if end == "granted as it is cancelled":
+            turns.end()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        if not is_granted:
+        if end == "before it is granted":
             turns.end()
         assert await free(turns, 1)
 

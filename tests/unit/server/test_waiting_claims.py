@@ -17,6 +17,7 @@ from millstream.server.auth.access import Principal
 from millstream.server.auth.permission import parse_permission
 from millstream.server.auth.quota import TURNS
 from millstream.server.auth.tokens import create_token
+from millstream.server.auth.turns import Turns
 from millstream.server.core import Core
 from millstream.server.serving import running
 from millstream.server.settings import Settings
@@ -70,22 +71,38 @@ def test_a_look_of_a_claim_that_waits_is_a_query_of_its_token() -> None:
     in_loop(test)
 
 
+class NotedTurns(Turns):
+    """Turns that report when a claim asks for a turn to look."""
+
+    def __init__(self, turns: int) -> None:
+        super().__init__(turns)
+        self.is_looking = asyncio.Event()
+
+    async def begin_look(self) -> None:
+        self.is_looking.set()
+        await super().begin_look()
+
+
 def test_a_token_without_a_free_turn_holds_a_line_up_for_one_query_at_most() -> None:
     async def test() -> None:
         async with guarded(Settings()) as at:
             queue = at.ms.queue("q", lease=60)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(at.core.tokens, "confirm_at_once", _anybody)
+                of_token = {TOKEN: NotedTurns(TURNS), OTHER: NotedTurns(TURNS)}
+                patch.setattr(at.core.quota, "turns", of_token.__getitem__)
                 first = asyncio.create_task(at.core.execute(TOKEN, claim()))
                 await until_in_line(at.core, 1)
                 second = asyncio.create_task(at.core.execute(OTHER, claim()))
                 await until_in_line(at.core, 2)
-                turns = at.core.quota.turns(TOKEN)
+                turns = of_token[TOKEN]
                 for _ in range(TURNS):
                     await turns.__aenter__()
                 flood = [asyncio.create_task(turns.__aenter__()) for _ in range(100)]
                 await asyncio.sleep(0)
+                turns.is_looking.clear()
                 await asyncio.to_thread(queue.put_many, [b"a", b"b"])
+                await turns.is_looking.wait()
                 turns.end()  # one query of the token is over
                 assert len(messages_of(await first)) == 1
                 assert len(messages_of(await second)) == 1

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 from millstream.command import Operation
-from millstream.queue.commands import ClaimMessages, Grant, Granted, ReturnClaims, Run
+from millstream.queue.commands import ClaimMessages, Grant, ReturnClaims, Run
 from millstream.queue.model.message import Lot
 from millstream.queue.runs import lots_claimed
 
@@ -19,20 +20,16 @@ TakesLots = Callable[[list[Lot]], bool]
 """Receives claimed messages; returns False, without any effect, if it does not take them."""
 
 
-class ClientTurns(Protocol):
+Turn = AbstractAsyncContextManager[None]
+"""Waits for the right of a client to run a query, and holds it for the length of the block."""
+
+
+class ClientTurns(Turn, Protocol):
     """The limit on parallel queries of a client: each look at a queue is a query."""
 
-    def begin(self, start: Callable[[], None]) -> None:
-        """Call `start` when a turn is free, perhaps on another thread; ahead of longer waits."""
-
-    def end(self) -> None:
-        """Release a turn; from any thread."""
-
-    async def __aenter__(self) -> None:
-        """Wait for a turn."""
-
-    async def __aexit__(self, *error: object) -> None:
-        """Release the turn."""
+    @property
+    def for_looks(self) -> Turn:
+        """A turn for a look, ahead of other queries, because the whole line waits for the look."""
 
 
 class Loop(Protocol):
@@ -51,16 +48,13 @@ class Loop(Protocol):
         self,
         question: Callable[..., T],
         *arguments: Any,
-        turns: ClientTurns | None = None,
+        turns: Turn | None = None,
         unwanted: Told | None = None,
     ) -> T:
         """Run a function in a thread of the pool, in a turn of the client if `turns` is given.
 
         `unwanted` gets the answer, in the loop, if the caller is cancelled before receiving it.
         """
-
-    def submit(self, work: Callable[[], None]) -> None:
-        """Run work in a thread of the pool; from any thread. RuntimeError after the shutdown."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call in the event loop; from any thread."""
@@ -86,21 +80,13 @@ class Returns:
         """
         self._give_back(command, lots_claimed(lots))
 
-    def _give_back(self, command: ClaimMessages, runs: list[Run]) -> None:
-        if runs and not command.pop:
-            self._loop.commit_soon(ReturnClaims(command.queue, runs), _ignore)
-
-    def give_back_granted(self, command: ClaimMessages, granted: Granted) -> None:
-        """Give back the messages of a committed claim."""
-        self.give_back_grants(command, granted.grants)
-
     def give_back_grants(self, command: ClaimMessages, grants: Sequence[Grant]) -> None:
         """Give back claimed messages that were not read."""
         self._give_back(command, [(grant.claim_id, grant.count, grant.attempt) for grant in grants])
 
-    def give_back_found(self, command: ClaimMessages, claimed: tuple[list[Lot], int]) -> None:
-        """Give back the messages that `claims.claim_now` returned."""
-        self.give_back(command, claimed[0])
+    def _give_back(self, command: ClaimMessages, runs: list[Run]) -> None:
+        if runs and not command.pop:
+            self._loop.commit_soon(ReturnClaims(command.queue, runs), _ignore)
 
 
 def _ignore(answer: object) -> None:

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from millstream.command import Command, Operation, tidies
-from millstream.embedded.loop.claim_loop import ClientTurns, TakesLots
-from millstream.embedded.loop.claims import Claims
+from millstream.embedded.loop.claim_loop import ClientTurns, TakesLots, Turn
 from millstream.embedded.loop.feeds import Feeds
+from millstream.embedded.loop.loop_claims import Claims
 from millstream.embedded.loop.weight import CLAIM_WEIGHT, are_light, weight_of
 from millstream.embedded.rules import (
     WAITS,
@@ -31,7 +31,8 @@ from millstream.interrupts import deferred
 from millstream.log.commands import Acknowledge, Append, WaitForOffset
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages, RenewClaims
 from millstream.queue.model.message import Lot
-from millstream.queue.service.claims import claim_in_commit, route_before
+from millstream.queue.service.backlog import route_before
+from millstream.queue.service.claims import claim_in_commit
 from millstream.store.commit.ticket import Ticket
 from millstream.store.commit.transactor import fresh
 from millstream.store.sleep import Sleep, step_of, watching
@@ -254,9 +255,7 @@ class AsyncEmbeddedSession:
         """Submit the operations of this turn, in groups that fit into a commit."""
         gathered = [ticket for ticket in self._gathered if ticket.is_wanted]
         self._gathered = []
-        for claim, arrived in self._claims.waiting.claims_for(
-            [ticket.command for ticket in gathered]
-        ):
+        for claim, arrived in self._claims.lines.claims_for(gathered):
             run = partial(claim_in_commit, query=claim)
             gathered.append(_PendingOperation(run, tell=arrived, weight=CLAIM_WEIGHT))
         size = self.limits.group_operations_max
@@ -303,7 +302,7 @@ class AsyncEmbeddedSession:
         self,
         question: Callable[..., T],
         *arguments: Any,
-        turns: ClientTurns | None = None,
+        turns: Turn | None = None,
         unwanted: Done | None = None,
     ) -> T:
         """Run a function in a thread of the pool, in a turn of the client if `turns` is given.
@@ -355,10 +354,6 @@ class AsyncEmbeddedSession:
                     except TimeoutError:
                         pass  # the wait reads its own clock
         return step.answer
-
-    def submit(self, work: Callable[[], None]) -> None:
-        """Run work in a thread of the pool; from any thread. RuntimeError after the close."""
-        self._pool.submit(work)
 
     def _wake(self, changed: asyncio.Event) -> None:
         if not changed.is_set():

@@ -18,7 +18,6 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Claimed
 from millstream.queue.model.slots import Slots
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules.ack_and_claim import stride, stride_together
 from millstream.queue.rules.endings import end_attempts, expire
 from millstream.queue.rules.grouped_lane import take_passing
 from millstream.queue.rules.index import QUIET, Rank
@@ -26,6 +25,7 @@ from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.lookup import of_queue
 from millstream.queue.rules.placement import place
 from millstream.queue.rules.selection import Selection
+from millstream.queue.rules.stride import stride, stride_together
 from millstream.store.commit.transaction import WriteTransaction
 
 CLAIM_MAX = 10_000

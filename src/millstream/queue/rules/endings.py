@@ -29,10 +29,10 @@ from millstream.queue.model.slots import (
     Slots,
 )
 from millstream.queue.model.spec import DELAY_MS_MAX
-from millstream.queue.rules.ack_and_claim import stride
 from millstream.queue.rules.aging import note_done
 from millstream.queue.rules.dead_letter import publish_failed
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.stride import stride
 from millstream.store.commit.transaction import WriteTransaction
 
 EXPIRE_PER_COMMIT = 10_000

@@ -20,7 +20,7 @@ from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.message import Try, tries_of
 from millstream.queue.rules.lookup import need_queue
 from millstream.queue.rules.sources import find_sources, own_logs
-from millstream.queue.service.claims import need_facts
+from millstream.queue.service.backlog import need_facts
 from millstream.queue.service.payloads import log_name
 from millstream.queue.service.peek import PEEK_MAX, STATES, copies_of
 from millstream.store.state.hypothetical import Reading

@@ -1,4 +1,4 @@
-"""The fate of a message that was put, by the id that `put` returned.
+"""The fate of a message that was put, by the id that `put` returned; and the attempts at a message.
 
 The search reads buckets a few at a time, so it takes longer the more messages a queue remembers.
 """
@@ -8,18 +8,18 @@ from __future__ import annotations
 from functools import partial
 
 from millstream.format import keys
-from millstream.format.ids import split_id
+from millstream.format.ids import bucket_of, split_id
 from millstream.log.model.head import Head, Name
 from millstream.log.model.names import check_integer
 from millstream.queue import commands as c
-from millstream.queue.model.attempts import reasons_of
+from millstream.queue.model.attempts import reasons_of, trials_of
 from millstream.queue.model.bucket import Bucket
-from millstream.queue.model.message import Fate, State
+from millstream.queue.model.message import Fate, State, Try, tries_of
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, FORGOTTEN, IN_FLIGHT
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.lookup import find_bucket, need_queue
 from millstream.queue.rules.sources import LATER_ID, inbox_of, later_of
-from millstream.queue.service.claims import route_ahead
+from millstream.queue.service.backlog import route_ahead
 from millstream.queue.service.peek import BUCKETS_PER_LOOK, find_buckets
 from millstream.record import moment
 from millstream.store.state.hypothetical import Reading
@@ -124,3 +124,16 @@ def _due_wall_ms(view: View, queue: QueueState, claim_id: int) -> int | None:
                     return epoch_ms + due_ms
             start = keys.successor(rows[-1][0])
     return None
+
+
+def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:
+    """Return the attempts at a message, oldest first."""
+
+    def ask(view: View) -> list[Try]:
+        queue = need_queue(view, query.queue)
+        bucket_id = bucket_of(query.claim_id)
+        slot = query.claim_id - bucket_id
+        history = trials_of(find_bucket(view, queue, bucket_id), slot, slot + 1)[0]
+        return tries_of(history, view.state.time.epoch_ms())
+
+    return store.view(ask)

@@ -22,7 +22,7 @@ from millstream.queue.model.message import Lot
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.lookup import find_bucket, need_queue
-from millstream.queue.service.claims import route_ahead
+from millstream.queue.service.backlog import route_ahead
 from millstream.queue.service.payloads import peek_grant, read_singles
 from millstream.store.state.hypothetical import Reading
 from millstream.store.state.view import View

@@ -24,7 +24,7 @@ from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.lookup import all_queues, find_queue
 from millstream.queue.rules.operations import delete_remains, has_remains
 from millstream.queue.rules.sources import own_logs, takes
-from millstream.queue.service.claims import route_some
+from millstream.queue.service.backlog import route_some
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View
 from millstream.store.store import Store

@@ -1,4 +1,4 @@
-"""Claims of coroutines, made by the event loop's own commits if possible; `claim_line` has waits."""
+"""Claims of coroutines, made by the event loop's own commits if possible; `loop_lines` has waits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from millstream.embedded.loop.claim_line import WaitingClaims
-from millstream.embedded.loop.claim_loop import ClientTurns, Loop, Returns, TakesLots
+from millstream.embedded.loop.claim_loop import ClientTurns, Loop, Returns, TakesLots, Turn
+from millstream.embedded.loop.loop_lines import LoopLines
 from millstream.errors import WriteFailed
 from millstream.queue.commands import ClaimMessages, Grant, Granted
 from millstream.queue.model.message import Lot
@@ -32,8 +32,8 @@ class Claims:
         self._loop = loop
         self.returns = Returns(loop)
         """Gives back messages whose consumer has left."""
-        self.waiting = WaitingClaims(store, loop, self.returns, self._claim_now)
-        """The claims that wait."""
+        self.lines = LoopLines(store, loop, self.returns, self._claim_now)
+        """The lines of claims that wait."""
         self._reading: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         """By log: a lock, held while a thread reads messages that are not cached."""
 
@@ -116,7 +116,7 @@ class Claims:
     ) -> list[Lot]:
         """Wait in line; acknowledgements that were made before are durable."""
         try:
-            return await self.waiting.wait(command, until_s, turns, receive)
+            return await self.lines.wait(command, until_s, turns, receive)
         except WriteFailed:
             if command.acked:
                 return []
@@ -127,15 +127,15 @@ class Claims:
         wait_ms = command.wait_ms
         return self._store.clock.seconds() + wait_ms / 1000 if wait_ms else 0.0
 
-    async def _claim_now(
-        self, command: ClaimMessages, turns: ClientTurns | None
-    ) -> tuple[list[Lot], int]:
+    async def _claim_now(self, command: ClaimMessages, turns: Turn | None) -> tuple[list[Lot], int]:
         """Claim as `claims.claim_now` does, by the loop's own commit if possible."""
         prepared = claims.prepare_claim(self._store, command)
         if prepared is None:
             return await self._claim_by_thread(command, (), turns)
         routed, routed_here = prepared
-        granted = await self._loop.commit(routed, partial(self.returns.give_back_granted, command))
+        granted = await self._loop.commit(
+            routed, lambda granted: self.returns.give_back_grants(command, granted.grants)
+        )
         lots = self._read_here(command, granted, routed_here=routed_here)
         if lots:
             return lots, granted.remaining
@@ -160,7 +160,7 @@ class Claims:
         command: ClaimMessages,
         got: tuple[Granted, bool],
         lots: list[Lot] | None,
-        turns: ClientTurns | None,
+        turns: Turn | None,
     ) -> tuple[list[Lot], int]:
         """Read the claimed messages by a thread, and claim missing messages."""
         try:
@@ -178,7 +178,7 @@ class Claims:
         command: ClaimMessages,
         got: tuple[Granted, bool],
         lots: list[Lot] | None,
-        turns: ClientTurns | None,
+        turns: Turn | None,
     ) -> tuple[list[Lot], int]:
         (granted, routed_here), store = got, self._store
         grants = granted.grants
@@ -194,7 +194,7 @@ class Claims:
         return await self._claim_by_thread(claims.without_acks(command), (), turns)
 
     async def _read(
-        self, command: ClaimMessages, grants: list[Grant], turns: ClientTurns | None
+        self, command: ClaimMessages, grants: list[Grant], turns: Turn | None
     ) -> list[Lot]:
         """Read claimed messages by a thread.
 
@@ -213,7 +213,7 @@ class Claims:
             return await self._loop.ask(read_grants, store, queue, grants)
 
     async def _claim_by_thread(
-        self, command: ClaimMessages, grants: Sequence[Grant], turns: ClientTurns | None
+        self, command: ClaimMessages, grants: Sequence[Grant], turns: Turn | None
     ) -> tuple[list[Lot], int]:
         return await self._loop.ask(
             claims.claim_now,
@@ -221,7 +221,7 @@ class Claims:
             command,
             grants,
             turns=turns,
-            unwanted=partial(self.returns.give_back_found, command),
+            unwanted=lambda claimed: self.returns.give_back(command, claimed[0]),
         )
 
 

@@ -1,0 +1,95 @@
+"""The unrouted backlog of a queue: how far its logs are ahead, and routing outside a claim.
+
+Indexed queues must place all messages before a claim can choose among them, so long backlogs are placed
+in several commits, by claims and by the upkeep. Peeks and puts for later route as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from millstream.queue import commands as c
+from millstream.queue.model.spec import no_queue
+from millstream.queue.rules.claims import place_routed
+from millstream.queue.rules.lookup import find_queue
+from millstream.queue.rules.sources import Facts, find_facts
+from millstream.queue.service.router import PLACE_RECORDS, route
+from millstream.store.state.hypothetical import Reading
+from millstream.store.store import Store
+
+ROUTING_S_MAX = 1.0
+"""How long a claim routes before it takes the placed messages; the upkeep routes the others."""
+
+
+def need_facts(store: Store, name: str, *, all_logs: bool = False) -> Facts:
+    """Return the facts about an existing queue, or raise."""
+    facts = find_facts(store, name, all_logs=all_logs)
+    if facts is None:
+        raise no_queue(name)
+    return facts
+
+
+def behind(facts: Facts) -> int:
+    """Return the number of records that a queue's logs hold and the queue has not routed."""
+    return sum(source.behind for source in facts.sources)
+
+
+def advanced(routed: Sequence[c.Routed]) -> bool:
+    """Return whether routing passed any record."""
+    return any(stretch.stop > stretch.start for stretch in routed)
+
+
+def route_to_end(store: Store, facts: Facts, *, waits: bool = True) -> Facts:
+    """Place the unrouted messages of an indexed queue in several commits, but for the last range.
+
+    Without `waits`, it stops when another commit is in flight.
+    """
+    until = store.clock.seconds() + ROUTING_S_MAX
+    while store.clock.seconds() < until and behind(facts) > PLACE_RECORDS:
+        routed = route(store, facts, 0)
+        place = partial(place_routed, queue=facts.name, routed=routed)
+        if waits:
+            store.run(place)
+        elif store.attempt(place) is None:
+            break
+        facts = need_facts(store, facts.name)
+        if not advanced(routed):
+            break
+    return facts
+
+
+def route_some(store: Store, name: str) -> bool:
+    """Place a range of unrouted messages of an indexed queue; return True if more remain."""
+    if not store.view(lambda view: find_queue(view, name).spec.indexed):
+        return False
+    facts = find_facts(store, name)
+    if facts is None or not behind(facts):
+        return False
+    routed = route(store, facts, 0)
+    store.run(partial(place_routed, queue=name, routed=routed))
+    ends = {source.log_id: source.end for source in facts.sources}
+    done = sum(stretch.stop >= ends[stretch.log_id] for stretch in routed)
+    return done < len(ends) and advanced(routed)
+
+
+def route_before(store: Store, queues: Iterable[str]) -> None:
+    """Route earlier messages before a put for later: later messages follow earlier ones, or repeat them."""
+    for name in queues:
+        facts = find_facts(store, name)
+        if facts is not None and facts.spec.looks_at_headers:
+            route_ahead(Reading(store, waits=True), name, facts.fresh + 1)
+
+
+def route_ahead(reading: Reading, name: str, count: int) -> None:
+    """Route until `count` messages are placed.
+
+    While a commit is in flight, an indexed queue that is far behind is routed by a single range.
+    """
+    store = reading.store
+    facts = need_facts(store, name)
+    if facts.spec.indexed and not store.is_committing:
+        facts = route_to_end(store, facts, waits=reading.waits)
+    routed = route(store, facts, count)
+    if routed:
+        reading.run(partial(place_routed, queue=name, routed=routed))
