@@ -19,6 +19,8 @@ from millstream.embedded.session import KINDS as ALL_KINDS
 from millstream.engine.memory.engine import MemoryEngine
 from millstream.engine.memory.faults import Pause
 from millstream.errors import InvalidInput, WriteFailed
+from millstream.format import keys
+from millstream.format.ids import decode_seq_block
 from millstream.queue.model.queue_changes import Arrived
 from millstream.queue.model.state import QueueState
 from millstream.store.commit.ticket import Ticket
@@ -179,6 +181,9 @@ def test_a_commit_that_fails_leaves_the_durable_state_and_later_commits_are_righ
         assert (process.sees(ONE), process.sees(TWO)) == ([1], [])
         assert (process.finds(row(1)), process.finds(row(2))) == (b"kept", None)
     assert process.store.run(write) == first_id + 1
+    block = process.store.look(lambda _, snapshot: snapshot.get(keys.ID_BLOCK_KEY))
+    assert block is not None
+    assert decode_seq_block(block).end > first_id + 100_000, "the ids are reserved again"
     for each in (process, disk.start()):
         assert (each.sees(ONE), each.sees(TWO)) == ([1, 2], [2])
         assert (each.finds(row(1)), each.finds(row(2))) == (None, b"new")

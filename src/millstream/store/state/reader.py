@@ -153,7 +153,10 @@ class StateReader:
         return True
 
     def _merge_or_drop(self, pending: Pending, snapshot: Snapshot) -> None:
-        """Merge a commit in flight that a snapshot shows; drop a commit that lost against another process."""
+        """Merge a commit in flight that a snapshot shows; drop a commit that lost against another process.
+
+        To drop and read every commit would be right as well, but busy readers meet most commits here.
+        """
         if snapshot.get(keys.delta(pending.delta.seq)) == pending.encoded:
             self.state.land(pending)
         else:
