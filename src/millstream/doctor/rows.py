@@ -282,7 +282,8 @@ class FileRows(SqliteSnapshot):
     def _find_format(self) -> int:
         """The format that the file says; what is wrong with its schema is a finding."""
         names = self._execute("SELECT CAST(name AS BLOB) FROM sqlite_schema")
-        present = {row[0].replace(b"\0", b"") for row in names}  # the encoding may be UTF-16
+        # The encoding may be UTF-16, and in a damaged file a name may be missing.
+        present = {row[0].replace(b"\0", b"") for row in names if row[0] is not None}
         for table in TABLES:
             if table.encode() not in present:
                 raise apsw.CorruptError(f"table {table} is missing")

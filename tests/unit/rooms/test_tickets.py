@@ -14,23 +14,11 @@ from millstream.rooms import commands as c
 from millstream.rooms.model import RoomMessage
 from millstream.server.auth.access import ANYONE_HERE, Principal
 from millstream.server.auth.permission import parse_permission
-from millstream.server.auth.tickets import verify
 from millstream.testing import memory_store
-from tests.unit.server.guarded import Guarded, guarded, in_loop
+from tests.unit.server.guarded import guarded, in_loop
+from tests.unit.server.ticketed import entered, token_of
 
 CHAT = RoomMessage("chat", b"1")
-
-
-async def entered(at: Guarded, ticket: str) -> Principal:
-    """Who comes with a ticket, as the guard finds out."""
-    wall_ms = at.core.store.clock.wall_ms()
-    return await at.core.tokens.confirm(
-        verify(await at.core.tokens.ticket_key(), ticket, wall_ms=wall_ms)
-    )
-
-
-async def token_of(at: Guarded, *permissions: str) -> Principal:
-    return await at.core.tokens.authenticate(at.token(*permissions, name="shop"))
 
 
 def test_a_program_that_has_the_store_open_makes_tickets_for_its_servers() -> None:

@@ -13,8 +13,8 @@ from millstream.log.commands import Append, GetBounds
 from millstream.queue.commands import DescribeQueue, PutMessages
 from millstream.rooms.commands import MintBrowserTicket
 from millstream.testing import memory_store
-from tests.unit.rooms.test_tickets import entered, token_of
 from tests.unit.server.guarded import Guarded, guarded, in_loop
+from tests.unit.server.ticketed import entered, token_of
 
 ONE = Single(b"1", None, b"", None)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.errors import CorruptionError
+from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import keys
 from millstream.log import commands as c
 from millstream.log.model.block import RecordBlock
@@ -28,6 +28,7 @@ from millstream.log.rules import retention
 from millstream.log.rules.ancestry import equal_below
 from millstream.log.rules.cursor_operations import cursor_info
 from millstream.log.rules.operations import find_log
+from millstream.numbers import NUMBER_MAX
 from millstream.partitioning import partition_name, partition_of
 from millstream.record import CursorInfo, Extent, LogInfo, joined_info, moment
 from millstream.store.sleep import Sleep, Waiting
@@ -47,6 +48,10 @@ def get_extent(store: Store, query: c.GetExtent) -> Extent:
     """Return the start, the end and the id of a log, and how it relates to the log `known`."""
     log_id = reader.log_id_of(store, query.log)
     bounds = reader.bounds_of(store, log_id, query.log)
+    if not 0 <= query.known <= NUMBER_MAX:
+        raise InvalidInput(
+            f"known is the id of a log: a whole number from 0 to {NUMBER_MAX}, not {query.known}"
+        )
     if query.known in (0, log_id):
         return Extent(bounds.start, bounds.end, log_id)
 
