@@ -26,15 +26,15 @@ WAITING = [(3, 7), (12, 14), (20, 21)]
 def test_messages_that_are_withdrawn_wait_no_more_and_all_others_do(
     gone: list[Slots], left: list[Slots] | None
 ) -> None:
-    queue = QueueState(lanes={0: list(WAITING)}, positions={1: 9})
+    queue = QueueState(lanes={0: list(WAITING)}, positions={1: 9}, skipped=[(1, 2, 3), (1, 6, 7)])
 
     queue.apply(
         SourceReplaced(
             log_id=1,
-            at=0,
+            at=4,
             end=-1,
             new_id=2,
-            position=0,
+            position=4,
             goes_back=True,
             lanes=[(0, *slots) for slots in gone],
             withdrawn=len(gone),
@@ -42,3 +42,5 @@ def test_messages_that_are_withdrawn_wait_no_more_and_all_others_do(
     )
 
     assert queue.lanes.get(0) == left
+    assert (queue.positions, queue.skipped) == ({2: 4}, [(2, 2, 3), (1, 6, 7)])
+    assert (queue.set_back, queue.withdrawn) == (1, len(gone))
