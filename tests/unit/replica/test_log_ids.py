@@ -17,9 +17,10 @@ import pytest
 import millstream
 from millstream import Millstream, Producer
 from millstream.doctor import examine
-from millstream.errors import Conflict, CorruptionError
+from millstream.errors import Conflict, CorruptionError, InvalidInput
 from millstream.format import keys
 from millstream.format.lineage import Former, encode_former
+from millstream.log.commands import Acknowledge, GetExtent, MoveCursor
 from millstream.log.rules import ancestry, retention
 from millstream.replica.commands import SetAside
 from millstream.rooms import commands as m
@@ -129,6 +130,20 @@ def test_a_log_that_was_made_anew_is_unrelated(ms: Millstream) -> None:
     with pytest.raises(Conflict, match="was deleted"):
         ms.log(name).merge()
     assert values(ms.log(name)) == numbers(0, 4)
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**64, 2**200])
+def test_an_id_that_no_log_can_have_is_refused(ms: Millstream, wrong: int) -> None:
+    ms.log("a").append(b"0")
+    ms.log("a").cursor("r")
+    commands: list[Any] = [
+        Acknowledge("a", "r", [(0, 1)], wrong),
+        MoveCursor("a", "r", 1, True, wrong),
+        GetExtent("a", wrong),
+    ]
+    for command in commands:
+        with pytest.raises(InvalidInput, match="id of a log"):
+            ask(ms, command)
 
 
 def test_only_the_last_former_logs_are_remembered(

@@ -89,7 +89,7 @@ def _check_still_there(
     tx: WriteTransaction, command: c.Acknowledge | c.MoveCursor, stop: int
 ) -> None:
     """Raise for an acknowledgement of records that were set aside, and replaced at their offsets."""
-    if not command.log_id:
+    if not check_integer("the id of a log", command.log_id):
         return
     log_id, _ = need_log(tx, command.log)
     at = equal_below(tx, log_id, command.log_id)
