@@ -16,10 +16,11 @@ import pytest
 import millstream
 from millstream.doctor import examine
 from millstream.engine.sqlite.engine import SqliteEngine
+from millstream.engine.sqlite.neighbour import has_shared_locks
 
 pytestmark = [
     pytest.mark.timeout(120),
-    pytest.mark.skipif(sys.platform != "linux", reason="locks of open files are Linux's"),
+    pytest.mark.skipif(not has_shared_locks, reason="this system has no locks of open files"),
 ]
 
 ROWS = 60

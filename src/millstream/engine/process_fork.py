@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol, cast
 from weakref import WeakSet
 
@@ -65,16 +63,6 @@ def refusal(engine: Engine) -> CannotOpen | None:
         "fork; open a store in the child instead",
         path=engine.place,
     )
-
-
-@contextmanager
-def at_rest() -> Iterator[None]:
-    """Run a block while no store of this process has a handle open, as a fork does."""
-    _before()
-    try:
-        yield
-    finally:
-        _after(in_child=False)
 
 
 def _before() -> None:

@@ -51,7 +51,6 @@ from millstream.engine.sqlite.neighbour import (
     closed,
     guard_of,
     has_neighbour,
-    look_for_neighbour,
     opened,
 )
 from millstream.engine.sqlite.opening import FileOpening
@@ -137,7 +136,6 @@ class SqliteEngine:
         self._disk = DiskSpace(folder, limits or Limits(), self._clock, file=self._space)
         self._guard = guard_of(self._real_path)
         self._close = partial(self._guard.close, self, connect=self._connect_beside)
-        look_for_neighbour(self._real_path)
         try:
             opening = self._prepare_file(file_mode, adopt)
             self._home = Home(self._real_path, self._clock, shown=self.place)

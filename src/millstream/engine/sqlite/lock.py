@@ -1,8 +1,8 @@
 """The holder of a SQLite file's write lock, for the error of a writer whose wait timed out.
 
 In write-ahead mode the write lock is byte 120 of the `-shm` file. Linux lists all locks in
-`/proc/locks`. `fcntl` would need a descriptor of that file, and closing the descriptor would drop all
-locks of this process on the file.
+`/proc/locks`, and the locks of open files in `/proc/PID/fdinfo`. `fcntl` would need a descriptor of
+that file, and closing the descriptor would drop all POSIX locks of this process on the file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from millstream.errors import Overloaded
 
 WRITE_LOCK_BYTE = 120
 LOCKS = Path("/proc/locks")
+PROCESSES = Path("/proc")
 
 
 class Holder(NamedTuple):
@@ -49,13 +50,40 @@ def find_holder(path: Path) -> Holder | None:
         inode = os.stat(f"{os.path.realpath(path)}-shm").st_ino
         for line in LOCKS.read_text(encoding="ascii", errors="replace").splitlines():
             fields = line.split()
-            if fields[1:4] != ["POSIX", "ADVISORY", "WRITE"]:
+            if fields[2:4] != ["ADVISORY", "WRITE"]:
                 continue  # locks that processes wait for begin with an arrow
-            process, place, first, last = int(fields[4]), fields[5], fields[6], fields[7]
-            if int(place.rpartition(":")[2]) != inode or process <= 0:
+            if not _is_write_lock(fields[5:8], inode):
                 continue
-            if int(first) <= WRITE_LOCK_BYTE and (last == "EOF" or int(last) >= WRITE_LOCK_BYTE):
+            process = int(fields[4]) if fields[1] == "POSIX" else _owner(inode)
+            if process is not None and process > 0:
                 return _described(process)
+    return None
+
+
+def _is_write_lock(place: list[str], inode: int) -> bool:
+    """Return whether the place of a lock is the write lock: device and inode, first and last byte."""
+    first, last = int(place[1]), place[2]
+    if int(place[0].rpartition(":")[2]) != inode:
+        return False
+    return first <= WRITE_LOCK_BYTE and (last == "EOF" or int(last) >= WRITE_LOCK_BYTE)
+
+
+def _owner(inode: int) -> int | None:
+    """Return the process with the lock of an open file (`neighbour.py`), which names no process."""
+    for process in PROCESSES.iterdir():
+        if not process.name.isdigit():
+            continue
+        with suppress(OSError):  # a process of another user, or one that has ended
+            for descriptor in (process / "fdinfo").iterdir():
+                for line in descriptor.read_text(encoding="ascii", errors="replace").splitlines():
+                    fields = line.split()
+                    is_held = fields[:1] == ["lock:"] and fields[2:5] == [
+                        "OFDLCK",
+                        "ADVISORY",
+                        "WRITE",
+                    ]
+                    if is_held and _is_write_lock(fields[6:9], inode):
+                        return int(process.name)
     return None
 
 

@@ -14,13 +14,11 @@ POSIX locks of the same process, and only its own description drops it. So:
 
 - While an engine has connections, a `FileGuard` holds SQLite's shared lock of the file by a lock of the
   second kind. No other library can take the exclusive lock that it needs to remove the log.
-- Once another library opens the file, apsw's copy takes the locks of the log's index (`-shm`) as locks
-  of the second kind. For this SQLite's `fcntl` becomes a Python function. It costs about 4 µs for each
-  lock, or 20 µs for each transaction (measured 2026-11), so a process without a neighbour does
-  not pay it.
+- apsw's copy takes the locks of the log's index (`-shm`) as locks of the second kind, by a replaced
+  `fcntl` (`_share_index_locks`). This costs no measurable time.
+- At its end an engine leaves the log in place if the file is still open elsewhere in the process.
 
-A neighbour is noticed by the audit event of `sqlite3.connect`, and by open descriptors of the file when
-a store is opened. Other systems than 64-bit Linux have neither: there a process must use one library.
+Other systems than Linux on x86-64 have only a part of this: there a process must use one library.
 """
 
 from __future__ import annotations
@@ -28,7 +26,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
+import platform
 import struct
 import sys
 import threading
@@ -36,29 +36,17 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import apsw
 
-from millstream.engine import process_fork
 from millstream.engine.sqlite.file import close_connection
 from millstream.engine.sqlite.identity import Identity, identity
-from millstream.errors import CannotOpen, Overloaded
+from millstream.errors import Overloaded
 
 IS_SUPPORTED = sys.platform == "linux" and struct.calcsize("P") == 8
 
 _SHARED_START, _SHARED_BYTES = 0x40000002, 510
 """The bytes of a file that SQLite locks while a connection uses the file."""
-
-_INDEX_START, _INDEX_END = 120, 129
-"""The bytes of the log's index (`-shm`) that SQLite locks: writer, checkpoint, readers, and others."""
-
-_START_AT, _PID_AT = 8, 24
-"""Positions in C's `struct flock`: the first byte of the lock, and the process, 0 for our locks."""
-
-_TO_OPEN_FILE = {5: 36, 6: 37, 7: 38}
-"""`F_GETLK`, `F_SETLK`, `F_SETLKW` → the same for open file descriptions."""
 
 _open_paths: Counter[str] = Counter()
 """Number of engines of this process that have a file open, by real path."""
@@ -129,7 +117,7 @@ class FileGuard:
         With `checkpoint` the last connection of all processes copies the write-ahead log into the
         file and removes it. Beside another library it must not: the log is the other library's too.
         """
-        is_alone = self._path not in _index_locks.paths
+        is_alone = "_sqlite3" not in sys.modules
         if checkpoint and is_alone:
             self._unlock()
         for connection in connections:
@@ -146,7 +134,7 @@ class FileGuard:
             self._holders.remove(id(holder))
             if self._holders:
                 return
-            if self._path in _index_locks.paths and _is_open_elsewhere(self._path):
+            if "_sqlite3" in sys.modules and _is_open_elsewhere(self._path):
                 # Closing our connections has dropped the locks of the other library.
                 _set_lock(self.descriptor, fcntl.F_RDLCK)
             else:
@@ -189,103 +177,53 @@ def closed(path: str) -> None:
     _open_paths[path] -= 1
 
 
-def look_for_neighbour(path: str) -> None:
-    """Share the locks of a file if another library has it open; before an engine's first connection."""
-    if IS_SUPPORTED and not _open_paths[path]:
-        _watch_connects()
-        if "_sqlite3" in sys.modules and _is_open_elsewhere(path):
-            _index_locks.share(path)
-
-
 def has_neighbour(path: str) -> bool:
-    """Return whether another library of this process has used a file while a store was open."""
-    return path in _index_locks.paths
+    """Return whether another library of this process has a file open that no engine has open."""
+    return "_sqlite3" in sys.modules and not _open_paths[path] and _is_open_elsewhere(path)
 
 
-class _IndexLocks:
-    """The locks of the indexes of write-ahead logs, as locks of open file descriptions."""
+def _share_index_locks() -> bool:
+    """Let apsw's SQLite take the locks of every log's index as locks of open file descriptions.
 
-    def __init__(self) -> None:
-        self.paths: set[str] = set()
-        """The real paths of files with a neighbour."""
-        self._indexes: set[Identity] = set()
-        self._fcntl: Any = None
-        self._callback: Any = None
-
-    def share(self, path: str) -> None:
-        """Take the locks of a file's index so that another library sees them.
-
-        No connection of apsw to the file may be open: it would hold a lock of the old kind.
-        """
-        self.paths.add(path)
-        if self._callback is not None:
-            return
-        self._fcntl = ctypes.PyDLL(None, use_errno=True).fcntl
-        self._fcntl.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
-        prototype = ctypes.CFUNCTYPE(
-            ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, use_errno=True
-        )
-        self._callback = prototype(self._lock)
-        address = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
-        if not apsw.VFS("millstream-neighbour", base="unix").xSetSystemCall("fcntl", address):
-            raise CannotOpen("this SQLite does not let Millstream share locks with another library")
-
-    def _lock(self, descriptor: int, command: int, argument: int) -> int:
-        """Stand in for `fcntl` inside SQLite; an exception must not look like success."""
-        try:
-            other = _TO_OPEN_FILE.get(command)
-            if other is not None and self._is_index(descriptor, argument):
-                ctypes.c_int.from_address(argument + _PID_AT).value = 0
-                command = other
-            result: int = self._fcntl(descriptor, command, argument)
-        except BaseException:
-            ctypes.set_errno(errno.EIO)
-            return -1
-        return result
-
-    def _is_index(self, descriptor: int, argument: int) -> bool:
-        """Return whether a lock is for the index of a file with a neighbour."""
-        start = ctypes.c_longlong.from_address(argument + _START_AT).value
-        if not _INDEX_START <= start < _INDEX_END:
-            return False
-        index = _identity_of(descriptor)
-        if index in self._indexes:
-            return True
-        if any(identity(f"{path}-shm") == index for path in self.paths):
-            self._indexes.add(index)
-            return True
+    SQLite calls `fcntl` while it holds its own mutexes. A Python function in its place would wait for the
+    interpreter's lock there, while another thread holds that lock and waits for the mutex. So the function
+    is machine code: it changes the arguments of the calls in question, and jumps to `fcntl`.
+    """
+    code = _CODES.get(platform.machine())
+    if not IS_SUPPORTED or code is None:
         return False
-
-
-_index_locks = _IndexLocks()
-_is_watching = False
-
-
-def _watch_connects() -> None:
-    """Notice each connection that `sqlite3` opens in this process; the hook cannot be removed."""
-    global _is_watching
-    if not _is_watching:
-        _is_watching = True
-        sys.addaudithook(_on_event)
-
-
-def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "sqlite3.connect":
-        path = _path_of(arguments[0])
-        if path is not None and _open_paths[path] and path not in _index_locks.paths:
-            with process_fork.at_rest():
-                _index_locks.share(path)
-
-
-def _path_of(database: Any) -> str | None:
-    """Return the real path of a database that `sqlite3` opens; None if it is no file."""
+    address = ctypes.cast(ctypes.CDLL(None).fcntl, ctypes.c_void_p).value
+    assert address is not None
     try:
-        name = os.fsdecode(database)
-    except TypeError:
-        return None  # sqlite3 reports the wrong type
-    if name.startswith("file:"):
-        name = unquote(urlsplit(name).path)
-    return os.path.realpath(name) if name and name != ":memory:" else None
+        page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    except OSError:
+        return False  # a hardened system lets no program make code
+    page.write(code + address.to_bytes(8, "little"))
+    _kept.append(page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    return bool(apsw.VFS("millstream-neighbour", base="unix").xSetSystemCall("fcntl", start))
+
+
+_CODES = {
+    "x86_64": bytes.fromhex(
+        "8d46fb"  # lea eax, [rsi - 5]       the command, from F_GETLK on
+        "83f802"  # cmp eax, 2
+        "7718"  # ja end                   no command of POSIX locks
+        "488b4208"  # mov rax, [rdx + 8]       the first byte of the lock
+        "4883e878"  # sub rax, 120
+        "4883f808"  # cmp rax, 8
+        "770a"  # ja end                   no lock of an index
+        "c7421800000000"  # mov dword [rdx + 24], 0  the process
+        "83c61f"  # add esi, 31              the same for open file descriptions
+        "488b0502000000"  # end: mov rax, [rip + 2]
+        "ffe0"  # jmp rax
+    )
+}
+_kept: list[mmap.mmap] = []
+"""Keeps the machine code in memory."""
+
+has_shared_locks = _share_index_locks()
+"""Whether another SQLite library in this process sees our locks, and we see its locks."""
 
 
 def _identity_of(descriptor: int) -> Identity:
