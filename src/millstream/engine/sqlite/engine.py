@@ -194,7 +194,11 @@ class SqliteEngine:
 
     def read(self) -> PooledSnapshot:
         """Open a snapshot on a connection from the pool."""
-        self._home.check_read()
+        try:
+            self._home.check_read()
+        except StoreGone:
+            with self._pool.held():  # waits for the end of an exchange, which replaces the file
+                self._home.check_read()
         return PooledSnapshot(self._pool)
 
     def last_seq(self) -> int:
