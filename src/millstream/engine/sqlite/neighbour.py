@@ -120,7 +120,7 @@ class FileGuard:
         is_alone = "_sqlite3" not in sys.modules
         if checkpoint and is_alone:
             self._unlock()
-        elif checkpoint and connections:
+        elif checkpoint and connections and len(self._holders) == 1:
             # The log may have lost its name, and then only our connections can still read it.
             with suppress(apsw.Error):
                 connections[-1].wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
