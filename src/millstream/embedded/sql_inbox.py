@@ -84,7 +84,7 @@ class Post(NamedTuple):
 
 
 class PostDelivery(NamedTuple):
-    """Posts that one command stores."""
+    """A command that stores posts of one destination, and these posts."""
 
     command: Operation[Any]
     posts: list[Post]

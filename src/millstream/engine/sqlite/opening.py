@@ -43,7 +43,7 @@ class FileOpening:
         read_only: bool,
     ) -> None:
         self.vfs = vfs
-        """The layer through which SQLite reaches the file; `prepare` chooses it if it is None."""
+        """The layer through which SQLite reaches the file; without a layer, `prepare` chooses one."""
         self.log_was_left = False
         """True if a dead process left a write-ahead log, once `prepare` has looked."""
         self._path = path

@@ -347,7 +347,7 @@ class _Repeats:
         """The earliest append time among the new messages: the progress of routing."""
 
     def has(self, arrival: Arrival) -> bool:
-        """Return whether a message repeats another within the window; else remember its digest."""
+        """Return whether a message repeats another within the window; otherwise remember the digest."""
         digest, at_ms = arrival.digest, arrival.span.at_ms
         window_ms = self._queue.spec.dedup_window_ms
         self._first_ms = min(self._first_ms, at_ms)

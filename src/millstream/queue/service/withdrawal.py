@@ -40,7 +40,7 @@ from millstream.store.commit.transaction import WriteTransaction
 
 
 def move_queues(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
-    """Move every queue of a log to the log that took its name; return those that go back."""
+    """Move every queue of a log to the log that took its name; return the queues that go back."""
     queues = [queue.name for queue in all_queues(tx.view) if tail.log_id in queue.positions]
     moved = [_Withdrawal(tx, name, tail).run() for name in queues]
     return [reader for reader in moved if reader is not None]

@@ -214,7 +214,7 @@ class RoomClient:
     def _begin_storing(
         self, messages: list[RoomMessage], number: int | None
     ) -> asyncio.Future[Sent] | None:
-        """Hand the messages of an admitted frame to the room; None if all of them are conflated."""
+        """Hand the messages of an admitted frame to the room; None if every message is conflated."""
         listener, room = self._listener, self._listener.room
         if not messages:
             raise InvalidInput("there is no message to send")
