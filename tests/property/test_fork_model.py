@@ -48,6 +48,8 @@ class Copy:
     point: int = 0
     merged: int = 0
     gone: bool = False
+    is_aside: bool = False
+    """Whether the log was set aside: it belongs to the log that has its former name, for good."""
     read: dict[int, bytes] = field(default_factory=dict)
     """What its cursor was given, at the offsets that it acknowledged."""
 
@@ -178,14 +180,14 @@ class Forks(RuleBasedStateMachine):
 
     def aside(self, log: Copy, at: int, name: str) -> Copy:
         made = log.copied(name)
+        made.point, made.is_aside = at, True
         for child in self.copies:
             if child.parent is log and child.point > at:
-                child.parent = made
-        if log.parent is not None and log.point > at:
-            made.parent, made.point = log.parent, log.point
-            log.point = at
-        else:
-            made.point = at
+                if child.is_aside:
+                    child.point = at
+                else:
+                    child.parent = made
+        log.point = min(log.point, at)
         log.merged = min(log.merged, at)
         log.end = at
         log.values = {offset: value for offset, value in log.values.items() if offset < at}
@@ -203,7 +205,8 @@ class Forks(RuleBasedStateMachine):
             return multiple()
         position = max(log.point, log.merged)
         moved = parent.end != log.point or log.merged > log.point
-        forked = moved and position < log.end
+        at = self.first_difference(log, parent, position)
+        forked = moved and position < log.end and at is not None
         if forked and on_fork == "refuse":
             with pytest.raises(ForkDetected):
                 ask.merge()
@@ -217,16 +220,14 @@ class Forks(RuleBasedStateMachine):
         made = None
         if not moved:
             self.adopt(log, parent)
+        elif at is None:
+            self.copy(log, parent, max(position, min(log.end, parent.end)))
         elif forked and on_fork == "rebase":
-            first = max(position, log.start)
-            parent.append([log.values[at] for at in range(first, log.end)])
-            log.merged = log.end
+            self.copy(log, parent, max(position, log.start))
         elif forked and log.end > parent.end:
-            made = self.known(self.aside(parent, position, found.set_aside or ""))
-            if position > log.point:
-                log.merged = position
-                parent.append([log.values[at] for at in range(position, log.end)])
-                log.merged = log.end
+            made = self.known(self.aside(parent, at, found.set_aside or ""))
+            if at > log.point:
+                self.copy(log, parent, at)
             else:
                 self.adopt(log, parent)
         if parent.start < log.start <= parent.end:
@@ -234,7 +235,22 @@ class Forks(RuleBasedStateMachine):
         assert found.end == parent.end
         return multiple() if made is None else made
 
+    def first_difference(self, log: Copy, parent: Copy, start: int) -> int | None:
+        if start < max(log.start, parent.start):
+            return start
+        for at in range(start, min(log.end, parent.end)):
+            if log.values[at] != parent.values[at]:
+                return at
+        return None
+
+    def copy(self, log: Copy, parent: Copy, start: int) -> None:
+        parent.append([log.values[at] for at in range(start, log.end)])
+        log.merged = log.end
+
     def adopt(self, log: Copy, parent: Copy) -> None:
+        if log.is_aside:  # its records cannot lie in its parent: the parent gets copies of them
+            self.copy(log, parent, log.point)
+            return
         for at in range(log.point, log.end):
             if at in log.values:
                 parent.values[at] = log.values[at]

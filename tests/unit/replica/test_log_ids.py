@@ -117,6 +117,26 @@ def test_readers_are_told_where_they_continue_after_two_set_asides(
     assert examine(tmp_path / "s.db").problems == []
 
 
+@pytest.mark.parametrize("own", [0, 2])
+@pytest.mark.parametrize("at", [2, 4])
+def test_a_fork_keeps_its_parent_when_its_records_are_set_aside(
+    ms: Millstream, own: int, at: int
+) -> None:
+    """Also if the records below the offset lie in the parent of the parent."""
+    ms.log("a").append_many(numbers(0, 4))
+    ms.log("a").fork("child")
+    ms.log("child").fork("grandchild")
+    ms.log("a").delete()
+    grandchild = ms.log("grandchild")
+    for value in numbers(4, 4 + own):
+        grandchild.append(value)
+    set_aside(ms, at, "grandchild")
+    assert grandchild.parent() == "child"
+    grandchild.append(b"new")
+    grandchild.merge(on_fork="longest" if at == 4 else "rebase")
+    assert values(ms.log("child"))[-1] == b"new"
+
+
 def test_a_log_that_was_made_anew_is_unrelated(ms: Millstream) -> None:
     log = ms.log("a")
     log.append_many(numbers(0, 4))

@@ -181,11 +181,14 @@ def take_name(tx: WriteTransaction, log_id: int, new_id: int, at: int) -> None:
         former = Former(min(parent.point, at), min(parent.merged, at))
         tx.put(keys.former(parent.parent_id, new_id), encode_former(former))
     # The new log needs no records of logs between it and the log that holds the records below `at`.
+    # The log into which it can be merged stays in its ancestry.
     holder_id = log_id
     for ancestor_id, below in holders(tx, log_id):
         if at > below:
             break
         holder_id = ancestor_id
+        if parent is not None and ancestor_id == parent.parent_id:
+            break
     for child_id, fork in list(children(tx, log_id)):
         if fork.point <= at and former_of(tx, child_id, log_id) is None:
             put_fork(tx, child_id, fork._replace(parent_id=new_id))
