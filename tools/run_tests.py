@@ -12,8 +12,8 @@ Usage: run_tests.py [--tier quick|test|rest|all] [--suite NAME ...] [--one-by-on
 A suite is a directory in tests/ that holds tests. Each runs in a pytest of its own, so one that
 dies takes no other with it, and is then counted as failed. A run in which no test ran is a failure.
 The quick suite uses every processor. The others mostly wait, for processes that they started or
-killed: two of them run at the same time, each beside the other (`LANES`). What such a suite prints
-is shown when it ends, in one piece; until then a line a minute says how far it is.
+killed: three of them run at the same time (`LANES`). The output of such a suite is shown when it
+ends, in one piece; until then a line a minute says how far it is.
 
 Ctrl-C, SIGTERM and a closed terminal end the run, and the suites with it: each pytest leads a process
 group of its own, which is interrupted so that tests clean up, and killed if it takes too long. To
@@ -49,15 +49,17 @@ BYTECODE = Path(sys.prefix) / ".bytecode"
 
 QUICK = "unit"
 LANES = (
-    ("property", "integration", "crash", "conformance", "simulation"),
-    ("spark", "browser"),
+    ("property", "browser"),
+    ("integration", "crash"),
+    ("spark", "conformance", "simulation"),
 )
-"""Suites that run one after the other, beside those of the other lane.
+"""Suites that run one after the other, beside the suites of the other lanes.
 
-The long ones come first. A lane that has ended takes the last suite that waits in the other.
+The long suites come first. A lane that has ended takes the last suite that waits in another lane.
+With two lanes, two processors were idle for 28 % of `make test`.
 """
 
-ORDER = (QUICK, *LANES[0], *LANES[1])
+ORDER = (QUICK, *(suite for lane in LANES for suite in lane))
 ALONGSIDE = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile")
 """How the quick suite shares the processors: each file's tests stay together, and in order.
 
@@ -312,9 +314,10 @@ def note_signals() -> list[int]:
 
 
 def lanes_of(suites: Sequence[str]) -> list[list[str]]:
-    """The suites by lane; one that no lane names comes last in the first."""
-    second = [suite for suite in suites if suite in LANES[1]]
-    return [[suite for suite in suites if suite not in LANES[1]], second]
+    """Return the suites by lane; a suite that no lane names comes last in the first lane."""
+    lanes = [[suite for suite in suites if suite in lane] for lane in LANES]
+    lanes[0] += [suite for suite in suites if not any(suite in lane for lane in LANES)]
+    return lanes
 
 
 def format_table(outcomes: Iterable[Outcome]) -> str:
