@@ -1,8 +1,9 @@
 """Decoded entries: a cache of entries that routing has read, shared by all queues of a log.
 
-Queues on the same log read the same entries in turn. The records at an offset never change, so an
-entry decoded for a queue also serves all other queues, even after the fold has moved its row. When
-a log is set back, its cached entries are dropped.
+Queues on the same log read the same entries in turn. The records at an offset of a log id never
+change, so an entry decoded for a queue also serves all other queues, even after the fold has moved
+its row. Blocks of `log.reading.recent` are another cache: they contain the payloads, which routing
+does not read.
 """
 
 from __future__ import annotations
