@@ -27,6 +27,7 @@ GENERATED = (
     "any_log",
     "cursor",
     "database",
+    "interactive",
     "log",
     "partitioned",
     "partitioned_cursor",

@@ -33,12 +33,14 @@ from millstream.record import (
     Record,
     Retention,
     SqlResult,
+    SqlRow,
 )
 from millstream.rooms.events import RoomEvent
 from millstream.rooms.model import InstanceInfo, RoomInfo, RoomMessage
 from millstream.rooms.settings import RoomSettings
 from millstream.threads.cursor import Cursor
 from millstream.threads.database import Millstream, open
+from millstream.threads.interactive import InteractiveTransaction
 from millstream.threads.log import Log
 from millstream.threads.partitioned import PartitionedLog
 from millstream.threads.partitioned_cursor import PartitionedCursor
@@ -71,6 +73,7 @@ __all__ = [
     "Fate",
     "Headers",
     "InstanceInfo",
+    "InteractiveTransaction",
     "Item",
     "Later",
     "Limits",
@@ -96,6 +99,7 @@ __all__ = [
     "RoomMessage",
     "RoomSettings",
     "SqlResult",
+    "SqlRow",
     "SqliteOptions",
     "SlateOptions",
     "Stage",

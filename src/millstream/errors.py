@@ -4,7 +4,8 @@
     ├── InvalidInput            the request can never succeed as it stands   (also a ValueError)
     │   ├── InvalidName         a log, cursor, producer or queue name
     │   ├── TooLarge            a value, header, batch or filter over its limit
-    │   └── InvalidFilter       a filter that does not parse: line, column, what was expected
+    │   ├── InvalidFilter       a filter that does not parse: line, column, what was expected
+    │   └── ConstraintViolation a statement against a constraint of the application's tables
     ├── NotFound                no such log, cursor or queue                 (also a LookupError)
     ├── OutOfRange              a position at or past the end
     ├── Truncated               a position whose record was dropped
@@ -30,6 +31,7 @@
         ├── WriteFailed         the write failed and nothing of it was stored (retry)
         │   ├── DiskFull        there is too little room on the disk         (retry)
         │   ├── Recovering      an earlier write failed, and is being looked into (retry)
+        │   ├── TransactionExpired  an interactive transaction lasted too long (retry)
         │   ├── StoreGone       the store's file was removed or replaced while it was open
         │   ├── NotLeader       another node of the cluster takes writes     (retry)
         │   └── NoQuorum        too few servers of the cluster answer        (retry)
@@ -77,6 +79,15 @@ class TooLarge(InvalidInput):
 
 class InvalidFilter(InvalidInput):
     """A filter that does not parse. Data: `line`, `column`, `expected`."""
+
+
+class ConstraintViolation(InvalidInput):
+    """A statement would break a constraint of the application's tables, and changed nothing.
+
+    Data: `kind` ("unique", "primary key", "not null", "check", "foreign key", "datatype" or "other"),
+    `table` and `columns` of the constraint, `constraint` (its name or expression, if SQLite says it)
+    and `statement`. Of a foreign key, `table` is the table that the statement changes.
+    """
 
 
 class NotFound(MillstreamError, LookupError):
@@ -201,6 +212,13 @@ class Recovering(WriteFailed):
     """An earlier write failed, and the handle is making sure of what is on disk; reads go on.
 
     It takes writes again by itself, mostly within milliseconds. Data: `cause`.
+    """
+
+
+class TransactionExpired(WriteFailed):
+    """An interactive transaction lasted longer than its time limit, and was rolled back.
+
+    Other writers went on. Data: `timeout`, in seconds.
     """
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, Protocol, TypeVar, overload
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
 
-from millstream.errors import InvalidInput
+from millstream.errors import InvalidInput, NotFound
 from millstream.header import NO_HEADERS, Headers, HeadersLike
 from millstream.partitioning import partition_of
 
@@ -245,18 +246,84 @@ class Producer(Struct, frozen=True):
     epoch: int = 0
 
 
-class SqlResult(Struct, frozen=True):
-    """What a statement on the application's own tables gave; iterated, it gives the rows."""
+class SqlRow(tuple[Any, ...]):
+    """A row of a statement's result: a tuple whose values also have the names of their columns.
 
-    rows: list[tuple[Any, ...]]
+    `row[0]`, `row["name"]`, `name, total = row` and `dict(row)` work.
+    """
+
+    __slots__ = ()
+    columns: ClassVar[tuple[str, ...]] = ()
+    """The names of the columns, in order."""
+    _places: ClassVar[dict[str, int]] = {}
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the names of the columns, in order."""
+        return self.columns
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, str):
+            try:
+                place = self._places[place]
+            except KeyError:
+                names = ", ".join(self.columns)
+                raise KeyError(f"no column {place!r}; the columns are {names}") from None
+        return super().__getitem__(place)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _sql_row, (self.columns, tuple(self))
+
+
+@lru_cache(maxsize=1_000)
+def sql_row_type(columns: tuple[str, ...]) -> type[SqlRow]:
+    """Return the class of rows with these columns; of two columns with one name the first has it."""
+    places = {name: at for at, name in reversed(list(enumerate(columns)))}
+    return type("SqlRow", (SqlRow,), {"__slots__": (), "columns": columns, "_places": places})
+
+
+def _sql_row(columns: tuple[str, ...], values: tuple[Any, ...]) -> SqlRow:
+    return sql_row_type(columns)(values)
+
+
+class SqlResult(Struct, frozen=True):
+    """The result of a statement on the application's own tables; iteration gives the rows."""
+
+    rows: list[SqlRow]
     changed: int = 0
     """How many rows it inserted, updated or deleted."""
+    rowcount: int = -1
+    """As of `sqlite3`: the number of changed rows; -1 for a statement that only reads."""
+    lastrowid: int | None = None
+    """The rowid of the last row that the transaction has inserted; None without such a row."""
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def __iter__(self) -> Iterator[SqlRow]:
         return iter(self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def all(self) -> list[SqlRow]:
+        """Return every row."""
+        return self.rows
+
+    def one(self) -> SqlRow:
+        """Return the only row; raise `NotFound` without a row, `InvalidInput` for several rows."""
+        row = self.one_or_none()
+        if row is None:
+            raise NotFound("the statement gave no row, and one() needs one; see one_or_none()")
+        return row
+
+    def one_or_none(self) -> SqlRow | None:
+        """Return the only row, or None; raise `InvalidInput` for several rows."""
+        if len(self.rows) > 1:
+            raise InvalidInput(
+                f"the statement gave {len(self.rows)} rows, and one row was expected; see all()"
+            )
+        return self.rows[0] if self.rows else None
+
+    def scalar(self) -> Any:
+        """Return the first value of the first row; None without a row."""
+        return next(iter(self.rows[0])) if self.rows else None
 
 
 class Owner(Struct, frozen=True, kw_only=True):

@@ -10,13 +10,14 @@
 
 What coroutines ask for in one turn of the event loop is committed together, with one sync.
 Every method is awaited, or iterated with `async for`, except those that ask nothing of the store:
-`ms.log`, `ms.room`, `ms.transaction`, and the steps of a transaction.
+`ms.log`, `ms.room`, `ms.transaction`, `ms.begin`, and the steps of a transaction.
 """
 
 from __future__ import annotations
 
 from millstream.aio.cursor import Cursor
 from millstream.aio.database import Millstream, open
+from millstream.aio.interactive import InteractiveTransaction
 from millstream.aio.log import Log, Metadata
 from millstream.aio.partitioned import PartitionedLog
 from millstream.aio.partitioned_cursor import PartitionedCursor
@@ -27,6 +28,7 @@ from millstream.aio.transaction import Transaction
 
 __all__ = [
     "Cursor",
+    "InteractiveTransaction",
     "Log",
     "Metadata",
     "Millstream",

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
+from millstream.aio.interactive import InteractiveTransaction
 from millstream.aio.log import Log
 from millstream.aio.opening import open_session
 from millstream.aio.partitioned import PartitionedLog, open_partitioned
 from millstream.aio.queue import Queue
 from millstream.aio.room import Room
-from millstream.aio.runtime import Event, opening
+from millstream.aio.runtime import Event, Turn, opening
 from millstream.aio.sync import follow, synced
 from millstream.aio.transaction import Transaction
 from millstream.clock import Clock
@@ -30,14 +31,14 @@ from millstream.engine.place import is_address
 from millstream.engine.protocol import Durability, Mode
 from millstream.engine.slate.options import SlateOptions
 from millstream.engine.sqlite.options import SqliteOptions
-from millstream.errors import InvalidInput
+from millstream.errors import CannotOpen, InvalidInput
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.numbers import checked, checked_numbers
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.spec import QueueSettings, spec_of, takes_settings
-from millstream.record import LogInfo, SqlResult
+from millstream.record import LogInfo, Seconds, SqlResult, to_ms
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
@@ -45,6 +46,9 @@ from millstream.rooms.commands import ListInstances, ListRooms, RemoveInstance
 from millstream.rooms.model import InstanceInfo, RoomInfo
 
 T = TypeVar("T")
+
+BEGIN_TIMEOUT_S = 5.0
+"""The time limit of an interactive transaction: long for a few statements, short for other writers."""
 
 ENTRIES_PER_PAGE = 1_000
 """Logs, queues or rooms that are listed by one command."""
@@ -137,6 +141,10 @@ class ReadOnly:
         """Answer a command that changes nothing."""
         check_reads(command)
         return await self._session.execute(command)
+
+    async def begin_turn(self, timeout_s: float) -> Turn:
+        """Refuse an interactive transaction."""
+        raise CannotOpen("ms.begin writes, and the store was opened with mode='r': use mode='rw'")
 
     async def close(self) -> None:
         """End the session."""
@@ -246,6 +254,19 @@ class Millstream:
     def transaction(self) -> Transaction:
         """Several operations in one commit: they are gathered, and happen when the block ends."""
         return Transaction(self._session)
+
+    def begin(self, *, timeout: Seconds = BEGIN_TIMEOUT_S) -> InteractiveTransaction:
+        """Begin an interactive transaction: its `sql` runs at once, and its block ends in one commit.
+
+        The block holds the turn of the only writer: all other writers of the store wait, in every
+        process, and readers go on. After `timeout` seconds the transaction is rolled back, other
+        writers go on, and the next call inside the block raises `TransactionExpired`. Only a program
+        that opened the file can do this: servers and clusters refuse.
+        """
+        timeout_s = to_ms(timeout, "timeout") / 1000
+        if timeout_s <= 0:
+            raise InvalidInput(f"timeout is a number of seconds above 0, not {timeout!r}")
+        return InteractiveTransaction(self._session, timeout_s)
 
     async def sql(
         self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()

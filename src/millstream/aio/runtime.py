@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Event, Future, Lock
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import wraps
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from millstream.command import AsyncSession, Command
+from millstream.embedded.loop.loop_turn import LoopTurn as Turn
+from millstream.store.commit.writer_turn import not_offered
 
-__all__ = ["Entries", "Event", "Future", "Lock", "Unbroken", "opening"]
+__all__ = ["Entries", "Event", "Future", "Lock", "Turn", "Unbroken", "begin_turn", "opening"]
 
 T = TypeVar("T")
 _P = ParamSpec("_P")
@@ -74,6 +76,14 @@ def opening(function: Callable[_P, Coroutine[Any, Any, _C]]) -> Callable[_P, _Op
         return _Opening(function(*given, **named))
 
     return begin
+
+
+async def begin_turn(session: AsyncSession, timeout_s: float) -> Turn:
+    """Take the writer's turn of a session, if the session has the store's own file."""
+    begin: Callable[[float], Awaitable[Turn]] | None = getattr(session, "begin_turn", None)
+    if begin is None:
+        raise not_offered()
+    return await begin(timeout_s)
 
 
 class Entries:

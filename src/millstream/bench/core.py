@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.aio import database as aio_database
-from millstream.bench import opening
+from millstream.bench import application, opening
 from millstream.bench.disk import RawFile, open_slow_engine
 from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, Step, StepMeter, payloads, seconds
 from millstream.bench.singles import put_both
@@ -173,6 +173,25 @@ def open_large(bench: CoreBench) -> ReportRow:
     return opening.measure(bench.directory)
 
 
+def sql_begin(bench: CoreBench) -> ReportRow:
+    """Interactive transactions: a SELECT, an INSERT and a put, beside the same in plain SQLite."""
+    limit, meter = application.interactive(bench.store, bench.directory, bench.seconds)
+    return bench.row(meter, limit).require_ratio(0.6)
+
+
+def inbox(bench: CoreBench) -> ReportRow:
+    """Messages put by SQL, 1,000 rows per transaction of `sqlite3`, until all are in a queue."""
+    rows = application.ROWS
+    limit, meter = application.posts(bench.directory, bench.seconds, rows=rows)
+    return bench.row(meter, limit, batch=rows).require_rate(100_000)
+
+
+def inbox_single(bench: CoreBench) -> ReportRow:
+    """Messages put by SQL, one row per transaction, beside the same connection without Millstream."""
+    limit, meter = application.posts(bench.directory, bench.seconds, rows=1)
+    return bench.row(meter, limit).require_ratio(0.8)
+
+
 class CoroutineCrowd:
     """Coroutines on a store, which all append as fast as they can for a while."""
 
@@ -228,5 +247,8 @@ SUITE = Suite(
     read_blocks,
     read_records,
     read_singles,
+    sql_begin,
+    inbox,
+    inbox_single,
     open_large,
 )

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from millstream.clock import Clock
 from millstream.command import Command, Operation, tidies
 from millstream.embedded.rules import answer, is_single_commit, operation, put_for_later
+from millstream.embedded.session_turn import SessionTurn
 from millstream.embedded.sql_inbox import SqlInbox, has_inbox
 from millstream.engine import process_fork
 from millstream.engine.open import open_engine
@@ -169,6 +170,10 @@ class EmbeddedSession:
                 self.store.tend_soon()
             return result
         return answer(self.store, command)
+
+    def begin_turn(self, timeout_s: float) -> SessionTurn:
+        """Take the writer's turn for an interactive transaction."""
+        return SessionTurn(self.store, self.store.begin(timeout_s))
 
     def close(self) -> None:
         """Close the store."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Protocol, overload
 
 from msgspec import convert
 
-from millstream.command import Sql, sql_parameters
 from millstream.errors import InvalidInput
 from millstream.format.packing import check_json, pack_many, pack_single
 from millstream.header import HeadersLike
@@ -303,14 +302,6 @@ class Steps:
         """Set a durable cursor's floor; the answer is the floor."""
         step = c.MoveCursor(_durable(cursor).log_name, cursor.name, offset)
         return self._add(step, lambda: cursor.progress.moved(offset))
-
-    def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Later:
-        """Read or write the application's own tables, on SQLite, in the same commit.
-
-        The answer is a `SqlResult`: the rows, and the number of changed rows. Only a program that
-        has opened the file can use it; servers and clusters do not offer SQL.
-        """
-        return self._add(Sql(statement, sql_parameters(parameters)))
 
     def _add(
         self,

@@ -105,6 +105,26 @@ class SqlWriter(Protocol):
         """Undo the statements inside the block if an exception leaves it."""
 
 
+class InteractiveWriter(Writer, SqlWriter, Protocol):
+    """A writer whose caller looks at the results of statements before the commit.
+
+    Another thread than the one that has begun may end the transaction.
+    """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction exists; a statement that fails may end it."""
+
+    def begin_statements(self) -> None:
+        """Prepare for the first statement."""
+
+    def check_constraints(self) -> None:
+        """Raise `ConstraintViolation` if a deferred constraint does not hold; before the commit."""
+
+    def interrupt(self) -> None:
+        """End the running statement with `WriteFailed`; for any thread."""
+
+
 class PostRefuser(Protocol):
     """What an engine has beyond `Engine` where it has the ability `sql`."""
 

@@ -7,14 +7,16 @@ the same text is here, and under the same names in `millstream.aio.runtime`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import Future
 from threading import Event, Lock
 from typing import Any, TypeVar
 
 from millstream.command import Command, Session
+from millstream.embedded.session_turn import SessionTurn as Turn
+from millstream.store.commit.writer_turn import not_offered
 
-__all__ = ["Entries", "Event", "Future", "Lock", "Unbroken", "opening"]
+__all__ = ["Entries", "Event", "Future", "Lock", "Turn", "Unbroken", "begin_turn", "opening"]
 
 T = TypeVar("T")
 
@@ -22,6 +24,14 @@ T = TypeVar("T")
 def opening(function: T) -> T:
     """Coroutines have to wrap what opens a handle; threads enter the handle itself."""
     return function
+
+
+def begin_turn(session: Session, timeout_s: float) -> Turn:
+    """Take the writer's turn of a session, if the session has the store's own file."""
+    begin: Callable[[float], Turn] | None = getattr(session, "begin_turn", None)
+    if begin is None:
+        raise not_offered()
+    return begin(timeout_s)
 
 
 class Entries(MutableMapping[str, Any]):

@@ -12,6 +12,7 @@ import pytest
 import millstream
 from millstream import Cursor, Log, Millstream, Producer, Transaction
 from millstream.errors import (
+    ConstraintViolation,
     EndMoved,
     InvalidInput,
     InvalidName,
@@ -174,7 +175,7 @@ def test_only_the_failing_transaction_is_undone(
     assert [type(ticket.error) for ticket in group] == [
         type(None),
         type(None),
-        InvalidInput,
+        ConstraintViolation,
         type(None),
     ]
     assert rows() == [1, 2, 3]

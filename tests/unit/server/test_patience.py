@@ -82,6 +82,7 @@ REFUSALS: list[MillstreamError] = [
     errors.InvalidInput("no"),
     errors.InvalidName("no"),
     errors.InvalidFilter("no"),
+    errors.ConstraintViolation("no"),
     errors.TooLarge("no"),
     errors.Overloaded("wait", retry_after_s=1, requests_per_second=5.0),
     errors.Overloaded("wait", messages_per_second=5.0),

@@ -19,6 +19,7 @@ from millstream.embedded.rules import operation
 from millstream.engine.protocol import Shortage
 from millstream.errors import (
     Closed,
+    ConstraintViolation,
     CorruptionError,
     DiskFull,
     InvalidInput,
@@ -101,7 +102,7 @@ def test_a_statement_that_is_refused_undoes_the_rest_of_its_transaction_only(pat
             c.Append("a", record(b"two" * 2_000)),
         )
         errors = [type(ticket.error) for ticket in tickets]
-        assert errors == [type(None), InvalidInput, type(None)]
+        assert errors == [type(None), ConstraintViolation, type(None)]
     assert rows(path) == [1]
     with millstream.open(path) as ms:
         values = [found.value for found in ms.log("a").read()]

@@ -18,6 +18,7 @@ from millstream.command import Command, Operation, tidies
 from millstream.embedded.loop.claim_loop import ClientTurns, TakesLots, Turn
 from millstream.embedded.loop.feeds import Feeds
 from millstream.embedded.loop.loop_claims import Claims
+from millstream.embedded.loop.loop_turn import LoopTurn, LoopTurns
 from millstream.embedded.loop.weight import CLAIM_WEIGHT, are_light, weight_of
 from millstream.embedded.rules import (
     WAITS,
@@ -142,6 +143,7 @@ class AsyncEmbeddedSession:
         self._after_answers: list[Callable[[], object]] = []
         self._closing: asyncio.Future[None] | None = None
         self._claims = Claims(store, self)
+        self._turns = LoopTurns(store, self.call_soon)
         self.feeds = Feeds(self)
         """The feeds of followed logs: a single tail per log, for all waits and listeners."""
 
@@ -153,6 +155,8 @@ class AsyncEmbeddedSession:
         """
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("a store that was opened in one event loop is used in another")
+        if self._turns.holder is not None and command.writes:
+            self._turns.refuse_holder()
         if is_single_commit(command):
             return await self.begin(command)  # type: ignore[arg-type]
         if isinstance(command, Operation):
@@ -196,8 +200,13 @@ class AsyncEmbeddedSession:
         if type(command) is ClaimMessages and isinstance(answer, list):
             self._claims.returns.give_back(command, answer)
 
+    async def begin_turn(self, timeout_s: float) -> LoopTurn:
+        """Take the writer's turn for an interactive transaction."""
+        return await self._turns.begin(timeout_s)
+
     async def close(self) -> None:
         """Close the store; waiting calls get `Closed`."""
+        self._turns.refuse_holder()
         if self._closing is None:
             self._closing = self._loop.run_in_executor(self._pool, self.store.close)
             self._closing.add_done_callback(self._closed)
@@ -208,6 +217,7 @@ class AsyncEmbeddedSession:
             self._closing = None
         else:
             self._pool.shutdown(wait=False)
+            self._turns.close()
 
     async def commit(self, command: Operation[T], unwanted: Done | None = None) -> T:
         """Commit an operation together with all others of this turn of the event loop.

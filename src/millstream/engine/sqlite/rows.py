@@ -17,7 +17,7 @@ from millstream.engine.checksum import checked
 from millstream.engine.commit import Row
 from millstream.engine.sqlite.file import explained
 from millstream.engine.sqlite.schema import DELTA, FIRST_INDEX, PREFIX, RECORD, SECOND_INDEX
-from millstream.engine.sqlite.sql import NOT_SQL, Parameters, may_read, run
+from millstream.engine.sqlite.sql import NOT_SQL, Parameters, may_read, run_as
 from millstream.errors import (
     CorruptionError,
     InvalidInput,
@@ -190,7 +190,7 @@ class SqliteReader(SqliteSnapshot):
     def query(self, statement: str, parameters: Parameters) -> SqlResult:
         """Read the application's own tables; a statement that would change anything is refused."""
         try:
-            return run(self.connection, statement, parameters, may_read)
+            return run_as(may_read, self.connection, statement, parameters)
         except apsw.AuthError as error:
             raise InvalidInput(
                 "ms.sql only reads, and only the application's own tables; to write them use a "

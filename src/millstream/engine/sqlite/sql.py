@@ -8,7 +8,8 @@ from typing import Any
 import apsw
 
 from millstream.engine.sqlite.schema import INBOX, INBOX_FAILED, PREFIX
-from millstream.record import SqlResult
+from millstream.errors import ConstraintViolation
+from millstream.record import SqlResult, SqlRow, sql_row_type
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 Authorizer = Callable[[int, str | None, str | None, str | None, str | None], int]
@@ -17,12 +18,14 @@ NOT_SQL = apsw.Error, TypeError, ValueError, OverflowError
 """Errors of a statement that is invalid."""
 
 _FORBIDDEN = {
-    apsw.SQLITE_TRANSACTION,
-    apsw.SQLITE_SAVEPOINT,
-    apsw.SQLITE_ATTACH,
-    apsw.SQLITE_DETACH,
-    apsw.SQLITE_PRAGMA,
+    apsw.SQLITE_TRANSACTION: "the end of the block commits, and an exception rolls back",
+    apsw.SQLITE_SAVEPOINT: "savepoints are Millstream's; a failed statement undoes itself",
+    apsw.SQLITE_ATTACH: "other databases cannot take part in the commit",
+    apsw.SQLITE_DETACH: "other databases cannot take part in the commit",
+    apsw.SQLITE_PRAGMA: "a PRAGMA changes the connection of the store",
 }
+"""Actions that are denied, and the reason."""
+
 _INBOX = {INBOX, INBOX_FAILED}
 """Our tables whose rows the application may use."""
 
@@ -42,6 +45,11 @@ def may_write(
     return apsw.SQLITE_DENY if ours else apsw.SQLITE_OK
 
 
+def reason_of(action: int) -> str:
+    """Return why an action was denied."""
+    return _FORBIDDEN.get(action, "a name that begins with millstream_ is Millstream's")
+
+
 def may_read(
     action: int, first: str | None, second: str | None, database: str | None, by: str | None
 ) -> int:
@@ -51,18 +59,105 @@ def may_read(
     return may_write(action, first, second, database, by)
 
 
-def run(
-    connection: apsw.Connection, statement: str, parameters: Parameters, allowed: Authorizer
+def run_as(
+    allowed: Authorizer, connection: apsw.Connection, statement: str, parameters: Parameters
 ) -> SqlResult:
-    """Run a statement under an authorizer; errors of SQLite pass through."""
+    """Run a statement under an authorizer of its own; errors of SQLite pass through."""
     connection.authorizer = allowed
-    before = connection.total_changes()
     try:
-        rows = connection.execute(statement, parameters).fetchall()
-        changed = connection.changes() if connection.total_changes() > before else 0
-        return SqlResult(rows, changed)
+        return run(connection, statement, parameters)
     finally:
         connection.authorizer = None
+
+
+def run(
+    connection: apsw.Connection, statement: str, parameters: Parameters, *, can_cache: bool = True
+) -> SqlResult:
+    """Run a statement of the application; errors of SQLite pass through.
+
+    SQLite asks the authorizer when it prepares a statement. The flag keeps the prepared statements of
+    the application apart from ours: the text of one of our statements is prepared anew.
+    """
+    before = connection.total_changes()
+    cursor = connection.execute(
+        statement, parameters, can_cache=can_cache, prepare_flags=apsw.SQLITE_PREPARE_PERSISTENT
+    )
+    try:
+        columns = tuple(column[0] for column in cursor.get_description())
+    except apsw.ExecutionCompleteError:
+        rows: list[SqlRow] = []
+    else:
+        rows = list(map(sql_row_type(columns), cursor.fetchall()))
+    changed = connection.changes() if connection.total_changes() > before else 0
+    rowcount = -1 if only_reads(statement) else changed
+    return SqlResult(rows, changed, rowcount, connection.last_insert_rowid() or None)
+
+
+def only_reads(statement: str) -> bool:
+    """Return whether a text is certainly a single SELECT; the answer may be False for other reads."""
+    return statement.lstrip()[:6].upper() == "SELECT" and ";" not in statement
+
+
+_KINDS = {
+    apsw.SQLITE_CONSTRAINT_UNIQUE: "unique",
+    apsw.SQLITE_CONSTRAINT_PRIMARYKEY: "primary key",
+    apsw.SQLITE_CONSTRAINT_ROWID: "primary key",
+    apsw.SQLITE_CONSTRAINT_NOTNULL: "not null",
+    apsw.SQLITE_CONSTRAINT_CHECK: "check",
+    apsw.SQLITE_CONSTRAINT_FOREIGNKEY: "foreign key",
+    apsw.SQLITE_CONSTRAINT_DATATYPE: "datatype",
+}
+_CHANGES = {apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE}
+
+
+def violation(
+    connection: apsw.Connection, error: apsw.ConstraintError, statement: str
+) -> ConstraintViolation:
+    """Return our error for a statement that would break a constraint.
+
+    SQLite names columns as `table.column`, other constraints by their name or expression, and foreign
+    keys not at all.
+    """
+    kind = _KINDS.get(getattr(error, "extendedresult", 0), "other")
+    subject = str(error).partition(" constraint failed: ")[2]
+    table, columns, constraint = None, [], None
+    if kind in ("unique", "primary key", "not null") and not subject.startswith("index "):
+        names = [name.rpartition(".") for name in subject.split(", ")]
+        table, columns = names[0][0] or None, [column for _, _, column in names if column]
+    elif kind == "datatype":
+        table, _, column = str(error).rpartition(" ")[2].partition(".")
+        columns = [column]
+    elif subject:
+        constraint = subject.removeprefix("index ").strip("'")
+    return ConstraintViolation(
+        f"tx.sql: {error}; the statement changed nothing: {statement!r}",
+        kind=kind,
+        table=table or _changed_table(connection, statement),
+        columns=columns,
+        constraint=constraint,
+        statement=statement,
+    )
+
+
+def _changed_table(connection: apsw.Connection, statement: str) -> str | None:
+    """Return the table that a statement itself changes, without its triggers; None if unknown."""
+    tables: list[str] = []
+
+    def note(
+        action: int, first: str | None, _second: str | None, _database: str | None, by: str | None
+    ) -> int:
+        if action in _CHANGES and first is not None and by is None:
+            tables.append(first)
+        return apsw.SQLITE_OK
+
+    before, connection.authorizer = connection.authorizer, note
+    try:
+        connection.execute(statement, can_cache=False, explain=1).fetchall()
+    except (apsw.Error, TypeError, ValueError):
+        pass  # the name of the table is a courtesy
+    finally:
+        connection.authorizer = before
+    return next((name for name in tables if not name.startswith("sqlite_")), None)
 
 
 def application_tables(connection: apsw.Connection) -> list[str]:

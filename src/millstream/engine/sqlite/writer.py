@@ -19,8 +19,17 @@ from millstream.engine.sqlite.checkpoint import WalPreallocation
 from millstream.engine.sqlite.file import explained, is_damage
 from millstream.engine.sqlite.rows import NUMBERED, OnDamage, SqliteReader, number_range
 from millstream.engine.sqlite.schema import FIRST_INDEX, RECORD
-from millstream.engine.sqlite.sql import NOT_SQL, Authorizer, Parameters, may_write, run
+from millstream.engine.sqlite.sql import (
+    NOT_SQL,
+    Authorizer,
+    Parameters,
+    may_write,
+    reason_of,
+    run,
+    violation,
+)
 from millstream.errors import (
+    ConstraintViolation,
     CorruptionError,
     InvalidInput,
     MillstreamError,
@@ -33,6 +42,9 @@ from millstream.record import SqlResult
 
 PUT_BYTES_MAX = 4 * 1024 * 1024
 """Bytes of values that one statement binds: a large commit is read from its spool in steps."""
+
+SIGNAL_STEPS = 1_000_000
+"""A long statement lets Python's signal handlers run after this number of steps, about every 20 ms."""
 
 _PUT_RECORD = (
     f"INSERT INTO {RECORD} (key, value, crc) VALUES (?, ?, ?) "
@@ -70,8 +82,16 @@ class SqliteWriter(SqliteReader):
         connection.set_busy_handler(
             lambda attempt: self.waits and not deferred.have_come and busy(attempt)
         )
+        # The authorizer stays: each change of it would let SQLite prepare every statement anew, which
+        # took 10 µs per statement of the application (2026-11).
+        connection.authorizer = self._authorize
+        connection.set_progress_handler(_go_on, SIGNAL_STEPS)
         self.allowed: Authorizer = may_write
         """The authorizer of statements on the application's tables."""
+        self._is_applications = False
+        """Whether the statement that is being prepared is the application's."""
+        self._denied = 0
+        """The last action that was denied."""
         self._refused = refused
         self._newest: int | None = None
         """The sequence of the newest delta in the file; None if unknown."""
@@ -82,6 +102,7 @@ class SqliteWriter(SqliteReader):
 
     def __enter__(self) -> Self:
         try:
+            self._is_applications = False  # a signal may have come before `sql` has reset it
             self._execute("BEGIN IMMEDIATE")
             self._damage, self.waits = None, True
             if self.connection.data_version() != self._version:
@@ -100,6 +121,7 @@ class SqliteWriter(SqliteReader):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._is_applications = False
         if self.connection.in_transaction:
             self._execute("ROLLBACK")
 
@@ -120,6 +142,7 @@ class SqliteWriter(SqliteReader):
         """Apply the deletes first, then the puts, and make the commit durable."""
         if self._damage is not None:
             raise CorruptionError(self._damage.message, **self._damage.data)
+        self._is_applications = False
         try:
             if commit.deletes:
                 self._delete(commit.deletes)
@@ -186,28 +209,69 @@ class SqliteWriter(SqliteReader):
             condition, bounds = number_range(start, stop)
             self._execute(f"DELETE FROM {table} WHERE {condition}", bounds)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction exists: `ON CONFLICT ROLLBACK` and an interrupt end it."""
+        return self.connection.in_transaction
+
     def sql(self, statement: str, parameters: Parameters) -> SqlResult:
         """Run a statement on the application's own tables; Millstream's tables are denied."""
+        self._is_applications = True
         try:
-            return run(self.connection, statement, parameters, self.allowed)
-        except apsw.AuthError as error:
-            raise InvalidInput(
-                f"tx.sql may read and write the application's own tables only: {statement!r}",
-                statement=statement,
-            ) from error
-        except (apsw.FullError, apsw.IOError, apsw.CorruptError) as error:
-            if is_damage(error):
-                raise self._not_written(error) from error
-            if isinstance(error, apsw.FullError):
-                raise full(self._folder(), str(error)) from error
-            raise WriteFailed(f"the statement could not be written: {error}") from error
+            # The authorizer of a recorder has to see every statement.
+            can_cache = self.allowed is may_write
+            result = run(self.connection, statement, parameters, can_cache=can_cache)
         except NOT_SQL as error:
-            raise InvalidInput(f"tx.sql: {error}", statement=statement) from error
+            self._is_applications = False
+            refusal = self._explained(error, statement)
+            if not self.is_open and self._damage is None:
+                raise _ended(statement, str(error)) from error
+            raise refusal from error
         finally:
-            if not self.connection.in_transaction and self._damage is None:
-                raise WriteFailed(
-                    f"the statement ended the transaction, so nothing was stored: {statement!r}"
-                )
+            self._is_applications = False
+        if not self.is_open:
+            raise _ended(statement, "it ended the transaction")
+        return result
+
+    def _explained(self, error: Exception, statement: str) -> MillstreamError:
+        """Return our error for a statement of the application that failed."""
+        if isinstance(error, apsw.AuthError):
+            return InvalidInput(
+                "tx.sql may read and write the application's own tables only "
+                f"({reason_of(self._denied)}): {statement!r}",
+                statement=statement,
+            )
+        if isinstance(error, apsw.ConstraintError):
+            return violation(self.connection, error, statement)
+        if isinstance(error, apsw.InterruptError):
+            return WriteFailed(f"the statement was interrupted: {statement!r}")
+        if isinstance(error, apsw.FullError | apsw.IOError | apsw.CorruptError):
+            if is_damage(error):
+                return self._not_written(error)
+            if isinstance(error, apsw.FullError):
+                return full(self._folder(), str(error))
+            return WriteFailed(f"the statement could not be written: {error}")
+        return InvalidInput(f"tx.sql: {error}", statement=statement)
+
+    def interrupt(self) -> None:
+        """End the running statement of another thread with an error."""
+        self.connection.interrupt()
+
+    def begin_statements(self) -> None:
+        """Forget the rowid of our last insert: the application asks for rowids of its own inserts."""
+        self.connection.set_last_insert_rowid(0)
+
+    def check_constraints(self) -> None:
+        """Raise `ConstraintViolation` if a deferred constraint does not hold."""
+        if self.connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
+            raise ConstraintViolation(
+                "tx.sql: a deferred FOREIGN KEY constraint failed, so nothing was stored",
+                kind="foreign key",
+                table=None,
+                columns=[],
+                constraint=None,
+                statement=None,
+            )
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -215,8 +279,7 @@ class SqliteWriter(SqliteReader):
         self._execute("SAVEPOINT operation")
         try:
             yield
-            if self.connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
-                raise InvalidInput("tx.sql: a deferred FOREIGN KEY constraint failed")
+            self.check_constraints()
         except BaseException:
             if self.connection.in_transaction:
                 self._execute("ROLLBACK TO operation")
@@ -232,6 +295,21 @@ class SqliteWriter(SqliteReader):
         """Apply recorded changes in order; raise `TablesDiffer` if the tables do not fit."""
         apply_changes(self.connection, changes)
 
+    def _authorize(
+        self,
+        action: int,
+        first: str | None,
+        second: str | None,
+        database: str | None,
+        by: str | None,
+    ) -> int:
+        if not self._is_applications:
+            return apsw.SQLITE_OK
+        answer = self.allowed(action, first, second, database, by)
+        if answer != apsw.SQLITE_OK:
+            self._denied = action
+        return answer
+
     def _not_written(self, error: apsw.Error) -> MillstreamError:
         """Return the error for a failed write; damage forbids a commit, as rows may be incomplete."""
         if is_damage(error):
@@ -245,6 +323,17 @@ class SqliteWriter(SqliteReader):
 
     def _folder(self) -> str:
         return os.path.dirname(os.path.realpath(self.connection.filename))
+
+
+def _ended(statement: str, reason: str) -> WriteFailed:
+    return WriteFailed(
+        f"the statement ended the transaction, so nothing was stored ({reason}): {statement!r}"
+    )
+
+
+def _go_on() -> bool:
+    """Let a long statement go on; before the call Python has run the handlers of signals."""
+    return False
 
 
 def _bound(key: bytes, value: bytes) -> tuple[str, Bindings]:

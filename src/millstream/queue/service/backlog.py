@@ -6,7 +6,7 @@ in several commits, by claims and by the upkeep. Peeks and puts for later route 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from millstream.queue import commands as c
@@ -15,6 +15,7 @@ from millstream.queue.rules.claims import place_routed
 from millstream.queue.rules.lookup import find_queue
 from millstream.queue.rules.sources import Facts, find_facts
 from millstream.queue.service.router import PLACE_RECORDS, route
+from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.hypothetical import Reading
 from millstream.store.store import Store
 
@@ -79,6 +80,20 @@ def route_before(store: Store, queues: Iterable[str]) -> None:
         facts = find_facts(store, name)
         if facts is not None and facts.spec.looks_at_headers:
             route_ahead(Reading(store, waits=True), name, facts.fresh + 1)
+
+
+def placements_before(
+    store: Store, queues: Iterable[str]
+) -> list[Callable[[WriteTransaction], object]]:
+    """Return operations that do what `route_before` does, for a caller that holds the writer's turn."""
+    placements: list[Callable[[WriteTransaction], object]] = []
+    for name in queues:
+        facts = find_facts(store, name)
+        if facts is not None and facts.spec.looks_at_headers:
+            routed = route(store, facts, facts.fresh + 1)
+            if routed:
+                placements.append(partial(place_routed, queue=name, routed=routed))
+    return placements
 
 
 def route_ahead(reading: Reading, name: str, count: int) -> None:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 from millstream.engine.commit import Commit
-from millstream.engine.protocol import WouldWait, Writer
+from millstream.engine.protocol import InteractiveWriter, WouldWait, Writer
 from millstream.errors import MillstreamError, OutcomeUnknown
 from millstream.interrupts import deferred
 from millstream.store.commit.draft import Draft
@@ -27,6 +28,25 @@ from millstream.store.commit.transactor import error_for_callers
 from millstream.store.state.delta import fold_position
 from millstream.store.state.fold import Slice, write_slice
 from millstream.store.state.reader import StateReader
+
+
+class HeldWriter:
+    """A writer whose transaction was begun before; leaving the block ends the transaction."""
+
+    __slots__ = ("_entered", "has_written", "writer")
+
+    def __init__(self, entered: AbstractContextManager[Writer]) -> None:
+        """Begin a transaction; raise `WouldWait` as `Engine.write` does."""
+        self._entered = entered
+        self.writer = cast(InteractiveWriter, entered.__enter__())
+        self.has_written = False
+        """Whether statements of the application may have changed its tables."""
+
+    def __enter__(self) -> Writer:
+        return self.writer
+
+    def __exit__(self, *error: Any) -> None:
+        self._entered.__exit__(*error)
 
 
 class StoreCommitter:
@@ -68,6 +88,18 @@ class StoreCommitter:
         self.last_failure: str | None = None
         self._kept = False
 
+    def commit_held(self, ticket: Ticket[Any], held: HeldWriter) -> None:
+        """Run the operation of an interactive transaction, and commit it with the statements before it.
+
+        The ticket gets the result or the error. If the operation fails, nothing is committed.
+        """
+        try:
+            self._commit_group([ticket], waits=True, held=held)
+        except BaseException as error:
+            self._fail([ticket], error)
+            if not isinstance(error, Exception):
+                raise
+
     def commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> bool:
         """Run the operations of a group and commit their changes, in the turn of the committing caller.
 
@@ -94,7 +126,9 @@ class StoreCommitter:
                 finish(joined)
         return True
 
-    def _commit_group(self, group: list[Ticket[Any]], *, waits: bool) -> None:
+    def _commit_group(
+        self, group: list[Ticket[Any]], *, waits: bool, held: HeldWriter | None = None
+    ) -> None:
         self._sent = False
         shortage = self._engine.shortage()
         if shortage is not None and shortage.is_severe:
@@ -105,7 +139,7 @@ class StoreCommitter:
         listeners = self._listeners
         began_s = self._clock.seconds() if listeners.commit else 0.0
         reader, state, limits = self._reader, self._state, self._limits
-        with self._engine.write(waits=waits) as writer:
+        with held or self._engine.write(waits=waits) as writer:
             with self._mutex:
                 if reader.advance(writer):
                     reader.publish()
@@ -113,6 +147,10 @@ class StoreCommitter:
                 transaction = WriteTransaction(state, draft, limits, refusal=refusal)
                 try:
                     run_group(transaction, group)
+                    if held is not None:
+                        if group[0].error is not None:
+                            return
+                        transaction.note_statements(have_written=held.has_written)
                     commit = transaction.finish()
                     for listen in listeners.delta:
                         listen(transaction.delta)

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from millstream.errors import InvalidInput
 from millstream.interrupts import acquire
 from millstream.store.commit.transaction import Operation
 
@@ -72,6 +73,26 @@ class Ticket(Struct, Generic[T], eq=False):
                 self._wake.release()
             except RuntimeError:  # another thread released the lock just now
                 pass
+
+
+class TurnWaiter:
+    """A caller that waits for the writer's turn, for an interactive transaction."""
+
+    __slots__ = ("is_first", "wake")
+
+    def __init__(self) -> None:
+        self.is_first = False
+        """Whether the turn is offered to this caller."""
+        self.wake = allocate_lock()
+        self.wake.acquire()
+
+
+def held_by_caller() -> InvalidInput:
+    """Return the error for a caller that would wait for its own interactive transaction."""
+    return InvalidInput(
+        "this call would wait for the transaction of `ms.begin()` around it: use the methods of the "
+        "transaction (tx.sql, tx.put, tx.append, …), or make the call after its block"
+    )
 
 
 def finish(group: list[Ticket[Any]]) -> Ticket[Any] | None:

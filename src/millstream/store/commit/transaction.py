@@ -207,6 +207,10 @@ class WriteTransaction:
         self._wrote = True
         return result
 
+    def note_statements(self, *, have_written: bool) -> None:
+        """Note that the writer has run statements on the application's tables before this object."""
+        self._wrote = self._wrote or have_written
+
     def savepoint(self) -> AbstractContextManager[None]:
         """Return a block whose statements on application tables are undone by an error."""
         return self._tables().savepoint()

@@ -7,7 +7,8 @@ own thread commits for coroutines, or their event loop does while commits are so
 waking a thread would take longer.
 
 The committing caller holds `turn`, the writer's turn, from the first operation of its group until the
-commit is durable. Callers are answered after that.
+commit is durable. Callers are answered after that. A caller of an interactive transaction (`WriterTurn`)
+takes the turn without a group. Such callers and groups alternate, so that neither starves.
 
 A dedicated commit thread for all callers would be simpler, but costs two thread switches per commit: as
 much as the sync of a fast disk.
@@ -19,7 +20,8 @@ waits when a signal comes leaves the line, and joins it again if the handler rai
 from __future__ import annotations
 
 import threading
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
+from collections import deque
 from time import sleep
 from typing import Any, Protocol, TypeVar
 
@@ -27,7 +29,7 @@ from millstream.clock import Clock
 from millstream.errors import MillstreamError, OutcomeUnknown, Overloaded, WriteFailed
 from millstream.interrupts import acquire, deferred
 from millstream.store.commit.gather import COMMIT_ALONE, WAIT, Effect, Gather, Tempo
-from millstream.store.commit.ticket import Ticket, finish
+from millstream.store.commit.ticket import Ticket, TurnWaiter, finish, held_by_caller
 from millstream.store.commit.transaction import Operation
 
 T = TypeVar("T")
@@ -84,6 +86,9 @@ class Transactor:
         self._thread: threading.Thread | None = None
         self._thread_turn = threading.Semaphore(0)
         self._tempo = Tempo()
+        self._turn_waiters: deque[TurnWaiter] = deque()
+        self._holder = 0
+        """The thread that holds the turn for an interactive transaction; 0 without such a thread."""
 
     @property
     def is_fast(self) -> bool:
@@ -95,6 +100,8 @@ class Transactor:
 
         Signal handlers of the caller's thread run after the commit that has begun.
         """
+        if self._holder:
+            self.refuse_holder()
         ticket = Ticket(operation)
         with deferred:
             self._run(ticket)
@@ -156,10 +163,67 @@ class Transactor:
             else:
                 self._use_thread(effect)
 
+    # The turn of an interactive transaction.
+
+    def take_turn(self) -> bool:
+        """Take the writer's turn without a group; return False if a signal comes during the wait."""
+        waiter = None
+        with self._gate:
+            if self._closed is not None:
+                raise fresh(self._closed)
+            if len(self._turn_waiters) >= self._waiting_max:
+                raise Overloaded(f"{len(self._turn_waiters)} transactions are waiting already")
+            if not self._gather.arrive_alone():
+                waiter = TurnWaiter()
+                self._turn_waiters.append(waiter)
+        if waiter is not None and not self._await_turn(waiter):
+            return False
+        if not (self.turn.acquire(False) or acquire(self.turn)):
+            self._pass_on(0)
+            return False
+        if self._closed is not None:
+            self.return_turn()
+            raise fresh(self._closed)
+        self._holder = get_ident()
+        return True
+
+    def return_turn(self) -> None:
+        """Return the turn that `take_turn` has taken; for any thread."""
+        self._holder = 0
+        self.turn.release()
+        self._pass_on(0, after_group=False)
+
+    def refuse_holder(self) -> None:
+        """Raise if the calling thread would wait for its own interactive transaction."""
+        if self._holder == get_ident():
+            raise held_by_caller()
+
+    def _await_turn(self, waiter: TurnWaiter) -> bool:
+        """Wait until the turn is offered; return False if a signal comes."""
+        acquire(waiter.wake)
+        with self._gate:
+            if not waiter.is_first and waiter in self._turn_waiters:
+                self._turn_waiters.remove(waiter)
+                return False
+        if not waiter.is_first:  # `refuse` has woken the caller
+            return False
+        if deferred.have_come:
+            self._pass_on(0)
+            return False
+        return True
+
+    def _offer_turn(self) -> None:
+        """Wake the first caller that waits for the turn; the caller holds the gate and the phase."""
+        waiter = self._turn_waiters.popleft()
+        waiter.is_first = True
+        waiter.wake.release()
+
     def refuse(self, reason: MillstreamError) -> None:
         """Refuse new operations, and fail the waiting operations."""
         with deferred, self._gate:
             self._closed = reason
+            while self._turn_waiters:
+                self._turn_waiters.popleft().wake.release()
             for ticket in self._gather.refuse():
                 ticket.error, ticket.done = fresh(reason), True
                 if not ticket.commits:
@@ -290,8 +354,12 @@ class Transactor:
             ticket.error = fresh(closed)
         finish(others)
 
-    def _pass_on(self, answered: int) -> None:
+    def _pass_on(self, answered: int, *, after_group: bool = True) -> None:
+        """Let the next caller commit: callers that wait for the turn come after each group."""
         with self._gate:
+            if self._turn_waiters and (after_group or not self._gather.waiting):
+                self._offer_turn()
+                return
             effect = self._gather.committed(answered)
             if effect is None:
                 return
@@ -357,6 +425,8 @@ class Transactor:
                 return
             effect = self._gather.left(ticket)
             if effect is None:
+                if self._turn_waiters and self._gather.arrive_alone():
+                    self._offer_turn()
                 return
             self._wake(effect)
         self._use_thread(effect)

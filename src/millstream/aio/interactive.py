@@ -1,0 +1,70 @@
+"""An interactive transaction as coroutines hold it: statements that run at once, before the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from millstream.aio.runtime import Turn, begin_turn
+from millstream.command import AsyncSession, sql_parameters
+from millstream.embedded.steps import Later, Steps
+from millstream.record import SqlResult
+
+
+class InteractiveTransaction(Steps):
+    """Holds the writer's turn of a store: `sql` runs at once, and the end of the block commits.
+
+    The other methods gather steps on logs, queues and rooms, as `ms.transaction()` does. The end of
+    the block runs the steps and commits them with all statements, or commits nothing if that fails.
+    An exception commits nothing. All other writers wait meanwhile, at most for the time limit.
+    """
+
+    def __init__(self, session: AsyncSession, timeout_s: float) -> None:
+        super().__init__(session.limits)
+        self._session = session
+        self._timeout_s = timeout_s
+        self._turn: Turn | None = None
+
+    async def sql(
+        self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> SqlResult:
+        """Run a statement on the application's own tables now, and return its result.
+
+        A statement that fails undoes itself. So the block may catch the error, such as a
+        `ConstraintViolation`, and go on.
+        """
+        return await self._begun().sql(statement, sql_parameters(parameters))
+
+    async def __aenter__(self) -> Self:
+        if self._turn is not None:
+            raise RuntimeError("a transaction is one block: call ms.begin() for each")
+        self._turn = await begin_turn(self._session, self._timeout_s)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended = True
+        turn = self._begun()
+        if kind is None:
+            self._settle(await turn.commit(self._steps))
+        else:
+            await turn.roll_back()
+
+    def _add(
+        self,
+        step: Any,
+        notify: Callable[[], None] | None = None,
+        read: Callable[[Any], Any] | None = None,
+    ) -> Later:
+        self._begun().check()
+        return super()._add(step, notify, read)
+
+    def _begun(self) -> Turn:
+        if self._turn is None:
+            raise RuntimeError("the transaction has not begun: its calls belong inside the block")
+        return self._turn

@@ -1,0 +1,70 @@
+# Generated from src/millstream/aio/interactive.py by `make generate`: change that file, not this one.
+
+"""An interactive transaction as threads hold it: statements that run at once, before the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from millstream.command import Session, sql_parameters
+from millstream.embedded.steps import Later, Steps
+from millstream.record import SqlResult
+from millstream.threads.runtime import Turn, begin_turn
+
+
+class InteractiveTransaction(Steps):
+    """Holds the writer's turn of a store: `sql` runs at once, and the end of the block commits.
+
+    The other methods gather steps on logs, queues and rooms, as `ms.transaction()` does. The end of
+    the block runs the steps and commits them with all statements, or commits nothing if that fails.
+    An exception commits nothing. All other writers wait meanwhile, at most for the time limit.
+    """
+
+    def __init__(self, session: Session, timeout_s: float) -> None:
+        super().__init__(session.limits)
+        self._session = session
+        self._timeout_s = timeout_s
+        self._turn: Turn | None = None
+
+    def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> SqlResult:
+        """Run a statement on the application's own tables now, and return its result.
+
+        A statement that fails undoes itself. So the block may catch the error, such as a
+        `ConstraintViolation`, and go on.
+        """
+        return self._begun().sql(statement, sql_parameters(parameters))
+
+    def __enter__(self) -> Self:
+        if self._turn is not None:
+            raise RuntimeError("a transaction is one block: call ms.begin() for each")
+        self._turn = begin_turn(self._session, self._timeout_s)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended = True
+        turn = self._begun()
+        if kind is None:
+            self._settle(turn.commit(self._steps))
+        else:
+            turn.roll_back()
+
+    def _add(
+        self,
+        step: Any,
+        notify: Callable[[], None] | None = None,
+        read: Callable[[Any], Any] | None = None,
+    ) -> Later:
+        self._begun().check()
+        return super()._add(step, notify, read)
+
+    def _begun(self) -> Turn:
+        if self._turn is None:
+            raise RuntimeError("the transaction has not begun: its calls belong inside the block")
+        return self._turn
