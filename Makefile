@@ -20,6 +20,8 @@ FIRST ?= 0
 VENV   := .venv$(if $(PYTHON),-$(notdir $(PYTHON)))
 BIN    := $(VENV)/bin
 SETUP  := VENV=$(VENV) PYTHON=$(PYTHON) bash tools/setup.sh
+# The Python examples of the documents, as modules: their types are checked with all others.
+EXAMPLES := build/examples
 PYTHON_PATHS := src tests tools $(if $(wildcard examples/*.py),examples)
 
 .DEFAULT_GOAL := help
@@ -66,7 +68,7 @@ sim: ## simulate clusters by seed, and check their model: make sim SEEDS=1000 FI
 	@bash tools/model.sh
 	@MILLSTREAM_SIM_SEEDS=$(SEEDS) MILLSTREAM_SIM_FIRST=$(FIRST) $(BIN)/python -m pytest -q -s tests/simulation $(ARGS)
 
-generate: ## write the nouns of threads from those of coroutines
+generate: ## write the generated files: the nouns of threads, the browser's client, two pages of docs
 	@$(SETUP) $(CHECK_EXTRAS)
 	$(BIN)/python tools/generate.py
 
@@ -75,7 +77,8 @@ check: ## generated files, formatting, lint, types, layers, the style guide
 	$(BIN)/python tools/generate.py --check
 	$(BIN)/ruff format --check $(PYTHON_PATHS)
 	$(BIN)/ruff check $(PYTHON_PATHS)
-	$(BIN)/mypy --strict src tools
+	@$(BIN)/python tools/doc_examples.py $(EXAMPLES)
+	$(BIN)/mypy --strict src tools examples $(EXAMPLES)
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/unit/test_tidy.py
 
@@ -91,8 +94,9 @@ dist: ## build what can be installed: wheel and source archive, and the npm pack
 	@$(SETUP) $(DIST_EXTRAS)
 	@mkdir -p dist
 	$(BIN)/python -m hatchling build --directory dist
-	@if command -v npm >/dev/null; then cd web && npm pack --silent --pack-destination ../dist; \
+	@if command -v npm >/dev/null; then cd web && npm pack --silent --pack-destination ../dist >/dev/null; \
 		else echo "no npm here: the npm package is left out"; fi
+	@ls dist/millstream-*
 
 format: ## rewrite the sources in our format
 	@$(SETUP) $(CHECK_EXTRAS)

@@ -1,4 +1,4 @@
-"""Writes the generated files, or checks them: the nouns of threads, the browser's client, the map.
+"""Writes the generated files, or checks them: the nouns of threads, the browser's client, two pages.
 
 Usage: generate.py [--check]
 
@@ -19,6 +19,11 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+
+if __name__ == "__main__":  # run as a program, Python finds modules beside this file only
+    sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from tools import api_page, bundle
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "src/millstream/"
@@ -240,37 +245,46 @@ SCRIPT_HEAD = f"""{CLIENT_HEAD}\
 
 def clients(root: Path) -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each form of the browser's client."""
-    sys.path.append(str(Path(__file__).resolve().parent.parent))  # run as a program: for `tools`
-    from tools import bundle
-
     folder = root / WEB / "client"
     yield f"{WEB}millstream.js", bundle.as_module(folder, CLIENT, MODULE_HEAD)
     script = bundle.as_script(folder, CLIENT, SCRIPT_HEAD, variable="millstream")
     yield f"{WEB}millstream.global.js", script
 
 
-def all_generated() -> Iterator[tuple[str, str]]:
-    """Yield the path and the text of each generated file; the map comes last, since it reads them."""
+def sources() -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each generated source."""
     for name in GENERATED:
         source, target = f"{PACKAGE}aio/{name}.py", f"{PACKAGE}threads/{name}.py"
         yield target, generated(source, (ROOT / source).read_text(encoding="utf-8"), target)
     yield from clients(ROOT)
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each generated page; pages are made from all sources."""
     yield MAP, map_of(ROOT)
+    yield api_page.PAGE, api_page.page_of(ROOT)
+
+
+def stale_files(files: Iterator[tuple[str, str]], *, write: bool) -> Iterator[str]:
+    """Yield the path of each file that is not as its sources say, and write it if wanted."""
+    for target, text in files:
+        place = ROOT / target
+        if place.exists() and place.read_text(encoding="utf-8") == text:
+            continue
+        if write:
+            place.write_text(text, encoding="utf-8")
+            print(f"wrote {target}")
+        yield target
 
 
 def main(arguments: list[str]) -> int:
     """Write the files, or compare; 1 if one of them is not up to date."""
-    old = []
-    for target, made in all_generated():
-        place = ROOT / target
-        if place.exists() and place.read_text(encoding="utf-8") == made:
-            continue
-        old.append(target)
-        if "--check" not in arguments:
-            place.write_text(made, encoding="utf-8")
-            print(f"wrote {target}")
-    if "--check" in arguments and old:
-        print(f"not as their sources say: {', '.join(old)}; run `make generate`")
+    write = "--check" not in arguments
+    stale = list(stale_files(sources(), write=write))
+    if write or not stale:
+        stale += stale_files(pages(), write=write)
+    if stale and not write:
+        print(f"not as their sources say: {', '.join(stale)}; run `make generate`")
         return 1
     return 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import generate
+from tools import api_page, generate
 from tools.generate import GENERATED, PACKAGE, ROOT, Untranslated, translate
 
 PAIRS = ("concurrency", "opening", "runtime", "worker_runtime")
@@ -23,15 +23,12 @@ def test_the_generated_files_are_up_to_date(capsys: pytest.CaptureFixture[str]) 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files in question, in a place where they can be changed."""
-    for path in [
-        "pyproject.toml",
-        f"{PACKAGE}__init__.py",
-        generate.MAP,
-        *(f"{PACKAGE}{one}/{name}.py" for one in ("aio", "threads") for name in GENERATED),
-    ]:
+    for path in ("pyproject.toml", generate.MAP, api_page.PAGE):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
-    shutil.copytree(ROOT / generate.WEB, tmp_path / generate.WEB)
+    shutil.copytree(
+        ROOT / PACKAGE, tmp_path / PACKAGE, ignore=shutil.ignore_patterns("__pycache__")
+    )
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     return tmp_path / PACKAGE
 

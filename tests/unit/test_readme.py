@@ -1,53 +1,37 @@
-"""The documentation is executed: every Python snippet of README.md and docs/*.md runs.
+"""The documentation is executed: every Python example of README.md and docs/*.md runs.
 
-The snippets of a file run in order and share one namespace, in an empty directory. One that cannot
-run here stands below the comment `<!-- not run -->`.
+The examples of a page run in order and share one namespace, in an empty directory. Every example of
+README.md also runs alone, and a second time in the same directory. An example that cannot run here
+stands below the comment `<!-- not run -->`.
 """
 
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
 import sys
-import textwrap
 import types
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-FENCED = re.compile(
-    r"(?P<skip><!-- not run -->\s*\n)?^(?P<indent>[ \t]*)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```[ \t]*$",
-    re.MULTILINE | re.DOTALL,
-)
+import millstream
+from tools.doc_examples import README, ROOT, Example, documents, examples_in, module_of
+
 OPENED = re.compile(r"""\b(?:open|running)\(["']([^"']+\.db)["']""")
-
-
-@dataclass(frozen=True)
-class Snippet:
-    code: str
-    line: int
-    run: bool
-
-
-def snippets(text: str) -> list[Snippet]:
-    return [
-        Snippet(
-            code=textwrap.dedent(found["code"]),
-            line=text.count("\n", 0, found.start("code")) + 1,
-            run=found["skip"] is None,
-        )
-        for found in FENCED.finditer(text)
-    ]
-
-
-def documents() -> list[Path]:
-    return [p for p in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))] if p.exists()]
-
+HANGS_S = 120
 
 PARTS = {"OBJECT_STORAGE.md": "s3"}
-"""What must be installed for a document's snippets to run."""
+"""What must be installed for a document's examples to run."""
+
+
+def examples_of(document: Path) -> list[Example]:
+    return examples_in(document.read_text(encoding="utf-8"))
+
+
+README_EXAMPLES = [example for example in examples_of(ROOT / README) if example.is_run]
 
 
 def parameters() -> list[Any]:
@@ -57,40 +41,94 @@ def parameters() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("document", parameters(), ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_every_snippet_of_a_document_runs(
-    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def run(examples: list[Example], document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run examples one after the other in a namespace of their own."""
     module = types.ModuleType("document")
     monkeypatch.setitem(sys.modules, "document", module)  # classes look up their annotations there
+    for example in examples:
+        padding = "\n" * (example.line - 1)  # so a traceback shows the line of the document
+        exec(compile(padding + example.code, str(document), "exec"), module.__dict__)
+
+
+@pytest.mark.parametrize("document", parameters(), ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_every_example_of_a_document_runs(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    for snippet in snippets(document.read_text(encoding="utf-8")):
-        if snippet.run:
-            padding = "\n" * (snippet.line - 1)  # so a traceback shows the line of the document
-            exec(compile(padding + snippet.code, str(document), "exec"), module.__dict__)
+    run([each for each in examples_of(document) if each.is_run], document, monkeypatch)
+
+
+@pytest.mark.parametrize("example", README_EXAMPLES, ids=lambda example: f"line {example.line}")
+def test_an_example_of_the_readme_runs_alone_and_twice(
+    example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        run([example], ROOT / README, monkeypatch)
+
+
+def test_the_examples_of_the_readme_run_one_after_the_other_and_all_of_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for example in README_EXAMPLES * 2:
+        run([example], ROOT / README, monkeypatch)
+
+
+def test_the_worker_process_of_the_readme_handles_messages_until_it_is_told_to_stop(
+    tmp_path: Path,
+) -> None:
+    (program,) = [each.code for each in README_EXAMPLES if each.code.startswith("# mail_worker.py")]
+    (tmp_path / "mail_worker.py").write_text(program, encoding="utf-8")
+    with millstream.open(tmp_path / "shop.db") as ms:
+        mail = ms.create_queue("mail", lease=30, max_attempts=5)
+        mail.put_many([{"to": "bob"}, {"to": "cy"}])
+    worker = subprocess.Popen(
+        [sys.executable, "mail_worker.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert worker.stdout is not None
+        lines = {worker.stdout.readline() for _ in range(2)}
+        assert lines == {"mail to bob\n", "mail to cy\n"}
+        worker.send_signal(signal.SIGTERM)
+        worker.communicate(timeout=HANGS_S)
+    finally:
+        worker.kill()
+        worker.wait()
+    with millstream.open(tmp_path / "shop.db") as ms:
+        assert ms.queue("mail").claim() == []
 
 
 def test_documents_share_no_store_so_they_can_be_followed_one_after_the_other() -> None:
     users: dict[str, set[str]] = {}
     for document in documents():
-        for snippet in snippets(document.read_text(encoding="utf-8")):
-            for store in OPENED.findall(snippet.code):
+        for example in examples_of(document):
+            for store in OPENED.findall(example.code):
                 users.setdefault(store, set()).add(document.name)
     assert "shop.db" in users
     assert {store: found for store, found in users.items() if len(found) > 1} == {}
 
 
-def test_the_readme_shows_code_within_thirty_lines() -> None:
-    readme = ROOT / "README.md"
-    assert readme.exists(), "there is no README.md"
-    first = [s.line for s in snippets(readme.read_text(encoding="utf-8"))][:1]
-    assert first, "README.md has no Python snippet"
-    assert first[0] <= 30, f"the first snippet of README.md starts only at line {first[0]}"
+def test_the_readme_begins_with_the_demo_and_shows_code_within_thirty_lines() -> None:
+    text = (ROOT / README).read_text(encoding="utf-8")
+    first = examples_in(text)[0]
+    assert first.line <= 30, f"the first example of {README} starts only at line {first.line}"
+    before = "\n".join(text.splitlines()[: first.line])
+    assert "`make demo`" in before
+    assert "`millstream demo`" in before
 
 
-def test_a_snippet_under_the_comment_is_not_run() -> None:
+def test_the_readme_installs_the_wheel_of_this_version() -> None:
+    text = (ROOT / README).read_text(encoding="utf-8")
+    assert f"dist/millstream-{millstream.__version__}-py3-none-any.whl" in text
+
+
+def test_an_example_under_the_comment_is_not_run() -> None:
     text = "a\n```python\nx = 1\n```\n\n<!-- not run -->\n```python\nboom()\n```\n"
-    assert [(s.code, s.line, s.run) for s in snippets(text)] == [
-        ("x = 1\n", 3, True),
-        ("boom()\n", 8, False),
-    ]
+    assert examples_in(text) == [Example("x = 1\n", 3, True), Example("boom()\n", 8, False)]
+
+
+def test_an_example_has_the_lines_of_its_document_where_types_are_checked() -> None:
+    text = "# Title\n\n```python\nx = 1\n```\n\n- a\n\n  ```python\n  y = 2\n  ```\n"
+    lines = module_of(examples_in(text)).splitlines()
+    assert (lines[3], lines[9]) == ("x = 1", "y = 2")
