@@ -122,17 +122,38 @@ class SqlInbox:
         if not posts:
             return False
         deliveries, refusals = planned(posts, store.limits)
-        try:
-            _store(store, posts, deliveries, refusals)
-        except PostsTaken:
-            pass  # the next call reads the posts that are left
-        except _REFUSED:
-            # A rule refused one of the deliveries, such as a missing queue, and nothing was stored. Each
-            # delivery becomes a commit of its own, so that only the refused posts fail.
-            for delivery in deliveries:
-                _deliver(store, delivery)
-            _refuse(store, refusals)
+        for batch in in_commits(deliveries):
+            _move_batch(store, batch)
+        _refuse(store, refusals)
         return True
+
+
+def in_commits(deliveries: Iterable[PostDelivery]) -> list[list[PostDelivery]]:
+    """Split deliveries into commits: earlier messages of a queue are routed before a put for later.
+
+    Otherwise a message for later would come first in its group, and hold the group back.
+    """
+    batches: list[list[PostDelivery]] = [[]]
+    queues: set[str] = set()
+    for delivery in deliveries:
+        if put_for_later(delivery.command) & queues:
+            batches.append([])
+            queues = set()
+        batches[-1].append(delivery)
+        queues.add(delivery.posts[0].queue)
+    return [batch for batch in batches if batch]
+
+
+def _move_batch(store: Store, batch: list[PostDelivery]) -> None:
+    """Store deliveries by one commit; if a rule refuses one of them, each by a commit of its own."""
+    try:
+        _store(store, [post for delivery in batch for post in delivery.posts], batch, [])
+    except PostsTaken:
+        pass  # the next call reads the posts that are left
+    except _REFUSED:
+        # Nothing was stored. Only the refused posts fail, such as those of a missing queue.
+        for delivery in batch:
+            _deliver(store, delivery)
 
 
 def _deliver(store: Store, delivery: PostDelivery) -> None:

@@ -280,3 +280,20 @@ def test_large_posts(ms: millstream.Millstream, app: sqlite3.Connection) -> None
         )
     app.commit()
     assert [len(message.value) for message in claim(ms, 5)] == [5_000_000] * 5
+
+
+def test_a_message_for_later_does_not_hold_back_earlier_messages_of_its_group(
+    ms: millstream.Millstream, app: sqlite3.Connection
+) -> None:
+    ms.create_queue("grouped", group_by="g")
+    with app:
+        app.execute(
+            "INSERT INTO millstream_inbox (queue, value, message_group, deliver_at) VALUES "
+            "('grouped', '1', 'a', NULL), ('grouped', '2', 'a', '2100-01-01'), ('none', '3', NULL, NULL)"
+        )
+    (message,) = claim(ms, 1, "grouped")
+    assert message.json() == 1
+    assert len(failed(app)) == 1
+    info = ms.queue("grouped").info()
+    assert info is not None
+    assert info.delayed == 1
