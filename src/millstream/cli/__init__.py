@@ -31,6 +31,7 @@ from millstream.cli.read import read
 from millstream.cli.room import room
 from millstream.cli.serve import serve
 from millstream.cli.spark import spark
+from millstream.cli.sql import sql
 from millstream.cli.store import adopt, copy, fold, migrate, stats
 from millstream.cli.sync import sync
 from millstream.cli.token import token
@@ -190,6 +191,12 @@ app.add_typer(cluster, name="cluster")
 app.add_typer(token, name="token")
 app.add_typer(spark, name="spark")
 command(app, "doctor orders.db", "doctor --environment")(doctor)
+command(
+    app,
+    'sql app.db "SELECT name, ready FROM millstream_queues"',
+    "sql app.db",
+    "sql --json < report.sql",
+)(sql)
 command(app, "stats", "stats --store http://depot:8080 --json")(stats)
 command(app, "top", "top --store http://depot:8080", "top --once --json")(top)
 command(app, "fold")(fold)

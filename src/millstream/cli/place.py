@@ -16,6 +16,7 @@ import typer
 
 import millstream
 from millstream.engine.place import check_file, is_address, is_bucket
+from millstream.engine.protocol import Mode
 from millstream.errors import CannotOpen, NotFound
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 
@@ -100,10 +101,14 @@ class StorePlace:
         self,
         *,
         create: bool = False,
+        mode: Mode = "rw",
         connect_timeout: float = CONNECT_TIMEOUT_S,
         retry_for: float = RETRY_FOR_S,
     ) -> Iterator[millstream.Millstream]:
-        """Open the store; only with `create` a missing file is created."""
+        """Open the store; only with `create` a missing file is created.
+
+        With `mode="r"` a file is only read. A bucket is read until the first command that writes.
+        """
         if self.is_server:
             opening = millstream.open(
                 self.store,
@@ -115,11 +120,11 @@ class StorePlace:
         else:
             if self.secret is not None or self.ca is not None:
                 raise typer.BadParameter("--token and --ca are for a server, but --store is a file")
-            opening = self._opened_here(create)
+            opening = self._opened_here(create, mode)
         with opening as ms:
             yield ms
 
-    def _opened_here(self, create: bool) -> millstream.Millstream:
+    def _opened_here(self, create: bool, mode: Mode) -> millstream.Millstream:
         if is_bucket(self.store):
             from millstream.cli.read_first import ReadFirst  # not needed by clients of servers
 
@@ -131,7 +136,7 @@ class StorePlace:
                 "--store or MILLSTREAM_STORE names another",
                 path=self.store,
             )
-        return millstream.open(self.store, create=create)
+        return millstream.open(self.store, create=create, mode=mode)
 
 
 def _hide(secret: str) -> None:

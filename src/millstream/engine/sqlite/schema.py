@@ -63,7 +63,7 @@ _FILE_KEY = _FILE.encode()
 INBOX = f"{PREFIX}inbox"
 INBOX_FAILED = f"{PREFIX}inbox_failed"
 _POST = "queue TEXT, log TEXT, value, headers TEXT, key, deliver_at, message_group TEXT, priority, dedup TEXT"
-_INBOX_TABLES = {
+INBOX_TABLES = {
     INBOX: f"CREATE TABLE IF NOT EXISTS {INBOX} (id INTEGER PRIMARY KEY, {_POST})",
     INBOX_FAILED: f"CREATE TABLE IF NOT EXISTS {INBOX_FAILED} "
     f"(id INTEGER PRIMARY KEY, {_POST}, reason TEXT NOT NULL, failed_at INTEGER NOT NULL)",
@@ -116,7 +116,7 @@ def create_schema(connection: apsw.Connection, *, page_checksums: bool) -> None:
 
 def create_inbox(connection: apsw.Connection) -> None:
     """Create the tables of the inbox where they are missing; inside a transaction of the caller."""
-    for text in _INBOX_TABLES.values():
+    for text in INBOX_TABLES.values():
         connection.execute(text)
 
 
@@ -130,7 +130,7 @@ def refuse_posts(connection: apsw.Connection, reason: str) -> None:
 
 def has_inbox(connection: apsw.Connection) -> bool:
     """Return whether a file has the tables of the inbox; another tool may have dropped them."""
-    names = ", ".join(f"'{name}'" for name in _INBOX_TABLES)
+    names = ", ".join(f"'{name}'" for name in INBOX_TABLES)
     return bool(
         connection.execute(f"SELECT count(*) = 2 FROM sqlite_schema WHERE name IN ({names})").get
     )

@@ -7,19 +7,18 @@ routed yet: such rows have no claim id.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress, count, islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from millstream.errors import NotFound
-from millstream.filters import parse
 from millstream.header import Headers
-from millstream.log import commands as c
 from millstream.queue.commands import DescribeQueue, PeekMessages
 from millstream.queue.model.message import Message, messages_of
-from millstream.queue.service.bulk_reads import Attempted, ListAttempts, ListUnrouted
+from millstream.queue.service.bulk_reads import Attempted, ListAttempts
+from millstream.queue.service.unrouted_records import unrouted_records
 from millstream.record import Record, wall_ms_of
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading
@@ -71,7 +70,8 @@ class QueueReader(DataSourceReader):
             return
         yield from _peeked(session, options)
         if options.state == "available":
-            yield from _unrouted(session, options.queue)
+            for record in unrouted_records(session, options.queue):
+                yield _row(record, options.queue, "available")
 
 
 def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
@@ -130,40 +130,6 @@ def _peeked(session: Session, options: ReadOptions) -> Iterator[Row]:
         page = messages_of(lots)
         yield from (_row(message, options.queue, options.state) for message in page)
         after = page[-1].claim_id
-
-
-def _unrouted(session: Session, name: str) -> Iterator[Row]:
-    """Yield the records that the queue has not routed yet and that match its filter."""
-    info = session.execute(DescribeQueue(name))
-    if info is None:
-        return
-    for unrouted in session.execute(ListUnrouted(name)):
-        condition = "" if unrouted.own else info.spec.filter
-        for record in _matching(session, condition, unrouted.log, unrouted.start, unrouted.stop):
-            yield _row(record, name, "available")
-
-
-def _matching(
-    session: Session, filter_text: str, log: str, start: int, stop: int
-) -> Iterator[Record]:
-    condition = parse(filter_text) if filter_text else None
-    start = max(start, session.execute(c.GetBounds(log))[0])
-    while start < stop:
-        blocks = session.execute(c.ReadBlocks(log, start, stop, session.limits.read_bytes_max))
-        if not blocks:
-            return
-        for block in blocks:
-            matched: Iterable[Any] = [True] * block.count
-            if condition is not None:
-                matched = condition.match_many(
-                    block.visible_headers(),
-                    keys=block.keys(),
-                    timestamps=block.timestamps(),
-                    log=log,
-                    valid=block.valid(),
-                )
-            yield from compress(block.records(), matched)
-            start = block.offsets.stop
 
 
 def _attempts(session: Session, name: str) -> Iterator[Row]:
