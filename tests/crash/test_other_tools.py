@@ -202,6 +202,7 @@ def test_a_store_that_is_open_elsewhere(path: Path, use: str) -> None:
             assert process.stdout.readline() == "went on\n"
             ms.log("orders").append(b"here")
             assert len(list(ms.log("orders").read())) == RECORDS + 3 + 2 * round_
+            assert examine(path).healthy
         process.stdin.close()
         assert process.wait() == 0
         ms.log("orders").append(b"the last one")

@@ -17,6 +17,8 @@ import millstream
 from millstream.doctor import examine
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.neighbour import has_shared_locks
+from tests.crash.test_other_tools import RECORDS, USES, check, check_copy
+from tests.crash.test_other_tools import path as path
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -24,6 +26,7 @@ pytestmark = [
 ]
 
 ROWS = 60
+IN_PROCESS = {name: use for name, use in USES.items() if "os.kill" not in use}
 
 
 def connected(path: Path) -> closing[sqlite3.Connection]:
@@ -86,6 +89,28 @@ def test_a_link_to_the_file_is_the_file(tmp_path: Path) -> None:
                 connection.execute("CREATE TABLE IF NOT EXISTS mine (id)")
             ms.log("orders").append(b"2")
         assert values(ms) == [b"1", b"2", b"2"]
+
+
+@pytest.mark.parametrize("use", IN_PROCESS)
+def test_every_use_beside_the_open_store(path: Path, use: str) -> None:
+    copy = path.with_name("copy.db")
+    with millstream.open(path) as ms:
+        with connected(path) as connection:
+            exec(
+                IN_PROCESS[use],
+                {"connection": connection, "sqlite3": sqlite3, "copy": str(copy)},
+            )
+            ms.log("orders").append(b"while it is connected")
+        assert len(values(ms)) == RECORDS + 1
+        (message,) = ms.queue("jobs").claim(1)
+        ms.queue("jobs").ack([message])
+        assert_healthy(path)
+        ms.fold()
+        with millstream.open(path) as second:
+            second.log("orders").append(b"by another handle")
+        assert len(values(ms)) == RECORDS + 2
+    check(path, RECORDS + 2)
+    check_copy(path, RECORDS)
 
 
 def test_writers_of_both_libraries_take_turns(tmp_path: Path) -> None:
