@@ -91,11 +91,15 @@ def _hide_variables(command: Any) -> None:
 
 
 def _flags(command: Any) -> dict[str, str]:
-    """Return the options of all commands as they are typed, by the names of their parameters."""
+    """Return the options of all commands as they are typed, by the names of their parameters.
+
+    An option is also found by its own name: the parameter of `--token` is `secret`.
+    """
     flags = {
-        parameter.name: option
+        name: option
         for parameter in command.params
         for option in [name for name in parameter.opts if name.startswith("--")][:1]
+        for name in (option[2:].replace("-", "_"), parameter.name)
     }
     for child in getattr(command, "commands", {}).values():
         flags |= _flags(child)

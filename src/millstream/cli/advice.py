@@ -44,9 +44,14 @@ EXIT_UNUSABLE = 2
 
 
 _ARGUMENT = re.compile(
-    r"""(?<![\w'"`./\\?&-])([a-z]+(?:_[a-z]+)+(?![\w'"`/(=\\-]|\.\w)|[a-z_]+(?==\w))(=?)"""
+    r"""(?<![\w'"`./\\?&-])(?:
+    (?P<bare>[a-z]+(?:_[a-z]+)+)(?![\w'"`/(=\\-]|\.\w)
+    |(?P<name>[a-z_]+)(?P<value>=True\b|=(?!['"=]))
+    )""",
+    re.VERBOSE,
 )
-"""An argument as the library writes it: `past_end`, `partitions=4`; quoted words are excluded."""
+"""An argument as the library writes it: `past_end`, `partitions=4`, `create=True`, `token=`; quoted words
+are excluded."""
 
 
 def explain(error: MillstreamError, flags: Mapping[str, str] | None = None) -> str:
@@ -74,9 +79,12 @@ def explain(error: MillstreamError, flags: Mapping[str, str] | None = None) -> s
 
 def _typed(match: re.Match[str], flags: Mapping[str, str]) -> str:
     """Return an argument as the option that is typed; other words stay."""
-    name, equals = match.groups()
+    name = match["bare"] or match["name"]
     flag = flags.get(name) or flags.get(DeclaredField(name, str).option)
-    return match[0] if flag is None else flag + (" " if equals else "")
+    if flag is None:
+        return match[0]
+    has_value = match["value"] == "=" and match.string[match.end() : match.end() + 1].isalnum()
+    return f"{flag} " if has_value else flag
 
 
 def exit_code(error: MillstreamError) -> int:

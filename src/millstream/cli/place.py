@@ -6,9 +6,10 @@ A token is never shown: neither in an error nor, on Linux, in the list of proces
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,8 @@ import typer
 import millstream
 from millstream.engine.place import check_file, is_address, is_bucket
 from millstream.engine.protocol import Mode
-from millstream.errors import CannotOpen, NotFound
+from millstream.errors import CannotOpen, MillstreamError, NotFound
+from millstream.log.model.names import SEARCHED_MAX, similar_name
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 
 DEFAULT_STORE = "millstream.db"
@@ -155,7 +157,8 @@ def existing_log(ms: millstream.Millstream, name: str) -> millstream.Log:
     """Return the log of a name. Raises `NotFound` if it does not exist."""
     log = ms.log(name)
     if log.info() is None:
-        raise NotFound(f"there is no log {name!r}", name=name)
+        advice = "`millstream log list` lists the logs"
+        raise _missing("log", name, ms.logs, advice=advice)
     return log
 
 
@@ -163,11 +166,8 @@ def existing_queue(ms: millstream.Millstream, name: str) -> millstream.Queue:
     """Return the queue of a name. Raises `NotFound` if it does not exist."""
     queue = ms.queue(name)
     if queue.info() is None:
-        raise NotFound(
-            f"there is no queue {name!r}; `millstream queue create` creates one, "
-            "`millstream queue list` lists the queues",
-            name=name,
-        )
+        advice = "`millstream queue create` creates one, `millstream queue list` lists the queues"
+        raise _missing("queue", name, ms.queues, advice=advice)
     return queue
 
 
@@ -175,9 +175,18 @@ def existing_room(ms: millstream.Millstream, name: str) -> millstream.Room:
     """Return the room of a name. Raises `NotFound` if it does not exist."""
     room = ms.room(name)
     if room.info() is None:
-        raise NotFound(
-            f"there is no room {name!r}; `millstream room send` creates one, `millstream room list` "
-            "lists the rooms",
-            name=name,
-        )
+        advice = "`millstream room send` creates one, `millstream room list` lists the rooms"
+        raise _missing("room", name, ms.rooms, advice=advice)
     return room
+
+
+def _missing(noun: str, name: str, listed: Callable[[], Iterable[Any]], *, advice: str) -> NotFound:
+    """Return the error for a missing log, queue or room, with a similar name of the store.
+
+    A server lists only names that the token may read, so that the error tells no other name.
+    """
+    similar = None
+    with suppress(MillstreamError):  # a token that may list nothing still gets the error
+        similar = similar_name(name, (info.name for info in islice(listed(), SEARCHED_MAX)))
+    question = f"; did you mean {similar!r}?" if similar else ""
+    return NotFound(f"there is no {noun} {name!r}{question or '; ' + advice}", name=name)

@@ -12,7 +12,8 @@ import typer
 from millstream.cli.cluster_options import NodePlace, member_of, pair_of
 from millstream.cli.command import AsJson
 from millstream.cli.declared import Declared, Fields
-from millstream.cli.display import FactSheet, Printed, note, safe
+from millstream.cli.display import FactSheet, Printed, safe
+from millstream.cli.events import report_event
 from millstream.cli.place import StorePlace
 from millstream.cli.server_lease import leased
 from millstream.errors import Fenced
@@ -148,7 +149,7 @@ def _serve(serving: Serving, file: Path | str, *, json: bool, standby: bool) -> 
     except Fenced:
         if has_served or not standby:
             raise
-        note("standby: another server was faster")
+        report_event("standby: another server was faster")
         return False
     return True
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from millstream.cli.display import note, safe
+from millstream.cli.display import safe
+from millstream.cli.events import report_event
 from millstream.clock import SystemClock
 from millstream.engine.place import is_bucket
 from millstream.errors import Fenced
@@ -51,9 +52,9 @@ def leased(
     objects = ObjectFolder(parse_address(place))
     lease = ObjectLease(objects, holder)
     if standby:
-        note(f"standby: waiting for the lease of {safe(place)}")
+        report_event(f"standby: waiting for the lease of {safe(place)}")
         before = wait_for_lease(lease, SystemClock(), threading.Event())
-        note(f"standby: took over {safe(place)} from {safe(before or 'no server')}")
+        report_event(f"standby: took over {safe(place)} from {safe(before or 'no server')}")
     else:
         lease.seize()
 
@@ -69,7 +70,7 @@ def leased(
         return None if is_fenced() else store()
 
     def lost(why: Loss) -> None:
-        note(f"another server now writes to {safe(place)} ({why})")
+        report_event(f"another server now writes to {safe(place)} ({why})", "warning")
         current = serving()
         if on_fenced == "exit" and current is not None:
             current.give_up(Fenced(f"another server has taken over {place}: this server ends"))

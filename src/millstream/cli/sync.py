@@ -16,13 +16,13 @@ from millstream.cli.display import (
     Printed,
     PrintedLine,
     Table,
-    note,
     plural,
     progress,
     safe,
     say,
     size,
 )
+from millstream.cli.events import report_event, warnings_shown
 from millstream.cli.place import StorePlace
 from millstream.engine.place import is_bucket
 from millstream.errors import CannotOpen, MillstreamError
@@ -121,7 +121,7 @@ def _follow(
     """Sync until Ctrl-C, which lets the present step finish; wait for a peer that is lost."""
     pause_s = 1.0
     stop = threading.Event()
-    with stopped_by_signals(stop.set):
+    with stopped_by_signals(stop.set), warnings_shown():
         while not stop.is_set():
             try:
                 with peer_place.opened(create=create) as peer:
@@ -132,7 +132,7 @@ def _follow(
                 lost = isinstance(error, CannotOpen) and error.data.get("again")
                 if not lost and not error.retry:
                     raise
-                note(f"{error.message}; again in {pause_s:.0f} s")
+                report_event(f"{error.message}; again in {pause_s:.0f} s", "warning")
                 stop.wait(pause_s)
                 pause_s = min(pause_s * 2, RETRY_S_MAX)
 

@@ -23,6 +23,7 @@ token = typer.Typer(no_args_is_help=True, help="Manage the tokens of a store's s
 @command(
     token,
     "token create billing --allow 'log:write:orders*' --allow store:read --expires 90d",
+    "token create operator --allow admin",
     create=True,
     file_only=True,
 )
@@ -32,9 +33,10 @@ def create(
         list[str],
         typer.Option(
             metavar="PERMISSION",
-            help="NOUN:ACTION or NOUN:ACTION:PATTERN, such as log:write:orders*, queue:admin:mail, "
-            "store:read or *:admin. Nouns: log, queue, room, replica, store, *. Actions: read, write, "
-            "admin; each includes the ones before it. May be repeated.",
+            help="admin for everything; or NOUN:ACTION or NOUN:ACTION:PATTERN, such as "
+            "log:write:orders*, queue:admin:mail, store:read or *:admin. Nouns: log, queue, room, "
+            "replica, store, *. Actions: read, write, admin; each includes the ones before it. For "
+            "queues also put. May be repeated.",
         ),
     ],
     ms: Millstream,

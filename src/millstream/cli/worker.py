@@ -24,6 +24,7 @@ from millstream import Message, Reject, Retry
 from millstream.cli.arguments import duration
 from millstream.cli.command import AsJson
 from millstream.cli.display import json_text, note, report, safe
+from millstream.cli.events import report_event, warnings_shown
 from millstream.cli.names import QueueName
 from millstream.cli.place import StorePlace, existing_queue
 from millstream.remote.address import TOKEN_VARIABLE
@@ -61,7 +62,7 @@ def worker(
     """
     arguments = _program(command)
     where = _variables_of_place(place)
-    with place.opened() as ms:
+    with warnings_shown(), place.opened() as ms:
         stats = (
             existing_queue(ms, queue)
             .worker(
@@ -108,7 +109,9 @@ def _error_stream() -> int:
 
 def _complain(message: Message, error: BaseException) -> None:
     text = safe(str(error) or type(error).__name__)
-    note(f"{message.claim_id}:{message.attempt}: {text}")
+    place = f"queue={safe(message.queue)} claim={message.claim_id}:{message.attempt}"
+    outcome = "rejected" if isinstance(error, Reject) else "attempt failed"
+    report_event(f"{place} {outcome}: {text}", "warning")
 
 
 def _handler(

@@ -1,7 +1,8 @@
 """The journal: the log lines of a server, one JSON object per event.
 
-A line has an event and its facts, never payloads, queries or secrets. An exception is logged by its
-type and place. Its text is left out, because the text may contain data of a client.
+A line begins with its time in UTC, its level and its event, and has the facts of the event, never
+payloads, queries or secrets. An exception is logged by its type and place. Its text is left out,
+because the text may contain data of a client.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from types import TracebackType
 from typing import Any, TextIO
 
 import msgspec
+
+from millstream.record import moment
 
 ACCESS = "millstream.access"
 """The logger of requests."""
@@ -24,20 +27,27 @@ class JsonLines(logging.Formatter):
     """Formats an event as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the event, its time, its logger and its facts as JSON."""
+        """Return the time, level, event, logger and facts of an event as JSON."""
         event = record.getMessage()
         if record.name == ACCESS:
             return event  # a line already
+        wall_ms = int(record.created * 1000)
         facts: dict[str, Any] = {
-            "event": event,
+            "time": time_text(wall_ms),
             "level": record.levelname.lower(),
+            "event": event,
             "logger": record.name,
-            "time_ms": int(record.created * 1000),
+            "time_ms": wall_ms,
         }
         facts |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
         if record.exc_info and record.exc_info[0] is not None:
             facts |= {"error": record.exc_info[0].__name__, "where": place(record.exc_info[2])}
         return msgspec.json.encode(facts, enc_hook=str).decode()
+
+
+def time_text(wall_ms: int) -> str:
+    """Return a time of the wall clock as text of RFC 3339, in UTC, to the millisecond."""
+    return moment(wall_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def place(trace: TracebackType | None) -> str:

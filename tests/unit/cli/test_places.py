@@ -112,6 +112,7 @@ def test_a_token_is_never_shown(cli: Any, guarded: tuple[str, str]) -> None:
     secret = "ms_" + "0" * 16 + "_not-the-token"
     told = cli.error("read", "a", "--store", url, "--token", secret, code=2)
     assert secret not in told
+    assert "pass --token, or set MILLSTREAM_TOKEN" in told
     told = cli.error("read", "b", "--store", url, "--token", token)
     assert "log:read" in told
     assert token not in told

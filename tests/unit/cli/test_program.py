@@ -156,6 +156,24 @@ def test_words_of_a_filter_and_of_an_address_are_no_options() -> None:
     assert explain(errors.CannotOpen(told), flags) == told
 
 
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("pass token=, or set it", "pass --token, or set it"),
+        ("name its authority by ca=", "name its authority by --ca"),
+        ("ca= is for https", "--ca is for https"),
+        ("open it with accept_loss=True; or not", "open it with --accept-loss; or not"),
+        ("say partitions=4.", "say --partitions 4."),
+        ("mode='r' only reads", "mode='r' only reads"),
+        ("other=5 stays", "other=5 stays"),
+    ],
+)
+def test_arguments_of_the_library_are_shown_as_options(told: str, shown: str) -> None:
+    names = ("token", "ca", "accept_loss", "partitions", "mode")
+    flags = {name: f"--{name.replace('_', '-')}" for name in names}
+    assert explain(errors.InvalidInput(told), flags) == shown
+
+
 def test_stats_count_logs_and_records(cli: Any) -> None:
     cli("append", "a", "x", "y")
     found = cli.json("stats")

@@ -485,3 +485,16 @@ def test_a_refusal_says_what_is_missing() -> None:
         who("log:read").check(logs.CreateLog("orders"))
     assert (found.value.noun, found.value.action, found.value.name) == ("log", "write", "orders")
     assert not needs_of(logs.ListLogs("", 1))
+
+
+def test_one_permission_means_everything() -> None:
+    everything = parse_permissions(["admin"])
+    assert [str(permission) for permission in everything] == ["*:admin", "store:admin"]
+    administrator = Principal("operator", everything)
+    assert administrator.grants(parse_permissions(["*:admin", "store:admin", "queue:put:mail"]))
+    assert may(administrator, logs.DeleteLog("orders"))
+    assert may(administrator, logs.Truncate("millstream:tokens", 1))
+    assert not may(who("*:admin"), logs.Truncate("millstream:tokens", 1))
+    assert parse_permissions(["admin", "*:admin", "log:read"])[2:] == parse_permissions(
+        ["log:read"]
+    )

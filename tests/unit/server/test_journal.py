@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,9 @@ def test_an_event_is_told_with_its_facts(stream: io.StringIO) -> None:
     (line,) = lines(stream)
     assert (line["event"], line["level"], line["count"]) == ("something", "warning", 3)
     assert isinstance(line["time_ms"], int)
+    assert list(line)[:3] == ["time", "level", "event"]
+    time = datetime.fromisoformat(str(line["time"]))
+    assert (time.utcoffset(), round(time.timestamp() * 1000)) == (timedelta(0), line["time_ms"])
 
 
 def test_of_an_exception_its_kind_and_place_are_told(stream: io.StringIO) -> None:
@@ -100,6 +104,8 @@ def test_a_refused_socket_is_one_line_and_no_error(
             connect(address, additional_headers=headers, subprotocols=offered, open_timeout=60)
     assert refused.value.response.status_code == status
     (line,) = lines(stream)
+    assert list(line)[:3] == ["time", "level", "event"]
+    assert line["level"] == ("info" if log_requests else "warning")
     assert line["event"] == ("request" if log_requests else "socket_refused")
     assert (line["path"], line["status"]) == (path, status)
-    assert line.get("level", "info") != "error"
+    assert str(line["time"]).endswith("Z")

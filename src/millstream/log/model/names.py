@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 
 from millstream.errors import InvalidInput, InvalidName
 from millstream.limits import NAME_CHARS_MAX, QUEUE_NAME_CHARS_MAX
@@ -13,6 +14,9 @@ ROOM = "room:"
 
 PRIVATE = ("queue:", "queue-later:", ROOM, "millstream:")
 """The prefixes of log names that are reserved for queues, rooms and the store."""
+
+SEARCHED_MAX = 1_000
+"""Most names among which a similar name is searched for: the search takes a few milliseconds."""
 
 
 def check_integer(what: str, number: int) -> int:
@@ -48,3 +52,15 @@ def check_name(name: str, what: str = "log") -> str:
             name=name.encode("utf-8", "backslashreplace").decode(),
         )
     return name
+
+
+def similar_name(name: str, names: Iterable[str]) -> str | None:
+    """Return the name that is most similar to a mistyped name; None if no name is similar.
+
+    Capitals do not count. Names of the logs of queues and rooms are left out.
+    """
+    from difflib import get_close_matches  # only mistakes pay for it
+
+    by_letters = {known.casefold(): known for known in names if not known.startswith(PRIVATE)}
+    close = get_close_matches(name.casefold(), by_letters, 1)
+    return by_letters[close[0]] if close else None

@@ -16,7 +16,7 @@ from millstream.record import LogInfo
 from millstream.rooms.commands import SendToRoom
 from millstream.rooms.model import RoomInfo
 from millstream.server.auth.need import REMEMBERED_MAX, Need, need_to_see, needs_of, needs_of_copy
-from millstream.server.auth.permission import Permission
+from millstream.server.auth.permission import ALL_RIGHTS, Permission
 
 Info = TypeVar("Info", LogInfo, QueueInfo, RoomInfo)
 
@@ -98,7 +98,7 @@ def common(
 ANYONE_HERE = Principal("local", (Permission("*", "admin"),))
 """The principal of every client on loopback without tokens: it has all rights."""
 
-NODE = Principal("node", (Permission("*", "admin"), Permission("store", "admin")))
+NODE = Principal("node", ALL_RIGHTS)
 """Another node of the cluster: it may also send internal commands, and create the first token."""
 
 NOBODY = Principal("nobody", ())

@@ -1,6 +1,7 @@
 """Permissions: a noun, an action and a pattern of names, written `log:write:orders*`.
 
-In a pattern `*` matches any text, and `?` matches a single character.
+In a pattern `*` matches any text, and `?` matches a single character. The word `admin` alone stands for
+all rights: it is read as `*:admin` and `store:admin`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from millstream.server.auth.need import RESERVED, Need, Noun
 
 PERMISSIONS_MAX = 100
 """Most permissions of a token or ticket: every command may look at all of them."""
+
+EVERYTHING = "admin"
+"""The text that stands for all rights, including the right to manage tokens."""
 
 _NOUNS = (*get_args(Noun), "*")
 _INCLUDED: dict[str, frozenset[Action]] = {
@@ -65,6 +69,10 @@ class Permission(Struct, frozen=True):
         return [*needs, Need("store", action, "")] if matches(pattern, "") else needs
 
 
+ALL_RIGHTS = (Permission("*", "admin"), Permission("store", "admin"))
+"""The rights of an administrator."""
+
+
 def parse_permission(text: str) -> Permission:
     """Parse a permission such as `log:write:orders*`, `queue:admin:mail`, `store:read` or `*:admin`."""
     noun, _, right = text.partition(":")
@@ -73,7 +81,7 @@ def parse_permission(text: str) -> Permission:
         raise InvalidInput(
             f"a permission is NOUN:ACTION or NOUN:ACTION:PATTERN, with the nouns "
             f"{', '.join(_NOUNS)} and the actions {', '.join(_INCLUDED)}, such as "
-            f"log:write:orders*; not {text[:300]!r}"
+            f"log:write:orders*, or the word admin for everything; not {text[:300]!r}"
         )
     pattern = pattern or "*"
     if len(pattern) > NAME_CHARS_MAX or not pattern.isprintable():
@@ -101,8 +109,18 @@ def parse_permission(text: str) -> Permission:
 
 
 def parse_permissions(texts: Iterable[str]) -> tuple[Permission, ...]:
-    """Parse permissions, without duplicates; raises `InvalidInput` for an empty list."""
-    permissions = tuple(dict.fromkeys(parse_permission(text) for text in texts))
+    """Parse permissions, without duplicates; raises `InvalidInput` for an empty list.
+
+    `admin` becomes two permissions, because `*` does not include the management of tokens. So the
+    register has the same texts as before, and servers of earlier versions can read them.
+    """
+    permissions = tuple(
+        dict.fromkeys(
+            permission
+            for text in texts
+            for permission in (ALL_RIGHTS if text == EVERYTHING else (parse_permission(text),))
+        )
+    )
     if not permissions:
         raise InvalidInput("without a permission it could do nothing; name one: log:read:orders*")
     if len(permissions) > PERMISSIONS_MAX:

@@ -31,7 +31,7 @@ from millstream.cluster.read_level import (
 from millstream.errors import Denied, MillstreamError
 from millstream.server.auth.access import NOBODY, NODE, Principal
 from millstream.server.cluster.role import ALONE, Asker
-from millstream.server.journal import ACCESS
+from millstream.server.journal import ACCESS, time_text
 from millstream.server.listen.credentials import HttpCredentials, only_header
 from millstream.server.listen.hot import Head, HotPaths
 from millstream.server.listen.origins import Headers, Origins
@@ -273,9 +273,12 @@ class _Watched:
         await self.send({"type": f"{prefix}http.response.body", "body": response.body})
 
     def _line(self) -> str:
-        passed_s = self._core.store.clock.seconds() - self._began_s
+        clock = self._core.store.clock
+        passed_s = clock.seconds() - self._began_s
         return msgspec.json.encode(
             {
+                "time": time_text(clock.wall_ms()),
+                "level": "info",
                 "event": "request",
                 "request_id": self._scope["state"]["request_id"],
                 "method": "SOCKET" if self._is_socket else self._scope["method"],

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from millstream.errors import MillstreamError
+from millstream.errors import MillstreamError, NotFound
 from millstream.server import problems
 from millstream.server.auth.quota import SMALL_BYTES
 from millstream.server.core import Core
@@ -32,6 +32,7 @@ from millstream.server.rest.body import (
     read_body,
 )
 from millstream.server.rest.endpoint import JSON, Endpoint, Reply
+from millstream.server.rest.similar_names import with_similar_name
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -111,7 +112,11 @@ class Paths(BaseRoute):
                 arguments["body"] = body
         for name, segment in request.path_params.items():
             arguments[name] = checked_segment(name, segment, endpoint.path_types[name])
-        return written(await endpoint.run(ask, **arguments), endpoint)
+        try:
+            answer = await endpoint.run(ask, **arguments)
+        except NotFound as error:
+            raise await with_similar_name(ask, error, arguments) from error
+        return written(answer, endpoint)
 
 
 def _shape(path: bytes) -> tuple[bytes, int]:
