@@ -73,6 +73,8 @@ class Admission:
         self._state = store.state
         self._holdings: dict[str, ClaimCounts] = {}
         """The claims of each token's requests; a connection may count its claims itself."""
+        self._holder_names: dict[str, str] = {}
+        """The name of each of these tokens."""
 
     # A request or a connection enters.
 
@@ -168,9 +170,19 @@ class Admission:
                     for token, counted in self._holdings.items()
                     if not counted.is_empty(now_ms)
                 }
+                self._holder_names = {
+                    token: name
+                    for token, name in self._holder_names.items()
+                    if token in self._holdings
+                }
             holdings = ClaimCounts(self._settings.claims_open_max)
             self._holdings[principal.token] = holdings
+            self._holder_names[principal.token] = principal.name
         return holdings
+
+    def http_claims(self) -> list[tuple[str, ClaimCounts]]:
+        """Return the name of each token with claims over HTTP, and the claims."""
+        return [(self._holder_names[token], claims) for token, claims in self._holdings.items()]
 
     def now_ms(self) -> int:
         """Return the store time, by which leases run."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from millstream.command import Command, Transact
@@ -21,6 +22,18 @@ WAITING_SHARE = 10
 """A waiting claim takes at most one part in so many of the free space."""
 
 
+class HeldMessages(Struct, frozen=True, kw_only=True):
+    """The messages of one queue that a client holds, and its requests that wait for more."""
+
+    queue: str
+    consumer: str
+    """The name that the client's last claim gave."""
+    messages: int
+    """Claimed messages whose leases run."""
+    waiting: int
+    """Requests that wait for messages."""
+
+
 class ClaimCounts:
     """The claims of one client, by queue: the end of each lease in store time."""
 
@@ -29,6 +42,10 @@ class ClaimCounts:
         self._held: dict[str, dict[int, int]] = {}
         self._reserved = 0
         """Messages that running claims may still bring."""
+        self._consumers: dict[str, str] = {}
+        """By queue: the name of the consumer in the last claim."""
+        self._waiting: dict[str, int] = {}
+        """By queue: the number of running claims that wait for messages."""
 
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
@@ -38,6 +55,23 @@ class ClaimCounts:
         return not self._reserved and all(
             until <= now_ms for held in self._held.values() for until in held.values()
         )
+
+    def held(self, now_ms: int) -> list[HeldMessages]:
+        """Return the queues with claimed messages or waiting requests, in the order of their names."""
+        counts = {
+            queue: sum(until > now_ms for until in held.values())
+            for queue, held in self._held.items()
+        }
+        return [
+            HeldMessages(
+                queue=queue,
+                consumer=self._consumers.get(queue, ""),
+                messages=counts.get(queue, 0),
+                waiting=self._waiting.get(queue, 0),
+            )
+            for queue in sorted(counts.keys() | self._waiting.keys())
+            if counts.get(queue) or self._waiting.get(queue)
+        ]
 
     def reserve(self, command: ClaimMessages, now_ms: Callable[[], int]) -> ClaimMessages:
         """Return the claim, cut to the free space; raises `Overloaded` if there is no free space.
@@ -59,8 +93,11 @@ class ClaimCounts:
                 "finish some first",
                 limit=self._claims_max,
             )
+        queue = command.queue
         if command.wait_ms:
             free = max(1, free // WAITING_SHARE)
+            self._waiting[queue] = self._waiting.get(queue, 0) + 1
+            self._consumers[queue] = command.consumer
         if free < command.count:
             command = replace(command, count=free)
         self._reserved += command.count
@@ -70,12 +107,15 @@ class ClaimCounts:
         """Free the space that `reserve` took for a claim; the claim has ended."""
         if not command.pop and command.count >= 1:
             self._reserved -= command.count
+            if command.wait_ms:
+                self._stop_waiting(command.queue)
 
     def note(self, command: Command[Any], answer: Any) -> None:
         """Count the claims that a command has taken, renewed or finished, by its answer."""
         if isinstance(command, ClaimMessages):
             if not command.pop:
                 held = self._held.setdefault(command.queue, {})
+                self._consumers[command.queue] = command.consumer
                 for lot in answer:
                     first = lot.label.claim_id
                     claim_ids = range(first, first + len(lot.values))
@@ -90,6 +130,13 @@ class ClaimCounts:
             for step, result in zip(command.steps, answer, strict=True):
                 self.note(step, result)
 
+    def _stop_waiting(self, queue: str) -> None:
+        self._waiting[queue] -= 1
+        if not self._waiting[queue]:
+            del self._waiting[queue]
+            if queue not in self._held:  # a claim may name queues that do not exist
+                del self._consumers[queue]
+
     def _free(self) -> int:
         return self._claims_max - len(self) - self._reserved
 
@@ -101,6 +148,8 @@ class ClaimCounts:
                 self._held[queue] = running
             else:
                 del self._held[queue]
+                if queue not in self._waiting:
+                    self._consumers.pop(queue, None)
 
     def _drop(self, queue: str, run: Run) -> None:
         held = self._held.get(queue)

@@ -36,6 +36,7 @@ from millstream.server.auth.tickets import mint_browser_ticket, mint_ticket
 from millstream.server.auth.tokens import Tokens
 from millstream.server.auth.turns import Turns
 from millstream.server.claim_counts import ClaimCounts
+from millstream.server.clients import Clients
 from millstream.server.cluster.copies import Copies
 from millstream.server.cluster.forwarder import Forwarder, NodeSession
 from millstream.server.cluster.pair import Pairing
@@ -126,6 +127,8 @@ class Core:
         """The figures that the dashboard gets once per second."""
         self.rooms: RoomService | None = None
         """The rooms with listeners in this process."""
+        self.clients = Clients(store.clock)
+        """The open connections of sockets and rooms."""
         self.admission = Admission(
             store, settings, tokens=self.tokens, quota=self.quota, meter=self.meter
         )

@@ -73,6 +73,7 @@ BODIES: dict[str, Any] = {
     },
     "alterQueue": {"max_attempts": 5, "rate": 50.0},
     "purgeQueue": {"state": "failed"},
+    "retryFailures": {"reason": "no such customer", "dry_run": True},
     "redriveQueue": {"where": "amount > 1000", "limit": 100, "dry_run": True},
     "putMessages": {"value": {"invoice": 7}, "headers": {"amount": 120}, "delay": 1.5},
     "replaceMessage": {"value": {"invoice": 7, "customer": "ada"}, "dry_run": True},

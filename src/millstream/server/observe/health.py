@@ -224,7 +224,10 @@ def check_stats(stats: dict[str, Any], limits: Limits) -> Iterator[Check]:
         stats["unfolded_entities"] / limits.tail_entities_max,
     )
     status = _graded(behind, 1, FOLD_CRITICAL)
-    detail = f"{stats['unfolded_commits']:,} commits, {stats['unfolded_bytes']:,} bytes unfolded"
+    commits, size = stats["unfolded_commits"], size_text(stats["unfolded_bytes"])
+    detail = (
+        f"{commits:,} {'commit waits' if commits == 1 else 'commits wait'} to be folded, {size}"
+    )
     yield Check("fold", status, detail)
     if stats.get("scrub", "off") != "off" or stats.get("scrub_findings"):
         yield check_scrub(stats)
@@ -257,10 +260,28 @@ def duration_ago(age_s: float) -> str:
     return "less than a minute ago"
 
 
+def size_text(size_bytes: int) -> str:
+    """Return a number of bytes as text, in the largest unit that fits: `31.7 GiB`."""
+    size, units = float(size_bytes), iter(("bytes", "KiB", "MiB", "GiB"))
+    unit = next(units)
+    while size >= 1024 and (larger := next(units, None)) is not None:
+        size, unit = size / 1024, larger
+    return f"{size:,.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as text, in the largest unit that fits: `45 s`, `17 min`, `5.2 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7_200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3_600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
 def check_disk(free_bytes: int) -> Check:
     """Check the free space of the store's disk."""
     status = _graded(-free_bytes, -DISK_FREE_WARNING, -DISK_FREE_CRITICAL)
-    return Check("disk", status, f"{free_bytes // MiB:,} MiB free")
+    return Check("disk", status, f"{size_text(free_bytes)} free")
 
 
 def check_lag(lag_s: float) -> Check:
@@ -312,6 +333,7 @@ def check_ages(queues: list[QueueInfo], age_s_max: float) -> Check:
     if not late:
         return Check("queues", "healthy")
     worst = max(late, key=lambda queue: queue.oldest_s or 0.0)
-    detail = f"{worst.name!r} has a message that has waited for {worst.oldest_s:.0f} s"
+    waited = duration_text(worst.oldest_s or 0.0)
+    detail = f"{worst.name!r} has a message that has waited for {waited}"
     more = f", and {len(late) - 1} more queues" if len(late) > 1 else ""
     return Check("queues", "warning", detail + more)

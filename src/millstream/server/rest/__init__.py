@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from millstream.server.rest import (
     claims,
+    clients,
     cluster,
     cursors,
+    failures,
     forks,
     live,
     logs,
@@ -26,7 +28,7 @@ from millstream.server.rest import (
 )
 
 _NOUNS = (
-    *(logs, forks, records, search, cursors, queues, messages, claims, rooms, transactions),
-    *(staging, replica, status, live, cluster, tokens),
+    *(logs, forks, records, search, cursors, queues, messages, failures, claims, rooms),
+    *(transactions, staging, replica, status, clients, live, cluster, tokens),
 )
 ENDPOINTS = tuple(entry for noun in _NOUNS for entry in noun.endpoint)

@@ -56,6 +56,8 @@ class Copy(Struct, kw_only=True):
     """The running hash at the end."""
     owner: str
     """The id of the store that may append."""
+    here: bool
+    """Whether this store is the owner: the log is an original, not a copy."""
     epoch: int
     """How often the owner has changed."""
     metadata: str
@@ -125,7 +127,7 @@ class AdoptedRecords(Struct, kw_only=True):
     end_offset: int
 
 
-def _shown(summary: c.Summary) -> Copy:
+def _shown(summary: c.Summary, store_id: str) -> Copy:
     return Copy(
         name=summary.name,
         start_offset=summary.start,
@@ -134,6 +136,7 @@ def _shown(summary: c.Summary) -> Copy:
         base_hash=summary.base.digest.hex(),
         end_hash=summary.digest.hex(),
         owner=summary.owner,
+        here=summary.owner == store_id,
         epoch=summary.epoch,
         metadata=summary.metadata.hex(),
     )
@@ -149,7 +152,8 @@ async def list_copies(ask: Ask, query: CopyQuery) -> CopyPage:
         c.SummarizeLogs(checked_after(query.after), query.limit, checked_after(query.pattern))
     )
     after = summaries[-1].name if len(summaries) == query.limit else None
-    return CopyPage(copies=[_shown(summary) for summary in summaries], after=after)
+    store_id = await _store_id(ask)
+    return CopyPage(copies=[_shown(summary, store_id) for summary in summaries], after=after)
 
 
 @endpoint("GET /replica/logs/{log}", errors=(404,))
@@ -158,7 +162,12 @@ async def get_copy(ask: Ask, log: str) -> Copy:
     summary = await ask.execute(c.SummarizeLog(log))
     if summary is None:
         raise NotFound(f"there is no log {log!r}", name=log)
-    return _shown(summary)
+    return _shown(summary, await _store_id(ask))
+
+
+async def _store_id(ask: Ask) -> str:
+    """Return the id of this store; a principal that sees the owner of a copy may compare the two."""
+    return await ask.execute(c.GetStoreId())
 
 
 @endpoint(

@@ -45,6 +45,8 @@ class Access(Struct, kw_only=True):
     """Whether this server requires tokens."""
     may_manage_tokens: bool
     """Whether the caller may list, create and revoke tokens."""
+    cluster: bool
+    """Whether this server is a node of a cluster, or part of a pair with a standby."""
 
 
 class TokenShown(Struct, kw_only=True):
@@ -108,6 +110,7 @@ async def get_access(ask: Ask) -> Access:
         expires=None if expires_ms is None else moment(expires_ms),
         tokens=ask.core.settings.needs_tokens(),
         may_manage_tokens=principal.allows(_NEEDED) and not principal.is_ticket,
+        cluster=ask.core.seat is not None,
     )
 
 

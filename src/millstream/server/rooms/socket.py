@@ -42,7 +42,10 @@ class RoomSocket:
             await send({"type": "websocket.accept"})
             listener.begin(scope["state"]["socket"], send)
             hub.begin_listening(entered)
-            await RoomClient(hub, listener, scope["state"], receive).run()
+            with hub.core.clients.connected(
+                "room", principal, scope.get("client"), room=name, user=listener.user
+            ):
+                await RoomClient(hub, listener, scope["state"], receive).run()
         finally:
             scope["state"]["socket"].on_flow = None
             hub.leave(listener)

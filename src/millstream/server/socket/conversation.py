@@ -101,7 +101,8 @@ class Conversation:
         self._idle: asyncio.Event | None = None
         """Set once a stopping server has answered all requests without a task."""
         self._is_over = False
-        self._holdings = ClaimCounts(settings.claims_open_max)
+        self.claims = ClaimCounts(settings.claims_open_max)
+        """The messages that the client has claimed."""
         self._is_node = self.principal is NODE
         self._reads = asyncio.Semaphore(NODE_READS_MAX if self._is_node else READS_MAX)
         self._asker: Asker = scope["state"].get("asker", ALONE)
@@ -275,7 +276,7 @@ class Conversation:
             self._core,
             self.principal,
             command,
-            self._holdings,
+            self.claims,
             partial(self._answer, number, command),
             traceparent=self._traceparent,
         )
@@ -331,9 +332,7 @@ class Conversation:
             self._count_refusal(answer)
         unsent: Unsent | None = None
         if type(command) is ClaimMessages:
-            unsent = partial(
-                self._core.return_claims, self.principal, command, answer, self._holdings
-            )
+            unsent = partial(self._core.return_claims, self.principal, command, answer, self.claims)
             if self._is_over or self._is_gone():
                 unsent()
                 return
@@ -345,14 +344,14 @@ class Conversation:
         try:
             if core.seat is None:
                 return await core.execute(
-                    self.principal, command, self._holdings, traceparent=self._traceparent
+                    self.principal, command, self.claims, traceparent=self._traceparent
                 )
             if self._is_node:
                 return await core.session.execute_for_node(command)
             return await core.answer_in_cluster(
                 self.principal,
                 command,
-                self._holdings,
+                self.claims,
                 self._forwarder,
                 level=self._asker.read_level,
                 traceparent=self._traceparent,

@@ -52,8 +52,10 @@ class Socket:
             self._with_token.add(talk)
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._look())
+        address, clients = scope.get("client"), self._core.clients
         try:
-            await talk.run(hello)
+            with clients.connected("socket", talk.principal, address, claims=talk.claims):
+                await talk.run(hello)
         finally:
             self._with_token.discard(talk)
             talk.hang_up()
