@@ -78,7 +78,7 @@ def test_a_queue_shows_its_counts_and_its_whole_spec(
 
 
 def test_counts_change_as_consumers_work(page: Any, server: Serving, jobs: Queue) -> None:
-    go(page, server, "queues", "jobs")
+    go(page, server, "queues", "jobs", tab="in_flight")
     page.wait_for_selector(".badge.good:has-text('live')")
     jobs.put_many(["x"] * 7)
     says(page.locator(".figure", has_text="waiting").locator("b"), "7")
@@ -122,7 +122,7 @@ def test_a_failed_message_tells_why_where_and_after_what(
 
     jobs.worker(charge).run(drain=True)
     go(page, server, "queues", "jobs", tab="failed")
-    assert cells(page, "td[data-label=reason]") == ["KeyError: 'card'"]
+    assert cells(page, "td.toggle ~ td[data-label=reason]") == ["KeyError: 'card'"]
     assert cells(page, "td.value") == [f'{{"n":1,"large":{LARGE}}}']  # digit for digit
     page.locator("td.toggle button").click()
     trace = page.locator("pre.trace").inner_text()

@@ -54,6 +54,24 @@ def test_every_operation_is_there_and_opens(page: Any, server: Serving) -> None:
     assert details.locator("text=Seconds to wait for the first message").is_visible()
 
 
+def test_it_says_that_it_loads_and_why_it_is_empty(page: Any, server: Serving) -> None:
+    held: list[Any] = []
+    page.route("**/openapi.json", lambda route: held.append(route))
+    page.goto(f"{server.url}/docs")
+    loading = page.locator("#loading")
+    assert loading.inner_text() == "Loading the description of the HTTP interface…"
+    page.wait_for_function("performance.getEntriesByType('navigation').length === 1")
+    while not held:
+        page.wait_for_selector("#loading")
+    held.pop().continue_()
+    page.wait_for_selector("#errors")
+    assert not loading.is_visible()
+    page.unroute("**/openapi.json")
+    page.route("**/openapi.json", lambda route: route.abort())
+    page.reload()
+    page.wait_for_selector("#loading:has-text('The server does not answer')")
+
+
 def test_it_is_searched_by_words_of_any_part(page: Any, server: Serving) -> None:
     go(page, server)
     page.keyboard.press("/")

@@ -32,8 +32,15 @@ function duration(seconds) {
   if (seconds === 0) return "0 s";
   if (Math.abs(seconds) < 1) return `${trimmed(seconds * 1000)} ms`;
   if (Math.abs(seconds) < 120) return `${trimmed(seconds)} s`;
-  if (Math.abs(seconds) < 7200) return `${trimmed(seconds / 60)} min`;
-  return Math.abs(seconds) < 172_800 ? `${trimmed(seconds / 3600)} h` : `${trimmed(seconds / 86_400)} d`;
+  if (Math.abs(seconds) < 7200) return twoUnits(seconds / 60, "min", 60, "s");
+  return Math.abs(seconds) < 172_800 ? twoUnits(seconds / 3600, "h", 60, "min") : twoUnits(seconds / 86_400, "d", 24, "h");
+}
+
+/** “5 min 4 s”, “17 min”: the smaller unit only where it tells something. */
+function twoUnits(value, unit, parts, smaller) {
+  const all = Math.round(value * parts);
+  const [whole, rest] = [Math.floor(all / parts), all % parts];
+  return rest && whole < 10 ? `${whole} ${unit} ${rest} ${smaller}` : `${Math.round(value)} ${unit}`;
 }
 
 function bytes(value) {
@@ -150,7 +157,7 @@ function options(drawn, { plot, utc, onMove }) {
   const unit = drawn.at(-1).unit;
   return {
     ...sizeOf(plot),
-    padding: [8, 8, 0, 0],
+    padding: [8, 32, 0, 0], // on the right half a label of the time axis needs its place
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
     tzDate: (seconds) => (utc ? uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") : new Date(seconds * 1000)),

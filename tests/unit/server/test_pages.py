@@ -196,3 +196,19 @@ def test_what_others_have_made_has_its_licence_and_its_version() -> None:
         assert name == "README.md" or f"`{name}`" in readme, name
     for name in re.findall(r"`(LICENSE[^`]*)`", readme):
         assert (folder / name).is_file()
+
+
+LOST_SPACES = (
+    r"</(?:code|b|a|span|kbd)>[ \t]*\n\s*[\w(“]",
+    r"[\w.,:;][ \t]*\n\s*<(?:code|b|kbd)[ >]",
+)
+"""Text and an inline element on two lines: the templates drop the line's end, and with it the space."""
+
+
+@pytest.mark.parametrize(
+    "path", sorted(path for path in files() if re.match(r"dashboard/.*\.js", path))
+)
+def test_no_space_between_words_and_code_is_lost_at_the_end_of_a_line(path: str) -> None:
+    text = files()[path].body.decode()
+    lost = [found[0] for pattern in LOST_SPACES for found in re.finditer(pattern, text)]
+    assert lost == []

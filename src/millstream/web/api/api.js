@@ -22,17 +22,32 @@ const ask = (address, options = {}) => {
   return fetch(address, { ...options, headers, credentials: "omit" });
 };
 
+/** What stands in the place of the description until it is there: why it is not. */
+const tellWhy = (text, beside = text) => {
+  at("loading").textContent = text;
+  at("loading").hidden = !text;
+  at("asked").textContent = beside;
+};
+
 const load = async () => {
-  const answer = await ask("openapi.json");
+  tellWhy("Loading the description of the HTTP interface…", "");
+  let answer;
+  try {
+    answer = await ask("openapi.json");
+  } catch (error) {
+    tellWhy(`The server does not answer: ${error.message}`);
+    return;
+  }
   if (answer.ok) {
     show(await answer.json());
-    at("asked").textContent = token() ? "It is good." : "";
+    tellWhy("", token() ? "It is good." : "");
   } else if (answer.status === 401) {
-    at("asked").textContent = token() ? "This token is not valid here." : "This server wants a token.";
+    const beside = token() ? "This token is not valid here." : "This server wants a token.";
+    tellWhy(`${beside} Enter a token to see the description of the HTTP interface.`, beside);
     sessionStorage.removeItem(KEPT);
     at("token").focus();
   } else {
-    at("asked").textContent = `The server answers ${answer.status}: ${await answer.text()}`;
+    tellWhy(`The server answers ${answer.status}: ${await answer.text()}`);
   }
 };
 

@@ -9,10 +9,11 @@ import { LogPage, Logs } from "./logs.js";
 import { QueuePage, Queues } from "./queues.js";
 import { RoomPage, Rooms } from "./rooms.js";
 import { Replicas } from "./replicas.js";
+import { Clients } from "./clients.js";
 import { Cluster } from "./cluster.js";
 import { HealthPage, HealthBadge } from "./health.js";
 import { Tokens } from "./tokens.js";
-import { Problem } from "./parts.js";
+import { LinkBar, Problem } from "./parts.js";
 import { hasToken, session, signIn, signInAgain, signOut } from "./session.js";
 
 const PAGES = [
@@ -21,6 +22,7 @@ const PAGES = [
   { name: "queues", title: "Queues", key: "q", page: Queues, one: QueuePage },
   { name: "rooms", title: "Rooms", key: "r", page: Rooms, one: RoomPage },
   { name: "replicas", title: "Replicas", key: "c", page: Replicas },
+  { name: "clients", title: "Clients", key: "w", page: Clients },
   { name: "cluster", title: "Cluster", key: "n", page: Cluster },
   { name: "health", title: "Health", key: "h", page: HealthPage },
   { name: "tokens", title: "Tokens", key: "t", page: Tokens },
@@ -75,8 +77,8 @@ function SignIn({ error, onToken }) {
           onInput=${(event) => setToken(event.target.value)} /></label>
       <${Problem} error=${error} />
       <div class=actions><button class=primary>Sign in</button></div>
-      <p class="soft small">It stays in this tab, and is sent to this server alone. <code>millstream token create</code>
-        makes one.</p>
+      <p class="soft small">It stays in this tab, and is sent to this server alone. To make a token, run${" "}
+        <code>millstream token create</code>.</p>
     </form>
   </main>`;
 }
@@ -105,9 +107,9 @@ function Frame({ onOut }) {
       <${ThemeButton} />
     </header>
     <div class=frame>
-      <nav aria-label="Pages">${PAGES.map((one) => html`<a key=${one.name} href=${`#/${one.name}`}
+      <${LinkBar} label=Pages current=${at.page}>${PAGES.map((one) => html`<a key=${one.name} href=${`#/${one.name}`}
         aria-current=${one.name === at.page ? "page" : null} title=${`g then ${one.key}`}>${one.title}</a>`)}
-        <a href="/docs">HTTP interface</a></nav>
+        <a href="/docs">HTTP interface</a><//>
       <main id=main tabindex=-1>${Shown
         ? html`<${Shown} key=${`${at.page}/${at.name}`} name=${at.name} asked=${at.asked} />`
         : html`<h1>There is no such page</h1><p><a href="#/">Back to the overview</a></p>`}</main>

@@ -10,13 +10,7 @@ const SILENT_S = 10;
 export function Cluster() {
   const why = refusal(onStore("read"));
   const status = useAnswer(async () => {
-    if (why) return { alone: true, why };
-    try {
-      return await session.ms.get("/cluster/status");
-    } catch (error) {
-      if (error.status === 404) return { alone: true, why: "" };
-      throw error;
-    }
+    return why || !session.access.cluster ? { alone: true, why } : session.ms.get("/cluster/status");
   });
   return html`<h1>Cluster</h1>
     <${Answer} of=${status}>${(found) => (found.alone ? html`<${Alone} why=${found.why} />` : html`<${Nodes} of=${found} />`)}<//>`;
@@ -24,8 +18,8 @@ export function Cluster() {
 
 function Alone({ why }) {
   if (why) return html`<p class=notice>${why}</p>`;
-  return html`<p class=soft>This server is no node of a cluster. <code>millstream serve --node</code> makes it one,
-    <code>--standby-of</code> a standby.</p>`;
+  return html`<p class=soft>This server is no node of a cluster. <code>millstream serve --node</code> starts a
+    node, <code>--standby-of</code> a standby.</p>`;
 }
 
 function Nodes({ of }) {
@@ -34,14 +28,14 @@ function Nodes({ of }) {
     ${!of.leader && html`<p class="notice warn" role=status>No node is known to lead: writes wait until one does.</p>`}
     <${Figures} of=${[
       ["leader", of.leader ?? "none", { kind: of.leader ? "" : "warn" }],
-      ["epoch", count(of.epoch), { title: "Rises with every new leader" }],
-      ["entries behind", count(of.lag), { title: "Of the node that you are looking at" }],
+      ["epoch: one more with every new leader", count(of.epoch)],
+      ["entries behind, this node", count(of.lag)],
       ["proof of a strong read", of.barrier_s ? `${(of.barrier_s * 1000).toFixed(1)} ms` : "–",
         { title: "How long the last one took that this node made as the leader" }],
     ]} />
     <h2>Nodes</h2>
     <div class="card scroll"><table class=folds>
-      <thead><tr><th>node</th><th>role</th><th class=number>epoch</th><th class=number>entry</th>
+      <thead><tr><th>node</th><th>role</th><th class=number title="One more with every new leader">epoch</th><th class=number title="The last entry of the shared log that the node has applied">entry</th>
         <th class=number>behind</th><th>heard of</th><th>address</th></tr></thead>
       <tbody>${of.nodes.map((one) => html`<tr key=${one.node}>
         <td><b>${one.node}</b>${one.node === of.node ? html` <span class=soft>this one</span>` : ""}</td>

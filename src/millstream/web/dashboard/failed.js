@@ -1,8 +1,10 @@
 // Failed messages: why, after what, and how they are tried again. Each way has a dry run first.
 import { html, useState } from "../vendor/preact.js";
-import { Act, Answer, Dialog, Outcome, Problem, pairsOf, plural, useTask, when } from "./parts.js";
+import { Failures, reasonText } from "./failures.js";
+import { Act, Answer, Dialog, Problem, pairsOf, plural, when } from "./parts.js";
 import { Detail, Pager, Toggle, place, usePage } from "./messages.js";
 import { decoded, indentedJson, isJson, preview, useStored } from "./payload.js";
+import { Rehearsed } from "./rehearsed.js";
 import { onQueue, path, session } from "./session.js";
 
 const TYPE = "content-type";
@@ -16,6 +18,7 @@ export function Failed({ queue, total, onChange }) {
   const over = () => { setAsking(null); found.reload(); onChange(); };
   const Asked = asking && { one: RetryOne, all: RetryAll, edit: Edit }[asking.kind];
   return html`
+    <${Failures} queue=${queue} total=${total} onChange=${over} />
     <div class="row controls"><${Act} need=${need} disabled=${!total} onClick=${() => setAsking({ kind: "all" })}>Retry all that match…<//></div>
     <${Answer} of=${found}>${({ messages }) => html`
       ${messages.length ? html`<div class="card scroll"><table class=folds>
@@ -27,7 +30,7 @@ export function Failed({ queue, total, onChange }) {
             <td class=mono data-label=message>${place(one)}</td>
             <td class=time data-label=failed>${when(one.until)}</td>
             <td class=number data-label=attempts>${one.attempts?.length ?? one.attempt}</td>
-            <td class=reason data-label=reason><span>${(one.reason || "no reason was given").split("\n", 1)[0]}</span></td>
+            <td class=reason data-label=reason><span>${reasonText(one.reason.trim()).split("\n", 1)[0]}</span></td>
             <td class="mono value" data-label=value>${preview(one)}</td>
             <td class=acts><${Act} need=${need} onClick=${() => setAsking({ kind: "one", message: one })}>Retry<//></td></tr>
             ${isOpen && html`<${Detail} columns=7 of=${one} lead=${html`<${Trace} of=${one.reason} />`}>
@@ -47,23 +50,6 @@ function Trace({ of }) {
   const where = lines.filter((line) => line.startsWith("  File "));
   const told = lines.filter((line) => !line.startsWith("  File "));
   return html`<pre class=trace tabindex=0 aria-label="Why it failed">${[...where, ...told].join("\n")}</pre>`;
-}
-
-/**
- * Buttons of a dialog whose action can first be tried without effect; both answer a sentence. A form
- * gives it a key of what is filled in, so that an old outcome goes once that changes.
- */
-function Rehearsed({ check, doIt, verb, need, onClose }) {
-  const dry = useTask();
-  const real = useTask();
-  return html`
-    <${Outcome} task=${real.done === null && !real.error ? dry : real} />
-    <div class=actions>
-      <button type=button onClick=${onClose}>${real.done === null ? "Cancel" : "Close"}</button>
-      ${real.done === null && html`
-        <${Act} need=${need} disabled=${dry.busy} onClick=${() => dry.run(check)}>Dry run<//>
-        <${Act} kind=primary need=${need} disabled=${real.busy} onClick=${() => real.run(doIt)}>${verb}<//>`}
-    </div>`;
 }
 
 const again = (found, isDry) => `${plural(found.count, "message")} ${isDry ? "would be" : found.count === 1 ? "is" : "are"} available again.`;
@@ -101,8 +87,8 @@ function Edit({ queue, message, need, onClose }) {
   const { bytes, exact } = useStored(message);
   if (message.damage) {
     return html`<${Dialog} title="Edit and retry" onClose=${onClose}>
-      <p>The value is damaged and cannot be read, so that it cannot be edited here. Replace the message with
-        <code>millstream queue replace</code> if you know its value.</p>
+      <p>The value is damaged and cannot be read, so that it cannot be edited here. Replace the message
+        with <code>millstream queue replace</code> if you know its value.</p>
       <div class=actions><button type=button onClick=${onClose}>Close</button></div><//>`;
   }
   if (bytes === null) return null;

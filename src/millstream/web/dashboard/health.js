@@ -12,12 +12,31 @@ const TITLES = {
   store: "The store takes writes",
   upkeep: "Background work",
   scrub: "All rows are as they were written",
-  fold: "Commits that wait to be folded",
-  disk: "Room on the disk",
+  fold: "Recent commits are moved to their places",
+  disk: "Free space on the disk",
   event_loop: "The server answers in time",
   queues: "Messages are worked on in time",
   rooms: "Messages of rooms are delivered",
   cluster: "The cluster answers this node",
+};
+
+const FOLDED = "A commit is first written as one row of its own. In the background the store folds it: moves its changes into "
+  + "the rows of logs and queues. Nothing is lost or slow to read meanwhile.";
+
+/** Words of a check that need an explanation. */
+const EXPLAINED = { fold: FOLDED };
+
+/** What the facts of a store mean whose names do not say so. */
+const MEANINGS = {
+  sequence: "the number of the newest commit",
+  unfolded_commits: "commits whose changes are not yet moved into the rows of logs and queues",
+  unfolded_bytes: "the size of these changes",
+  unfolded_entities: "logs, queues, cursors and the like that these changes are about",
+  fold_slices: "how often such changes were moved since the server started",
+  commits: "since the server started",
+  operations: "since the server started; a commit may hold many",
+  entities_cached: "logs, queues, cursors and the like in memory",
+  condition: "whether the store takes writes",
 };
 
 export function HealthBadge() {
@@ -46,6 +65,7 @@ function Check({ of }) {
   return html`<li class="card check ${KINDS[of.status]}">
     <div class=row><h3>${title}</h3><span class=spread></span><span class="badge dot ${KINDS[of.status]}">${of.status}</span></div>
     ${of.detail && html`<p>${of.detail}</p>`}
+    ${EXPLAINED[of.name] && html`<p class="soft small">${EXPLAINED[of.name]}</p>`}
     ${of.advice && html`<p class=advice><b>What to do.</b> ${of.advice}</p>`}
   </li>`;
 }
@@ -54,9 +74,20 @@ function Facts({ of }) {
   const told = (name, value) => {
     if (value === null || value === "") return "–";
     if (Array.isArray(value)) return value.join("; ") || "none";
-    if (typeof value === "number") return name.endsWith("bytes") ? format(value, "bytes") : count(value);
+    if (typeof value === "number") return measured(name, value);
     return typeof value === "object" ? JSON.stringify(value) : String(value);
   };
   return html`<div class="card scroll"><table class=spec><tbody>${Object.entries(of).map(([name, value]) => html`
-    <tr key=${name}><th scope=row>${name.replaceAll("_", " ")}</th><td class=mono>${told(name, value)}</td></tr>`)}</tbody></table></div>`;
+    <tr key=${name}><th scope=row>${label(name)}</th><td class=mono>${told(name, value)}
+      ${MEANINGS[name] && html` <span class="soft small meaning">${MEANINGS[name]}</span>`}</td></tr>`)}</tbody></table></div>`;
+}
+
+const label = (name) => name.replace(/_s$/, "").replace(/bytes$/, "size").replaceAll("_", " ");
+
+/** A number with the unit that the end of its name tells. */
+function measured(name, value) {
+  if (/bytes|size/.test(name)) return format(value, "bytes");
+  if (name.endsWith("_s")) return format(value, "s");
+  if (name.endsWith("_ms")) return format(value, "ms");
+  return /progress|share/.test(name) ? `${format(value * 100)} %` : count(value);
 }

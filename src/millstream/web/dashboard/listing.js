@@ -1,7 +1,7 @@
 // Lists of logs, queues, rooms and copies: page by page, and found by a part of their names.
 import { html, useState } from "../vendor/preact.js";
 import { useAnswer } from "./live.js";
-import { Answer, Search, count } from "./parts.js";
+import { Act, Answer, Search, count } from "./parts.js";
 import { query, session } from "./session.js";
 
 export const PAGE = 1_000;
@@ -18,21 +18,27 @@ export async function firstOf(address, name, limit, isWanted = () => true) {
   return all;
 }
 
-/** A page of all that there is of a noun, such as "queue"; a search looks behind what is shown, too. */
-export function Listing({ noun, table: Table }) {
+/**
+ * A page of all that there is of a noun, such as "queue"; a search looks behind what is shown, too. `make`
+ * is the dialog that makes one, `need` the permission for it.
+ */
+export function Listing({ noun, table: Table, make: Make = null, need = null }) {
   const name = `${noun}s`;
   const [wanted, setWanted] = useState("");
   const [shown, setShown] = useState(PAGE);
+  const [making, setMaking] = useState(false);
   const isSearch = wanted !== "";
   const limit = isSearch ? Math.max(shown, SEARCHED_MAX) : shown;
   const answer = useAnswer((isWanted) => firstOf(`/${name}`, name, limit, isWanted).then((all) => ({ ...all, limit })), [limit]);
   return html`
     <div class=row><h1>${name[0].toUpperCase()}${name.slice(1)}</h1><span class=spread></span>
+      ${Make && html`<${Act} kind=primary need=${need} onClick=${() => setMaking(true)}>New ${noun}…<//>`}
       <${Search} label=${`Find a ${noun}`} value=${wanted} onInput=${setWanted} /></div>
+    ${making && html`<${Make} onClose=${() => { setMaking(false); answer.reload(); }} />`}
     <${Answer} of=${answer}>${(all) => {
       const fits = all.found.filter((one) => one.name.includes(wanted));
       if (!fits.length && isSearch) return html`<${Nothing} noun=${noun} all=${all} isDone=${all.limit === limit} />`;
-      return html`<${Table} of=${fits.slice(0, shown)} />
+      return html`<${Table} of=${fits.slice(0, shown)} isSearch=${isSearch} />
         ${(all.after || fits.length > shown) && html`<button type=button onClick=${() => setShown(shown + PAGE)}>More ${name}</button>`}`;
     }}<//>`;
 }

@@ -60,7 +60,7 @@ function take(pulse) {
 /** Whether there is anything new to look at. */
 function happened(before, now) {
   const { published, claimed, acked } = now.rates;
-  const counts = ["depth", "logs", "queues", "rooms", "health"];
+  const counts = ["depth", "logs", "queues", "rooms", "connections", "health"];
   return published + claimed + acked > 0 || counts.some((one) => before[one] !== now[one]);
 }
 

@@ -1,30 +1,55 @@
 // Logs: what there is; and one log, browsed by offset or time, searched by key and headers.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { AppendDialog } from "./compose.js";
 import { Listing } from "./listing.js";
 import { useAnswer } from "./live.js";
 import { Act, Ago, Answer, Confirm, Figures, Headers, Problem, ReadOnly, count, format, plural, when } from "./parts.js";
 import { Crumb, Partitions } from "./partitions.js";
 import { Payload, askExact, keyText, preview } from "./payload.js";
-import { onLog, path, query, session } from "./session.js";
+import { onLog, onSome, path, query, session } from "./session.js";
+import { NewLog, RetentionDialog } from "./specs.js";
 
 const PAGE = 50;
 const FOLLOW_S = 20;
 
-export const Logs = () => html`<${Listing} noun=log table=${LogTable} />`;
+export const Logs = () => html`<${Listing} noun=log table=${LogTables} make=${NewLog} need=${onSome("log", "write")} />`;
+
+const OWNED = /^(queue|queue-later|room|millstream):(.*)$/s;
+
+/** What a log is for that belongs to a queue, a room or the store; null for other logs. */
+function purpose(name) {
+  const [, kind, owner] = OWNED.exec(name) ?? [];
+  if (kind === undefined) return null;
+  return { queue: `messages put into the queue ${owner}`, "queue-later": `delayed messages of the queue ${owner}`,
+    room: `messages of the room ${owner}`, millstream: "kept by the server for itself" }[kind];
+}
+
+/** The logs of users, and apart from them the logs that queues, rooms and the store keep for themselves. */
+function LogTables({ of, isSearch }) {
+  const own = of.filter((one) => purpose(one.name) !== null);
+  const others = of.filter((one) => purpose(one.name) === null);
+  return html`
+    ${(others.length > 0 || !isSearch) && html`<${LogTable} of=${others} />`}
+    ${own.length > 0 && html`<details class=internal open=${isSearch}>
+      <summary>${plural(own.length, "log")} of queues, rooms and the store</summary>
+      <p class="soft small">Millstream keeps these logs itself. Use the pages of their queues and rooms.</p>
+      <${LogTable} of=${own} /></details>`}`;
+}
 
 function LogTable({ of }) {
-  if (!of.length) return html`<p class=soft>There are no logs yet: a log comes to exist with its first record.</p>`;
+  if (!of.length) return html`<p class=soft>There are no logs yet: a log comes to exist with its first record, or by “New log…”.</p>`;
   return html`<div class="card scroll"><table class="folds dense">
     <thead><tr><th>log</th><th class=number>records</th><th class=number>offsets</th><th class=number>size</th><th>last record</th>
       <th>keeps</th></tr></thead>
     <tbody>${of.map((one) => html`<tr key=${one.name}>
       <td><a href=${`#${path("logs", one.name)}`}>${one.name}</a>
-        ${one.partitions > 0 && html` <span class="soft small">(${plural(one.partitions, "partition")})</span>`}</td>
+        ${one.partitions > 0 && html` <span class="soft small">(${plural(one.partitions, "partition")})</span>`}
+        ${purpose(one.name) && html` <span class="soft small">${purpose(one.name)}</span>`}</td>
       <td class=number data-label=records>${count(one.end_offset - one.start_offset)}</td>
       <td class="number soft" data-label=offsets>${one.partitions ? "by partition"
         : `${count(one.start_offset)} – ${count(one.end_offset)}`}</td>
       <td class=number data-label=size>${format(one.bytes, "bytes")}</td>
-      <td data-label="last record"><${Ago} at=${one.timestamp} /></td>
+      <td data-label="last record">${one.end_offset > one.start_offset ? html`<${Ago} at=${one.timestamp} />` : "none"}</td>
       <td data-label=keeps>${kept(one.retention)}</td></tr>`)}</tbody></table></div>`;
 }
 
@@ -40,18 +65,23 @@ const EMPTY = { from: "", at: "", key: "", where: "", order: "newest" };
 
 export function LogPage({ name, asked }) {
   const log = useAnswer(() => session.ms.get(path("logs", name)), [name]);
-  const [cutting, setCutting] = useState(false);
+  const [opened, setOpened] = useState(null); // the dialog that is open
+  const over = () => { setOpened(null); log.reload(); };
   const need = onLog("admin", name);
   const hasRecords = !log.data?.partitions; // one with partitions has them there
   return html`
     <${Crumb} name=${name} />
     <div class=row><h1>${name}</h1><span class=spread></span>
-      ${hasRecords && html`<${Act} kind=danger need=${need} onClick=${() => setCutting(true)}>Truncate…<//>`}</div>
+      <${Act} need=${onLog("write", name)} onClick=${() => setOpened("append")}>Append a record…<//>
+      <${Act} need=${need} onClick=${() => setOpened("retention")}>Retention…<//>
+      ${hasRecords && html`<${Act} kind=danger need=${need} onClick=${() => setOpened("truncate")}>Truncate…<//>`}</div>
     ${hasRecords && html`<${ReadOnly} need=${need} />`}
     <${Answer} of=${log}>${(found) => html`
       ${found.partitions ? html`<${Partitions} log=${found} />` : html`<${LogFigures} log=${found} />`}
       <p class="soft small">Made ${when(found.created)}. ${found.partitions ? "Each partition keeps" : "Keeps"} ${kept(found.retention)}.</p>
-      ${cutting && html`<${Truncate} log=${found} onClose=${() => { setCutting(false); log.reload(); }} />`}
+      ${opened === "append" && html`<${AppendDialog} log=${found} onClose=${over} />`}
+      ${opened === "retention" && html`<${RetentionDialog} log=${found} onClose=${over} />`}
+      ${opened === "truncate" && html`<${Truncate} log=${found} onClose=${over} />`}
       ${!found.partitions && html`<${Records} name=${name} asked=${{ ...EMPTY, ...asked }} /><${Cursors} name=${name} />`}`}<//>`;
 }
 

@@ -1,5 +1,6 @@
 // Messages of a queue in a state: who works on them and for how long yet, and how attempts went.
 import { html, useState } from "../vendor/preact.js";
+import { Consumers } from "./clients.js";
 import { useAnswer, useNow } from "./live.js";
 import { Answer, Headers, format, toMs, when } from "./parts.js";
 import { Payload, askExact, keyText, preview } from "./payload.js";
@@ -27,7 +28,7 @@ export function InFlight({ queue }) {
   const [open, setOpen] = useState(null);
   const now = useNow();
   const found = usePage(queue, "in_flight", trail.at(-1), { attempts: true });
-  return html`<${Answer} of=${found}>${({ messages }) => html`
+  return html`<${Consumers} queue=${queue} /><${Answer} of=${found}>${({ messages }) => html`
     ${messages.length ? html`<div class="card scroll"><table class=folds>
       <thead><tr><th></th><th>message</th><th>consumer</th><th class=number>attempt</th><th>since</th><th class=number>time left</th>
         <th>value</th></tr></thead>
@@ -52,7 +53,8 @@ export function Messages({ queue, state }) {
   const [trail, setTrail] = useState([]);
   const [open, setOpen] = useState(null);
   const found = usePage(queue, state, trail.at(-1), { attempts: true });
-  const time = state === "done" ? "done at" : "due";
+  const time = state === "done" ? "done at" : "can be claimed";
+  const now = useNow();
   return html`<${Answer} of=${found}>${({ messages }) => html`
     ${messages.length ? html`<div class="card scroll"><table class=folds>
       <thead><tr><th></th><th>message</th><th>key</th><th class=number>attempts</th><th>${time}</th><th>value</th></tr></thead>
@@ -63,10 +65,10 @@ export function Messages({ queue, state }) {
           <td class=mono data-label=message>${place(one)}</td>
           <td class=mono data-label=key>${keyText(one)}</td>
           <td class=number data-label=attempts>${one.attempt}</td>
-          <td data-label=${time}>${one.until ? when(one.until) : "now"}</td>
+          <td data-label=${time}>${one.until && (state === "done" || toMs(one.until) > now) ? when(one.until) : "now"}</td>
           <td class="mono value" data-label=value>${preview(one)}</td></tr>
           ${isOpen && html`<${Detail} columns=6 of=${one} />`}`;
-      })}</tbody></table></div>` : html`<p class=soft>There is none.</p>`}
+      })}</tbody></table></div>` : html`<p class=soft>${state === "done" ? "No message is done yet." : "No message waits."}</p>`}
     <${Pager} trail=${trail} setTrail=${setTrail} messages=${messages} />`}<//>`;
 }
 
@@ -88,7 +90,7 @@ export function Detail({ of, columns, lead = null, children }) {
     <dl class=facts>
       <dt>claim id</dt><dd class=mono>${of.claim_id}</dd>
       ${keyText(of) && html`<dt>key</dt><dd class=mono>${keyText(of)}</dd>`}
-      <dt>appended</dt><dd>${when(of.timestamp)}</dd>
+      <dt>timestamp</dt><dd>${when(of.timestamp)}</dd>
       <dt>headers</dt><dd><${Headers} of=${of.headers} /></dd>
     </dl>
     <${Payload} record=${of} />

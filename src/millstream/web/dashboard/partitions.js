@@ -44,7 +44,7 @@ function PartitionTable({ of }) {
       <td class=number data-label="first offset">${count(one.start_offset)}</td>
       <td class=number data-label="next offset">${count(one.end_offset)}</td>
       <td class=number data-label=size>${format(one.bytes, "bytes")}</td>
-      <td data-label="last record"><${Ago} at=${one.timestamp} /></td></tr>`)}</tbody></table></div>`;
+      <td data-label="last record">${records(one) ? html`<${Ago} at=${one.timestamp} />` : "none"}</td></tr>`)}</tbody></table></div>`;
 }
 
 const records = (one) => one.end_offset - one.start_offset;

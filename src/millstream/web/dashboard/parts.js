@@ -30,7 +30,13 @@ export function when(time) {
 export function Ago({ at, now = Date.now() }) {
   const seconds = Math.max(0, (now - toMs(at)) / 1000);
   return html`<time title=${when(at)} datetime=${new Date(toMs(at)).toISOString()}>
-    ${seconds < 1 ? "now" : `${format(Math.round(seconds), "s")} ago`}</time>`;
+    ${seconds < 1 ? "now" : `${rounded(seconds)} ago`}</time>`;
+}
+
+/** A duration in one unit, without a fraction. */
+function rounded(seconds) {
+  const [unit, size] = [["d", 86_400], ["h", 3_600], ["min", 60]].find(([, one]) => seconds >= 2 * one) ?? ["s", 1];
+  return `${Math.round(seconds / size)} ${unit}`;
 }
 
 /** What went wrong, in the server's own sentence. */
@@ -110,6 +116,17 @@ export function Outcome({ task }) {
   if (task.error) return html`<${Problem} error=${task.error} />`;
   if (typeof task.done !== "string") return null;
   return html`<p class="notice good" role=status>${task.done}</p>`;
+}
+
+/** A bar of links that is scrolled, where it is too long for the screen, so that the present one is seen. */
+export function LinkBar({ label, kind = "", current, children }) {
+  const element = useRef(null);
+  useEffect(() => {
+    const bar = element.current;
+    const link = bar.querySelector("[aria-current=page]");
+    if (link) bar.scrollLeft = link.offsetLeft - (bar.clientWidth - link.offsetWidth) / 2;
+  }, [current]);
+  return html`<nav ref=${element} class="linkbar ${kind}" aria-label=${label}>${children}</nav>`;
 }
 
 /** Figures side by side: `[label, value, {kind, title, href}]`. */

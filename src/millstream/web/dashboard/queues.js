@@ -1,18 +1,20 @@
 // Queues: how each stands; and one queue with its spec, its messages by state, and what an operator does.
 //
 // All counts are kept by the store: a page never counts messages.
-import { html, useState } from "../vendor/preact.js";
+import { html, useRef, useState } from "../vendor/preact.js";
+import { PutDialog } from "./compose.js";
 import { Listing } from "./listing.js";
 import { useAnswer } from "./live.js";
 import { Failed } from "./failed.js";
 import { InFlight, Messages } from "./messages.js";
-import { Act, Ago, Answer, Chart, Confirm, Figures, Outcome, ReadOnly, count, format, plural, useTask } from "./parts.js";
-import { onQueue, path, session } from "./session.js";
+import { Act, Ago, Answer, Chart, Confirm, Figures, LinkBar, Outcome, ReadOnly, count, format, plural, useTask } from "./parts.js";
+import { onQueue, onSome, path, session } from "./session.js";
+import { AlterQueue, NewQueue } from "./specs.js";
 
-export const Queues = () => html`<${Listing} noun=queue table=${QueueTable} />`;
+export const Queues = () => html`<${Listing} noun=queue table=${QueueTable} make=${NewQueue} need=${onSome("queue", "admin")} />`;
 
 export function QueueTable({ of }) {
-  if (!of.length) return html`<p class=soft>There are no queues yet.</p>`;
+  if (!of.length) return html`<p class=soft>There are no queues yet: “New queue…” on the page of queues makes one.</p>`;
   return html`<div class="card scroll"><table class="folds dense">
     <thead><tr><th>queue</th><th class=number>waiting</th><th class=number>delayed</th><th class=number>in flight</th>
       <th class=number>failed</th><th class=number>done</th><th class=number>oldest waits</th><th class=number>in</th>
@@ -32,14 +34,17 @@ export function QueueTable({ of }) {
 
 // One queue.
 
-const TABS = [["failed", "Failed"], ["in_flight", "In flight"], ["available", "Waiting"], ["done", "Done"], ["spec", "Spec"]];
+const LISTS = ["failed", "in_flight", "available", "done"];
+const TABS = [["failed", "Failed"], ["in_flight", "In flight"], ["available", "Waiting"], ["done", "Done"], ["spec", "Settings"]];
 
 export function QueuePage({ name, asked }) {
   const queue = useAnswer(() => session.ms.get(path("queues", name)).then((one) => ({ ...one, at: Date.now() })), [name]);
-  const [purging, setPurging] = useState(null);
+  const [opened, setOpened] = useState(null); // the dialog that is open
+  const chosen = useRef(null); // the tab of a page whose address names none
   const pausing = useTask();
   const need = onQueue("admin", name);
   const tab = TABS.some(([one]) => one === asked.tab) ? asked.tab : null;
+  const over = () => { setOpened(null); queue.reload(); };
   const pause = (found) => pausing.run(async () => {
     await session.ms.post(path("queues", name, found.paused ? "resume" : "pause"));
     queue.reload();
@@ -48,8 +53,10 @@ export function QueuePage({ name, asked }) {
     <p class=crumb><a href="#/queues">Queues</a></p>
     <${Answer} of=${queue}>${(found) => html`
       <div class=row><h1>${name}</h1>${found.paused && html`<span class="badge warn">paused</span>`}<span class=spread></span>
+        <${Act} need=${onQueue("put", name)} onClick=${() => setOpened("put")}>Put a message…<//>
+        <${Act} need=${need} onClick=${() => setOpened("alter")}>Settings…<//>
         <${Act} need=${need} disabled=${pausing.busy} onClick=${() => pause(found)}>${found.paused ? "Resume" : "Pause"}<//>
-        <${Act} kind=danger need=${need} onClick=${() => setPurging("available")}>Purge…<//></div>
+        <${Act} kind=danger need=${need} onClick=${() => setOpened("purge")}>Purge…<//></div>
       ${found.spec.description && html`<p class=lead>${found.spec.description}</p>`}
       <${ReadOnly} need=${need} />
       <${Outcome} task=${pausing} />
@@ -57,11 +64,22 @@ export function QueuePage({ name, asked }) {
       <div class=charts>
         <${Chart} id=${`messages/${name}`} title="Messages" at=${found.at} values=${[found.available + found.unrouted, found.in_flight, found.delayed]}
           series=${[{ label: "waiting" }, { label: "in flight" }, { label: "delayed", color: "var(--chart-6)" }]} />
-        <${Chart} id=${`rates/${name}`} title="Over about a minute" at=${found.at} values=${[found.in_per_second, found.done_per_second]}
+        <${Chart} id=${`rates/${name}`} title="Messages per second, over the last minute" at=${found.at} values=${[found.in_per_second, found.done_per_second]}
           series=${[{ label: "in", unit: "/s" }, { label: "done", unit: "/s" }]} />
       </div>
-      <${Tabs} name=${name} of=${found} shown=${tab ?? (found.failed ? "failed" : "in_flight")} onChange=${queue.reload} />
-      ${purging && html`<${Purge} queue=${found} onClose=${() => { setPurging(null); queue.reload(); }} />`}`}<//>`;
+      <${Tabs} name=${name} of=${found} shown=${tab ?? firstTab(found, chosen)} onChange=${queue.reload} />
+      ${opened === "put" && html`<${PutDialog} queue=${found} onClose=${over} />`}
+      ${opened === "alter" && html`<${AlterQueue} queue=${found} onClose=${over} />`}
+      ${opened === "purge" && html`<${Purge} queue=${found} onClose=${over} />`}`}<//>`;
+}
+
+const listed = (of) => ({ failed: of.failed, in_flight: of.in_flight, available: of.available + of.unrouted + of.delayed, done: of.done });
+
+/** The first list that has messages, else the settings. A list that is shown stays, even if it becomes empty. */
+function firstTab(of, chosen) {
+  const counts = listed(of);
+  chosen.current ??= LISTS.find((tab) => counts[tab] > 0) ?? null;
+  return chosen.current ?? "spec";
 }
 
 function Counts({ of }) {
@@ -79,11 +97,11 @@ function Counts({ of }) {
 }
 
 function Tabs({ name, of, shown, onChange }) {
-  const counts = { failed: of.failed, in_flight: of.in_flight, available: of.available + of.unrouted + of.delayed, done: of.done };
+  const counts = listed(of);
   return html`<section>
-    <nav class=tabs aria-label="Messages of the queue">${TABS.map(([tab, title]) => html`<a key=${tab}
+    <${LinkBar} kind=tabs label="Messages of the queue" current=${shown}>${TABS.map(([tab, title]) => html`<a key=${tab}
       href=${`#${path("queues", name)}?tab=${tab}`} aria-current=${tab === shown ? "page" : null}>${title}
-      ${tab in counts && html` <span class=soft>${count(counts[tab])}</span>`}</a>`)}</nav>
+      ${tab in counts && html` <span class=soft>${count(counts[tab])}</span>`}</a>`)}<//>
     ${shown === "failed" && html`<${Failed} queue=${name} total=${of.failed} onChange=${onChange} />`}
     ${shown === "in_flight" && html`<${InFlight} queue=${name} />`}
     ${(shown === "available" || shown === "done") && html`<${Messages} key=${shown} queue=${name} state=${shown} />`}
@@ -92,6 +110,8 @@ function Tabs({ name, of, shown, onChange }) {
 }
 
 const SECONDS = new Set(["lease", "lease_max", "delay", "done_retention", "dedup_window", "priority_step"]);
+
+const UNLIMITED = new Set(["rate", "group_rate", "max_in_flight", "group_in_flight", "done_retention"]); // if they are 0
 
 /** The whole spec; what has its default too. */
 function Spec({ of }) {
@@ -104,9 +124,18 @@ function Spec({ of }) {
 
 function told(name, value) {
   if (value === null || value === "" || (Array.isArray(value) && !value.length)) return html`<span class=soft>none</span>`;
+  if (name === "backoff") return backoff(value);
+  if (value === 0 && UNLIMITED.has(name)) return html`<span class=soft>unlimited</span>`;
   if (SECONDS.has(name) && typeof value === "number") return format(value, "s");
   if (typeof value === "number") return count(value);
   return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+/** The waits between attempts, in words. */
+function backoff({ kind, first, factor, most, waits }) {
+  if (kind === "list") return waits.map((one) => format(one, "s")).join(", then ");
+  if (kind === "fixed") return format(first, "s");
+  return `${format(first, "s")}, then ${format(factor)} times as long after each attempt, up to ${format(most, "s")}`;
 }
 
 function Purge({ queue, onClose }) {

@@ -3,42 +3,45 @@ import { html, useState } from "../vendor/preact.js";
 import { PAGE, firstOf } from "./listing.js";
 import { useAnswer } from "./live.js";
 import { Act, Ago, Answer, Dialog, Outcome, Search, count, plural, useTask } from "./parts.js";
-import { onLog, path, session } from "./session.js";
+import { onLog, path, refusal, session } from "./session.js";
 
 export function Replicas() {
   const [wanted, setWanted] = useState("");
   const [shown, setShown] = useState(PAGE);
-  const copies = useAnswer(() => firstOf("/replica/logs", "copies", shown), [shown]);
+  const copies = useAnswer(() => firstOf("/replica/logs", "copies", shown).then(copiesOnly), [shown]);
   const forks = useAnswer(() => firstOf("/forks", "forks", shown), [shown]);
   const more = ({ after }) => after && html`<button type=button onClick=${() => setShown(shown + PAGE)}>More logs</button>`;
   return html`
     <div class=row><h1>Replicas and forks</h1><span class=spread></span>
       <${Search} label="Find a log" value=${wanted} onInput=${setWanted} /></div>
-    <h2>Copies of logs</h2>
+    <h2>Copies of logs of other stores</h2>
     <${Answer} of=${copies}>${(all) => html`<${CopyTable} of=${all.found.filter((one) => one.name.includes(wanted))} />${more(all)}`}<//>
     <h2>Forks</h2>
     <${Answer} of=${forks}>${(all) => html`<${ForkTable} of=${all.found.filter((one) => one.name.includes(wanted))}
       onChange=${() => { forks.reload(); copies.reload(); }} />${more(all)}`}<//>`;
 }
 
+/** The logs of which another store is the owner; the logs of this store are no copies. */
+const copiesOnly = (all) => ({ ...all, found: all.found.filter((one) => !one.here) });
+
 function CopyTable({ of }) {
   const [owning, setOwning] = useState(null);
-  if (!of.length) return html`<p class=soft>There is no log here that this token may copy: it needs replica:read.</p>`;
+  const why = refusal({ noun: "replica", action: "read", name: null });
+  if (!of.length) return html`<p class=soft>${why || "There are none: every log here belongs to this store."} <code>millstream sync</code>${" "}
+    copies logs between stores.</p>`;
   return html`<div class="card scroll"><table class=folds>
-    <thead><tr><th>log</th><th class=number>records</th><th class=number>end</th><th>owner</th><th class=number>epoch</th>
-      <th>running hash at the end</th><th></th></tr></thead>
+    <thead><tr><th>log</th><th class=number>records</th><th class=number>end</th><th>owner</th><th class=number>owner changed</th><th></th></tr></thead>
     <tbody>${of.map((one) => html`<tr key=${one.name}>
       <td><a href=${`#${path("logs", one.name)}`}>${one.name}</a></td>
       <td class=number data-label=records>${count(one.end_offset - one.start_offset)}</td>
       <td class=number data-label=end>${count(one.end_offset)}</td>
-      <td class=mono data-label=owner>${one.owner || "this store"}</td>
-      <td class=number data-label=epoch>${count(one.epoch)}</td>
-      <td class="mono soft" data-label="running hash" title=${one.end_hash}>${one.end_hash.slice(0, 16)}</td>
-      <td class=acts><button type=button class=quiet onClick=${() => setOwning(one.name)}>Owner…</button></td></tr>`)}</tbody></table></div>
-    ${owning && html`<${OwnerDialog} log=${owning} onClose=${() => setOwning(null)} />`}`;
+      <td class=mono data-label=owner>${one.owner}</td>
+      <td class=number data-label="owner changed">${one.epoch ? plural(one.epoch, "time") : "never"}</td>
+      <td class=acts><button type=button class=quiet onClick=${() => setOwning(one)}>Owner…</button></td></tr>`)}</tbody></table></div>
+    ${owning && html`<${OwnerDialog} log=${owning.name} copy=${owning} onClose=${() => setOwning(null)} />`}`;
 }
 
-function OwnerDialog({ log, onClose }) {
+function OwnerDialog({ log, copy, onClose }) {
   const owner = useAnswer(() => session.ms.get(path("logs", log, "owner")), [log], { live: false });
   const task = useTask();
   const take = () => task.run(async () => {
@@ -50,6 +53,8 @@ function OwnerDialog({ log, onClose }) {
     <${Answer} of=${owner}>${(found) => html`<p>${found.here ? "This store may append to it."
       : html`The store <b class=mono>${found.store}</b> may append to it; here is a copy.`}
       ${" "}The owner has changed ${plural(found.epoch, "time")}.</p>
+      <p class="soft small">Running hash at offset ${count(copy.end_offset)}: <code>${copy.end_hash}</code>. It is a SHA-256 of all
+        records so far. A copy with the same hash at this offset has the same records.</p>
       <${Outcome} task=${task} />
       <div class=actions><button type=button onClick=${onClose}>Close</button>
         ${!found.here && html`<${Act} kind=danger need=${onLog("admin", log)} disabled=${task.busy} onClick=${take}>Take over<//>`}</div>`}<//>

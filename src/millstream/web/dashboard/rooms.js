@@ -22,7 +22,7 @@ function RoomTable({ of }) {
       <td class=number data-label="messages kept">${count(one.end_offset - one.start_offset)}</td>
       <td class=number data-label="retained values">${count(one.retained)}</td>
       <td class=number data-label=remembers>${one.settings.ttl ? format(one.settings.ttl, "s") : "all"}</td>
-      <td data-label="last message"><${Ago} at=${one.timestamp} /></td></tr>`)}</tbody></table></div>`;
+      <td data-label="last message">${one.end_offset ? html`<${Ago} at=${one.timestamp} />` : "none"}</td></tr>`)}</tbody></table></div>`;
 }
 
 // One room.

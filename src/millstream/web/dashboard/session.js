@@ -5,7 +5,7 @@
 import { Millstream } from "../millstream.js";
 
 const KEPT = "millstream-token"; // the page of the HTTP interface knows it too
-const RANK = { read: 0, write: 1, admin: 2 };
+const INCLUDED = { read: ["read"], put: ["put"], write: ["read", "put", "write"], admin: ["read", "put", "write", "admin"] };
 
 /** The client and what it may do, once signed in: `ms`, `access`. */
 export const session = { ms: null, access: null };
@@ -52,12 +52,14 @@ export function onLog(action, name) {
 
 export const onQueue = (action, name) => ({ noun: "queue", action, name });
 export const onRoom = (action, name) => ({ noun: "room", action, name });
+/** What is needed to make a log or a queue whose name is not known yet: the right on any name. */
+export const onSome = (noun, action) => ({ noun, action, name: null });
 export const onStore = (action) => ({ noun: "store", action, name: "" });
 
 /** Why something cannot be done, as a sentence; empty if it can. */
 export function refusal(need) {
   if (!need || session.access === null || session.access.permissions.some((one) => covers(one, need))) return "";
-  const wanted = `${need.noun}:${need.action}${need.name ? `:${need.name}` : ""}`;
+  const wanted = `${need.noun}:${need.action}${need.name ? `:${need.name}` : ""}`; // of a new thing, on any name
   return `This needs the permission ${wanted}, which ${who()} does not have.`;
 }
 
@@ -69,7 +71,8 @@ export function who() {
 function covers(permission, need) {
   const [noun, action, ...rest] = permission.split(":");
   if (noun !== need.noun && (noun !== "*" || need.explicit)) return false;
-  return RANK[action] >= RANK[need.action] && matches(rest.join(":") || "*", need.name);
+  if (!INCLUDED[action]?.includes(need.action)) return false;
+  return need.name === null || matches(rest.join(":") || "*", need.name);
 }
 
 /** Whether a name is one that a pattern means: `*` is any text, `?` one character. */

@@ -7,6 +7,7 @@ import { path, session, who } from "./session.js";
 
 const DAY_S = 86_400;
 const NOUNS = ["log", "queue", "room", "replica", "store", "*"];
+const EVERYTHING = "admin"; // a permission of one word: all rights, also to manage tokens
 
 export function Tokens() {
   const [wanted, setWanted] = useState("");
@@ -59,19 +60,22 @@ function Revoke({ token, onClose }) {
 function NewToken({ onClose }) {
   const [name, setName] = useState("");
   const [days, setDays] = useState("90");
+  const [isAdmin, setIsAdmin] = useState(false);
   const [rights, setRights] = useState([{ noun: "log", action: "read", pattern: "*" }]);
   const task = useTask();
   const change = (i, field) => (event) => setRights(rights.map((one, at) => (at === i ? fitting({ ...one, [field]: event.target.value }) : one)));
   const make = (event) => {
     event.preventDefault();
-    task.run(() => session.ms.post("/tokens", { name, permissions: rights.map(permission), expires: days ? Number(days) * DAY_S : null }));
+    task.run(() => session.ms.post("/tokens", { name, permissions: isAdmin ? [EVERYTHING] : rights.map(permission), expires: days ? Number(days) * DAY_S : null }));
   };
   if (task.done) return html`<${Made} token=${task.done} onClose=${onClose} />`;
   return html`<${Dialog} title="New token" onClose=${onClose}>
     <form onSubmit=${make}>
       <label class=field>Name<input value=${name} onInput=${(event) => setName(event.target.value)} required autofocus autocomplete=off
         spellcheck=${false} /></label>
-      <fieldset><legend>It may</legend>${rights.map((one, i) => html`<div class="row right" key=${i}>
+      <label class=row><input type=checkbox checked=${isAdmin} onChange=${(event) => setIsAdmin(event.target.checked)} /> An
+        administrator: it may do everything, also manage tokens</label>
+      <fieldset disabled=${isAdmin}><legend>It may</legend>${rights.map((one, i) => html`<div class="row right" key=${i}>
         <select value=${one.action} onChange=${change(i, "action")} aria-label=Action>${actionsOf(one).map((action) => html`<option key=${action}>${action}</option>`)}</select>
         <select value=${one.noun} onChange=${change(i, "noun")} aria-label="Kind of thing">${NOUNS.map((noun) => html`<option key=${noun}>${noun}</option>`)}</select>
         <input class=mono value=${one.pattern} onInput=${change(i, "pattern")} aria-label="Pattern of names" disabled=${one.noun === "store"} spellcheck=${false} />
