@@ -7,8 +7,9 @@
     │   ├── InvalidFilter       a filter that does not parse: line, column, what was expected
     │   └── ConstraintViolation a statement against a constraint of the application's tables
     ├── NotFound                no such log, cursor or queue                 (also a LookupError)
-    ├── OutOfRange              a position at or past the end
-    ├── Truncated               a position whose record was dropped
+    ├── OutOfRange              a position at or past the end                (also an IndexError)
+    ├── Truncated               a position whose record was dropped          (also an IndexError)
+    │   └── RecordsLost         retention deleted records before a cursor read them
     ├── Conflict                the state is not what the caller expected
     │   ├── AlreadyExists       a name is taken
     │   ├── EndMoved            compare-and-set append: the log has grown
@@ -94,12 +95,20 @@ class NotFound(MillstreamError, LookupError):
     """No such log, cursor or queue. Data: `name`."""
 
 
-class OutOfRange(MillstreamError):
+class OutOfRange(MillstreamError, IndexError):
     """A position at or past the end. Data: `position`, `end`."""
 
 
-class Truncated(MillstreamError):
-    """A position whose record was dropped. Data: `log`, `offset`, `start`; of a cursor `ranges`."""
+class Truncated(MillstreamError, IndexError):
+    """A position whose record was dropped. Data: `log`, `offset`, `start`."""
+
+
+class RecordsLost(Truncated):
+    """Retention deleted records before a cursor with `on_loss="raise"` read them.
+
+    Data: `log`, `cursor`, `count`, `ranges` (half-open), `offset` (the first lost record), `start`
+    (the first record that is left).
+    """
 
 
 class Conflict(MillstreamError):

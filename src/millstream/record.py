@@ -15,10 +15,14 @@ from msgspec import Struct
 
 from millstream.errors import InvalidInput, NotFound
 from millstream.header import NO_HEADERS, Headers, HeadersLike
+from millstream.numbers import NUMBER_MAX
 from millstream.partitioning import partition_of
 
 Seconds = float | timedelta
 """Durations are seconds, or a `timedelta`."""
+
+Time = datetime | timedelta | int
+"""A time: a `datetime` with a time zone, a `timedelta` for so long ago, or milliseconds since the epoch."""
 
 Status = Literal["healthy", "warning", "critical"]
 """How well something is."""
@@ -31,11 +35,12 @@ def to_ms(duration: Seconds, what: str = "a duration") -> int:
 
     An error names `what` the duration is of.
     """
-    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if isinstance(duration, timedelta):
+        return -(-duration // _MILLISECOND)
     try:
-        if type(seconds) is bool:
+        if type(duration) is bool:
             raise TypeError
-        return -int(-seconds * 1000 // 1)
+        return -int(-duration * 1000 // 1)
     except (TypeError, ValueError, OverflowError, ArithmeticError):
         raise InvalidInput(
             f"{what} is a number of seconds or a timedelta, not {duration!r:.100}"
@@ -48,6 +53,7 @@ def optional_ms(duration: Seconds | None, what: str = "a duration") -> int | Non
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def moment(wall_ms: int) -> datetime:
@@ -57,7 +63,32 @@ def moment(wall_ms: int) -> datetime:
 
 def wall_ms_of(moment: datetime) -> int:
     """Milliseconds since the epoch, from a time."""
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def time_ms_of(time: Time) -> tuple[int, bool]:
+    """Return milliseconds since the epoch, and False; or for so long ago, milliseconds and True.
+
+    Fractions of a millisecond are cut off, as in the times of records. A time before the epoch is the
+    epoch.
+    """
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise InvalidInput(
+                "a time needs a time zone, such as datetime(..., tzinfo=UTC) or "
+                f"datetime.now().astimezone(); {time.isoformat()} has none"
+            )
+        return max(0, wall_ms_of(time)), False
+    if isinstance(time, timedelta):
+        if time < timedelta(0):
+            raise InvalidInput(f"a time as a timedelta is so long ago, and not negative: {time}")
+        return to_ms(time), True
+    if type(time) is int and 0 <= time <= NUMBER_MAX:
+        return time, False
+    raise InvalidInput(
+        "a time is a datetime with a time zone, a timedelta for so long ago, or milliseconds since the "
+        f"epoch, not {time!r:.100}"
+    )
 
 
 class _Valued(Protocol):
@@ -213,9 +244,10 @@ class CursorInfo(Struct, frozen=True, kw_only=True):
     """How often the cursor was set back, because records that it had passed were set aside."""
     log_id: int = 0
     """The id of the log; another log has the name once records were set aside."""
-    lost: list[tuple[int, int]] = []
-    """Half-open ranges of records that retention deleted before the cursor acknowledged them, without
-    ranges that the reader acknowledged later."""
+    lost: int = 0
+    """How many records retention deleted before the cursor acknowledged them, ever."""
+    lost_ranges: list[tuple[int, int]] = []
+    """Half-open ranges of deleted records that the cursor has neither acknowledged nor passed over."""
 
 
 class Extent(Struct, frozen=True, array_like=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from millstream.aio.runtime import Lock
@@ -19,8 +20,8 @@ from millstream.log.model.names import check_integer, check_name
 from millstream.log.progress import (
     Acknowledged,
     CursorProgress,
-    OnLost,
-    check_on_lost,
+    OnLoss,
+    check_on_loss,
     check_section,
     check_within,
     forgotten,
@@ -28,7 +29,7 @@ from millstream.log.progress import (
     ranges_of,
 )
 from millstream.numbers import checked_numbers
-from millstream.record import CursorInfo, Extent, Record, Seconds
+from millstream.record import CursorInfo, Extent, Record, Seconds, Time, time_ms_of
 
 _logger = logging.getLogger("millstream.cursor")
 
@@ -60,17 +61,23 @@ async def open_cursor(
     name: str,
     *,
     durable: bool,
-    start: int | str,
+    start: int | str | datetime | timedelta,
     section: int,
-    on_lost: OnLost = "skip",
+    on_loss: OnLoss = "skip",
 ) -> Cursor:
     """Return the cursor of this name; make it at `start` if it does not exist."""
     check_name(name, "cursor")
     check_section(section)
-    check_on_lost(on_lost)
+    check_on_loss(on_loss)
+    if isinstance(start, datetime | timedelta):
+        start = await _offset_at(session, source.name, start)
     info = await session.execute(c.OpenCursor(source.name, name, start, section, durable))
     progress = CursorProgress(info, section)
-    return Cursor(session, source, name, durable=durable, progress=progress, on_lost=on_lost)
+    return Cursor(session, source, name, durable=durable, progress=progress, on_loss=on_loss)
+
+
+async def _offset_at(session: AsyncSession, log: str, time: Time) -> int:
+    return await session.execute(c.FindOffset(log, *time_ms_of(time)))
 
 
 @checked_numbers
@@ -85,7 +92,7 @@ class Cursor:
         *,
         durable: bool,
         progress: CursorProgress,
-        on_lost: OnLost = "skip",
+        on_loss: OnLoss = "skip",
     ) -> None:
         self.name = name
         self.log_name = source.name
@@ -93,14 +100,18 @@ class Cursor:
         self._session = session
         self._source = source
         self.progress = progress
-        self._on_lost = on_lost
+        self._on_loss = on_loss
         self._lock = Lock()
 
     def __repr__(self) -> str:
         return f"Cursor({self._source.name!r}, {self.name!r})"
 
     async def take(self, n: int = 1, *, wait: Seconds | None = None) -> list[Record]:
-        """The next unacknowledged records, at most `n`, in order; waits for the first if asked."""
+        """Return the next unacknowledged records, at most `n` (default: one), in order.
+
+        With `wait` the call waits so many seconds for the first record; by default it does not wait. An
+        empty list means that there is no record.
+        """
         records, end = await self._take(n)
         if records or wait is None or n < 1:
             return records
@@ -153,8 +164,14 @@ class Cursor:
                 self.progress.catch_up(await self._source.extent(self.progress.log_id))
             self.progress.go_back()
 
-    async def seek(self, offset: int) -> None:
-        """Set the floor, forwards or back, and forget acknowledgements above the floor."""
+    async def seek(self, offset: int | datetime | timedelta) -> None:
+        """Set the floor, forwards or back, and forget acknowledgements above the floor.
+
+        `offset` may be a time, as in `Log.offset_at`: a `datetime` with a time zone, or a `timedelta`
+        for so long ago.
+        """
+        if isinstance(offset, datetime | timedelta):
+            offset = await _offset_at(self._session, self.log_name, offset)
         async with self._lock:
             if self.durable:
                 await self._session.execute(c.MoveCursor(self._source.name, self.name, offset))
@@ -171,9 +188,14 @@ class Cursor:
             extent = await self._source.extent(self.progress.log_id)
             self.progress.catch_up(extent)
             target, log_id = self.progress.flushable(extent.start), self.progress.log_id
-            return await self._session.execute(
-                c.MoveCursor(self._source.name, self.name, target, forward=True, log_id=log_id)
+            lost = self.progress.unsettled()
+            floor = await self._session.execute(
+                c.MoveCursor(
+                    self._source.name, self.name, target, forward=True, log_id=log_id, lost=lost
+                )
             )
+            self.progress.settled(lost, target)
+            return floor
 
     async def info(self) -> CursorInfo:
         """How the cursor stands in the store."""
@@ -210,7 +232,7 @@ class Cursor:
         """Read the next run of unacknowledged records; False at the end of the log or with enough records."""
         if lost := self.progress.overtaken(extent.start):
             error = forgotten(self.log_name, self.name, lost, extent.start)
-            if self._on_lost == "raise":
+            if self._on_loss == "raise":
                 raise error
             _logger.warning(
                 "records_lost log=%r cursor=%r ranges=%r", self.log_name, self.name, lost
@@ -241,9 +263,9 @@ class Cursor:
         log_id = progress.log_id
         if self.durable:
             progress.check(log, named)
-            ranges = progress.with_lost(ranges)
-            command = c.Acknowledge(log, self.name, ranges, log_id)
-            await self._session.execute(command)
+            lost = progress.unsettled()
+            await self._session.execute(c.Acknowledge(log, self.name, ranges, log_id, lost))
+            ranges = [*lost, *ranges]
         else:
             extent = await self._source.extent(log_id)
             progress.check(log, named, extent)

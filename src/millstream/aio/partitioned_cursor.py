@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from msgspec import convert
@@ -15,13 +16,17 @@ from millstream.command import AsyncSession, Transact
 from millstream.errors import InvalidInput
 from millstream.log import commands as c
 from millstream.log.model.names import check_name
-from millstream.log.progress import CursorProgress, OnLost, check_on_lost, check_section
+from millstream.log.progress import CursorProgress, OnLoss, check_on_loss, check_section
 from millstream.numbers import checked_numbers
 from millstream.partitioning import partition_name
-from millstream.record import CursorInfo, LogInfo, PartitionOffset, Record, Seconds
+from millstream.record import CursorInfo, LogInfo, PartitionOffset, Record, Seconds, Time
 
 Taken = Record | PartitionOffset | Iterable["Record | PartitionOffset"]
 """What is acknowledged: an offset alone does not say of which partition."""
+
+
+Starts = str | Mapping[int, int]
+"""Where a cursor begins: "earliest", "latest", or an offset for each partition."""
 
 
 class PartitionedSource(Protocol):
@@ -31,6 +36,9 @@ class PartitionedSource(Protocol):
 
     async def parts(self) -> list[LogInfo]:
         """Return the line of a listing for each partition."""
+
+    async def offset_at(self, time: Time) -> dict[int, int]:
+        """Return, for each partition, the offset of the first record at or after a time."""
 
     async def wait(self, offsets: Sequence[int], *, timeout: Seconds | None = None) -> bool:
         """Wait until one partition has a record at its offset."""
@@ -42,23 +50,24 @@ async def open_partitioned_cursor(
     name: str,
     *,
     durable: bool,
-    start: str,
+    start: str | datetime | timedelta,
     section: int,
-    on_lost: OnLost = "skip",
+    on_loss: OnLoss = "skip",
 ) -> PartitionedCursor:
     """Return the cursor of this name over all partitions; make it at `start` where it does not exist."""
     check_name(name, "cursor")
     check_section(section)
-    check_on_lost(on_lost)
-    if start not in ("earliest", "latest"):
+    check_on_loss(on_loss)
+    if not isinstance(start, datetime | timedelta) and start not in ("earliest", "latest"):
         raise InvalidInput(
-            f"a cursor on a log with partitions starts at 'earliest' or 'latest', not {start!r}; "
+            f"a cursor on a log with partitions starts at 'earliest', 'latest' or a time, not {start!r}; "
             "`seek` sets an offset for each"
         )
     cursor = PartitionedCursor(
-        session, source, name, durable=durable, section=section, on_lost=on_lost
+        session, source, name, durable=durable, section=section, on_loss=on_loss
     )
-    await cursor.open(len(await source.parts()), start)
+    starts = await source.offset_at(start) if isinstance(start, datetime | timedelta) else start
+    await cursor.open(len(await source.parts()), starts)
     return cursor
 
 
@@ -78,7 +87,7 @@ class PartitionedCursor:
         *,
         durable: bool,
         section: int,
-        on_lost: OnLost = "skip",
+        on_loss: OnLoss = "skip",
     ) -> None:
         self.name = name
         self.log_name = source.name
@@ -86,7 +95,7 @@ class PartitionedCursor:
         self._session = session
         self._source = source
         self._section = section
-        self._on_lost: OnLost = on_lost
+        self._on_loss: OnLoss = on_loss
         self._cursors: list[Cursor] = []
         self._turn = 0
         self._lock = Lock()
@@ -94,12 +103,20 @@ class PartitionedCursor:
     def __repr__(self) -> str:
         return f"PartitionedCursor({self.log_name!r}, {self.name!r})"
 
-    async def open(self, count: int, start: str) -> None:
-        """Have a position in each of so many partitions; what is new begins at `start`."""
-        names = [
-            partition_name(self.log_name, number) for number in range(len(self._cursors), count)
+    async def open(self, count: int, start: Starts) -> None:
+        """Have a position in each of so many partitions; a partition without one begins at `start`.
+
+        A partition that `start` does not name begins at its first record.
+        """
+        numbers = range(len(self._cursors), count)
+        names = [partition_name(self.log_name, number) for number in numbers]
+        starts = [
+            start if isinstance(start, str) else start.get(number, "earliest") for number in numbers
         ]
-        steps = [c.OpenCursor(log, self.name, start, self._section, self.durable) for log in names]
+        steps = [
+            c.OpenCursor(log, self.name, at, self._section, self.durable)
+            for log, at in zip(names, starts, strict=True)
+        ]
         if not steps:
             return
         answers = await self._session.execute(Transact([*steps]))
@@ -111,7 +128,7 @@ class PartitionedCursor:
                     self.name,
                     durable=self.durable,
                     progress=CursorProgress(info, self._section),
-                    on_lost=self._on_lost,
+                    on_loss=self._on_loss,
                 )
             )
 
@@ -180,8 +197,14 @@ class PartitionedCursor:
             for cursor in self._cursors:
                 await cursor.reset()
 
-    async def seek(self, offsets: Mapping[int, int]) -> None:
-        """Set the floors of the partitions that are named, in one commit."""
+    async def seek(self, offsets: Mapping[int, int] | datetime | timedelta) -> None:
+        """Set the floors of the partitions that are named, in one commit; or of all, to a time.
+
+        A time is a `datetime` with a time zone, or a `timedelta` for so long ago.
+        """
+        if isinstance(offsets, datetime | timedelta):
+            offsets = await self._source.offset_at(offsets)
+            await self.open(len(offsets), "earliest")
         for number in offsets:
             if number not in range(len(self._cursors)):
                 raise InvalidInput(f"log {self.log_name!r} has no partition {number!r}")

@@ -16,7 +16,17 @@ from millstream.command import AsyncSession, Command
 from millstream.embedded.loop.loop_turn import LoopTurn as Turn
 from millstream.store.commit.writer_turn import not_offered
 
-__all__ = ["Entries", "Event", "Future", "Lock", "Turn", "Unbroken", "begin_turn", "opening"]
+__all__ = [
+    "Entries",
+    "Event",
+    "Future",
+    "Indexed",
+    "Lock",
+    "Turn",
+    "Unbroken",
+    "begin_turn",
+    "opening",
+]
 
 T = TypeVar("T")
 _P = ParamSpec("_P")
@@ -88,6 +98,10 @@ async def begin_turn(session: AsyncSession, timeout_s: float) -> Turn:
 
 class Entries:
     """A mapping cannot be awaited: coroutines have the methods alone."""
+
+
+class Indexed:
+    """`log[5]` cannot be awaited as one would read it: coroutines have `await log.at(5)` alone."""
 
 
 class Unbroken:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -147,11 +148,12 @@ class Stage:
     async def read(
         self, start: int | None = None, stop: int | None = None
     ) -> AsyncIterator[Record]:
-        """The records in [start, stop), those that are staged included."""
-        position = await self.start_offset() if start is None else start
+        """Yield the records in [start, stop), staged records included; negative numbers as in a log."""
+        first = await self.start_offset() if start is None or start < 0 else start
         committed, records = self._staged.committed, self._staged.visible()
         end = committed + len(records)
-        stop = end if stop is None else min(stop, end)
+        position = max(first, end + start) if start is not None and start < 0 else first
+        stop = end if stop is None else min(stop if stop >= 0 else max(0, end + stop), end)
         first = max(position, committed)
         records = records[first - committed : max(stop - committed, 0)]  # as they are now
         if position < committed:
@@ -182,10 +184,10 @@ class Stage:
         name: str,
         *,
         durable: bool = False,
-        start: int | str = "earliest",
+        start: int | str | datetime | timedelta = "earliest",
         section: int | None = None,
     ) -> Cursor:
-        """A cursor that sees staged records as well."""
+        """Return a cursor that sees staged records as well; a `start` at a time finds committed ones."""
         return await open_cursor(
             self._session,
             self,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from millstream import CursorInfo, Log
-from millstream.cli.arguments import parse_position
+from millstream.cli.arguments import parse_past, parse_position
 from millstream.cli.command import Consent
 from millstream.cli.display import Printed, Table, safe
 from millstream.errors import NotFound
@@ -24,17 +24,28 @@ def cursors(
         str | None,
         typer.Option(metavar="OFFSET", help="Set its floor: an offset, earliest, latest, or -10."),
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Set its floor to the first record at or after a time: ISO 8601, or an age such as 15m.",
+        ),
+    ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the cursor.")] = False,
 ) -> Printed:
     """List the cursors of a log, or move or delete a cursor."""
-    if name is None and (seek is not None or delete):
+    actions = (seek is not None) + (since is not None) + delete
+    if name is None and actions:
         raise typer.BadParameter("name the cursor to move or delete")
-    if seek is not None and delete:
-        raise typer.BadParameter("--seek or --delete, not both")
+    if actions > 1:
+        raise typer.BadParameter("--seek, --since or --delete: only one of them")
     if name is not None:
         info = _existing_cursor(log, name)
         if seek is not None:
-            _seek(log, info, seek, consent)
+            start, end = log.start_offset(), log.end_offset()
+            _seek(log, info, parse_position(seek, start=start, end=end), consent)
+        elif since is not None:
+            _seek(log, info, log.offset_at(parse_past(since)), consent)
         elif delete:
             consent.ask(f"Delete cursor {name!r} of log {log.name!r}?")
             log.delete_cursor(name)
@@ -45,7 +56,7 @@ def cursors(
             info.floor,
             info.lag,
             _ranges(info.ranges),
-            sum(stop - first for first, stop in info.lost),
+            info.lost,
             True if info.durable else "by sections",
         )
         for info in listed
@@ -70,8 +81,7 @@ def _existing_cursor(log: Log, name: str) -> CursorInfo:
     )
 
 
-def _seek(log: Log, info: CursorInfo, seek: str, consent: Consent) -> None:
-    target = parse_position(seek, start=log.start_offset(), end=log.end_offset())
+def _seek(log: Log, info: CursorInfo, target: int, consent: Consent) -> None:
     if target != info.floor or info.ranges:
         consent.ask(
             f"Move cursor {info.name!r} from {info.floor} to {target}, and forget its "

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from millstream import Log, Millstream, PartitionedLog, Record
+from millstream import CursorInfo, Log, Millstream, PartitionedLog, Record
 from millstream.cli.arguments import duration, parse_position
 from millstream.cli.command import Consent, command
 from millstream.cli.cursors import cursors
@@ -151,6 +151,11 @@ def _info_of_partitions(log: PartitionedLog) -> Printed:
     return Printed(data, FactSheet(pairs))
 
 
+def _progress_text(cursor: CursorInfo) -> str:
+    lost = f", {plural(cursor.lost, 'record')} lost to retention" if cursor.lost else ""
+    return f"floor {cursor.floor}, {cursor.lag:,} behind{lost}"
+
+
 @command(log, "log info orders")
 def info(name: LogName, ms: Millstream) -> Printed:
     """Show all facts about a log."""
@@ -176,15 +181,13 @@ def info(name: LogName, ms: Millstream) -> Printed:
         ("last append", when(facts.timestamp)),
         ("retention", rules_text(facts.retention)),
         *([("forked from", parent)] if parent is not None else []),
-        *((f"cursor {safe(c.name)}", f"floor {c.floor}, {c.lag:,} behind") for c in readers),
+        *((f"cursor {safe(c.name)}", _progress_text(c)) for c in readers),
         *((f"metadata {safe(key)}", str(value)) for key, value in entries.items()),
     ]
     return Printed(data, FactSheet(pairs))
 
 
-@command(
-    log, "log tail orders", "log tail orders --from -10 --values", "log tail orders --since 1h"
-)
+@command(log, "log tail orders", "log tail orders --last 10 --values", "log tail orders --since 1h")
 def tail(
     log: LogName,
     ms: Millstream,
@@ -195,7 +198,7 @@ def tail(
 ) -> None:
     """Follow a log: print new records, until Ctrl-C.
 
-    Starts at the end; `--from -10` prints the last ten records first. The log need not exist yet.
+    Starts at the end; `--last 10` prints the last ten records first. The log need not exist yet.
     """
     plain_log = ms.log(log)
     records: Iterator[Record]
@@ -269,7 +272,7 @@ def delete(log: Log, consent: Consent) -> Printed:
 
 
 command(log, "log retention orders --age 7d --yes", "log retention orders --keep-all")(retention)
-command(log, "log cursors orders", "log cursors orders billing --seek -10 --yes")(cursors)
+command(log, "log cursors orders", "log cursors orders billing --since 1h --yes")(cursors)
 command(log, "log metadata orders", "log metadata orders team blue")(metadata)
 command(log, "log fork orders trial")(fork)
 command(log, "log merge trial", "log merge trial --on-fork rebase")(merge)

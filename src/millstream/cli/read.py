@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -41,30 +40,38 @@ class Start:
     since: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Records appended since: ISO 8601, or an age such as 15m."
+            metavar="TIME",
+            help="From the first record at or after a time: ISO 8601, or an age such as 15m.",
         ),
+    ] = None
+    last: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, max=NUMBER_MAX, help="From the last N records on."),
     ] = None
 
     def __post_init__(self) -> None:
-        if self.start is not None and self.since is not None:
-            raise typer.BadParameter("--from or --since, not both")
+        if sum(option is not None for option in (self.start, self.since, self.last)) > 1:
+            raise typer.BadParameter("--from, --since or --last: only one of them")
 
     def __bool__(self) -> bool:
         """Whether a start was given."""
-        return self.start is not None or self.since is not None
+        return self.start is not None or self.since is not None or self.last is not None
 
     def offset(self, log: Log, otherwise: str = "earliest") -> int:
         """Return the offset of the start."""
+        if self.since is not None:
+            return log.offset_at(parse_past(self.since))
         first, end = log.start_offset(), log.end_offset()
-        if self.since is None:
-            return parse_position(self.start or otherwise, start=first, end=end)
-        past_ms = parse_past(self.since)
-        return bisect_left(range(end), past_ms, lo=first, key=lambda at: _appended(log, at))
+        if self.last is not None:
+            return max(first, end - self.last)
+        return parse_position(self.start or otherwise, start=first, end=end)
 
     def offsets(self, log: PartitionedLog, otherwise: str = "earliest") -> dict[int, int]:
         """Return the offset of the start in each partition."""
         if self.start not in (None, "earliest", "latest"):
             raise one_partition(log.name, "an offset in --from")
+        if self.last is not None:
+            raise one_partition(log.name, "--last")
         partitions = [log.partition(number) for number in range(log.partitions)]
         return {number: self.offset(each, otherwise) for number, each in enumerate(partitions)}
 
@@ -74,12 +81,6 @@ def one_partition(log: str, option: str) -> typer.BadParameter:
     return typer.BadParameter(
         f"log {log!r} has partitions: {option} is for a single partition, such as {partition_name(log, 0)}"
     )
-
-
-def _appended(log: Log, offset: int) -> int:
-    """Return when a record was appended; 0 for a record that was truncated meanwhile."""
-    record = log.get(offset)
-    return 0 if record is None else record.appended
 
 
 def read(
@@ -137,7 +138,7 @@ def _read_by_cursor(
     if exists and start:
         raise typer.BadParameter(
             f"cursor {name!r} has its own position; `millstream log cursors {log.name} {name} "
-            "--seek` moves it"
+            "--seek` or `--since` moves it"
         )
     cursor = log.cursor(name, start=start.offset(log))
     remaining = sys.maxsize if limit is None else limit

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 import msgspec
 import typer
-from msgspec.structs import replace
 
 from millstream import Log, Retention
 from millstream.cli.command import Consent
@@ -25,23 +25,26 @@ def retention(
     log: Log,
     fields: Annotated[Fields, Declared(Retention, _RULES)],
     consent: Consent,
-    keep_all: Annotated[bool, typer.Option("--keep-all", help="Remove all rules first.")] = False,
+    keep_all: Annotated[bool, typer.Option("--keep-all", help="Remove all rules.")] = False,
     enforce: Annotated[
         bool, typer.Option("--enforce", help="Delete now, instead of within seconds.")
     ] = False,
 ) -> Printed:
     """Show or set the rules by which a log deletes records.
 
-    A record is deleted as soon as one rule allows it. A new rule replaces the rule of its kind;
-    other rules stay.
+    A record is deleted as soon as one rule allows it. The rules that are given replace all rules of
+    the log, as `log.retain` does in Python.
     """
     before = log.retention()
-    rules = replace(Retention() if keep_all else before, **fields)
+    rules = Retention(**fields) if fields or keep_all else before
     if rules != before:
         if rules:
-            consent.ask(f"Let log {log.name!r} delete records by the rule: {rules_text(rules)}?")
+            consent.ask(
+                f"Let log {log.name!r} delete records by the rule: {rules_text(rules)}, "
+                f"instead of: {rules_text(before)}?"
+            )
         log.retain(
-            age=None if rules.age_ms is None else rules.age_ms / 1000,
+            age=None if rules.age_ms is None else timedelta(milliseconds=rules.age_ms),
             bytes=rules.bytes,
             count=rules.count,
             consumed=rules.consumed,

@@ -149,6 +149,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     c.GetBounds: queries.get_bounds,
     c.GetExtent: queries.get_extent,
     c.ReadBlocks: queries.read_blocks,
+    c.FindOffset: queries.find_offset,
     publishing.FindPublished: publishing.find_published,
     r.GetStoreId: giver.get_store_id,
     r.ListUnsynced: list_unsynced,

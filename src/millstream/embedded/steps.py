@@ -267,11 +267,11 @@ class Steps:
             return [self._nothing(), *(self.ack(*arguments) for arguments in divide(records))][-1]
         acknowledged = listed(records)
         cursor = _durable(named)
-        ranges = cursor.progress.with_lost(ranges_of(acknowledged))
+        ranges, lost = ranges_of(acknowledged), cursor.progress.unsettled()
         log, log_id = cursor.log_name, cursor.progress.log_id
         cursor.progress.check(log, acknowledged)
-        step = c.Acknowledge(log, cursor.name, ranges, log_id)
-        return self._add(step, lambda: cursor.progress.acked(ranges, log_id))
+        step = c.Acknowledge(log, cursor.name, ranges, log_id, lost)
+        return self._add(step, lambda: cursor.progress.acked([*lost, *ranges], log_id))
 
     def nack(self, messages: Messages, *, delay: Seconds | None = None, reason: str = "") -> Later:
         """Retry claimed messages of a queue, as `Queue.nack` does."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import field
+
 from millstream.command import (
     Operation,
     Procedure,
@@ -167,6 +169,8 @@ class Acknowledge(Operation[int], frozen=True):
     ranges: list[Range]
     log_id: int = 0
     """The id of the log that was read, which a log set aside keeps; 0 for any log."""
+    lost: list[Range] = field(default_factory=list)
+    """Ranges that the reader passed over, because the log had deleted them; they are counted once."""
 
 
 class MoveCursor(Operation[int], frozen=True):
@@ -179,6 +183,8 @@ class MoveCursor(Operation[int], frozen=True):
     floor: int
     forward: bool = False
     log_id: int = 0
+    """See `Acknowledge`."""
+    lost: list[Range] = field(default_factory=list)
     """See `Acknowledge`."""
 
 
@@ -220,6 +226,17 @@ class ReadBlocks(Read[list[RecordBlock]], frozen=True):
     bytes_max: int
     values: bool = True
     """Whether to read payloads; otherwise `payload` of the blocks is empty."""
+
+
+class FindOffset(Read[int], frozen=True):
+    """Return the offset of the first record whose timestamp is at or after a time; else the end."""
+
+    traits = Traits(needs=(on_log("read"),))
+
+    log: str
+    time_ms: int
+    """The time since the epoch; with `is_ago`, how long ago by the clock of the store."""
+    is_ago: bool = False
 
 
 class WaitForOffset(Read[bool], frozen=True):

@@ -10,16 +10,16 @@ import threading
 from collections.abc import Iterable
 from typing import Literal
 
-from millstream.errors import Conflict, InvalidInput, OutOfRange, Truncated
+from millstream.errors import Conflict, InvalidInput, OutOfRange, RecordsLost
 from millstream.log.model.acknowledged import AcknowledgedRanges, Range, joined
 from millstream.numbers import check_whole
 from millstream.record import CursorInfo, Extent, Record
 
 Acknowledged = Record | int | Iterable["Record | int"]
 
-OnLost = Literal["skip", "raise"]
+OnLoss = Literal["skip", "raise"]
 """The reaction of a cursor if the log has forgotten its next records: continue behind them with a warning
-in the program's log (`skip`), or raise `Truncated` once and then continue."""
+in the program's log (`skip`), or raise `RecordsLost` once and then continue."""
 
 SECTION = 1_024
 """The number of records in a section; a flush moves the floor by whole sections."""
@@ -52,7 +52,7 @@ class CursorProgress:
         """The log that the position and the marks belong to."""
         self.lost: list[Range] = []
         """Ranges that the log forgot before this reader came there, and that were reported to the reader."""
-        self._untold: list[Range] = list(info.lost)
+        self._untold: list[Range] = list(info.lost_ranges)
         """Forgotten ranges that are not reported yet."""
         self._unacknowledged: list[Range] = []
         """Reported ranges that are not acknowledged in the stored cursor yet."""
@@ -79,7 +79,7 @@ class CursorProgress:
     def overtaken(self, start: int) -> list[Range]:
         """Return new ranges that a log with this start forgot before the reader came there.
 
-        Each range is reported once; the next acknowledgement covers the ranges (`with_lost`).
+        Each range is reported once; the next acknowledgement covers the ranges (`unsettled`).
         """
         with self._lock:
             first = max(self.position, self._told_below)
@@ -90,9 +90,15 @@ class CursorProgress:
             self._unacknowledged += lost
             return lost
 
-    def with_lost(self, ranges: list[Range]) -> list[Range]:
-        """Return the ranges to acknowledge, including the reported forgotten ranges."""
-        return [*self._unacknowledged, *ranges]
+    def unsettled(self) -> list[Range]:
+        """Return the reported ranges that the stored cursor neither counts as lost nor has passed."""
+        return list(self._unacknowledged)
+
+    def settled(self, lost: list[Range], floor: int) -> None:
+        """Note that the stored cursor counts the lost records below a floor."""
+        with self._lock:
+            below = {(first, stop) for first, stop in lost if stop <= floor}
+            self._unacknowledged = [lost for lost in self._unacknowledged if lost not in below]
 
     def took(self, record: Record) -> None:
         """Note that a record is handed to the consumer."""
@@ -170,17 +176,19 @@ class CursorProgress:
             return self._marks.floor // self.section * self.section
 
 
-def forgotten(log: str, cursor: str, ranges: list[Range], start: int) -> Truncated:
+def forgotten(log: str, cursor: str, ranges: list[Range], start: int) -> RecordsLost:
     """Return the error for a reader whose next records the log has forgotten."""
     count = sum(stop - first for first, stop in ranges)
-    return Truncated(
+    return RecordsLost(
         f"log {log!r} forgot {count:,} records before cursor {cursor!r} had read them, offsets "
         f"{ranges[0][0]} to {ranges[-1][1] - 1}: it starts at {start} now, and the cursor goes on "
         "there with the next take",
         log=log,
+        cursor=cursor,
+        count=count,
+        ranges=[list(lost) for lost in ranges],
         offset=ranges[0][0],
         start=start,
-        ranges=[list(lost) for lost in ranges],
     )
 
 
@@ -212,10 +220,10 @@ def ranges_of(records: Acknowledged) -> list[Range]:
     )
 
 
-def check_on_lost(on_lost: object) -> None:
-    """Raise unless the value is an `OnLost`."""
-    if on_lost not in ("skip", "raise"):
-        raise InvalidInput(f"on_lost is 'skip' or 'raise', not {on_lost!r:.100}")
+def check_on_loss(on_loss: object) -> None:
+    """Raise unless the value is an `OnLoss`."""
+    if on_loss not in ("skip", "raise"):
+        raise InvalidInput(f"on_loss is 'skip' or 'raise', not {on_loss!r:.100}")
 
 
 def check_section(section: object) -> None:

@@ -181,9 +181,10 @@ class Millstream:
     @overload
     def log(self, name: str, *, partitions: int) -> PartitionedLog: ...
     def log(self, name: str, *, partitions: int | None = None) -> Log | PartitionedLog:
-        """Return the log of this name; the first append creates the log.
+        """Return the log of this name, which need not exist; the first append creates the log.
 
-        `partitions` is their number: records are spread by key, and stay in order per key.
+        `partitions` (default: none, a plain log) is their number: records are spread by key, and stay
+        in order per key. A number that differs from the number of the log raises `Partitioned`.
         """
         if partitions is None:
             return Log(self._session, name)

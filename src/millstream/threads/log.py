@@ -5,17 +5,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from millstream.command import Session
-from millstream.errors import InvalidInput, Truncated
+from millstream.errors import InvalidInput, OutOfRange, Truncated
 from millstream.format.packing import Single, check_json, pack_many, pack_single
 from millstream.header import HeadersLike
 from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
 from millstream.log.model.block import RecordBlock
 from millstream.log.model.names import check_name
-from millstream.log.progress import SECTION, OnLost
+from millstream.log.progress import SECTION, OnLoss
 from millstream.numbers import checked_numbers
 from millstream.record import (
     CursorInfo,
@@ -25,19 +26,22 @@ from millstream.record import (
     Producer,
     Record,
     Seconds,
+    Time,
     optional_ms,
+    time_ms_of,
 )
 from millstream.threads.any_log import AnyLog
 from millstream.threads.cursor import Cursor, open_cursor
-from millstream.threads.runtime import Entries
+from millstream.threads.runtime import Entries, Indexed
 from millstream.threads.stage import Stage, open_stage
 
 
 @checked_numbers
-class Log(AnyLog):
+class Log(AnyLog, Indexed):
     """Records at stable offsets: append at the end, read anywhere, forget from the front.
 
-    The first append creates the log; before, reads find an empty log.
+    The first append creates the log; before, reads find an empty log. The handle is a name and a
+    session: it costs nothing, and needs no close. docs/LOGS.md explains logs and cursors.
     """
 
     def __init__(self, session: Session, name: str) -> None:
@@ -56,10 +60,13 @@ class Log(AnyLog):
         expect_end: int | None = None,
         producer: Producer | None = None,
     ) -> int:
-        """Add one record (bytes, text or a JSON value) and return its offset, once it is durable.
+        """Add one record (bytes, text, a JSON value, or None for a tombstone) and return its offset.
 
-        With `expect_end` it is added only if the log ends there, else `EndMoved`. With `producer`
-        a repeat of the same sequence stores nothing and returns the first offset.
+        The record is durable on return. `key` (default: none) is for readers, partitions and groups;
+        `headers` (none) are small named values; `timestamp` (the time of the append) is in milliseconds
+        since the epoch. With `expect_end` the record is added only if the log ends there, else
+        `EndMoved`. With `producer` a repeat of the same sequence stores nothing and returns the first
+        offset.
         """
         session = self._session
         record = pack_single(
@@ -77,9 +84,10 @@ class Log(AnyLog):
         expect_end: int | None = None,
         producer: Producer | None = None,
     ) -> range:
-        """Add a batch as one block, all or nothing, and return its offsets.
+        """Add a batch as one block, all or nothing, and return its offsets as a range.
 
-        `keys`, `headers` and `timestamps` are columns beside the values; or hand in `Item`s.
+        `keys`, `headers` and `timestamps` (default: none) are columns beside the values; or hand in
+        `Item`s. `expect_end` and `producer` hold for the batch, as in `append`.
         """
         session = self._session
         records = pack_many(
@@ -101,6 +109,26 @@ class Log(AnyLog):
             return None
         return blocks[0].records()[0] if blocks else None
 
+    def at(self, offset: int) -> Record:
+        """Return the record at an offset; -1 is the newest record, -2 the record before it.
+
+        Raises `OutOfRange` at or past the end and `Truncated` for a deleted record; both are
+        `IndexError`s.
+        """
+        position = offset
+        if offset < 0:
+            start, end = self._bounds()
+            position = end + offset if end + offset >= start else end
+        if position <= MESSAGE_ID_MAX and (blocks := self._blocks(position, position + 1)):
+            return blocks[0].records()[0]
+        start, end = self._bounds()
+        raise OutOfRange(
+            f"log {self.name!r} has no record at {offset}: it has {end - start:,} records and ends at "
+            f"{end}",
+            position=offset,
+            end=end,
+        )
+
     def first(self) -> Record | None:
         """The oldest record; None if the log is empty."""
         return next(self.read(), None)
@@ -110,33 +138,45 @@ class Log(AnyLog):
         start, end = self._bounds()
         return self.get(end - 1) if end > start else None
 
-    def read(self, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
+    def offset_at(self, time: Time) -> int:
+        """Return the offset of the first record whose timestamp is at or after a time; else the end.
+
+        The time is a `datetime` with a time zone, a `timedelta` for so long ago, or milliseconds since
+        the epoch. A record without a timestamp of its own has the time of its append. Records behind
+        the offset may have earlier timestamps, if producers set them.
+        """
+        return self._session.execute(c.FindOffset(self.name, *time_ms_of(time)))
+
+    def read(
+        self, start: int | None = None, stop: int | None = None, *, since: Time | None = None
+    ) -> Iterator[Record]:
         """Yield the records in [start, stop) as of now; a few blocks are in memory at a time.
 
-        A truncated `start` raises `Truncated`; without `start`, reading begins at the first record.
+        `start` is an offset (default: the first record), and `stop` the offset behind the last one
+        (default: the end). Negative numbers count from the end: `read(-10)` yields the last ten.
+        `since` begins at a time instead, as `offset_at` finds it. A deleted `start` raises `Truncated`.
         """
-        for block in self.read_blocks(start, stop):
+        for block in self.read_blocks(start, stop, since=since):
             yield from block.records()
 
     def __iter__(self) -> Iterator[Record]:
         return self.read()
 
     def read_blocks(
-        self, start: int | None = None, stop: int | None = None
+        self, start: int | None = None, stop: int | None = None, *, since: Time | None = None
     ) -> Iterator[RecordBlock]:
         """As `read`, but whole blocks: columns, for callers that need no record objects."""
         first, end = self._bounds()
-        position = first if start is None else start
-        stop = end if stop is None else min(stop, end)
-        if position < 0:
-            raise InvalidInput(f"offsets begin at 0, not at {position}")
+        begin = position = self._position(start, since, first, end)
+        stop = end if stop is None else min(stop if stop >= 0 else end + stop, end)
+        is_named = start is not None and start >= 0
         while position < stop:
             try:
                 blocks = self._blocks(position, stop)
             except Truncated as gone:
-                if start is not None or position > first:
+                if is_named or position > begin:
                     raise
-                first = position = gone.start  # the log has just forgotten its first records
+                begin = position = gone.start  # the log has just forgotten its first records
                 continue
             if not blocks:
                 return  # the log was deleted meanwhile
@@ -144,9 +184,21 @@ class Log(AnyLog):
                 yield block
                 position = block.offsets.stop
 
-    def tail(self, start: int | None = None, *, timeout: Seconds | None = None) -> Iterator[Record]:
-        """Records from `start` (default: the end) on, as they arrive; ends after `timeout` idle."""
-        position = self.end_offset() if start is None else start
+    def tail(
+        self,
+        start: int | None = None,
+        *,
+        since: Time | None = None,
+        timeout: Seconds | None = None,
+    ) -> Iterator[Record]:
+        """Yield records as they arrive, without end; with `timeout`, until so long none came.
+
+        Begins at the end; or at the offset `start`, where -10 yields the last ten first; or at a time,
+        `since`, as `offset_at` finds it.
+        """
+        first, end = self._bounds()
+        is_told = start is not None or since is not None
+        position = self._position(start, since, first, end) if is_told else end
         while self.wait(position, timeout=timeout):
             for record in self.read(position):
                 yield record
@@ -202,14 +254,17 @@ class Log(AnyLog):
         name: str,
         *,
         durable: bool = True,
-        start: int | str = "earliest",
+        start: int | str | datetime | timedelta = "earliest",
         section: int = SECTION,
-        on_lost: OnLost = "skip",
+        on_loss: OnLoss = "skip",
     ) -> Cursor:
         """Return the cursor of this name; make it at `start` if it does not exist.
 
-        If retention deletes records before the cursor read them, the cursor skips them and writes a
-        line to the program's log. With `on_lost="raise"` the take raises `Truncated`.
+        `start` is "earliest", "latest", an offset, a `datetime` with a time zone, or a `timedelta` for
+        so long ago. With `durable=False` acknowledgements stay in memory, and `flush` stores them by
+        sections of `section` records. If retention deletes records before the cursor read them, the
+        cursor skips them, counts them (`info().lost`) and writes a line to the program's log; with
+        `on_loss="raise"` the take raises `RecordsLost`.
         """
         return open_cursor(
             self._session,
@@ -218,7 +273,7 @@ class Log(AnyLog):
             durable=durable,
             start=start,
             section=section,
-            on_lost=on_lost,
+            on_loss=on_loss,
         )
 
     def cursors(self) -> list[CursorInfo]:
@@ -272,6 +327,18 @@ class Log(AnyLog):
     def delete(self) -> bool:
         """Delete the log, its cursors and its metadata; False if the log did not exist."""
         return self._session.execute(c.DeleteLog(self.name))
+
+    def _position(self, start: int | None, since: Time | None, first: int, end: int) -> int:
+        """Return where reading begins in a log with these ends."""
+        if since is not None:
+            if start is not None:
+                raise InvalidInput(
+                    "reading begins at an offset, start, or at a time, since; not both"
+                )
+            return self.offset_at(since)
+        if start is None:
+            return first
+        return start if start >= 0 else max(first, end + start)
 
     def _bounds(self) -> tuple[int, int]:
         return self._session.execute(c.GetBounds(self.name))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from typing import Any
 
@@ -13,7 +14,7 @@ from millstream.errors import InvalidInput, InvalidName, NotFound, Partitioned, 
 from millstream.header import HeadersLike
 from millstream.log import commands as c
 from millstream.log.partitioner import Spreader
-from millstream.log.progress import SECTION, OnLost
+from millstream.log.progress import SECTION, OnLoss
 from millstream.numbers import checked_numbers
 from millstream.partitioning import partition_name
 from millstream.record import (
@@ -23,7 +24,9 @@ from millstream.record import (
     Record,
     Retention,
     Seconds,
+    Time,
     optional_ms,
+    time_ms_of,
 )
 from millstream.threads.any_log import AnyLog
 from millstream.threads.log import Log, Metadata
@@ -134,15 +137,29 @@ class PartitionedLog(AnyLog):
             return spread.places(self._append(Transact([*appends])))
         return spread.places([self._append(append) for append in appends])
 
+    def offset_at(self, time: Time) -> dict[int, int]:
+        """Return, for each partition, what `Log.offset_at` returns for the time."""
+        time_ms, is_ago = time_ms_of(time)
+        return {
+            number: self._session.execute(c.FindOffset(info.name, time_ms, is_ago))
+            for number, info in enumerate(self.parts())
+        }
+
     def read(
-        self, start: Mapping[int, int] | None = None, stop: Mapping[int, int] | None = None
+        self,
+        start: Mapping[int, int] | None = None,
+        stop: Mapping[int, int] | None = None,
+        *,
+        since: Time | None = None,
     ) -> Iterator[Record]:
         """Yield the records of all partitions as of now.
 
         Records of a partition come in offset order; records of several partitions in about the order of
         their appends. `start` and `stop` hold offsets by partition; partitions that are not named
-        are read from the first record to the end.
+        are read from the first record to the end. `since` begins at a time instead, as `offset_at`
+        finds it in each partition.
         """
+        start = self._begin(start, since)
         infos = self.parts()
         self._check_named(start, infos)
         self._check_named(stop, infos)
@@ -165,12 +182,18 @@ class PartitionedLog(AnyLog):
         return self.read()
 
     def tail(
-        self, start: Mapping[int, int] | None = None, *, timeout: Seconds | None = None
+        self,
+        start: Mapping[int, int] | None = None,
+        *,
+        since: Time | None = None,
+        timeout: Seconds | None = None,
     ) -> Iterator[Record]:
-        """Records from `start` (default: the ends) on, as they arrive; ends after `timeout` idle.
+        """Yield records as they arrive, without end; with `timeout`, until so long none came.
 
-        Without `start`, what is in partitions that are added later is told from its first record.
+        Begins at the ends; or at the offsets `start`, by partition; or at a time, `since`. Partitions
+        that are added later are read from their first record.
         """
+        start = self._begin(start, since)
         infos = self.parts()
         self._check_named(start, infos)
         following = [
@@ -216,14 +239,14 @@ class PartitionedLog(AnyLog):
         name: str,
         *,
         durable: bool = True,
-        start: str = "earliest",
+        start: str | datetime | timedelta = "earliest",
         section: int = SECTION,
-        on_lost: OnLost = "skip",
+        on_loss: OnLoss = "skip",
     ) -> PartitionedCursor:
         """Return the cursor of this name over all partitions; make it at `start` if it does not exist.
 
-        With `on_lost="raise"` a take raises `Truncated` if retention deleted records before the cursor
-        read them.
+        `start` is "earliest", "latest", a `datetime` with a time zone, or a `timedelta` for so long
+        ago. `durable`, `section` and `on_loss` are those of `Log.cursor`, for each partition.
         """
         self.create()
         return open_partitioned_cursor(
@@ -233,7 +256,7 @@ class PartitionedLog(AnyLog):
             durable=durable,
             start=start,
             section=section,
-            on_lost=on_lost,
+            on_loss=on_loss,
         )
 
     def delete_cursor(self, name: str) -> bool:
@@ -275,6 +298,15 @@ class PartitionedLog(AnyLog):
                 raise
             self.create()
             return self._session.execute(command)
+
+    def _begin(
+        self, start: Mapping[int, int] | None, since: Time | None
+    ) -> Mapping[int, int] | None:
+        if since is None:
+            return start
+        if start is not None:
+            raise InvalidInput("reading begins at offsets, start, or at a time, since; not both")
+        return self.offset_at(since)
 
     def _check_named(self, offsets: Mapping[int, int] | None, infos: Sequence[LogInfo]) -> None:
         for number, offset in (offsets or {}).items():

@@ -6,17 +6,29 @@ the same text is here, and under the same names in `millstream.aio.runtime`.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import Future
 from threading import Event, Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from millstream.command import Command, Session
 from millstream.embedded.session_turn import SessionTurn as Turn
+from millstream.errors import InvalidInput
+from millstream.record import Record, Time
 from millstream.store.commit.writer_turn import not_offered
 
-__all__ = ["Entries", "Event", "Future", "Lock", "Turn", "Unbroken", "begin_turn", "opening"]
+__all__ = [
+    "Entries",
+    "Event",
+    "Future",
+    "Indexed",
+    "Lock",
+    "Turn",
+    "Unbroken",
+    "begin_turn",
+    "opening",
+]
 
 T = TypeVar("T")
 
@@ -66,6 +78,31 @@ class Entries(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.all()!r})"
+
+
+class Indexed(ABC):
+    """Records by offset: `log[5]`, `log[-1]`, and `log[-10:]` as a list."""
+
+    @abstractmethod
+    def at(self, offset: int) -> Record:
+        """Return the record at an offset; negative offsets count from the end."""
+
+    @abstractmethod
+    def read(
+        self, start: int | None = None, stop: int | None = None, *, since: Time | None = None
+    ) -> Iterator[Record]:
+        """Yield the records in [start, stop)."""
+
+    @overload
+    def __getitem__(self, offset: int) -> Record: ...
+    @overload
+    def __getitem__(self, offset: slice) -> list[Record]: ...
+    def __getitem__(self, offset: int | slice) -> Record | list[Record]:
+        if not isinstance(offset, slice):
+            return self.at(offset)
+        if offset.step is not None:
+            raise InvalidInput(f"records come in order, one by one: no step {offset.step!r:.100}")
+        return list(self.read(offset.start, offset.stop))
 
 
 class Unbroken:

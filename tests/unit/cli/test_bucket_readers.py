@@ -38,6 +38,7 @@ READERS = [
     "log owner orders",
     "read orders",
     "read orders --since 1h --json",
+    "read orders --last 1",
     "queue list",
     "queue info jobs",
     "queue peek jobs",

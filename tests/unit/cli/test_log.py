@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import millstream
+from millstream import Retention
 
 
 @pytest.fixture(autouse=True)
@@ -66,14 +67,25 @@ def test_delete_takes_the_log(cli: Any) -> None:
     cli.error("log", "delete", "orders", "-y")
 
 
-def test_a_rule_of_retention_replaces_its_kind_and_leaves_the_others(cli: Any) -> None:
+def test_rules_of_retention_replace_all_rules_as_in_python(cli: Any) -> None:
     def retention(*flags: str) -> Any:
         return cli.json("log", "retention", "numbers", *flags, "-y")["retention"]
 
     assert retention() == {}
     assert retention("--age", "7d", "--bytes", "1GiB") == {"age_ms": 604_800_000, "bytes": 1 << 30}
-    assert retention("--bytes", "2kB") == {"age_ms": 604_800_000, "bytes": 2_000}
-    assert retention("--keep-all", "--consumed") == {"consumed": True}
+    assert retention() == {"age_ms": 604_800_000, "bytes": 1 << 30}
+    assert retention("--bytes", "2kB") == {"bytes": 2_000}
+    assert retention("--age", "604800001ms", "--consumed") == {
+        "age_ms": 604_800_001,
+        "consumed": True,
+    }
+    with millstream.open("millstream.db") as ms:
+        log = ms.log("numbers")
+        assert log.retention() == Retention(age_ms=604_800_001, consumed=True)
+        log.retain(count=5)
+        assert log.retention() == Retention(count=5)
+    assert retention("--keep-all") == {}
+    assert retention("--consumed") == {"consumed": True}
     assert retention("--no-consumed") == {}
 
 

@@ -124,8 +124,18 @@ def test_a_limit_that_is_no_offset_is_refused(cli: Any) -> None:
 def test_a_cursor_that_retention_overtook_says_so(cli: Any) -> None:
     cli("read", "numbers", "--values", "--cursor", "c", "--ack", "--limit", "2")
     cli("log", "truncate", "numbers", "--before", "5", "--yes")
-    assert cli.json("log", "cursors", "numbers")[0]["lost"] == [[2, 5]]
+    assert cli.json("log", "cursors", "numbers")[0]["lost_ranges"] == [[2, 5]]
     out = cli("read", "numbers", "--values", "--cursor", "c", "--ack", "--limit", "1")
     assert len(out.split()) == 1
     assert "had deleted offsets 2 to 4 before cursor c" in cli.stderr
-    assert cli.json("log", "cursors", "numbers")[0]["lost"] == []
+    assert cli.json("log", "cursors", "numbers")[0]["lost_ranges"] == []
+    assert cli.json("log", "cursors", "numbers")[0]["lost"] == 3
+    assert "3 records lost to retention" in cli("log", "info", "numbers")
+
+
+def test_the_last_records_are_read(cli: Any) -> None:
+    assert cli("read", "numbers", "--values", "--last", "3").split() == ["97", "98", "99"]
+    assert cli("read", "numbers", "--last", "0") == ""
+    assert len(cli("read", "numbers", "--last", "1000", "--values").split()) == 100
+    cli("read", "numbers", "--last", "3", "--from", "5", code=2)
+    assert "only one of them" in cli.stderr

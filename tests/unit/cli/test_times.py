@@ -47,6 +47,14 @@ def test_a_cursor_begins_at_a_time(cli: Any, hours: list[datetime]) -> None:
     cli("read", "numbers", *flags, code=2)
 
 
+def test_a_cursor_is_moved_to_a_time(cli: Any, hours: list[datetime]) -> None:
+    cli("read", "numbers", "--cursor", "c", "--ack")
+    move = ("log", "cursors", "numbers", "c", "--since", hours[2].isoformat())
+    assert cli.json(*move, "--yes")[0]["floor"] == 20
+    cli(*move, "--seek", "3", "--yes", code=2)
+    cli("log", "cursors", "numbers", "--since", "1h", code=2)
+
+
 def test_reading_begins_at_a_time_behind_what_was_truncated(
     cli: Any, hours: list[datetime]
 ) -> None:

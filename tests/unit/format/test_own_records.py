@@ -317,6 +317,11 @@ def with_log_set_aside() -> Stored:
         generation = ms.session.execute(rooms.TakeInstance("i", "h")).generation
         ms.session.execute(rooms.JoinRoom("r", "i", generation, "1", "c", "ann"))
         ms.session.execute(SetAside("room:r", 0, 0))
+        late = ms.log("late")
+        late.append_many([b"0", b"1"])
+        behind = late.cursor("r")
+        late.truncate(before=1)
+        behind.ack(behind.take(1))
         return Stored(unfolded(engine), dict(engine.survivors()))
 
 

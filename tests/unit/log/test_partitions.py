@@ -450,7 +450,7 @@ def test_cursors_start_move_and_go(orders: PartitionedLog) -> None:
     assert late.delete()
     assert not late.delete()
     assert not orders.delete_cursor("late")
-    with pytest.raises(InvalidInput, match="'earliest' or 'latest'"):
+    with pytest.raises(InvalidInput, match="'earliest', 'latest' or a time"):
         orders.cursor("odd", start=3)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="no partition 7"):
         orders.cursor("c").seek({7: 0})

@@ -9,7 +9,7 @@ import pytest
 
 from millstream import Limits, Log, Millstream
 from millstream.command import Command
-from millstream.errors import InvalidInput, Truncated
+from millstream.errors import Truncated
 from millstream.log.commands import ReadBlocks, Truncate
 from millstream.record import wall_ms_of
 
@@ -47,7 +47,10 @@ def texts(log: Log, *bounds: int | None) -> str:
         ((9, 99), "9"),
         ((10,), ""),
         ((50, 60), ""),
-        ((0, -1), ""),
+        ((0, -1), "012345678"),
+        ((-3,), "789"),
+        ((-99, -9), "0"),
+        ((0, -99), ""),
     ],
 )
 def test_a_range_is_half_open(log: Log, bounds: tuple[int | None, ...], expected: str) -> None:
@@ -98,8 +101,7 @@ def test_what_was_truncated_is_said_or_skipped(log: Log) -> None:
     with pytest.raises(Truncated) as gone:
         texts(log, 4)
     assert (gone.value.offset, gone.value.start, gone.value.log) == (4, 5, "x")
-    with pytest.raises(InvalidInput):
-        texts(log, -1)
+    assert texts(log, -99) == "56789"
 
 
 def test_reading_from_the_first_record_goes_on_if_that_was_just_forgotten(

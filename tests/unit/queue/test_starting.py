@@ -9,7 +9,7 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import InvalidInput, OutOfRange
-from millstream.queue.rules import start as queue_start
+from millstream.log.reading import times
 from millstream.testing import SimulatedClock
 
 from .conftest import fold_all, values
@@ -50,13 +50,13 @@ def test_a_long_log_is_not_read_through(
     clock.advance(1)
     ms.log("events").append(b"new")
     read: list[int] = []
-    entries_of = queue_start.entries_of
+    entries_of = times.entries_of
 
     def counted(*arguments: Any, **options: Any) -> Any:
         read.append(options["start"])
         return entries_of(*arguments, **options)
 
-    monkeypatch.setattr(queue_start, "entries_of", counted)
+    monkeypatch.setattr(times, "entries_of", counted)
     queue = ms.queue("jobs", sources="events", start_ms=moment)
     assert len(read) < 20
     assert values(queue.claim(5)) == [b"new"]

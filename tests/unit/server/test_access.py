@@ -70,6 +70,7 @@ TABLE: list[tuple[Any, str]] = [
     (ListAttempts("mail", 1), "queue:read:mail"),
     (ListUnrouted("mail"), "queue:read:mail"),
     (logs.ReadBlocks("orders", 0, 1, 1), "log:read:orders"),
+    (logs.FindOffset("orders", 0), "log:read:orders"),
     (logs.WaitForOffset("orders", 0, 0), "log:read:orders"),
     (logs.WaitForPartitions("orders", [0], 0), "log:read:orders"),
     (logs.DescribePartitions("orders"), "log:read:orders"),

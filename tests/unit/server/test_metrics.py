@@ -109,6 +109,29 @@ def test_a_scrape_says_how_logs_and_queues_stand() -> None:
     in_loop(test)
 
 
+def test_a_scrape_says_what_cursors_have_lost() -> None:
+    async def test() -> None:
+        async with guarded(Settings()) as at:
+            orders, parts = at.ms.log("orders"), at.ms.log("parts", partitions=2)
+            orders.append_many([b"x"] * 10)
+            parts.append_many([b"x"] * 4, keys=[b"k"] * 4)
+            slow = orders.cursor("slow")
+            orders.cursor("fast").ack_up_to(9)
+            parts.cursor("slow")
+            orders.truncate(before=4)
+            for _ in range(2):
+                found = await scrape(at)
+                assert found["millstream_cursor_lost", "slow", "orders"] == 4
+                assert found["millstream_cursor_lost", "fast", "orders"] == 0
+                slow.ack(slow.take(1))
+            assert found["millstream_cursor_lag", "slow", "orders"] == 5
+            assert found["millstream_cursor_lag", "fast", "orders"] == 1
+            lags = [found["millstream_cursor_lag", "slow", f"parts-partition-{n}"] for n in (0, 1)]
+            assert sum(lags) == 4
+
+    in_loop(test)
+
+
 def test_what_was_done_and_failed_is_counted_for_ever() -> None:
     async def test() -> None:
         clock = SimulatedClock()

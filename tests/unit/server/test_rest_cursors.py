@@ -55,13 +55,15 @@ async def test_what_was_truncated_is_passed_over(rest: Rest) -> None:
     taken = (await rest.post(f"{CURSOR}/take", json={"n": 9})).json()
     assert [one["value"] for one in taken["records"]] == [2, 3]
     assert taken["lost"] == [[0, 2]]
-    assert (await rest.get(CURSOR)).json()["lost"] == [[0, 2]]
-    strict = await rest.post(f"{CURSOR}/take", json={"on_lost": "raise"})
-    assert problem(strict, 410, "Truncated")["data"]["ranges"] == [[0, 2]]
-    onwards = {"position": 3, "on_lost": "raise"}
+    info = (await rest.get(CURSOR)).json()
+    assert (info["lost"], info["lost_ranges"]) == (2, [[0, 2]])
+    strict = await rest.post(f"{CURSOR}/take", json={"on_loss": "raise"})
+    assert problem(strict, 410, "RecordsLost")["data"]["ranges"] == [[0, 2]]
+    onwards = {"position": 3, "on_loss": "raise"}
     assert "lost" not in (await rest.post(f"{CURSOR}/take", json=onwards)).json()
-    await rest.post(f"{CURSOR}/ack", json={"ranges": [[0, 2]]})
-    assert "lost" not in (await rest.post(f"{CURSOR}/take", json={"on_lost": "raise"})).json()
+    await rest.post(f"{CURSOR}/ack", json={"lost": [[0, 2]]})
+    assert (await rest.get(CURSOR)).json()["lost"] == 2
+    assert "lost" not in (await rest.post(f"{CURSOR}/take", json={"on_loss": "raise"})).json()
 
 
 @served
@@ -71,6 +73,22 @@ async def test_seeking_sets_the_floor(rest: Rest) -> None:
     assert (await rest.post(f"{CURSOR}/seek", json={"offset": 1})).json() == {"floor": 1}
     problem(await rest.post(f"{CURSOR}/seek", json={"offset": 5}), 416, "OutOfRange")
     problem(await rest.post(f"{CURSOR}/seek", json={}), 422, "InvalidInput")
+    both = {"offset": 1, "since": 5}
+    problem(await rest.post(f"{CURSOR}/seek", json=both), 422, "InvalidInput")
+
+
+@served
+async def test_cursors_start_at_a_time_and_move_to_one(rest: Rest) -> None:
+    records = [{"value": n, "timestamp": 1_000 * n} for n in range(5)]
+    await rest.post("/logs/a/records", json={"records": records})
+    made = await rest.put(CURSOR, json={"since": 1_500})
+    assert made.json()["floor"] == 2
+    moved = await rest.post(f"{CURSOR}/seek", json={"since": "1970-01-01T00:00:03Z"})
+    assert moved.json() == {"floor": 3}
+    naive = {"since": "1970-01-01T00:00:03"}
+    problem(await rest.post(f"{CURSOR}/seek", json=naive), 422, "InvalidInput")
+    both = {"since": 5, "start": 1}
+    problem(await rest.put("/logs/a/cursors/d", json=both), 422, "InvalidInput")
 
 
 @served

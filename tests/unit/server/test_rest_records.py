@@ -293,3 +293,25 @@ async def test_a_log_that_was_emptied_is_still_there(rest: Rest) -> None:
     await rest.post("/logs/a/truncate", json={"before": 1})
     found = (await rest.get("/logs/a/records")).json()
     assert (found["records"], found["start_offset"], found["end_offset"]) == ([], 1, 1)
+
+
+@served
+async def test_reading_begins_at_a_time_or_with_the_last_records(rest: Rest) -> None:
+    records = [{"value": n, "timestamp": 1_000 * n} for n in range(5)]
+    await rest.post("/logs/a/records", json={"records": records})
+
+    async def values(query: str) -> list[int]:
+        found = (await rest.get(f"/logs/a/records?{query}")).json()
+        return [record["value"] for record in found["records"]]
+
+    assert await values("since=2500") == [3, 4]
+    assert await values("since=1970-01-01T00:00:01Z&limit=2") == [1, 2]
+    assert await values("since=9999") == []
+    assert await values("last=2") == [3, 4]
+    assert await values("last=99") == [0, 1, 2, 3, 4]
+    for wrong in ("since=noon", "since=1970-01-01T00:00:01", "last=0", "last=2&start=1"):
+        problem(await rest.get(f"/logs/a/records?{wrong}"), 422, "InvalidInput")
+    found = await rest.get("/logs/a/offset?since=1970-01-01T01:00:02%2B01:00")
+    assert found.json() == {"offset": 2, "end_offset": 5}
+    problem(await rest.get("/logs/a/offset"), 422, "InvalidInput")
+    problem(await rest.get("/logs/b/offset?since=5"), 404, "NotFound")

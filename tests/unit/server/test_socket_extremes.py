@@ -83,7 +83,7 @@ RUNS = [(1, 1, 1)]
 SOUND: dict[type, list[Any]] = {
     Append: [Append("a", single(b"x")), Append("a", single(b"x"), producer=Producer("p", 0))],
     SetRetention: [SetRetention("a", Retention(count=5)), SetRetention("a", Retention(age_ms=1))],
-    Acknowledge: [Acknowledge("a", "a", [(1, 2)])],
+    Acknowledge: [Acknowledge("a", "a", [(1, 2)]), Acknowledge("a", "a", [], 0, [(1, 2)])],
     OpenCursor: [OpenCursor("a", "b", 0, 10, True), OpenCursor("a", "b", "latest", 10, False)],
     ReadBlocks: [ReadBlocks("a", 0, 5, 100)],
     MergeFork: [MergeFork("fork", "rebase"), MergeFork("fork", "longest")],

@@ -122,3 +122,20 @@ def joined(positions: Iterable[int]) -> list[Range]:
         else:
             ranges.append((position, position + 1))
     return ranges
+
+
+def common(ranges: list[Range], others: Iterable[Range]) -> list[Range]:
+    """Return the parts of disjoint ascending ranges that other ranges cover."""
+    marks = AcknowledgedRanges(0, others)
+    covered = [(0, marks.floor), *marks.ranges()]
+    parts: list[Range] = []
+    at = covered_at = 0
+    while at < len(ranges) and covered_at < len(covered):
+        (start, stop), (low, high) = ranges[at], covered[covered_at]
+        if max(start, low) < min(stop, high):
+            parts.append((max(start, low), min(stop, high)))
+        if stop <= high:
+            at += 1
+        else:
+            covered_at += 1
+    return parts

@@ -41,8 +41,26 @@ class CursorTaken(Struct, array_like=True, frozen=True, tag=4):
     set_back: int
 
 
-_decode = msgspec.msgpack.Decoder(tuple[int, bool, int, int, list[Range], int]).decode
-"""Decodes sequence, `durable`, `section`, floor, ranges and `set_back` from a record."""
+class LossCounted(Struct, array_like=True, frozen=True, tag=5):
+    """More records that the log deleted before the cursor acknowledged them."""
+
+    count: int
+    below: int = 0
+    """Records below this offset are not counted again, wherever the cursor is moved."""
+
+
+class _StoredCursor(Struct, array_like=True):
+    lsn: int
+    durable: bool
+    section: int
+    floor: int
+    ranges: list[Range]
+    set_back: int
+    lost: int = 0
+    lost_below: int = 0
+
+
+_decode = msgspec.msgpack.Decoder(_StoredCursor).decode
 
 
 class CursorState(Entity):
@@ -55,10 +73,15 @@ class CursorState(Entity):
     marks: Any = None
     set_back: int = 0
     """Counts the times that records behind the cursor were set aside."""
+    lost: int = 0
+    """Counts the records that the log deleted before the cursor acknowledged them, and that the cursor has
+    passed since. Deleted records above the floor are not in it yet (`overtaken`)."""
+    lost_below: int = 0
+    """Losses below this offset are counted, or never concerned the cursor."""
 
-    changes: ClassVar = CursorOpened | Acked | FloorMoved | CursorTaken
+    changes: ClassVar = CursorOpened | Acked | FloorMoved | CursorTaken | LossCounted
 
-    def apply(self, change: CursorOpened | Acked | FloorMoved | CursorTaken) -> None:
+    def apply(self, change: CursorOpened | Acked | FloorMoved | CursorTaken | LossCounted) -> None:
         """Apply a change."""
         match change:
             case Acked():
@@ -75,17 +98,26 @@ class CursorState(Entity):
                 self.marks = AcknowledgedRanges(change.floor, change.ranges)
                 self.section, self.durable = change.section, change.durable
                 self.set_back = change.set_back
+            case LossCounted():
+                self.lost += change.count
+                self.lost_below = max(self.lost_below, change.below)
+
+    def overtaken(self, start: int) -> list[Range]:
+        """Return the losses that are not counted yet, for a log that begins at `start`."""
+        ranges: list[Range] = self.marks.gaps(max(self.marks.floor, self.lost_below), start)
+        return ranges
 
     def exists(self) -> bool:
         """Return whether the cursor is present."""
         return self.present
 
     def encode(self) -> bytes:
-        """Encode the record, with the marks as ranges."""
+        """Encode the record, with the marks as ranges; most cursors have lost nothing."""
         marks: AcknowledgedRanges = self.marks
-        return msgspec.msgpack.encode(
-            (self.lsn, self.durable, self.section, marks.floor, marks.ranges(), self.set_back)
-        )
+        fields = [self.lsn, self.durable, self.section, marks.floor, marks.ranges(), self.set_back]
+        if self.lost or self.lost_below:
+            fields += (self.lost, self.lost_below)
+        return msgspec.msgpack.encode(fields)
 
     @classmethod
     def blank(cls) -> Self:
@@ -95,5 +127,14 @@ class CursorState(Entity):
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Decode a record."""
-        lsn, durable, section, floor, ranges, set_back = _decode(data)
-        return cls(lsn, True, durable, section, AcknowledgedRanges(floor, ranges), set_back)
+        stored = _decode(data)
+        return cls(
+            stored.lsn,
+            True,
+            stored.durable,
+            stored.section,
+            AcknowledgedRanges(stored.floor, stored.ranges),
+            stored.set_back,
+            stored.lost,
+            stored.lost_below,
+        )

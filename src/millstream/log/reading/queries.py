@@ -14,7 +14,7 @@ from millstream.format import keys
 from millstream.log import commands as c
 from millstream.log.model.block import RecordBlock
 from millstream.log.model.cursor_state import CursorState
-from millstream.log.model.head import Head, Name
+from millstream.log.model.head import Bounds, Head, Name
 from millstream.log.model.metadata import MetadataState
 from millstream.log.model.partitioned import (
     count_partitions,
@@ -22,7 +22,7 @@ from millstream.log.model.partitioned import (
     is_partitioned,
     partitions_of,
 )
-from millstream.log.reading import reader
+from millstream.log.reading import reader, times
 from millstream.log.reading.damage import of_log
 from millstream.log.rules import retention
 from millstream.log.rules.ancestry import equal_below
@@ -32,7 +32,7 @@ from millstream.numbers import NUMBER_MAX
 from millstream.partitioning import partition_name, partition_of
 from millstream.record import CursorInfo, Extent, LogInfo, joined_info, moment
 from millstream.store.sleep import Sleep, Waiting
-from millstream.store.state.view import View
+from millstream.store.state.view import Rows, View
 from millstream.store.store import Store
 
 CURSORS_LISTED_MAX = 10_000
@@ -75,6 +75,19 @@ def read_blocks(store: Store, query: c.ReadBlocks) -> list[RecordBlock]:
         bytes_max=query.bytes_max,
         values=query.values,
     )
+
+
+def find_offset(store: Store, query: c.FindOffset) -> int:
+    """Return the offset of the first record whose timestamp is at or after a time; else the end."""
+    log_id = reader.log_id_of(store, query.log)
+    time_ms = store.clock.wall_ms() - query.time_ms if query.is_ago else query.time_ms
+    if not log_id:
+        return 0
+
+    def find(bounds: Bounds, rows: Rows) -> int:
+        return times.offset_at(rows, log_id, start=bounds.start, end=bounds.end, time_ms=time_ms)
+
+    return reader.with_rows(store, log_id, find, query.log)
 
 
 def wait_for_partitions(store: Store, query: c.WaitForPartitions) -> Waiting[bool]:

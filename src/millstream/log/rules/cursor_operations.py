@@ -5,8 +5,14 @@ from __future__ import annotations
 from millstream.errors import InvalidInput, NotFound, OutOfRange, TooLarge
 from millstream.format import keys
 from millstream.log import commands as c
-from millstream.log.model.acknowledged import AcknowledgedRanges
-from millstream.log.model.cursor_state import Acked, CursorOpened, CursorState, FloorMoved
+from millstream.log.model.acknowledged import AcknowledgedRanges, Range, common
+from millstream.log.model.cursor_state import (
+    Acked,
+    CursorOpened,
+    CursorState,
+    FloorMoved,
+    LossCounted,
+)
 from millstream.log.model.head import Head
 from millstream.log.model.names import check_integer
 from millstream.log.progress import set_aside
@@ -33,31 +39,33 @@ def open_cursor(tx: WriteTransaction, command: c.OpenCursor) -> CursorInfo:
                 end=head.end,
             )
         tx.change(key, CursorOpened(floor, command.section, command.durable))
+        if floor < head.start:  # these records were deleted before there was a cursor
+            tx.change(key, LossCounted(0, head.start))
     return cursor_info(command.cursor, state, log_id, head)
 
 
 def acknowledge(tx: WriteTransaction, command: c.Acknowledge) -> int:
     """Acknowledge ranges of offsets."""
     key, state, head = _need_cursor(tx, command.log, command.cursor)
-    _check_still_there(tx, command, max((stop for _, stop in command.ranges), default=0))
-    for start, stop in command.ranges:
+    ranges = [*command.lost, *command.ranges]
+    _check_still_there(tx, command, max((stop for _, stop in ranges), default=0))
+    for start, stop in ranges:
         if not check_integer("an offset", start) < check_integer("an offset", stop):
             raise InvalidInput(f"[{start}, {stop}) is not a range of positions")
         if stop > head.end:
             raise _past_the_end(head, stop - 1)
     marks: AcknowledgedRanges = state.marks
     ranges_max = tx.limits.cursor_ranges_max
-    if (
-        marks.count() + len(command.ranges) > ranges_max
-        and marks.with_added(command.ranges).count() > ranges_max
-    ):
+    if marks.count() + len(ranges) > ranges_max and marks.with_added(ranges).count() > ranges_max:
         raise TooLarge(
             f"cursor {command.cursor!r} has {marks.count():,} gaps; fill them before "
             "acknowledging further out of order",
             size=marks.count(),
             limit=ranges_max,
         )
-    tx.change(key, Acked(command.ranges))
+    if command.lost:
+        _count_lost(tx, key, common(state.overtaken(head.start), command.lost))
+    tx.change(key, Acked(ranges))
     return marks.floor
 
 
@@ -68,9 +76,22 @@ def move_cursor(tx: WriteTransaction, command: c.MoveCursor) -> int:
     _check_still_there(tx, command, command.floor)
     if check_integer("an offset", command.floor) > head.end:
         raise _past_the_end(head, command.floor)
-    if not command.forward or command.floor > marks.floor:
+    if not command.forward:
+        _count_lost(tx, key, state.overtaken(head.start), head.start)
+        tx.change(key, FloorMoved(command.floor))
+    elif command.floor > marks.floor:
+        if command.lost:
+            passed = state.overtaken(min(head.start, command.floor))
+            _count_lost(tx, key, common(passed, command.lost))
         tx.change(key, FloorMoved(command.floor))
     return int(state.marks.floor)
+
+
+def _count_lost(tx: WriteTransaction, key: bytes, lost: list[Range], below: int = 0) -> None:
+    """Count lost records once: an acknowledgement or a move, which follows, passes them."""
+    count = sum(stop - first for first, stop in lost)
+    if count or below > tx.entity(key, CursorState).lost_below:
+        tx.change(key, LossCounted(count, below))
 
 
 def delete_cursor(tx: WriteTransaction, command: c.DeleteCursor) -> bool:
@@ -128,5 +149,6 @@ def cursor_info(name: str, state: CursorState, log_id: int, head: Head) -> Curso
         durable=state.durable,
         set_back=state.set_back,
         log_id=log_id,
-        lost=marks.gaps(marks.floor, head.start),
+        lost=state.lost + sum(b - a for a, b in state.overtaken(head.start)),
+        lost_ranges=marks.gaps(marks.floor, head.start),
     )

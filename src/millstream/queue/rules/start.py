@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from millstream.errors import CorruptionError, InvalidInput, OutOfRange
-from millstream.format.entries import decode_places
+from millstream.errors import InvalidInput, OutOfRange
 from millstream.log.model.head import Head
-from millstream.log.reading.damage import next_entry
-from millstream.log.reading.reader import RowMoved, entries_of
+from millstream.log.reading.times import first_appended
 from millstream.queue.model.spec import QueueSpec
 from millstream.store.commit.transaction import WriteTransaction
 
@@ -22,7 +19,9 @@ AHEAD_MS_MAX = 60_000
 def first_offset(tx: WriteTransaction, log_id: int, head: Head, spec: QueueSpec) -> int:
     """Return the first offset of a log that a queue routes."""
     if spec.start_ms is not None:
-        return _offset_at(tx, log_id, head, spec.start_ms)
+        return first_appended(
+            tx.view, log_id, start=head.start, end=head.end, time_ms=spec.start_ms
+        )
     if spec.start == "latest":
         return head.end
     if spec.start == "earliest":
@@ -71,42 +70,3 @@ def check_time(spec: QueueSpec, wall_ms: int) -> None:
             f"a queue cannot start at a time to come: start_ms is {spec.start_ms}, and it is "
             f"{wall_ms} now; start at 'latest', or make the queue at that time"
         )
-
-
-def _offset_at(tx: WriteTransaction, log_id: int, head: Head, time_ms: int) -> int:
-    """Return the offset of the first record appended at or after a time, or the end.
-
-    A binary search keeps the number of reads under the write lock small. The time of a damaged
-    entry is unknown: if the start may lie in a damaged entry, routing begins there and skips the
-    damage.
-    """
-    low, high = head.start, head.end
-    while low < high:
-        middle = (low + high) // 2
-        entry_times = _times(tx, log_id, middle)
-        if entry_times is None:
-            behind = next_entry(tx.view, log_id, None, middle, high)
-            entry_times = _times(tx, log_id, behind) if behind < high else None
-            if entry_times is None or entry_times[1][0] >= time_ms:
-                high = middle
-                continue
-        first, appended = entry_times
-        at = bisect_left(appended, time_ms, max(low - first, 0), min(high - first, len(appended)))
-        if at == min(high - first, len(appended)):
-            low = first + at
-        elif at > max(low - first, 0):
-            return first + at
-        else:
-            high = first + at
-    return low
-
-
-def _times(tx: WriteTransaction, log_id: int, offset: int) -> tuple[int, Sequence[int]] | None:
-    """Return the first offset of the entry that covers an offset, and the append times of its
-    records.
-    """
-    try:
-        ((first, value),) = entries_of(tx.view, log_id, start=offset, stop=offset + 1)
-        return first, decode_places(value).appended
-    except (CorruptionError, RowMoved):
-        return None

@@ -21,7 +21,7 @@ from millstream.format import keys
 from millstream.format.lineage import Fork
 from millstream.limits import NAME_CHARS_MAX
 from millstream.log.model.acknowledged import AcknowledgedRanges
-from millstream.log.model.cursor_state import CursorState, CursorTaken
+from millstream.log.model.cursor_state import CursorState, CursorTaken, LossCounted
 from millstream.log.model.head import (
     Created,
     Head,
@@ -199,6 +199,9 @@ def _move_cursors(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
         taken = CursorTaken(marks.floor, marks.ranges(), state.section, state.durable, set_back)
         tx.change(key, None)
         tx.change(keys.cursor(tail.new_id, name), taken)
+        if state.lost or state.lost_below:
+            counted = LossCounted(state.lost, state.lost_below)
+            tx.change(keys.cursor(tail.new_id, name), counted)
         if goes_back:
             readers.append(
                 SetBackReader(kind="cursor", name=name, passed=passed, offset=marks.floor)

@@ -27,6 +27,7 @@ QUERIES = {
     "listLogs": {"limit": "20"},
     "searchRecords": {"where": "amount > 100", "order": "newest", "limit": "20"},
     "readRecords": {"start": "0", "limit": "100", "wait": "20"},
+    "findOffset": {"since": "2026-05-04T12:00:00Z"},
     "listQueues": {"limit": "20"},
     "listTokens": {"limit": "20"},
     "listForks": {"limit": "100"},

@@ -23,11 +23,15 @@ from prometheus_client.exposition import choose_encoder
 from millstream import __version__
 from millstream.command import Stats
 from millstream.format import keys
-from millstream.log.commands import ListLogs
+from millstream.log.commands import ListCursors, ListLogs
+from millstream.log.model.names import ROOM
+from millstream.log.reading.queries import list_cursors
+from millstream.partitioning import partition_name
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.state import QueueState
-from millstream.record import LogInfo
+from millstream.queue.rules.sources import INBOX, LATER, OWN
+from millstream.record import CursorInfo, LogInfo
 from millstream.rooms.backlog import RoomBacklog
 from millstream.rooms.sweep import SweepCounts
 from millstream.server.core import Core
@@ -43,6 +47,7 @@ LISTED_MAX = 10_000
 
 _PAGE = 1_000
 _LOGS = f"For the {NAMES_MAX:,} largest logs, among the first {LISTED_MAX:,} by name."
+_CURSORS = f"For {NAMES_MAX:,} cursors of these logs, of which the most records were lost or wait."
 _QUEUES = f"For the {NAMES_MAX:,} longest queues, among the first {LISTED_MAX:,} by name."
 _ROOMS = f"For the {NAMES_MAX:,} largest rooms."
 _STATES = ("available", "unrouted", "delayed", "in_flight", "done", "failed")
@@ -74,11 +79,13 @@ async def _families(core: Core) -> list[Metric]:
     stats = await core.session.execute(Stats())
     logs = await _largest(core, ListLogs, attrgetter("bytes"))
     queues: list[QueueInfo] = await _largest(core, ListQueues, _length)
+    cursors = await asyncio.to_thread(_cursors_of, core.store, logs)
     totals = await asyncio.to_thread(_totals_of, core.store, [queue.name for queue in queues])
     return [
         *_of_server(await loop_lag_s()),
         *_of_store(stats),
         *_of_logs(logs),
+        *_of_cursors(cursors),
         *_of_queues(queues, totals),
         *_of_rooms(await core.checkup.backlogs()),
         *_of_feeds(core),
@@ -204,6 +211,41 @@ def _of_logs(logs: list[LogInfo]) -> Iterator[Metric]:
         family = kind(f"millstream_log_{name}", f"{text} {_LOGS}", labels=["log"])
         for log in logs:
             family.add_metric([log.name], value(log))
+        yield family
+
+
+def _cursors_of(store: Store, logs: list[LogInfo]) -> list[tuple[str, CursorInfo]]:
+    """Return cursors with the names of their logs; rooms and queues have cursors of their own kind."""
+    names = [
+        name
+        for log in logs
+        if not log.name.startswith((OWN, ROOM, INBOX, LATER))
+        for name in _plain_names(log)
+    ]
+    cursors = [
+        (name, cursor)
+        for name in names
+        for cursor in store.view(lambda view: list_cursors(view, ListCursors(name)))  # noqa: B023
+    ]
+    shown = nlargest(NAMES_MAX, cursors, key=lambda named: (named[1].lost, named[1].lag))
+    return sorted(shown, key=lambda named: (named[0], named[1].name))
+
+
+def _plain_names(log: LogInfo) -> list[str]:
+    """Return the name of a log, or of each partition."""
+    return [partition_name(log.name, number) for number in range(log.partitions)] or [log.name]
+
+
+def _of_cursors(cursors: list[tuple[str, CursorInfo]]) -> Iterator[Metric]:
+    for name, text in (
+        ("lag", "Records that the cursor has not acknowledged."),
+        ("lost", "Records that retention deleted before the cursor acknowledged them."),
+    ):
+        family = GaugeMetricFamily(
+            f"millstream_cursor_{name}", f"{text} {_CURSORS}", labels=["log", "cursor"]
+        )
+        for log, cursor in cursors:
+            family.add_metric([log, cursor.name], getattr(cursor, name))
         yield family
 
 

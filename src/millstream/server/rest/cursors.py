@@ -6,10 +6,12 @@ The server keeps no position between requests. A take starts at the cursor's flo
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from millstream.aio.log import Log
 from millstream.errors import CorruptionError, InvalidInput, NotFound, Truncated
 from millstream.log import commands as c
 from millstream.log.model.acknowledged import Range, joined
@@ -18,7 +20,7 @@ from millstream.record import CursorInfo, Record
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints, Reply
 from millstream.server.rest.logs import Existed
-from millstream.server.rest.payload import Position, ReadRecord, Wait, show_record
+from millstream.server.rest.payload import Position, ReadRecord, Timestamp, Wait, show_record
 from millstream.server.rest.records import READ_MAX, read_blocks
 
 
@@ -33,6 +35,9 @@ class CursorBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
     start: Position | str = "earliest"
     """'earliest', 'latest' or an offset."""
+    since: Timestamp | datetime | None = None
+    """Instead of `start`, a time: milliseconds since the epoch, or ISO 8601 with a zone. The cursor
+    starts at the first record whose timestamp is at or after the time."""
     section: Annotated[int, Meta(ge=1, le=2**31)] = SECTION
     """How many records a non-durable cursor acknowledges before it moves its floor."""
 
@@ -45,7 +50,7 @@ class TakeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """The `position` of the last answer; default: the cursor's floor."""
     wait: Wait = 0.0
     """Seconds to wait for the first record, if there is none yet."""
-    on_lost: Literal["skip", "raise"] = "skip"
+    on_loss: Literal["skip", "raise"] = "skip"
     """If the log deleted records that the cursor had not acknowledged: continue, or fail with
     410."""
 
@@ -58,7 +63,7 @@ class Taken(Struct, kw_only=True):
     """Pass this position to the next take."""
     lost: list[tuple[int, int]] | UnsetType = UNSET
     """Half-open ranges that the log deleted before the cursor acknowledged them. Every answer lists
-    them until they are acknowledged as `ranges`."""
+    them until an acknowledgement names them as `lost`."""
 
 
 class CursorAckBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -67,12 +72,17 @@ class CursorAckBody(Struct, forbid_unknown_fields=True, kw_only=True):
     offsets: list[Position] = []
     ranges: list[tuple[Position, Position]] = []
     up_to: Position | None = None
+    lost: list[tuple[Position, Position]] = []
+    """The ranges that a take returned as `lost`: the cursor counts them, and passes over them."""
 
 
 class SeekBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The new floor. Acknowledgements above the floor are forgotten."""
+    """The new floor, as an offset or as a time. Acknowledgements above the floor are forgotten."""
 
-    offset: Position
+    offset: Position | None = None
+    since: Timestamp | datetime | None = None
+    """Instead of `offset`, a time: milliseconds since the epoch, or ISO 8601 with a zone. The floor
+    is the first record whose timestamp is at or after the time."""
 
 
 class Floor(Struct, kw_only=True):
@@ -108,8 +118,13 @@ async def get_cursor(ask: Ask, log: str, cursor: str) -> CursorInfo:
 )
 async def open_cursor(ask: Ask, log: str, cursor: str, body: CursorBody) -> Reply[CursorInfo]:
     """Create a durable cursor, if it does not exist."""
+    start = body.start
+    if body.since is not None:
+        if start != "earliest":
+            raise InvalidInput("a cursor starts at 'start' or at the time 'since'; not both")
+        start = await Log(ask, log).offset_at(body.since)
     before = await ask.execute(c.DescribeCursor(log, cursor))
-    info = await ask.execute(c.OpenCursor(log, cursor, body.start, body.section, True))
+    info = await ask.execute(c.OpenCursor(log, cursor, start, body.section, True))
     return Reply(info, 201 if before is None else 200)
 
 
@@ -128,13 +143,13 @@ async def take_records(ask: Ask, log: str, cursor: str, body: TakeBody) -> Taken
     """
     info = await get_cursor(ask, log, cursor)
     progress = CursorProgress(info)
-    lost = info.lost
+    lost = info.lost_ranges
     if body.position is not None:
         progress.position = max(progress.position, body.position)
         lost = [(max(first, body.position), stop) for first, stop in lost if stop > body.position]
     # Read the bounds before the take: an append in between then ends the wait at once.
     start, end = await ask.execute(c.GetBounds(log))
-    if lost and body.on_lost == "raise":
+    if lost and body.on_loss == "raise":
         raise forgotten(log, cursor, lost, start)
     records = await _take(ask, log, progress, body.n)
     if not records and (wait_ms := ask.wait_ms(body.wait)):
@@ -181,11 +196,12 @@ async def _take(ask: Ask, log: str, progress: CursorProgress, n: int) -> list[Re
 async def acknowledge_records(ask: Ask, log: str, cursor: str, body: CursorAckBody) -> Floor:
     """Acknowledge records, in any order."""
     ranges = ranges_of(body)
-    if not ranges:
+    if not ranges and not body.lost:
         if body.up_to is None and not body.offsets:
-            raise InvalidInput("an acknowledgement needs 'offsets', 'ranges' or 'up_to'")
+            raise InvalidInput("an acknowledgement needs 'offsets', 'ranges', 'up_to' or 'lost'")
         return Floor(floor=(await get_cursor(ask, log, cursor)).floor)
-    return Floor(floor=await ask.execute(c.Acknowledge(log, cursor, ranges)))
+    command = c.Acknowledge(log, cursor, ranges, lost=list(body.lost))
+    return Floor(floor=await ask.execute(command))
 
 
 def ranges_of(body: CursorAckBody) -> list[Range]:
@@ -195,5 +211,10 @@ def ranges_of(body: CursorAckBody) -> list[Range]:
 
 @endpoint("POST /logs/{log}/cursors/{cursor}/seek", errors=(404, 416))
 async def seek_cursor(ask: Ask, log: str, cursor: str, body: SeekBody) -> Floor:
-    """Set a cursor's floor, forwards or backwards."""
-    return Floor(floor=await ask.execute(c.MoveCursor(log, cursor, body.offset)))
+    """Set a cursor's floor, forwards or backwards, to an offset or to a time."""
+    offset = body.offset
+    if body.since is not None and offset is None:
+        offset = await Log(ask, log).offset_at(body.since)
+    elif offset is None or body.since is not None:
+        raise InvalidInput("a cursor moves to an 'offset' or to the time 'since'")
+    return Floor(floor=await ask.execute(c.MoveCursor(log, cursor, offset)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from importlib.util import find_spec
 from typing import Annotated
 from urllib.parse import quote
@@ -27,6 +28,7 @@ from millstream.server.rest.payload import (
     NewRecord,
     Position,
     ReadRecord,
+    Timestamp,
     Wait,
     check_only_listed,
     item_of,
@@ -85,6 +87,11 @@ class ReadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 
     start: Position | None = None
     """The first offset; default: the log's start."""
+    since: Timestamp | datetime | None = None
+    """Instead of `start`, a time: milliseconds since the epoch, or ISO 8601 with a zone. Reading
+    starts at the first record whose timestamp is at or after the time."""
+    last: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] | None = None
+    """Instead of `start`, a number: read the last records of the log."""
     stop: Position | None = None
     """Read up to this offset, exclusive."""
     limit: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] | None = None
@@ -93,6 +100,21 @@ class ReadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Seconds to wait for the first record, if there is none yet."""
     partition: Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)] | None = None
     """For a log with partitions: which partition to read."""
+
+
+class TimeQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The time of the record to find."""
+
+    since: Timestamp | datetime
+    """Milliseconds since the epoch, or ISO 8601 with a zone."""
+
+
+class FoundOffset(Struct, kw_only=True):
+    """The offset for a time."""
+
+    offset: int
+    """The first record whose timestamp is at or after the time; without one, the end of the log."""
+    end_offset: int
 
 
 class RecordPage(Struct, kw_only=True):
@@ -197,7 +219,7 @@ async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Res
     if query.partition is not None:
         log = partition_name(log, query.partition)
     start, end = await ask.execute(c.GetBounds(log))
-    first = start if query.start is None else query.start
+    first = await _first_of(ask, log, query, start, end)
     if first >= end and (wait_ms := ask.wait_ms(query.wait)):
         await ask.unless_over(c.WaitForOffset(log, first, wait_ms))
         start, end = await ask.execute(c.GetBounds(log))
@@ -216,6 +238,31 @@ async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Res
     records = [show_record(record) for block in blocks for record in block.records()]
     following = records[-1].offset + 1 if records else first
     return RecordPage(records=records, next=following, start_offset=start, end_offset=end)
+
+
+async def _first_of(ask: Ask, log: str, query: ReadQuery, start: int, end: int) -> int:
+    """Return the offset at which a read begins."""
+    if sum(named is not None for named in (query.start, query.since, query.last)) > 1:
+        raise InvalidInput(
+            "reading begins at 'start', at the time 'since' or with the 'last' records"
+        )
+    if query.since is not None:
+        return await Log(ask, log).offset_at(query.since)
+    if query.last is not None:
+        return max(start, end - query.last)
+    return start if query.start is None else query.start
+
+
+@endpoint("GET /logs/{log}/offset", errors=(404,))
+async def find_offset(ask: Ask, log: str, query: TimeQuery) -> FoundOffset:
+    """Find the first record whose timestamp is at or after a time.
+
+    A record without a timestamp of its own has the time of its append.
+    """
+    _, end = await ask.execute(c.GetBounds(log))
+    if not end:
+        await get_log(ask, log)  # raises if the log does not exist
+    return FoundOffset(offset=await Log(ask, log).offset_at(query.since), end_offset=end)
 
 
 async def read_blocks(

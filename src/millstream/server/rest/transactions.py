@@ -20,11 +20,11 @@ from millstream.rooms.model import RoomMessage
 from millstream.rooms.packed_messages import data_of
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.claims import Lease, Tokens, runs_of
-from millstream.server.rest.cursors import CursorAckBody, SeekBody, ranges_of
+from millstream.server.rest.cursors import CursorAckBody, ranges_of
 from millstream.server.rest.endpoint import Endpoints
 from millstream.server.rest.logs import TruncateBody
 from millstream.server.rest.messages import PutBody, new_messages_of, put_command
-from millstream.server.rest.payload import Delay
+from millstream.server.rest.payload import Delay, Position
 from millstream.server.rest.records import AppendBody, items_of
 
 OPERATIONS_MAX = 1_000
@@ -98,11 +98,12 @@ class CursorAckOperation(CursorAckBody, _Operation, kw_only=True):
     cursor: str
 
 
-class CursorSeekOperation(SeekBody, _Operation, kw_only=True):
-    """Set a cursor's floor; answers the floor."""
+class CursorSeekOperation(_Operation):
+    """Set a cursor's floor; answers the floor. Acknowledgements above the floor are forgotten."""
 
     log: str
     cursor: str
+    offset: Position
 
 
 class AckOperation(_Operation):
@@ -197,7 +198,7 @@ def _step(ask: Ask, operation: Operation) -> Any:
         case SetMetadataOperation(log=log, key=key, value=value):
             return logs.SetMetadata(log, key, check_json(value))
         case CursorAckOperation(log=log, cursor=cursor):
-            return logs.Acknowledge(log, cursor, ranges_of(operation))
+            return logs.Acknowledge(log, cursor, ranges_of(operation), lost=list(operation.lost))
         case CursorSeekOperation(log=log, cursor=cursor, offset=offset):
             return logs.MoveCursor(log, cursor, offset)
         case NackOperation(queue=queue, claims=claims, delay=delay, reason=reason):

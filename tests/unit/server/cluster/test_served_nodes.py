@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -28,6 +29,8 @@ def test_any_node_takes_any_command_and_all_of_them_know(nodes: ServedNodes) -> 
         with millstream.open(url, read_level="eventual") as ms:
             assert ms.log("a").wait(2, timeout=30)
             assert [one.value for one in ms.log("a").read()] == [b"0", b"1", b"2"]
+            assert ms.log("a").offset_at(timedelta(hours=1)) == 0
+            assert ms.log("a")[-1].value == b"2"
         found = httpx.get(f"{url}/logs/a/records", timeout=30)
         assert len(found.json()["records"]) == 3
 
