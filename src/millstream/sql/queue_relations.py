@@ -17,6 +17,7 @@ from msgspec.structs import asdict
 from millstream.errors import InvalidName, NotFound
 from millstream.queue.commands import PeekMessages
 from millstream.queue.model.message import Message, QueueInfo, messages_of
+from millstream.queue.service.peek import STATES
 from millstream.queue.service.unrouted_records import unrouted_records
 from millstream.record import Record, moment
 from millstream.sql.relation import (
@@ -33,13 +34,7 @@ from millstream.threads.database import Millstream
 PAGE = 200
 """Messages that a scan holds in memory."""
 
-_PEEKED = {
-    "available": "available",
-    "delayed": "available",
-    "in_flight": "in_flight",
-    "failed": "failed",
-    "done": "done",
-}
+_PEEKED = {"delayed": "available"} | {state: state for state in STATES}
 """The states of the relation, and the state that a peek knows each by."""
 
 

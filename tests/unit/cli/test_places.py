@@ -57,6 +57,24 @@ def test_logs_over_a_server(cli: Any, url: str) -> None:
     assert not Path("millstream.db").exists()
 
 
+def test_statements_of_sql_over_a_server(cli: Any, url: str) -> None:
+    with millstream.open(url) as ms:
+        ms.log("orders").append_many([{"id": n} for n in range(50)])
+        ms.create_queue("jobs").put_many([b"1", b"2"])
+        ms.queue("jobs").claim(1)
+        ms.queue("jobs").put(b"3", delay=60)
+    shown = cli("sql", url, "SELECT value ->> 'id' AS id FROM millstream_records WHERE offset > 47")
+    assert shown == "id\n48\n49\n"
+    states = "SELECT state, value FROM millstream_messages WHERE queue = 'jobs' ORDER BY value"
+    assert cli("sql", url, states) == "state\tvalue\nin_flight\t1\navailable\t2\ndelayed\t3\n"
+    assert (
+        cli("sql", "-s", url, "SELECT name, ready FROM millstream_queues")
+        == "name\tready\njobs\t1\n"
+    )
+    assert "no such table: mine" in cli.error("sql", url, "SELECT * FROM mine")
+    assert not Path("millstream.db").exists()
+
+
 def test_queues_over_a_server(cli: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_STORE", url)
     assert cli("queue", "create", "jobs", "--backoff", "0s") == "queue jobs created\n"
