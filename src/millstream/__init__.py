@@ -22,7 +22,7 @@ from millstream.header import Headers
 from millstream.limits import Limits
 from millstream.log.model.block import RecordBlock
 from millstream.queue.model.backoff import Backoff
-from millstream.queue.model.message import Fate, Message, QueueInfo, Reject, Retry
+from millstream.queue.model.message import Fate, Message, PutResult, QueueInfo, Reject, Retry
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import (
     CursorInfo,
@@ -48,6 +48,7 @@ from millstream.threads.queue import Queue
 from millstream.threads.room import Room
 from millstream.threads.stage import Stage
 from millstream.threads.transaction import Transaction
+from millstream.worker.handler import HandlerTransaction
 
 if TYPE_CHECKING:
     from millstream import aio as aio
@@ -71,6 +72,7 @@ __all__ = [
     "CursorInfo",
     "Durability",
     "Fate",
+    "HandlerTransaction",
     "Headers",
     "InstanceInfo",
     "InteractiveTransaction",
@@ -86,6 +88,7 @@ __all__ = [
     "PartitionedLog",
     "PartitionOffset",
     "Producer",
+    "PutResult",
     "Queue",
     "QueueInfo",
     "QueueSpec",

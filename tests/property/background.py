@@ -23,15 +23,19 @@ def peek_and_route(ms: Millstream, queue: str, count: int) -> list[Message]:
 
     If so much is unfolded that the next commit has to fold, a peek routes for its answer alone.
     """
-    found = ms.queue(queue).peek(count)
+    found = _peek_waiting(ms, queue, count)
     if _unrouted(ms, queue):
         ms.fold()
-        found = ms.queue(queue).peek(count)
+        found = _peek_waiting(ms, queue, count)
         assert not _unrouted(ms, queue)
     return found
 
 
+def _peek_waiting(ms: Millstream, queue: str, count: int) -> list[Message]:
+    """What waits, whether it is due or delayed."""
+    noun = ms.queue(queue)
+    return [*noun.peek(count), *noun.peek(count, state="delayed")]
+
+
 def _unrouted(ms: Millstream, queue: str) -> int:
-    info = ms.queue(queue).info()
-    assert info is not None
-    return info.unrouted
+    return ms.queue(queue).info().unrouted

@@ -1,7 +1,7 @@
 """Queues that choose: priorities, groups, caps, delays and repeats against a model in plain Python.
 
 Each run makes a queue of some kind and appends, puts at once and for later, claims, pops, finishes,
-lets leases end, moves the wall clock, purges, redrives, pauses, truncates, alters, folds with tiny limits, does
+lets leases end, moves the wall clock, purges, cancels, redrives, pauses, truncates, alters, folds with tiny limits, does
 what is done in the background, and opens again, through either of two handles on one file. Promises:
 
 - No message is lost, none is held twice, and a claim gets as many as may be handed out.
@@ -127,6 +127,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         self.entry_of: dict[bytes, Entry] = {}
         self.held: list[Message] = []
         self.seen: dict[str, int] = {}
+        self.seen_by: dict[str, Entry] = {}
         self.unrouted: list[Entry] = []
         self.duplicates = self.failures = self.number = 0
         self.paused = self.lapsed = False
@@ -282,6 +283,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
                 self.duplicates += 1
             elif self.dedup:
                 self.seen[known] = entry.wall_ms + 15_000
+                self.seen_by[known] = entry
         self.unrouted.clear()
 
     def look(self, handle: int) -> list[Message]:
@@ -512,6 +514,28 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         self.unrouted.clear()
         for entry in gone:
             entry.state = "gone"
+
+    @rule(handle=HANDLES, pick=st.integers(0, 1_000), by_id=st.booleans())
+    def cancel(self, handle: int, pick: int, by_id: bool) -> None:
+        """What waits is never handed out then, and its repeat is taken."""
+        waiting = self.look(handle)
+        if not waiting:
+            return
+        message = waiting[pick % len(waiting)]
+        name = message.id if by_id and message.id is not None else message
+        assert self.queue(1 - handle).cancel(name)
+        entry = self.entry_of[message.value]
+        assert entry.state == "waits"
+        entry.state = "gone"
+        known = str(entry.headers["d"])
+        if self.seen_by.get(known) is entry:
+            del self.seen_by[known], self.seen[known]
+
+    @precondition(lambda self: self.held)
+    @rule(handle=HANDLES, picks=PICKS)
+    def cancel_too_late(self, handle: int, picks: list[int]) -> None:
+        for message in self.choose(picks):
+            assert not self.queue(handle).cancel(message)
 
     @rule(handle=HANDLES, limit=st.none() | st.integers(0, 3), rate=st.none() | st.just(0.5))
     def redrive(self, handle: int, limit: int | None, rate: float | None) -> None:

@@ -1,7 +1,7 @@
 """A queue against a model in plain Python, through every road that a message can take.
 
 The machine appends, puts, claims, finishes with good, stale and repeated claims, lets leases end,
-jumps the wall clock, purges, redrives, replaces what has failed, pauses, truncates logs, alters the
+jumps the wall clock, purges, cancels, redrives, replaces what has failed, pauses, truncates logs, alters the
 bucket size, deletes the queue and makes it again, folds with tiny limits, closes and opens again, and
 does each through either of two handles on one file.
 Promises:
@@ -16,6 +16,8 @@ Promises:
   acknowledgement can be repeated for ten minutes, whatever the retention.
 - The age of a queue is that of a message that can be claimed: no delayed one has an age, and none is
   older than since it was appended, or is due.
+- What waits can be cancelled, by its id or as a peek shows it, and nothing else can; it is never
+  delivered, and its state is told as long as that of what is done.
 - The RFC's records, made at any time, say of every message what the queue says.
 """
 
@@ -39,7 +41,7 @@ from millstream import Limits, Millstream
 from millstream.errors import LeaseLost
 from millstream.format import rfc
 from millstream.queue.model.message import Message
-from millstream.queue.rules.sources import LATER_ID, later_of
+from millstream.queue.model.own_logs import LATER_ID, later_of
 from millstream.record import wall_ms_of
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
@@ -138,7 +140,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.ends: dict[str, int] = dict.fromkeys((*LOGS, INBOX), 0)
         self.first: dict[str, int] = dict.fromkeys((*LOGS, INBOX), -1)
         self.paused = self.altered = self.lapsed = self.went_back = self.jumped = False
-        self.number = 0
+        self.number = self.cancelled = 0
 
     @initialize(
         limits=LIMITS,
@@ -335,9 +337,9 @@ class QueueMachine(RuleBasedStateMachine):
         return entry.state == "done" and entry.done_ms + kept_ms <= self.now_ms
 
     def is_over(self, entry: Entry, late_ms: int = 0) -> bool:
-        """Whether it is done, and its retention is over, for so long."""
+        """Whether it is done or cancelled, and its retention is over, for so long."""
         over_ms = entry.done_ms + self.retention_ms + late_ms
-        return entry.state == "done" and over_ms <= self.now_ms
+        return entry.state in ("done", "cancelled") and over_ms <= self.now_ms
 
     def judge(self, messages: list[Message], outcome: str) -> str:
         """What becomes of a call: 'fine', or 'lost' if the lease of any message was lost."""
@@ -524,6 +526,42 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(message, known)
         return known
 
+    @rule(handle=HANDLES, pick=st.integers(0, 1_000))
+    def cancel(self, handle: int, pick: int) -> None:
+        """By the id that put returned."""
+        own = {INBOX: 0, later_of("q"): LATER_ID}
+        known = [one for one in self.entries if one.log in own and one.state != "gone"]
+        if not known:
+            return
+        self.expire()
+        entry = known[pick % len(known)]
+        id = own[entry.log] + entry.offset
+        waits = entry.state in ("unrouted", "available")
+        if self.is_over(entry):
+            self.queue(handle).cancel(id)  # it may be forgotten
+            return
+        assert self.queue(handle).cancel(id) == (waits or entry.state == "cancelled")
+        if waits:
+            self.was_cancelled(entry)
+        elif not self.lapsed:
+            told = self.queue(1 - handle).message(id)
+            assert told.state == entry.state
+            assert told.attempts == len(entry.tries)
+
+    @rule(handle=HANDLES, pick=st.integers(0, 1_000))
+    def cancel_what_a_peek_shows(self, handle: int, pick: int) -> None:
+        self.settled(handle)
+        with at_rest(self.handles):
+            peeked = peek_and_route(self.handles[handle], "q", 1_000)
+        if peeked:
+            message = peeked[pick % len(peeked)]
+            assert self.queue(handle).cancel(message)
+            self.was_cancelled(self.find_available(message))
+
+    def was_cancelled(self, entry: Entry) -> None:
+        entry.state, entry.done_ms = "cancelled", self.now_ms
+        self.cancelled += 1
+
     @rule(handle=HANDLES)
     def purge_failed(self, handle: int) -> None:
         failed = [entry for entry in self.in_state("failed") if entry]
@@ -597,7 +635,7 @@ class QueueMachine(RuleBasedStateMachine):
         for entry in self.entries:
             entry.state = "gone"
         self.ends[INBOX], self.first[INBOX] = 0, -1
-        self.paused = False
+        self.paused, self.cancelled = False, 0
 
     @rule(handle=HANDLES)
     def fold(self, handle: int) -> None:
@@ -670,6 +708,7 @@ class QueueMachine(RuleBasedStateMachine):
         waiting = len(available) - len(delayed) + len(self.in_state("unrouted"))
         assert info.available <= waiting <= info.available + info.unrouted
         assert info.lost == 0
+        assert info.cancelled == self.cancelled
         assert info.paused == self.paused
         self.age_is_right(info.oldest_s, unrouted=info.unrouted)
 

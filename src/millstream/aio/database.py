@@ -37,7 +37,8 @@ from millstream.log import commands as c
 from millstream.numbers import checked, checked_numbers
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
-from millstream.queue.model.spec import QueueSettings, spec_of, takes_settings
+from millstream.queue.model.setting_help import takes_settings
+from millstream.queue.model.spec import QueueSettings, spec_of
 from millstream.record import LogInfo, Seconds, SqlResult, to_ms
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 from millstream.replica.commands import GetStoreId
@@ -211,7 +212,7 @@ class Millstream:
 
     @takes_settings
     async def create_queue(self, name: str, **settings: Unpack[QueueSettings]) -> Queue:
-        """Create a queue, or alter it to these settings (`QueueSpec` explains each setting).
+        """Create a queue, or alter it to these settings; docs/QUEUES.md explains each setting.
 
         Settings that are not named get their defaults, even if the queue was altered before. So any
         number of processes may call this at every start. A setting that differs and cannot be altered

@@ -19,8 +19,7 @@ from millstream.aio.worker_runtime import Bell, SideCall, make_crew, work_throug
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput, MillstreamError, OutcomeUnknown
 from millstream.numbers import checked_numbers
-from millstream.queue.model.message import Message, QueueInfo
-from millstream.queue.model.spec import no_queue
+from millstream.queue.model.message import Ending, Message, QueueInfo
 from millstream.record import Seconds, to_ms
 from millstream.worker.effects import (
     PAUSES,
@@ -47,8 +46,8 @@ class Supply(Protocol):
 
     name: str
 
-    async def info(self) -> QueueInfo | None:
-        """Return the state and counts of the queue; None if it does not exist."""
+    async def info(self) -> QueueInfo:
+        """Return the state and counts of the queue; `NotFound` if it does not exist."""
 
     async def claim(
         self, n: int, *, lease: Seconds, wait: Seconds | None, ack: Sequence[Message]
@@ -56,7 +55,7 @@ class Supply(Protocol):
         """Claim up to `n` messages for a while; acknowledges `ack` in the same commit."""
 
     async def finish_each(
-        self, messages: Sequence[Message], outcome: str, *, delay: Seconds | None, reason: str
+        self, messages: Sequence[Message], outcome: Ending, *, delay: Seconds | None, reason: str
     ) -> list[Message]:
         """End attempts whose lease still holds; answers the messages whose lease was lost."""
 
@@ -256,7 +255,7 @@ class Worker:
                 with self._lock:
                     shift.finished(lost)
             else:
-                info = await self._find_queue()
+                info = await self._queue.info()
                 with self._lock:
                     shift.looked(is_empty=info.is_empty)
         except Exception as error:
@@ -303,14 +302,8 @@ class Worker:
         endurance = Endurance()
         while True:
             try:
-                return await self._find_queue()
+                return await self._queue.info()
             except MillstreamError as error:
                 if not endurance.bears(error, is_stopping=self._stopped):
                     raise
             await self._happened.wait(LOOK_S)
-
-    async def _find_queue(self) -> QueueInfo:
-        info = await self._queue.info()
-        if info is None:
-            raise no_queue(self._queue.name)
-        return info

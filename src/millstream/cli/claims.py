@@ -6,12 +6,12 @@ A claim is written CLAIM_ID:ATTEMPT, as `claim` prints it.
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from msgspec.structs import asdict
 
-from millstream import Message, Queue
+from millstream import Fate, Message, Queue
 from millstream.cli.arguments import duration, parse_headers
 from millstream.cli.command import AsJson
 from millstream.cli.display import (
@@ -27,7 +27,7 @@ from millstream.cli.display import (
     time_of,
 )
 from millstream.cli.output import Output
-from millstream.errors import MillstreamError
+from millstream.errors import Conflict, MillstreamError
 from millstream.queue.model.message import named_message
 from millstream.record import wall_ms_of
 
@@ -42,6 +42,7 @@ def _claim_id(text: str) -> int:
 Claims = Annotated[
     list[str], typer.Argument(metavar="CLAIM...", help="CLAIM_ID:ATTEMPT, as `claim` prints them.")
 ]
+Id = Annotated[int, typer.Argument(metavar="ID", min=0, help="The id that `put --json` printed.")]
 Count = Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="Most messages.")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="The reason; kept with the attempt.")]
 Instead = Annotated[float | None, duration("Instead of the queue's setting.")]
@@ -129,31 +130,63 @@ def peek(
     output: Output,
     count: Count = 10,
     state: Annotated[
-        str, typer.Option(metavar="STATE", help="available, in_flight, done or failed.")
+        str, typer.Option(metavar="STATE", help="available, delayed, in_flight, done or failed.")
     ] = "available",
     after: Annotated[
         int | None,
         typer.Option(parser=_claim_id, metavar="CLAIM_ID", help="Continue after this message."),
     ] = None,
 ) -> None:
-    """Print messages in a state, without claiming them."""
-    for message in queue.peek(
-        count, state=state.replace("-", " "), after=-1 if after is None else after
-    ):
+    """Print messages in a state, without claiming them.
+
+    The time of a delayed message is its due time.
+    """
+    wanted: Any = state.replace("-", "_")  # the store checks it
+    for message in queue.peek(count, state=wanted, after=-1 if after is None else after):
         output.print(message)
 
 
 def message(
     queue: Queue,
-    id: Annotated[
-        int, typer.Argument(metavar="ID", min=0, help="The id that `put --json` printed.")
-    ],
+    id: Id,
 ) -> Printed:
     """Show the state of a message that was put."""
-    fate = queue.message(id)
+    return _shown_fate(queue, id, queue.message(id))
+
+
+def _shown_fate(queue: Queue, id: int, fate: Fate) -> Printed:
     named = {"until": fate.until, "reason": fate.reason, "claim id": fate.claim_id}
     pairs = [("state", fate.state), ("attempts", fate.attempts), *named.items()]
     return Printed({"queue": queue.name, "id": id, **asdict(fate)}, FactSheet(pairs))
+
+
+def cancel(queue: Queue, id: Id) -> Printed:
+    """Cancel a message that waits, is delayed or is scheduled: no consumer gets it.
+
+    Fails if the message is in flight, has ended, or is unknown.
+    """
+    if not queue.cancel(id):
+        state = queue.message(id).state
+        raise Conflict(
+            f"message {id} of queue {queue.name!r} cannot be cancelled: its state is {state!r}; only "
+            "a message that waits or is delayed can be cancelled",
+            name=queue.name,
+            id=id,
+        )
+    return Printed({"queue": queue.name, "id": id, "cancelled": True}, f"message {id} cancelled")
+
+
+def wait(
+    queue: Queue, id: Id, timeout: Annotated[float | None, duration("How long to wait.")] = None
+) -> Printed:
+    """Wait until a message has ended: done, failed or cancelled.
+
+    Fails if the message has not ended after the timeout.
+    """
+    fate = queue.wait(id, timeout=timeout)
+    if fate is None:
+        raise MillstreamError(f"message {id} of queue {queue.name!r} has not ended yet")
+    return _shown_fate(queue, id, fate)
 
 
 def attempts(

@@ -138,7 +138,7 @@ def queue() -> str:
         mail.nack(newsletter, reason="the mail server is busy")
         info = mail.info()
     return _checked(
-        urgent.text == "a password reset" and info is not None and info.done == 1,
+        urgent.text == "a password reset" and info.done == 1,
         f"first {urgent.text!r}, which is done; {newsletter.text!r} is tried again",
     )
 

@@ -165,7 +165,7 @@ def existing_log(ms: millstream.Millstream, name: str) -> millstream.Log:
 def existing_queue(ms: millstream.Millstream, name: str) -> millstream.Queue:
     """Return the queue of a name. Raises `NotFound` if it does not exist."""
     queue = ms.queue(name)
-    if queue.info() is None:
+    if not queue.exists():
         advice = "`millstream queue create` creates one, `millstream queue list` lists the queues"
         raise _missing("queue", name, ms.queues, advice=advice)
     return queue

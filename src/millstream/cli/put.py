@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream import Headers, Queue
+from millstream import Headers, PutResult, Queue
 from millstream.cli.arguments import duration, parse_time
 from millstream.cli.command import AsJson
 from millstream.cli.display import json_text, plural, report
@@ -57,13 +57,18 @@ def put(
     wishes = {"priority": priority, "group": group, "dedup": dedup}
     key, headers = _addressed(queue, source.key, source.headers(), wishes)
     count, first = 0, None
+    result: PutResult | None = None
     try:
         for batch in source.batches(values, noun="message"):
-            if dedup is not None and count + len(batch) > 1:
+            if dedup is not None and (result is not None or len(batch) > 1):
                 raise InvalidInput(
                     f"--dedup is for a single message: the others would be dropped as repeats; "
                     f"{count} put"
                 )
+            if dedup is not None and batch:
+                result = _put_reported(queue, batch[0], key, headers, delay=delay, at=at)
+                count, first = int(not result.repeated), result.id
+                continue
             ids = queue.put_many(
                 batch,
                 keys=None if key is None else [key] * len(batch),
@@ -74,11 +79,32 @@ def put(
             count, first = count + len(ids), ids[0] if first is None and ids else first
     finally:
         if json:
-            when = {} if at is None else {"due_ms": wall_ms_of(at)}
-            report(json_text({"queue": queue.name, "count": count, "first_id": first, **when}))
+            more: dict[str, Any] = {} if at is None else {"due_ms": wall_ms_of(at)}
+            more |= {} if result is None else {"repeated": result.repeated}
+            report(json_text({"queue": queue.name, "count": count, "first_id": first, **more}))
         else:
-            then = f" for {at.isoformat(sep=' ', timespec='seconds')}" if at else ""
-            report(f"{plural(count, 'message')} put{then}")
+            report(_outcome(count, result, at))
+
+
+def _outcome(count: int, result: PutResult | None, at: datetime | None) -> str:
+    """Return what was put, in words."""
+    if result is not None and result.repeated:
+        return "nothing put: a repeat" + ("" if result.id is None else f" of message {result.id}")
+    then = f" for {at.isoformat(sep=' ', timespec='seconds')}" if at else ""
+    return f"{plural(count, 'message')} put{then}"
+
+
+def _put_reported(
+    queue: Queue,
+    value: Any,
+    key: str | None,
+    headers: Headers,
+    *,
+    delay: float | None,
+    at: datetime | None,
+) -> PutResult:
+    """Put the only message of the input, and report whether it is a repeat."""
+    return queue.put(value, key=key, headers=headers or None, delay=delay, at=at, detail=True)
 
 
 def _addressed(
@@ -86,9 +112,9 @@ def _addressed(
 ) -> tuple[str | None, Headers]:
     """Return the key and headers from which the queue reads priority, group and dedup id."""
     wanted_fields = {name: value for name, value in wishes.items() if value is not None}
-    info = queue.info() if wanted_fields else None
+    spec = queue.info().spec if wanted_fields else None
     for field, value in wanted_fields.items():
-        by = getattr(info.spec, f"{field}_by") if info else ""
+        by = getattr(spec, f"{field}_by")
         if not by:
             raise InvalidInput(
                 f"queue {queue.name!r} does not use a {field}; "

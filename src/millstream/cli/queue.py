@@ -13,6 +13,7 @@ from millstream import Millstream, Queue, QueueInfo, QueueSpec
 from millstream.cli.claims import (
     ack,
     attempts,
+    cancel,
     claim,
     fail,
     message,
@@ -21,6 +22,7 @@ from millstream.cli.claims import (
     pop,
     records,
     renew,
+    wait,
 )
 from millstream.cli.claims import replace as replace_failed
 from millstream.cli.command import Consent, command
@@ -28,7 +30,6 @@ from millstream.cli.declared import Fields
 from millstream.cli.display import FactSheet, Printed, Table, per_second, plural, rough, safe
 from millstream.cli.names import QueueName
 from millstream.cli.settings import CHANGES, SETTINGS, changes_of, parse_start, spec_facts
-from millstream.errors import NotFound
 from millstream.queue.model.spec import RATE_MAX, RATE_MIN
 
 queue = typer.Typer(help="Create, watch and work on queues.", no_args_is_help=True)
@@ -64,7 +65,7 @@ def create(
     begin = QueueSpec(**parse_start(start))
     spec = replace(begin, **changes_of(begin, fields))
     noun = ms.queue(queue)
-    before = noun.info()
+    before = noun.info() if noun.exists() else None
     created = noun.specify(spec)
     altered: list[str] = []
     if not created and before is not None:
@@ -86,8 +87,8 @@ def alter(queue: Queue, fields: Annotated[Fields, CHANGES]) -> Printed:
     """
     if not fields:
         raise typer.BadParameter("name at least one setting to change")
-    queue.alter(**changes_of(_info(queue).spec, fields))
-    return _described(_info(queue))
+    queue.alter(**changes_of(queue.info().spec, fields))
+    return _described(queue.info())
 
 
 @command(queue, "queue list", "queue list 'mail*' --json", name="list")
@@ -116,15 +117,7 @@ def list_queues(
 @command(queue, "queue info mail")
 def info(queue: Queue) -> Printed:
     """Show all facts about a queue."""
-    return _described(_info(queue))
-
-
-def _info(queue: Queue) -> QueueInfo:
-    """Return the facts about a queue. Raises `NotFound` if it was deleted meanwhile."""
-    facts = queue.info()
-    if facts is None:
-        raise NotFound(f"queue {queue.name!r} was deleted meanwhile")
-    return facts
+    return _described(queue.info())
 
 
 def _paces(info: QueueInfo) -> tuple[Any, float, float]:
@@ -153,6 +146,8 @@ def _described(info: QueueInfo) -> Printed:
         ("created", info.created),
         *spec_facts(spec),
     ]
+    if info.cancelled:
+        pairs.append(("cancelled", info.cancelled))
     if info.duplicates or spec.dedup_by:
         pairs.append(("duplicates", f"{info.duplicates:,} dropped"))
     return Printed(queue_json(info), FactSheet(pairs, STYLES))
@@ -195,10 +190,10 @@ def purge(
 ) -> Printed:
     """Delete the messages in a state; the records stay in their logs.
 
-    Unrouted messages count as available. Messages in flight stay.
+    Unrouted and delayed messages count as available. Messages in flight stay.
     """
     consent.ask(f"Delete all {state} messages of queue {queue.name!r}?")
-    count = queue.purge(state=state)
+    count = queue.purge(state=state)  # type: ignore[arg-type]  # the store checks it
     return Printed(
         {"queue": queue.name, "purged": count, "state": state},
         f"{plural(count, 'message')} deleted",
@@ -233,8 +228,10 @@ command(queue, "queue ack mail 1024:1")(ack)
 command(queue, "queue nack mail 1024:1 --delay 5m --reason 'busy'")(nack)
 command(queue, "queue fail mail 1024:1 --reason 'no such address'")(fail)
 command(queue, "queue renew mail 1024:1 --lease 10m")(renew)
-command(queue, "queue peek mail --state failed")(peek)
+command(queue, "queue peek mail --state failed", "queue peek mail --state delayed")(peek)
 command(queue, "queue message mail 17")(message)
+command(queue, "queue cancel mail 17")(cancel)
+command(queue, "queue wait mail 17 --timeout 30s")(wait)
 command(queue, "queue attempts mail 1024")(attempts)
 command(queue, 'queue replace mail 1024 \'{"to": "ada@example.org"}\' -H kind=welcome')(
     replace_failed

@@ -25,11 +25,14 @@ _HELPS = {
     "group_by": "HEADER: the header with the message's group; _key for its key.",
     "group_in_flight": "most messages of a group in flight; 1: in order; 0: unlimited, shared fairly.",
     "group_rate": "claims per second of one group; 0: unlimited.",
+    "group_burst": "most claims of one group at once after a pause; 0: those of one second.",
     "max_in_flight": "the maximum number of messages in flight; 0: unlimited.",
     "rate": "claims per second; 0: unlimited.",
+    "burst": "most claims at once after a pause; 0: those of one second.",
     "dedup_by": "HEADER: the header with the id by which repeats are dropped; or _key.",
     "dedup_window": "DURATION: how long the ids of messages are remembered.",
-    "done_retention": "DURATION: how long done messages are remembered.",
+    "dedup_while": "STATE: drop repeats while the first message is waiting, or waiting or running.",
+    "done_retention": "DURATION: how long ended messages are remembered.",
     "bucket_exponent": "10^N claims are stored together.",
     "dead_letter": "LOG: also publish failed messages to this log.",
     "keep_payloads": "keep the payloads of done messages.",
@@ -44,7 +47,10 @@ _NEEDS = {
     "priority_step": "priority_by",
     "group_in_flight": "group_by",
     "group_rate": "group_by",
+    "group_burst": "group_rate",
+    "burst": "rate",
     "dedup_window": "dedup_by",
+    "dedup_while": "dedup_by",
 }
 """Settings that have no effect without another setting."""
 
@@ -109,20 +115,27 @@ def _groups_text(spec: QueueSpec) -> str:
         how = "one of each at a time, in order"
     elif not spec.group_in_flight:
         how = "shared fairly"
-    pace = f", {per_second(spec.group_rate)} each" if spec.group_rate else ""
+    pace = f", {_pace_text(spec.group_rate, spec.group_burst)} each" if spec.group_rate else ""
     return f"{_by(spec.group_by)}, {how}{pace}"
 
 
 def _caps_text(spec: QueueSpec) -> str:
     caps = [f"{spec.max_in_flight:,} in flight"] if spec.max_in_flight else []
     if spec.rate:
-        caps.append(per_second(spec.rate))
+        caps.append(_pace_text(spec.rate, spec.burst))
     return ", ".join(caps)
+
+
+def _pace_text(rate: float, burst: int) -> str:
+    return per_second(rate) + (f", up to {burst:,} at once" if burst else "")
 
 
 def _repeats_text(spec: QueueSpec) -> str:
     if not spec.dedup_by:
         return ""
+    if spec.dedup_while:
+        states = "waits" if spec.dedup_while == "waiting" else "waits or runs"
+        return f"{_by(spec.dedup_by)}, dropped while the first message {states}"
     return f"{_by(spec.dedup_by)}, dropped within {span(spec.dedup_window_ms)}"
 
 

@@ -19,7 +19,7 @@ from millstream.format.ids import bucket_of, split_id
 from millstream.log.model.head import Head, without
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.roster import Roster
-from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
+from millstream.queue.model.slots import AVAILABLE, CANCELLED, DONE, FAILED, IN_FLIGHT
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import HAS_DONE
 from millstream.queue.rules.sources import takes
@@ -74,7 +74,8 @@ class QueueExamination:
             self._check_held(queue, bucket_id, entity)
             self._check_waiting(queue, bucket_id, entity, waiting.pop((queue_id, bucket_id), []))
             self._check_attempts(queue, bucket_id, entity)
-            if entity.any_are(DONE) and (queue_id, bucket_id) not in aging:
+            has_ended = entity.any_are(DONE) or entity.any_are(CANCELLED)
+            if has_ended and (queue_id, bucket_id) not in aging:
                 self._wrong(
                     f"queue {queue.name!r}, bucket {bucket_id:#x}: what is done there is not listed, "
                     "and would never be forgotten",

@@ -29,8 +29,10 @@ from millstream.queue.rules import operations as queues
 from millstream.queue.service import (
     assignment,
     bulk_reads,
+    by_id,
     info,
     message_fate,
+    message_wait,
     peek,
     rfc_records,
     thread_lines,
@@ -132,6 +134,8 @@ _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     r.AdoptParcel: adoption.adopt_parcel,
     assignment.AssignMessages: assignment.assign_messages,
     q.ClaimMessages: thread_lines.claim_messages,
+    q.CancelMessage: by_id.cancel_message,
+    q.PutReported: by_id.put_and_report,
     m.TakeInstance: instances.take_instance,
     m.SweepRooms: sweep.sweep_rooms,
     m.MintTicket: tickets.mint_ticket,
@@ -197,6 +201,7 @@ WAITS: dict[type[Read[Any]], Callable[[Store, Any], Waiting[Any]]] = {
     c.WaitForOffset: queries.wait_for_offset,
     c.WaitForPartitions: queries.wait_for_partitions,
     follow.WaitForChange: follow.wait_for_change,
+    q.WaitForMessage: message_wait.wait_for_message,
 }
 """Reads that wait: a thread sleeps, a coroutine awaits."""
 

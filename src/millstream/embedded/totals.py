@@ -18,8 +18,9 @@ from millstream.log.model.head import Head, Name
 from millstream.log.model.names import ROOM
 from millstream.log.rules.ancestry import FORK_NAME, fork_of
 from millstream.partitioning import partition_of
+from millstream.queue.model.own_logs import INBOX, LATER
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules.sources import INBOX, LATER, OWN, Facts, facts_of, named_logs
+from millstream.queue.rules.sources import OWN, Facts, facts_of, named_logs
 from millstream.queue.service.info import claimable_ms
 from millstream.store.state.view import View
 from millstream.store.store import Store

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait, on_log, on_queue
 from millstream.format.packing import Batch, Single
 from millstream.format.rfc import RfcRecord
-from millstream.queue.model.message import Fate, LeaseEnd, Lot, QueueInfo, Try
+from millstream.queue.model.message import Fate, LeaseEnd, Lot, PutResult, QueueInfo, Try
 from millstream.queue.model.routing_marks import Wishes
 from millstream.queue.model.slots import RoutingMark, Span
 from millstream.queue.model.spec import QueueSpec
@@ -288,6 +288,54 @@ class PeekMessages(Read[list[Lot]], frozen=True):
     after: Signed = -1
     route: bool = True
     """Whether to route first, to see new records of the logs. Routing changes the store."""
+
+
+class CancelMessage(Procedure[bool], frozen=True):
+    """Cancel a message that waits: available, delayed, or scheduled.
+
+    Returns True if the message is cancelled, also by an earlier call. Returns False if the message is
+    in flight, has ended, or is unknown.
+    """
+
+    traits = Traits(needs=(on_queue("write"),), repeat="harmless")
+
+    queue: str
+    id: int | None
+    """The id that `put` returned."""
+    claim_id: int | None = None
+    """Instead of `id`: the number of the message in the queue, for records of sources."""
+
+
+class WaitForMessage(Read[Fate | None], frozen=True):
+    """Wait until a message has ended, and return its fate; None after the timeout.
+
+    Raises `NotFound` if the queue does not know the message, or forgets it meanwhile.
+    """
+
+    traits = Traits(needs=(on_queue("read"),), waits=Wait("timeout_ms", is_endless=True))
+
+    queue: str
+    id: int
+    """The id that `put` returned."""
+    timeout_ms: int | None = None
+
+
+class PutReported(Procedure[PutResult], frozen=True):
+    """Put one message and report whether it is a repeat. A repeat is not stored.
+
+    The queue routes all earlier messages of its inbox first, so the answer is exact.
+    """
+
+    traits = Traits(needs=(on_queue("put"),))
+
+    queue: str
+    records: Single | Batch
+    """One message."""
+    wishes: list[Wishes] = field(default_factory=list)
+    """Empty, or the wishes of the message."""
+    delay_ms: int | None = None
+    due_ms: int | None = None
+    """The wall time at which the message is due, instead of a delay."""
 
 
 class FindMessage(Read[Fate], frozen=True):

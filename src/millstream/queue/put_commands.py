@@ -12,9 +12,9 @@ from millstream.format.packing import Batch, Single, pack_many, pack_single
 from millstream.header import HeadersLike
 from millstream.limits import Limits
 from millstream.log.commands import Append
-from millstream.queue.commands import PutMessages
+from millstream.queue.commands import PutMessages, PutReported
+from millstream.queue.model.own_logs import inbox_of
 from millstream.queue.model.routing_marks import Wishes, check_wishes
-from millstream.queue.rules.sources import inbox_of
 from millstream.record import Producer, Seconds, optional_ms, wall_ms_of
 
 
@@ -62,6 +62,16 @@ def put_batch(
     count = records.count
     command = _command(queue, records, wishes or [], delay=delay, at=at, producer=producer)
     return command, count
+
+
+def reported(queue: str, command: Operation[int]) -> PutReported:
+    """Return the command that puts the message of a `put`, and reports whether it is a repeat."""
+    assert isinstance(command, Append | PutMessages)
+    if command.producer is not None:
+        raise InvalidInput("a put with detail cannot name a producer; use dedup")
+    if isinstance(command, Append):
+        return PutReported(queue, command.records)
+    return PutReported(queue, command.records, command.wishes, command.delay_ms, command.due_ms)
 
 
 def _command(

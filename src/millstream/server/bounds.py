@@ -45,7 +45,7 @@ _LEASE = "lease_ms"
 _CHECKED_ELSEWHERE = (Single, Batch, RecordBlock, Parcel, QueueSpec, RoomSettings, RoomMessage)
 """Types with checks of their own: `check_records` for packed records, the rules for the others."""
 
-_WITH_RECORDS = (logs.Append, queues.PutMessages)
+_WITH_RECORDS = (logs.Append, queues.PutMessages, queues.PutReported)
 
 Check = Callable[[str, Any], object]
 """Refuses a value of a field, by the field's name."""

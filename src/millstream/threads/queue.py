@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, overload
 
 from millstream.command import Session
 from millstream.errors import InvalidInput
@@ -18,21 +18,26 @@ from millstream.header import HeadersLike
 from millstream.log.model.names import check_name
 from millstream.numbers import checked_numbers
 from millstream.queue import commands as c
-from millstream.queue.model.message import Fate, Message, QueueInfo, Try, messages_of
-from millstream.queue.model.spec import (
-    QueueSettings,
-    QueueSpec,
-    altered,
-    lease_ms_of,
-    no_queue,
-    takes_settings,
+from millstream.queue.model.message import (
+    Ending,
+    Fate,
+    Message,
+    PeekState,
+    PurgeState,
+    PutResult,
+    QueueInfo,
+    Try,
+    messages_of,
 )
-from millstream.queue.put_commands import put_batch, put_one
+from millstream.queue.model.setting_help import takes_changes
+from millstream.queue.model.spec import QueueSettings, QueueSpec, altered, lease_ms_of, no_queue
+from millstream.queue.put_commands import put_batch, put_one, reported
 from millstream.queue.runs import Messages, runs_of
 from millstream.record import Producer, Seconds, optional_ms, to_ms
 from millstream.rooms.commands import BrowserRight, MintBrowserTicket
 from millstream.rooms.model import NounTicket
 from millstream.threads.worker import Worker
+from millstream.worker.handler import Handler
 from millstream.worker.options import WorkerOptions
 from millstream.worker.stats import WorkerStats
 
@@ -56,22 +61,29 @@ class Queue:
 
         A field that differs and cannot be altered now raises `Conflict`, and nothing changes.
         """
-        info = self.info()
+        info = self._session.execute(c.DescribeQueue(self.name))
         if info is not None and info.spec == spec:
             return False
         return self._session.execute(c.SpecifyQueue(self.name, spec))
 
-    @takes_settings
+    @takes_changes
     def alter(self, **changes: Unpack[QueueSettings]) -> QueueSpec:
-        """Change some settings; what routing has begun with (`start`) stays."""
-        old = self._need_info().spec
+        """Change some settings; settings that are not named stay, and `start` is never changed."""
+        old = self.info().spec
         new = altered(old, changes)
         self._session.execute(c.SpecifyQueue(self.name, new, old))
         return new
 
-    def info(self) -> QueueInfo | None:
-        """Return the state and counts of the queue; None if it does not exist."""
-        return self._session.execute(c.DescribeQueue(self.name))
+    def info(self) -> QueueInfo:
+        """Return the state and counts of the queue; `NotFound` if it does not exist."""
+        info = self._session.execute(c.DescribeQueue(self.name))
+        if info is None:
+            raise no_queue(self.name)
+        return info
+
+    def exists(self) -> bool:
+        """Return whether the queue exists."""
+        return self._session.execute(c.DescribeQueue(self.name)) is not None
 
     def pause(self) -> None:
         """Hold claims back; messages keep arriving."""
@@ -106,6 +118,7 @@ class Queue:
 
     # Messages in.
 
+    @overload
     def put(
         self,
         value: Any,
@@ -118,11 +131,42 @@ class Queue:
         delay: Seconds | None = None,
         at: datetime | int | None = None,
         producer: Producer | None = None,
-    ) -> int:
-        """Put one message straight to the queue, past its filter; the id that `message` takes.
+        detail: Literal[False] = False,
+    ) -> int: ...
+    @overload
+    def put(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: HeadersLike | None = None,
+        priority: int | None = None,
+        group: str | None = None,
+        dedup: str | None = None,
+        delay: Seconds | None = None,
+        at: datetime | int | None = None,
+        producer: None = None,
+        detail: Literal[True],
+    ) -> PutResult: ...
+    def put(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: HeadersLike | None = None,
+        priority: int | None = None,
+        group: str | None = None,
+        dedup: str | None = None,
+        delay: Seconds | None = None,
+        at: datetime | int | None = None,
+        producer: Producer | None = None,
+        detail: bool = False,
+    ) -> int | PutResult:
+        """Put one message straight to the queue, past its filter, and return its id.
 
-        `delay` and `at` (a time, or wall milliseconds) hold it back. `priority`, `group` and
-        `dedup` go into the headers that the queue's spec names for them.
+        `message`, `cancel` and `wait` take the id. `delay` and `at` (a time, or wall milliseconds)
+        hold the message back. `priority`, `group` and `dedup` go into the headers that the queue's
+        spec names for them. With `detail` the answer is a `PutResult`, which reports a repeat.
         """
         command = put_one(
             self.name,
@@ -137,6 +181,8 @@ class Queue:
             producer=producer,
             limits=self._session.limits,
         )
+        if detail:
+            return self._session.execute(reported(self.name, command))
         return self._session.execute(command)
 
     def put_many(
@@ -159,7 +205,7 @@ class Queue:
             limits=self._session.limits,
         )
         if command is None:
-            self._need_info()
+            self.info()  # raises if there is no queue
             return range(0)
         first = self._session.execute(command)
         return range(first, first + count)
@@ -200,6 +246,33 @@ class Queue:
         """The work is done. Repeating it is a success; coming late raises `LeaseLost`."""
         self._finish(messages, "ack")
 
+    def cancel(self, message: Message | int) -> bool:
+        """Cancel a message that waits, is delayed or is scheduled: no consumer gets it.
+
+        Takes the id that `put` returned, or a message of a peek. Returns False if the message is in
+        flight, has ended, or is unknown; `message` says which. A repeat of the call returns True.
+        """
+        id = message.id if isinstance(message, Message) else message
+        if isinstance(message, Message) and id is None:
+            command = c.CancelMessage(self.name, None, message.claim_id)
+        else:
+            command = c.CancelMessage(self.name, id)
+        return self._session.execute(command)
+
+    def wait(self, message: Message | int, *, timeout: Seconds | None = None) -> Fate | None:
+        """Wait until a message has ended, and return its fate; None after `timeout` seconds.
+
+        Takes the id that `put` returned. The state of the fate is "done", "failed" or "cancelled".
+        Raises `NotFound` if the queue does not know the message, or forgets it meanwhile.
+        """
+        id = message.id if isinstance(message, Message) else message
+        if id is None:
+            raise InvalidInput(
+                "only a message of `put` can be waited for, not a record of a source"
+            )
+        timeout_ms = optional_ms(timeout, "timeout")
+        return self._session.execute(c.WaitForMessage(self.name, id, timeout_ms))
+
     def nack(self, messages: Messages, *, delay: Seconds | None = None, reason: str = "") -> None:
         """Try again, after the queue's backoff or a delay of one's own; or fail, at last."""
         self._finish(messages, "nack", delay_ms=optional_ms(delay, "delay"), reason=reason)
@@ -211,7 +284,7 @@ class Queue:
     def finish_each(
         self,
         messages: Messages,
-        outcome: str,
+        outcome: Ending,
         *,
         delay: Seconds | None = None,
         reason: str = "",
@@ -233,7 +306,7 @@ class Queue:
 
     def worker(
         self,
-        handler: Callable[..., Any],
+        handler: Handler,
         *,
         concurrency: int = 1,
         batch: int | None = None,
@@ -261,8 +334,11 @@ class Queue:
 
     # Looking after it.
 
-    def peek(self, n: int = 1, *, state: str = "available", after: int = -1) -> list[Message]:
-        """Messages in a state, without claiming them; `after` a claim id."""
+    def peek(self, n: int = 1, *, state: PeekState = "available", after: int = -1) -> list[Message]:
+        """Return messages in a state, without claiming them; `after` a claim id.
+
+        `until` of a delayed message is its due time.
+        """
         lots = self._session.execute(c.PeekMessages(self.name, state, n, after))
         return messages_of(lots)
 
@@ -285,7 +361,7 @@ class Queue:
             yield from page
             after = page[-1].key
 
-    def purge(self, *, state: str = "available") -> int:
+    def purge(self, *, state: PurgeState = "available") -> int:
         """Delete all available, or all failed messages, and return their number."""
         return self._session.execute(c.PurgeQueue(self.name, state))
 
@@ -366,7 +442,7 @@ class Queue:
     def _finish(
         self,
         messages: Messages,
-        outcome: str,
+        outcome: Ending,
         *,
         delay_ms: int | None = None,
         reason: str = "",
@@ -378,9 +454,3 @@ class Queue:
         return self._session.execute(
             c.FinishClaims(self.name, runs, outcome, delay_ms, reason, each)
         )
-
-    def _need_info(self) -> QueueInfo:
-        info = self.info()
-        if info is None:
-            raise no_queue(self.name)
-        return info

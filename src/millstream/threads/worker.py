@@ -20,8 +20,7 @@ from typing import Protocol, Self
 from millstream.command import Session
 from millstream.errors import InvalidInput, MillstreamError, OutcomeUnknown
 from millstream.numbers import checked_numbers
-from millstream.queue.model.message import Message, QueueInfo
-from millstream.queue.model.spec import no_queue
+from millstream.queue.model.message import Ending, Message, QueueInfo
 from millstream.record import Seconds, to_ms
 from millstream.threads.worker_runtime import Bell, SideCall, make_crew, work_through
 from millstream.worker.effects import (
@@ -49,8 +48,8 @@ class Supply(Protocol):
 
     name: str
 
-    def info(self) -> QueueInfo | None:
-        """Return the state and counts of the queue; None if it does not exist."""
+    def info(self) -> QueueInfo:
+        """Return the state and counts of the queue; `NotFound` if it does not exist."""
 
     def claim(
         self, n: int, *, lease: Seconds, wait: Seconds | None, ack: Sequence[Message]
@@ -58,7 +57,7 @@ class Supply(Protocol):
         """Claim up to `n` messages for a while; acknowledges `ack` in the same commit."""
 
     def finish_each(
-        self, messages: Sequence[Message], outcome: str, *, delay: Seconds | None, reason: str
+        self, messages: Sequence[Message], outcome: Ending, *, delay: Seconds | None, reason: str
     ) -> list[Message]:
         """End attempts whose lease still holds; answers the messages whose lease was lost."""
 
@@ -258,7 +257,7 @@ class Worker:
                 with self._lock:
                     shift.finished(lost)
             else:
-                info = self._find_queue()
+                info = self._queue.info()
                 with self._lock:
                     shift.looked(is_empty=info.is_empty)
         except Exception as error:
@@ -305,14 +304,8 @@ class Worker:
         endurance = Endurance()
         while True:
             try:
-                return self._find_queue()
+                return self._queue.info()
             except MillstreamError as error:
                 if not endurance.bears(error, is_stopping=self._stopped):
                     raise
             self._happened.wait(LOOK_S)
-
-    def _find_queue(self) -> QueueInfo:
-        info = self._queue.info()
-        if info is None:
-            raise no_queue(self._queue.name)
-        return info

@@ -37,7 +37,7 @@ class ThreadCrew:
     def __init__(
         self, options: WorkerOptions, limits: Limits, *, commit: Commit, report: Report
     ) -> None:
-        self._handler = options.handler
+        self._handler: Callable[..., Any] = options.handler
         self._transacts = wants_transaction(options.handler)
         self._limits = limits
         self._commit = commit
@@ -101,7 +101,7 @@ class Tasks:
     def __init__(
         self, options: WorkerOptions, limits: Limits, *, commit: AsyncCommit, report: Report
     ) -> None:
-        self._handler = options.handler
+        self._handler: Callable[..., Any] = options.handler
         self._transacts = wants_transaction(options.handler)
         self._limits = limits
         self._commit = commit

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from millstream.queue.model.message import Message
+from millstream.queue.model.message import Ending, Message
 
 
 class Handled(Struct, frozen=True):
@@ -29,7 +29,7 @@ class Finish(Struct, frozen=True):
     """End attempts whose leases still hold, in one commit; answered by `finished` or `failed`."""
 
     messages: Sequence[Message]
-    how: str
+    how: Ending
     """`ack`, `nack` or `fail`."""
     reason: str = ""
     delay_s: float | None = None

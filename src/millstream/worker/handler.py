@@ -14,9 +14,6 @@ from millstream.queue.commands import FinishClaims
 from millstream.queue.model.message import Message, Reject, Retry
 from millstream.worker.effects import Complain
 
-Handler = Callable[..., Any]
-"""Takes a message, or a message and a transaction; a function or a coroutine function."""
-
 WANTED = (
     "a handler is `handler(message)` or `handler(message, tx)`, a function or coroutine function"
 )
@@ -51,13 +48,17 @@ class HandlerTransaction(Steps):
         self._settle(answers)
 
 
-def is_async(handler: Handler) -> bool:
+Handler = Callable[[Message], Any] | Callable[[Message, HandlerTransaction], Any]
+"""Takes a message, or a message and a transaction; a function or a coroutine function."""
+
+
+def is_async(handler: Callable[..., Any]) -> bool:
     """Whether a call returns a coroutine."""
     call = getattr(handler, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 
-def wants_transaction(handler: Handler) -> bool:
+def wants_transaction(handler: Callable[..., Any]) -> bool:
     """Whether the handler needs a transaction: a second positional parameter without a default."""
     return len(_needed(_parameters(handler) or [])) == 2
 
@@ -88,7 +89,7 @@ def _yields(call: Any) -> bool:
     return inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call)
 
 
-def _parameters(handler: Handler) -> list[inspect.Parameter] | None:
+def _parameters(handler: Callable[..., Any]) -> list[inspect.Parameter] | None:
     """Return the parameters; None for a builtin without a signature."""
     try:
         return list(inspect.signature(handler).parameters.values())

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from millstream.errors import LeaseLost
-from millstream.queue.model.message import Message, Reject, Retry
+from millstream.queue.model.message import Ending, Message, Reject, Retry
 from millstream.record import to_ms
 from millstream.worker.effects import (
     Abandon,
@@ -315,7 +315,7 @@ class Shift:
     def ended(self, outcomes: Iterable[Handled], *, now_s: float) -> None:
         """Note that handlers have ended; the outcome of an abandoned message is ignored."""
         self._time(now_s)
-        ended: dict[tuple[str, str, float | None], list[Message]] = {}
+        ended: dict[tuple[Ending, str, float | None], list[Message]] = {}
         done: list[Message] = []
         for outcome in outcomes:
             message, error = outcome.message, outcome.error
@@ -368,7 +368,7 @@ class Shift:
         self._asked = None
         self._endurance = Endurance()
 
-    def _ending(self, error: BaseException) -> tuple[str, str, float | None]:
+    def _ending(self, error: BaseException) -> tuple[Ending, str, float | None]:
         if self._is_cancelled and isinstance(error, CancelledError):
             return "nack", CANCELLED, 0
         if isinstance(error, Reject):

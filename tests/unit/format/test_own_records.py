@@ -245,7 +245,8 @@ def opened(engine: Engine) -> Store:
 def with_strides() -> Stored:
     """A store with a plain queue of small buckets, worked off one message after the other.
 
-    A second after their retention, what was done is forgotten. Then one more comes.
+    A second after their retention, what was done is forgotten. Then two more come, and a third that
+    is cancelled.
     """
     engine, clock = MemoryEngine(), SimulatedClock(1_000)
     store = open_store(engine, clock=clock)
@@ -262,6 +263,7 @@ def with_strides() -> Stored:
         held = queue.claim(2, consumer="w")
         queue.put(b"4")
         queue.claim(1, consumer="w", ack=held)
+        queue.cancel(queue.put(b"5"))
         return Stored(unfolded(engine), dict(engine.survivors()))
 
 

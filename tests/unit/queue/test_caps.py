@@ -215,3 +215,23 @@ def test_who_waits_for_a_cap_does_not_spin_over_what_is_due(
     queue.claim()
     clock.advance(3)
     assert waits(ms) > 1
+
+
+def test_a_burst_is_how_many_may_be_claimed_at_once(ms: Millstream, clock: SimulatedClock) -> None:
+    small = ms.create_queue("small", rate=10, burst=2)
+    large = ms.create_queue("large", rate=10, burst=30)
+    for queue in (small, large):
+        queue.put_many(range(100))
+    assert [len(small.claim(50)), len(large.claim(50))] == [2, 30]
+    clock.advance(0.1)
+    assert [len(small.claim(50)), len(large.claim(50))] == [1, 1]
+    clock.advance(60)
+    assert [len(small.claim(50)), len(large.claim(50))] == [2, 30]
+
+
+def test_a_group_has_a_burst_of_its_own(ms: Millstream, clock: SimulatedClock) -> None:
+    queue = ms.create_queue("q", group_by="g", group_in_flight=0, group_rate=1, group_burst=3)
+    queue.put_many(range(20), headers=[{"g": "ab"[number % 2]} for number in range(20)])
+    assert len(queue.claim(50)) == 6
+    clock.advance(1.01)
+    assert len(queue.claim(50)) == 2

@@ -109,7 +109,7 @@ def test_a_name_that_is_too_long_is_refused_at_the_first_moment(
 
 def test_a_handle_touches_nothing(ms: Millstream) -> None:
     queue = ms.queue("mail")
-    assert queue.info() is None
+    assert not queue.exists()
     assert list(ms.queues()) == list(ms.logs()) == []
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import InvalidInput, NotFound
+from millstream.queue.rules import lookup
 from millstream.queue.service import message_fate, peek
 from millstream.record import moment
 from millstream.testing import SimulatedClock
@@ -135,7 +136,7 @@ def test_the_search_goes_on_over_many_buckets_and_rows(
 ) -> None:
     for module in (message_fate, peek):
         monkeypatch.setattr(module, "BUCKETS_PER_LOOK", 2)
-    monkeypatch.setattr(message_fate, "ROWS_PER_LOOK", 3)
+    monkeypatch.setattr(lookup, "ROWS_PER_STEP", 3)
     queue = ms.create_queue("q", bucket_exponent=0)
     ids = queue.put_many([b"%d" % n for n in range(12)])
     later = queue.put_many([b"%d" % n for n in range(10)], delay=5)

@@ -298,7 +298,7 @@ class Mill:
             queue.put_many([b"m" * self.random.randrange(60)] * self.random.randrange(1, 40))
             queue.put(b"one")
         later = self.ms.queue(self.random.choice(["inbox only", "grouped"]))
-        if later.info() is not None:
+        if later.exists():
             later.put(b"later", delay=self.random.choice([1, 20, 500]))
 
     def append(self) -> None:
@@ -309,7 +309,7 @@ class Mill:
 
     def work(self) -> None:
         queue = self.ms.queue(self.random.choice(["inbox only", "some", "all", "grouped"]))
-        if queue.info() is None:
+        if not queue.exists():
             return
         messages = queue.claim(self.random.randrange(1, 60))
         self.random.shuffle(messages)
@@ -333,7 +333,7 @@ class Mill:
 
     def redrive(self) -> None:
         queue = self.ms.queue(self.random.choice(["some", "all"]))
-        if queue.info() is not None:
+        if queue.exists():
             queue.redrive(limit=self.random.randrange(1, 9))
 
     def pass_time(self) -> None:

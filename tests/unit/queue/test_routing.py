@@ -174,7 +174,7 @@ def test_who_loses_the_race_to_make_a_queue_finds_it(ms: Millstream) -> None:
 
 
 def test_a_queue_that_does_not_exist_cannot_be_claimed_from(ms: Millstream) -> None:
-    assert ms.queue("jobs").info() is None
+    assert not ms.queue("jobs").exists()
     for ask in (ms.queue("jobs").claim, ms.queue("jobs").peek, ms.queue("jobs").purge):
         with pytest.raises(NotFound):
             ask()
@@ -200,7 +200,7 @@ def test_a_spec_without_sense_is_refused_and_nothing_made(
 ) -> None:
     with pytest.raises((InvalidInput, InvalidFilter)):
         ms.queue("jobs", **spec)
-    assert ms.queue("jobs").info() is None
+    assert not ms.queue("jobs").exists()
 
 
 def test_sources_that_are_added_later_are_taken_from(ms: Millstream) -> None:

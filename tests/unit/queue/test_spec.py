@@ -210,7 +210,7 @@ def test_a_wrong_setting_is_told_by_its_name_wherever_it_is_said(
     for ask in asks:
         with pytest.raises(InvalidInput, match=told):
             ask()
-    assert ms.queue("new").info() is None
+    assert not ms.queue("new").exists()
     assert ms.queue("old").info() == before
 
 

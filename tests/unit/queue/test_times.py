@@ -52,7 +52,7 @@ def test_a_retry_is_due_and_an_ending_was_at_a_time(ms: Millstream, clock: Simul
     again, done = queue.claim(2)
     queue.nack(again)
     queue.ack(done)
-    assert queue.peek()[0].until == now(clock) + timedelta(seconds=60)
+    assert queue.peek(state="delayed")[0].until == now(clock) + timedelta(seconds=60)
     assert queue.peek(state="done")[0].until == now(clock)
 
 

@@ -29,7 +29,7 @@ def test_an_altered_field_of_a_wrong_type_is_refused_or_understood(
     queue = ms.queue("jobs", lease=10)
     with suppress(InvalidInput):
         queue.alter(**change)
-    assert reopen().queue("jobs").info() is not None
+    assert reopen().queue("jobs").exists()
 
 
 @pytest.mark.parametrize(

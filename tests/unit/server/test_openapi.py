@@ -192,6 +192,7 @@ async def _ask_every_example(rest: Rest) -> None:
             await rest.post("/queues/invoices/fail", json={"claims": message["claim"]})
             asked["url"] = asked["url"].replace(claim, message["claim_id"])
         elif "claim_id" in endpoint.path:
+            await rest.post("/queues/invoices/messages", json={"value": 1})
             (message,) = (await rest.get("/queues/invoices/messages?limit=1")).json()["messages"]
             asked["url"] = asked["url"].replace(claim, str(message["claim_id"]))
         if endpoint.name == "mergeFork":

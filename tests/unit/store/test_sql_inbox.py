@@ -13,7 +13,7 @@ import pytest
 
 import millstream
 from millstream.errors import InvalidInput
-from millstream.queue.rules.sources import inbox_of
+from millstream.queue.model.own_logs import inbox_of
 
 PATIENCE_S = 60.0
 """How long a test waits before it fails; posts are moved within milliseconds."""

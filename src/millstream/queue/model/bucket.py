@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from millstream.format.ids import CAPACITIES
 from millstream.queue.model.bucket_changes import (
+    Cancelled,
     Change,
     Claimed,
     Ended,
@@ -38,6 +39,7 @@ from millstream.queue.model.bucket_changes import (
 )
 from millstream.queue.model.slots import (
     AVAILABLE,
+    CANCELLED,
     DONE,
     FILL,
     FORGOTTEN,
@@ -86,7 +88,7 @@ class Bucket(Entity):
     attempts: Shorts = field(default_factory=partial(_array, Shorts))
     until_ms: Times = field(default_factory=partial(_array, Times))
     """Per slot: the end of the lease while in flight, the due time while available, the end time
-    when finished, 0 when gone.
+    when finished or cancelled, 0 when gone.
     """
     spans: list[Span] = field(default_factory=list)
     tries: list[ClaimedSlots] = field(default_factory=list)
@@ -137,9 +139,15 @@ class Bucket(Entity):
                     self._fill(start, stop, GONE, 0)
                     self._lose_past(start, stop)
             case Forgot():
-                for start, stop in self.done_through(change.through_ms):
+                for start, stop in self.ended_through(change.through_ms, DONE):
                     self.states[start:stop] = FILL[FORGOTTEN] * (stop - start)
                     self._lose_past(start, stop)
+                for start, stop in self.ended_through(change.through_ms, CANCELLED):
+                    self._fill(start, stop, GONE, 0)
+                    self._lose_past(start, stop)
+            case Cancelled():
+                for start, stop in change.ranges:
+                    self._fill(start, stop, CANCELLED, change.at_ms)
             case Withdrawn():
                 self.spans = list(self._moved(change))
 
@@ -269,20 +277,20 @@ class Bucket(Entity):
             position = first + len(behind) - len(behind.lstrip(mark))
             yield first, position
 
-    def done_through(self, at_ms: int) -> list[Slots]:
-        """Return the ranges of slots that were done at or before a time."""
-        done_slots: list[Slots] = []
-        for start, stop in self.runs(DONE):
+    def ended_through(self, at_ms: int, state: int) -> list[Slots]:
+        """Return the ranges of slots that were done, or cancelled, at or before a time."""
+        ended_slots: list[Slots] = []
+        for start, stop in self.runs(state):
             times = self.until_ms[start:stop]
             if max(times) <= at_ms:
-                done_slots.append((start, stop))
+                ended_slots.append((start, stop))
             elif min(times) <= at_ms:
                 slot = start
-                for is_over, run in groupby(times, lambda done_ms: done_ms <= at_ms):
+                for is_over, run in groupby(times, lambda ended_ms: ended_ms <= at_ms):
                     first, slot = slot, slot + len(list(run))
                     if is_over:
-                        done_slots.append((first, slot))
-        return done_slots
+                        ended_slots.append((first, slot))
+        return ended_slots
 
     def first_ms(self, state: int) -> int | None:
         """Return the earliest time of a message in a state, or None."""

@@ -105,6 +105,13 @@ class FilledAndClaimed(Struct, array_like=True, frozen=True, tag=10):
     consumer: str
 
 
+class Cancelled(Struct, array_like=True, frozen=True, tag=11):
+    """Messages that waited were cancelled, at `at_ms`."""
+
+    ranges: list[Slots]
+    at_ms: int
+
+
 Change = (
     Placed
     | Claimed
@@ -116,5 +123,6 @@ Change = (
     | Withdrawn
     | Filled
     | FilledAndClaimed
+    | Cancelled
 )
 """Every change of a bucket."""

@@ -10,16 +10,34 @@ from datetime import datetime
 from functools import cached_property
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, overload
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct, ValidationError
 
 from millstream.errors import InvalidInput
 from millstream.header import NO_HEADERS, Headers
 from millstream.log.model.block import pack_headers, unpack_headers
+from millstream.queue.model.own_logs import put_id
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Trial
 from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
 from millstream.record import Legible, Seconds, moment, to_ms, wall_ms_of
+
+T = TypeVar("T")
+
+PeekState = Literal["available", "delayed", "in_flight", "done", "failed"]
+"""The states in which a peek shows messages."""
+
+State = Literal[PeekState, "cancelled", "unknown"]
+"""The states of a message that was put."""
+
+PurgeState = Literal["available", "failed"]
+"""The states of messages that a purge deletes; delayed messages count as available there."""
+
+Ending = Literal["ack", "nack", "fail"]
+"""How a consumer ends an attempt."""
+
+TryOutcome = Literal["in_flight", "again", "done", "failed"]
+"""How an attempt ended; "again": the message is tried again."""
 
 Damage = Literal["", "value", "record"]
 """The unreadable parts of a message: none, its value, or key and headers as well."""
@@ -79,8 +97,16 @@ class Message(Legible, Struct, frozen=True, eq=False, gc=False):
         return self.label.queue
 
     @property
+    def id(self) -> int | None:
+        """The id that `put` returned; `queue.message`, `cancel` and `wait` take it.
+
+        None for a record of a source: no `put` returned an id for it.
+        """
+        return put_id(self.queue, self.log, self.offset)
+
+    @property
     def claim_id(self) -> int:
-        """The id of the message in the queue."""
+        """The number of the message in the queue; a redriven message gets a new number."""
         return self.label.claim_id + self.index
 
     @property
@@ -135,6 +161,29 @@ class Message(Legible, Struct, frozen=True, eq=False, gc=False):
         The value of a damaged message is empty.
         """
         return self.label.damage
+
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, type: type[T]) -> T: ...
+    def json(self, type: Any = Any) -> Any:
+        """Return the value decoded from JSON, checked against a type if a type is given.
+
+        Raises `InvalidInput`, which names the message, if the value is no JSON or does not fit.
+        """
+        try:
+            return super().json(type)
+        except DecodeError as error:
+            wrong = "is not valid JSON"
+            if isinstance(error, ValidationError):
+                wrong = f"does not fit {getattr(type, '__name__', type)}"
+            raise InvalidInput(
+                f"the message at offset {self.offset} of log {self.log!r} (queue {self.queue!r}, "
+                f"claim id {self.claim_id}) {wrong}: {error}",
+                queue=self.queue,
+                log=self.log,
+                offset=self.offset,
+            ) from error
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and _facts(self) == _facts(other)
@@ -219,11 +268,16 @@ class Try(Struct, frozen=True, gc=False):
     consumer: str
     ended: datetime | None = None
     """When the attempt ended; None while the attempt runs."""
-    outcome: str = "in_flight"
+    outcome: TryOutcome = "in_flight"
     reason: str = ""
 
 
-_OUTCOMES = {AVAILABLE: "again", IN_FLIGHT: "in_flight", DONE: "done", FAILED: "failed"}
+_OUTCOMES: dict[int, TryOutcome] = {
+    AVAILABLE: "again",
+    IN_FLIGHT: "in_flight",
+    DONE: "done",
+    FAILED: "failed",
+}
 
 
 def tries_of(history: Sequence[Trial], epoch_ms: int) -> list[Try]:
@@ -240,15 +294,12 @@ def tries_of(history: Sequence[Trial], epoch_ms: int) -> list[Try]:
     ]
 
 
-State = Literal["available", "delayed", "in_flight", "done", "failed", "unknown"]
-
-
 class Fate(Struct, frozen=True, kw_only=True):
     """The fate of a message that was put."""
 
     state: State
     """The current state. `unknown`: the message was never put, was dropped as a repeat, was purged,
-    or was done and is forgotten.
+    or has ended and is forgotten.
     """
     claim_id: int | None = None
     """The id of the message in the queue once it is routed; `attempts` takes it."""
@@ -258,6 +309,23 @@ class Fate(Struct, frozen=True, kw_only=True):
     """When the message is due, its lease ends, or its last attempt ended; in UTC."""
     reason: str = ""
     """Why the message failed, or why its last attempt ended."""
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the message has ended: it is done, failed or cancelled."""
+        return self.state in ("done", "failed", "cancelled")
+
+
+class PutResult(Struct, frozen=True, kw_only=True):
+    """The answer of `put(..., detail=True)`."""
+
+    id: int | None
+    """The id of the message; of a repeat, the id of the message that it repeats.
+
+    None if the queue has forgotten that message, or if it is a record of a source.
+    """
+    repeated: bool = False
+    """Whether the message is a repeat. A repeat is not stored."""
 
 
 class Skipped(Struct, frozen=True):
@@ -310,6 +378,8 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     """
     withdrawn: int = 0
     """Unfinished messages in the tails that were set aside; the forks keep these records."""
+    cancelled: int = 0
+    """Messages that were cancelled since the queue was made."""
 
     @property
     def is_empty(self) -> bool:

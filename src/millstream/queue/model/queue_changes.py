@@ -108,5 +108,16 @@ class ArrivedAndClaimed(Struct, array_like=True, frozen=True, tag=7):
     count: int
 
 
-Change = Specified | Moved | Paused | Advanced | SourceReplaced | Arrived | ArrivedAndClaimed
+class Unlisted(Struct, array_like=True, frozen=True, tag=8):
+    """Messages were cancelled; messages that waited in lanes no longer wait there."""
+
+    cancelled: int
+    """The number of cancelled messages."""
+    lanes: list[tuple[int, int, int]]
+    """Lanes with the numbers that no longer wait in them: from, to."""
+
+
+Change = (
+    Specified | Moved | Paused | Advanced | SourceReplaced | Arrived | ArrivedAndClaimed | Unlisted
+)
 """Every change of a queue."""

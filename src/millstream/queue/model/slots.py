@@ -9,15 +9,15 @@ Slots = tuple[int, int]
 
 NO_SLOTS: Slots = (0, 0)
 
-NONE, AVAILABLE, IN_FLIGHT, DONE, FAILED, GONE, FORGOTTEN = range(7)
+NONE, AVAILABLE, IN_FLIGHT, DONE, FAILED, GONE, FORGOTTEN, CANCELLED = range(8)
 """The state of a slot's message. A forgotten message was done; only a repeated acknowledgement
-still reads its slot.
+still reads its slot. A cancelled message is remembered as long as a done message, and then gone.
 """
 
 NOT_THERE = (NONE, GONE, FORGOTTEN)
 """States of a slot without a message: the message has left, or was never placed."""
 
-FILL = [bytes((state,)) for state in range(7)]
+FILL = [bytes((state,)) for state in range(8)]
 
 
 class Span(Struct, array_like=True, frozen=True, gc=False):

@@ -6,14 +6,13 @@ the description. All other settings are in a companion record, written together 
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from fnmatch import translate
 from functools import cached_property, lru_cache
 from math import ceil
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack, get_type_hints
+from typing import Any, Literal, Protocol, TypedDict, Unpack, get_type_hints
 
 from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import replace
@@ -24,8 +23,6 @@ from millstream.log.model.names import NUMBER_MAX, ROOM, check_name, check_text
 from millstream.numbers import check_duration
 from millstream.queue.model.backoff import Backoff
 from millstream.record import Seconds, to_ms
-
-T = TypeVar("T")
 
 ATTEMPTS_MAX = 65_535
 SOURCES_MAX = 100
@@ -42,6 +39,7 @@ DEDUP_WINDOW_S_MAX = 7 * DAY_S
 IN_FLIGHT_MAX = 10_000_000
 STARTS = ("latest", "earliest")
 ROUTERS = ("", "spark")
+HOLDS = ("", "waiting", "running")
 SOURCES_FEW = 4
 """The most named logs that a claim can check without measurable cost."""
 
@@ -76,13 +74,22 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     """
     group_rate: float = 0.0
     """Claims per second of one group; 0 is any number."""
+    group_burst: int = 0
+    """The most claims of one group at once after a pause; 0: the claims of one second, at least one.
+    """
     max_in_flight: int = 0
     rate: float = 0.0
     """Claims per second of the whole queue; 0 is any number."""
+    burst: int = 0
+    """The most claims at once after a pause; 0: the claims of one second, at least one."""
     dedup_by: str = ""
     """The header, or `_key`, by which a repeat of a message is recognised."""
     dedup_window: float = 300.0
     """The number of seconds for which a repeat is dropped."""
+    dedup_while: str = ""
+    """Instead of the window: a repeat is dropped while the message before it is 'waiting', or is
+    waiting or 'running'.
+    """
     done_retention: float = 7.0 * DAY_S
     """How long done messages are remembered, in seconds; 0: unlimited."""
     keep_payloads: bool = False
@@ -123,6 +130,10 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
             )
         if self.router not in ROUTERS:
             raise InvalidInput(f"router is 'spark', or '' for none, not {self.router!r}")
+        if self.dedup_while not in HOLDS:
+            raise InvalidInput(
+                f"dedup_while is 'waiting', 'running', or '' for the window, not {self.dedup_while!r}"
+            )
         self.backoff.check()
         _within("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
         _within_s("lease_max", self.lease_max, 0.001, LEASE_S_MAX)
@@ -133,6 +144,8 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
         _within_s("priority_step", self.priority_step, 0.001, PRIORITY_STEP_S_MAX)
         _within("group_in_flight", self.group_in_flight, 0, IN_FLIGHT_MAX)
         _within("max_in_flight", self.max_in_flight, 0, IN_FLIGHT_MAX)
+        _within("burst", self.burst, 0, IN_FLIGHT_MAX)
+        _within("group_burst", self.group_burst, 0, IN_FLIGHT_MAX)
         _within_s("dedup_window", self.dedup_window, 0.001, DEDUP_WINDOW_S_MAX)
         for name in ("rate", "group_rate"):
             if getattr(self, name):
@@ -246,7 +259,7 @@ class QueueSettings(TypedDict, total=False):
 
     sources: str | Named | Iterable[str | Named]
     filter: str
-    start: str | int
+    start: Literal["latest", "earliest"] | int
     start_ms: int | None
     max_attempts: int
     lease: Seconds
@@ -258,17 +271,20 @@ class QueueSettings(TypedDict, total=False):
     group_by: str
     group_in_flight: int
     group_rate: float
+    group_burst: int
     max_in_flight: int
     rate: float
+    burst: int
     dedup_by: str
     dedup_window: Seconds
+    dedup_while: Literal["", "waiting", "running"]
     done_retention: Seconds
     keep_payloads: bool
     bucket_exponent: int
     dead_letter: str | Named
     lossy: bool
     description: str
-    router: str
+    router: Literal["", "spark"]
 
 
 _HINTS = get_type_hints(QueueSpec)
@@ -327,22 +343,6 @@ def _name_of(log: Any) -> Any:
 def _seconds(name: str, value: Any) -> float:
     check_duration(name, value)
     return float(value.total_seconds() if isinstance(value, timedelta) else value)
-
-
-def takes_settings(method: T) -> T:
-    """List the settings in a method's signature, for users at a prompt."""
-    signature = inspect.signature(method)  # type: ignore[arg-type]
-    parameters = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    settings = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=annotation)
-        for name, annotation in QueueSettings.__annotations__.items()
-    ]
-    method.__signature__ = signature.replace(parameters=parameters + settings)  # type: ignore[attr-defined]
-    return method
 
 
 def lease_ms_of(lease: Seconds | None) -> int | None:

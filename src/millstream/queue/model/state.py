@@ -32,6 +32,7 @@ from millstream.queue.model.queue_changes import (
     Paused,
     SourceReplaced,
     Specified,
+    Unlisted,
 )
 from millstream.queue.model.slots import NO_SLOTS, Slots
 from millstream.queue.model.spec import QueueSpec
@@ -87,6 +88,8 @@ class QueueState(Entity, array_like=True):
     """How often the queue went back because the tail of a log was set aside."""
     withdrawn: int = 0
     """Unfinished messages lost with those tails."""
+    cancelled: int = 0
+    """Messages ever cancelled."""
 
     changes: ClassVar = Change
     computed: ClassVar = (Advanced, Arrived, ArrivedAndClaimed)
@@ -110,6 +113,9 @@ class QueueState(Entity, array_like=True):
                 self._replace_source(change)
             case Paused():
                 self.paused = change.paused
+            case Unlisted():
+                self._unlist(change.lanes)
+                self.cancelled += change.cancelled
             case Specified():
                 if not self.queue_id:
                     self.queue_id, self.created_ms = change.queue_id, change.at_ms
@@ -214,14 +220,18 @@ class QueueState(Entity, array_like=True):
             (new_id if skipped_in == log_id and start < change.at else skipped_in, start, stop)
             for skipped_in, start, stop in self.skipped
         ]
+        self._unlist(change.lanes)
+        self.set_back += change.goes_back
+        self.withdrawn += change.withdrawn
+
+    def _unlist(self, lane_ranges: list[tuple[int, int, int]]) -> None:
+        """Remove ascending ranges of numbers from their lanes."""
         gone: dict[int, list[Slots]] = {}
-        for lane, *slots in change.lanes:
-            gone.setdefault(lane, []).append((slots[0], slots[1]))
+        for lane, start, stop in lane_ranges:
+            gone.setdefault(lane, []).append((start, stop))
         for lane, ranges in gone.items():
             if remaining := _without(self.lanes.pop(lane), ranges):
                 self.lanes[lane] = remaining
-        self.set_back += change.goes_back
-        self.withdrawn += change.withdrawn
 
     def _survive(self, bucket_id: int, by: int) -> None:
         remaining = self.alive.get(bucket_id, 0) + by

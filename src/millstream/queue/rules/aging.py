@@ -1,7 +1,7 @@
 """Aging: deletes done messages past the retention of their queue, and then their buckets.
 
-A bucket with done messages has a row under the time of its oldest done message, so that expired
-messages are found without reading the remaining buckets. An emptied bucket has a row under the time
+Cancelled messages age as done messages do. A bucket with done messages has a row under the time of
+its oldest done message, so that expired messages are found without reading the remaining buckets. An emptied bucket has a row under the time
 of its last acknowledgement: a repeated acknowledgement succeeds for a while, whatever the
 retention.
 """
@@ -13,7 +13,7 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Forgot
 from millstream.queue.model.counts import Counts
 from millstream.queue.model.queue_changes import Moved
-from millstream.queue.model.slots import DONE, FORGOTTEN
+from millstream.queue.model.slots import CANCELLED, DONE, FORGOTTEN, Slots
 from millstream.queue.model.state import QueueState
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View
@@ -33,6 +33,12 @@ BUCKETS_PER_COMMIT = 20
 def note_done(tx: WriteTransaction, queue_id: int, bucket_id: int, bucket: Bucket) -> None:
     """List a bucket before its first message is done."""
     if not bucket.any_are(DONE):
+        tx.put(keys.aging(queue_id, HAS_DONE, tx.store_ms, bucket_id), b"")
+
+
+def note_cancelled(tx: WriteTransaction, queue_id: int, bucket_id: int, bucket: Bucket) -> None:
+    """List a bucket before its first message is cancelled, unless done messages list it."""
+    if not (bucket.any_are(DONE) or bucket.any_are(CANCELLED)):
         tx.put(keys.aging(queue_id, HAS_DONE, tx.store_ms, bucket_id), b"")
 
 
@@ -79,19 +85,29 @@ def _range(queue: QueueState, stage: int, through_ms: int) -> tuple[bytes, bytes
 
 
 def _forget_done(tx: WriteTransaction, queue: QueueState, bucket_id: int, through_ms: int) -> int:
-    """Forget the messages of a bucket that were done long enough ago; return their number."""
+    """Forget the messages of a bucket that ended long enough ago; return the number of done ones."""
     key = keys.bucket(queue.queue_id, bucket_id)
     bucket = tx.entity(key, Bucket)
-    count = sum(stop - start for start, stop in bucket.done_through(through_ms))
-    if count:
+    done = _size(bucket.ended_through(through_ms, DONE))
+    cancelled = _size(bucket.ended_through(through_ms, CANCELLED))
+    if done or cancelled:
         tx.change(key, Forgot(through_ms))
-    oldest_ms, last_ms = bucket.first_ms(DONE), bucket.last_ms(FORGOTTEN)
+    times_ms = [bucket.first_ms(DONE), bucket.first_ms(CANCELLED)]
+    oldest_ms = min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
+    last_ms = bucket.last_ms(FORGOTTEN)
     if oldest_ms is not None:
         again_ms = max(oldest_ms, through_ms + STEP_MS)
         tx.put(keys.aging(queue.queue_id, HAS_DONE, again_ms, bucket_id), b"")
     elif last_ms is not None:
         tx.put(keys.aging(queue.queue_id, EMPTIED, last_ms, bucket_id), b"")
-    return count
+    elif cancelled:
+        note_removed(tx, queue.queue_id, bucket_id)
+    return done
+
+
+def _size(ranges: list[Slots]) -> int:
+    """Return the number of slots in ranges."""
+    return sum(stop - start for start, stop in ranges)
 
 
 def _forget_bucket(
@@ -103,7 +119,9 @@ def _forget_bucket(
     """
     key = keys.bucket(queue.queue_id, bucket_id)
     bucket = tx.entity(key, Bucket)
-    if bucket_id in queue.alive or bucket_id in queue.filling() or bucket.any_are(DONE):
+    if bucket_id in queue.alive or bucket_id in queue.filling():
+        return
+    if bucket.any_are(DONE) or bucket.any_are(CANCELLED):
         return
     last_ms = bucket.last_ms(FORGOTTEN)
     if last_ms is not None and last_ms > through_ms:

@@ -16,10 +16,10 @@ from millstream.format import block, entries, keys
 from millstream.format.ids import CAPACITIES
 from millstream.log.model.head import Head, Name
 from millstream.queue.model.bucket_changes import Filled
+from millstream.queue.model.own_logs import inbox_of, later_of
 from millstream.queue.model.queue_changes import Arrived
 from millstream.queue.model.slots import Span
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules.sources import inbox_of, later_of
 from millstream.store.commit.transaction import WriteTransaction
 
 ARRIVALS_MAX = 128

@@ -164,7 +164,7 @@ def _within_caps(queue: QueueState, count: int, in_flight: int, now_ms: int) -> 
     if spec.max_in_flight:
         count = min(count, spec.max_in_flight - in_flight)
     if spec.rate:
-        count = min(count, pace.affordable(spec.rate, queue.paid_until_ms, now_ms))
+        count = min(count, pace.affordable(spec.rate, queue.paid_until_ms, now_ms, spec.burst))
     return count
 
 
@@ -249,14 +249,16 @@ def _take(ledger: Ledger, chosen: Selection, *, until_ms: int, consumer: str) ->
     grants: list[c.Grant] = []
     for bucket_id, (start, stop) in chosen.pieces:
         grants += _granted(ledger.bucket(bucket_id), bucket_id, (start, stop), until_ms)
-    total, rate, counts = chosen.count, queue.spec.rate, ledger.counts
+    total, spec, counts = chosen.count, queue.spec, ledger.counts
     counts.available -= total
     ledger.add_in_flight(total)
     counts.claimed += total
     counts.fresh -= sum(chosen.advances.values())
     ledger.lane_advances = chosen.advances
-    if rate:
-        ledger.paid_until_ms = pace.paid(rate, queue.paid_until_ms, tx.store_ms, total)
+    if spec.rate:
+        ledger.paid_until_ms = pace.paid(
+            spec.rate, queue.paid_until_ms, tx.store_ms, total, spec.burst
+        )
     return grants
 
 

@@ -20,6 +20,7 @@ from millstream.queue.model.bucket_changes import Ended, Renewed
 from millstream.queue.model.message import LeaseEnd
 from millstream.queue.model.slots import (
     AVAILABLE,
+    CANCELLED,
     DONE,
     FAILED,
     FORGOTTEN,
@@ -50,6 +51,7 @@ HELD, REPEATED = "held", "repeated"
 _WHY = {
     "done": ("is done already", "are done already"),
     "failed": ("has failed already", "have failed already"),
+    "cancelled": ("was cancelled", "were cancelled"),
     "given_back": ("was given back already", "were given back already"),
     "claimed_again": (
         "was leased again since, to a later attempt, and only that counts",
@@ -214,6 +216,8 @@ def _fate(bucket: Bucket, slot: int, attempt: int) -> str:
         return "done"
     if state == FAILED:
         return "failed"
+    if state == CANCELLED:
+        return "cancelled"
     if bucket.attempts[slot] > attempt:
         return "claimed_again"
     return "given_back" if state == AVAILABLE and _was_given_up(bucket, slot) else "expired"

@@ -253,10 +253,14 @@ class Index:
 
     def _is_free(self, group: OpenGroup) -> bool:
         """Return whether a group has no member outside the lane and its rate allows another claim."""
-        now, rate = group.now, self._queue.spec.group_rate
-        if now.head != NOBODY or now.waiting:
-            return False
-        return not rate or bool(pace.affordable(rate, now.paid_until_ms, self._tx.store_ms))
+        now = group.now
+        return now.head == NOBODY and not now.waiting and self._may_claim(now.paid_until_ms)
+
+    def _may_claim(self, paid_until_ms: float) -> bool:
+        """Return whether the rate of a group allows another claim now."""
+        spec, now_ms = self._queue.spec, self._tx.store_ms
+        rate, burst = spec.group_rate, spec.group_burst
+        return not rate or bool(pace.affordable(rate, paid_until_ms, now_ms, burst))
 
     def pass_over(self, claim_id: int, name: str, *, at_ms: int, due_ms: int) -> None:
         """Move a blocked message from the lane into its group."""
@@ -320,8 +324,10 @@ class Index:
 
     def _paid(self, group: OpenGroup) -> float:
         """Return the time until which the group's rate is used up after another claim."""
-        paid_ms, rate = group.now.paid_until_ms, self._queue.spec.group_rate
-        return pace.paid(rate, paid_ms, self._tx.store_ms, 1) if rate else paid_ms
+        paid_ms, spec = group.now.paid_until_ms, self._queue.spec
+        if not spec.group_rate:
+            return paid_ms
+        return pace.paid(spec.group_rate, paid_ms, self._tx.store_ms, 1, spec.group_burst)
 
     def _join(self, group: OpenGroup, claim_id: int, rank: int, due_ms: int) -> None:
         value = rank.to_bytes(8, "big") + due_ms.to_bytes(8, "big")
@@ -345,7 +351,7 @@ class Index:
     def _place_head(self, group: OpenGroup, rank: int, due_ms: int) -> None:
         """Make the head claimable, or let it wait until it is due and the group's rate allows it."""
         now, rate = group.now, self._queue.spec.group_rate
-        if rate and not pace.affordable(rate, now.paid_until_ms, self._tx.store_ms):
+        if not self._may_claim(now.paid_until_ms):
             due_ms = max(due_ms, pace.next_ms(rate, now.paid_until_ms))
         if due_ms > self._tx.store_ms:
             self.wait(now.head, due_ms)

@@ -36,6 +36,8 @@ class Ledger:
         self.is_overtaken = False
         """Whether another caller has routed these records since the operation read them."""
         self.skipped: list[tuple[int, int, int]] = []
+        self.digests: list[tuple[bytes, int, int]] = []
+        """Placed messages with a dedup id: digest, time of the append, claim id."""
         self.paid_until_ms: float | None = None
         self._index: Index | None = None
 

@@ -22,6 +22,7 @@ from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.bucket_changes import Removed
 from millstream.queue.model.counts import Counts
 from millstream.queue.model.group import NO_STANDING, Group, GroupStanding
+from millstream.queue.model.own_logs import later_of, own_logs
 from millstream.queue.model.queue_changes import Moved, Paused, Specified
 from millstream.queue.model.roster import Rostered
 from millstream.queue.model.slots import AVAILABLE, FAILED, Trial
@@ -31,7 +32,7 @@ from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.partitions import with_partitions
 from millstream.queue.rules.placement import Arrival, admit
-from millstream.queue.rules.sources import find_sources, later_of, own_logs
+from millstream.queue.rules.sources import find_sources
 from millstream.queue.rules.start import (
     check_sources,
     check_start,

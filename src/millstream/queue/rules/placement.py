@@ -14,7 +14,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from millstream.format import keys
-from millstream.format.encodings import encode_u64
 from millstream.log.model.head import Head
 from millstream.queue import commands as c
 from millstream.queue.model.bucket_changes import Placed, SlotMark
@@ -24,14 +23,9 @@ from millstream.queue.model.slots import RoutingMark, Span, Trial
 from millstream.queue.model.state import APART, Allotment, QueueState
 from millstream.queue.rules.interleaving import arrivals_ms
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.repeats import Repeats
 from millstream.queue.rules.sources import takes
 from millstream.store.commit.transaction import WriteTransaction
-
-FORGOTTEN_PER_PLACED = 2
-"""The most old digests forgotten per new digest that deduplication remembers."""
-
-TIMES_KEPT = 8
-"""The most append times kept per digest, for messages that are not repeats of each other."""
 
 _PLAIN = RoutingMark()
 
@@ -74,22 +68,23 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
         total = _line_up(ledger, filled[0].spans)
     else:
         arrivals = _in_time([list(_arrivals(tx, queue, batch)) for batch in filled])
-        if queue.spec.dedup_by:
-            arrivals = _new(ledger, arrivals)
-        total = admit(ledger, arrivals)
+        total = _admit_new(ledger, arrivals) if queue.spec.dedup_by else admit(ledger, arrivals)
     ledger.counts.placed += total
     return total
 
 
-def _new(ledger: Ledger, arrivals: list[Arrival]) -> list[Arrival]:
-    """Drop repeats, and remember the digests of the new messages."""
-    repeats = _Repeats(ledger.tx, ledger.queue)
+def _admit_new(ledger: Ledger, arrivals: list[Arrival]) -> int:
+    """Drop repeats, admit the other messages, and remember their digests; return their number."""
+    repeats = Repeats(ledger.tx, ledger.queue)
     new_arrivals = [
-        arrival for arrival in arrivals if not arrival.digest or not repeats.has(arrival)
+        arrival
+        for arrival in arrivals
+        if not arrival.digest or not repeats.has(arrival.digest, arrival.span.at_ms)
     ]
     ledger.counts.duplicates += len(arrivals) - len(new_arrivals)
-    repeats.remember()
-    return new_arrivals
+    total = admit(ledger, new_arrivals)
+    repeats.remember(ledger.digests)
+    return total
 
 
 def _in_time(arrivals_by_log: list[list[Arrival]]) -> list[Arrival]:
@@ -141,6 +136,8 @@ def _fill(ledger: Ledger, lane: int, arrivals: list[Arrival]) -> int:
                 size = min(current.span.count, end - slot)
                 span = current.span
                 _append(spans, span.cut(0, size, slot))
+                if current.digest:  # messages with a digest are placed one by one
+                    ledger.digests.append((current.digest, span.at_ms, bucket_id + slot))
                 if current.past:
                     past[slot] = list(current.past)
                 if lane == APART:
@@ -332,69 +329,3 @@ def _due(tx: WriteTransaction, queue: QueueState, arrival: Arrival, mark: Routin
     if waited_ms >= delay_ms:
         return arrival
     return replace(arrival, due_ms=tx.store_ms + delay_ms - waited_ms)
-
-
-class _Repeats:
-    """The digests of messages that were appended within the dedup window."""
-
-    def __init__(self, tx: WriteTransaction, queue: QueueState) -> None:
-        self._tx = tx
-        self._queue = queue
-        self._known: dict[bytes, list[int]] = {}
-        """Digests → the end of the window of each message, counted from its append."""
-        self._new: list[tuple[int, bytes]] = []
-        self._first_ms = 2**62
-        """The earliest append time among the new messages: the progress of routing."""
-
-    def has(self, arrival: Arrival) -> bool:
-        """Return whether a message repeats another within the window; otherwise remember the digest."""
-        digest, at_ms = arrival.digest, arrival.span.at_ms
-        window_ms = self._queue.spec.dedup_window_ms
-        self._first_ms = min(self._first_ms, at_ms)
-        window_ends = self._known.get(digest)
-        if window_ends is None:
-            stored = self._tx.get(keys.seen(self._queue.queue_id, digest))
-            window_ends = self._known[digest] = _times(stored)
-        # A log that a sync delivered late may hold messages older than the remembered ones.
-        if any(until_ms - 2 * window_ms < at_ms < until_ms for until_ms in window_ends):
-            return True
-        window_ends.append(at_ms + window_ms)
-        self._new.append((at_ms + window_ms, digest))
-        return False
-
-    def remember(self) -> None:
-        """Write new digests and delete expired ones.
-
-        A message appended a full window before the records routed now can have no further repeats,
-        however late they are routed.
-        """
-        if not self._new:
-            return
-        tx, queue_id, window_ends = self._tx, self._queue.queue_id, self._known
-        over_ms = self._first_ms - self._queue.spec.dedup_window_ms
-        changed = {digest for _, digest in self._new}
-        start = keys.seen_until(queue_id, 0, b"")
-        stop = keys.seen_until(queue_id, max(0, over_ms), b"")
-        limit = FORGOTTEN_PER_PLACED * len(self._new)
-        for key, _ in tx.scan(start, stop, limit=limit):
-            tx.erase(key)
-            digest, until_ms = keys.seen_digest(key), keys.seen_time(key)
-            if digest not in window_ends:
-                window_ends[digest] = _times(tx.get(keys.seen(queue_id, digest)))
-            if until_ms in window_ends[digest]:
-                window_ends[digest].remove(until_ms)
-                changed.add(digest)
-        for digest in changed:
-            seen_key = keys.seen(queue_id, digest)
-            if times := sorted(window_ends[digest])[-TIMES_KEPT:]:
-                tx.put(seen_key, b"".join(map(encode_u64, times)))
-            else:
-                tx.erase(seen_key)
-        for until_ms, digest in self._new:
-            tx.put(keys.seen_until(queue_id, until_ms, digest), b"")
-
-
-def _times(value: bytes | None) -> list[int]:
-    """Decode the window ends of the messages with a digest."""
-    data = value or b""
-    return [int.from_bytes(data[start : start + 8], "little") for start in range(0, len(data), 8)]

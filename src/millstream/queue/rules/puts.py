@@ -4,6 +4,9 @@ A failed message may be replaced by a new message. The new message goes into the
 so the rule places it, not routing. Deduplication is skipped, because the new message would count as a
 repeat of the failed message.
 
+A put that must know about repeats is placed in its own commit, because routing would decide later: a
+put that asks for a report, and a put with a dedup id if the queue holds ids by the state of messages.
+
 The logs of a queue (inbox and later) take records only while the queue exists: a guard checks this
 before each append.
 """
@@ -16,22 +19,36 @@ from millstream.errors import Conflict, InvalidInput
 from millstream.format import keys
 from millstream.format.headers import labels_of, relabelled
 from millstream.format.ids import bucket_of
-from millstream.format.packing import Batch, check_timestamp
+from millstream.format.packing import Batch, Single, check_timestamp
+from millstream.limits import Limits
 from millstream.log.commands import Append
+from millstream.log.model.head import Head
 from millstream.log.rules import operations as logs
 from millstream.log.rules.guards import GuardedRule, LogGuard
 from millstream.queue import commands as c
 from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.bucket_changes import Removed
-from millstream.queue.model.routing_marks import addressed, mark_of
+from millstream.queue.model.message import PutResult
+from millstream.queue.model.own_logs import (
+    INBOX,
+    LATER,
+    LATER_ID,
+    inbox_of,
+    later_of,
+    own_logs,
+    put_id,
+)
+from millstream.queue.model.routing_marks import Wishes, addressed, mark_of
 from millstream.queue.model.slots import FAILED, Span
 from millstream.queue.model.spec import DELAY_MS_MAX, no_queue
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placement import Arrival, admit, place
-from millstream.queue.rules.sources import INBOX, LATER, LATER_ID, inbox_of, later_of
+from millstream.queue.rules.repeats import UNKNOWN_CLAIM, Repeats, Seen
 from millstream.store.commit.transaction import WriteTransaction
+
+PackedRecords = Single | Batch
 
 
 def check_queue(tx: WriteTransaction, command: Append) -> None:
@@ -77,34 +94,101 @@ class Putting:
 def put(tx: WriteTransaction, command: c.PutMessages) -> int:
     """Append messages to a queue's inbox, or to its log for later; return the id of the first."""
     ledger = Ledger(tx, command.queue)
-    queue, records = ledger.queue, command.records
-    count = records.count if isinstance(records, Batch) else 1
-    if command.wishes:
-        if len(command.wishes) != count:
-            raise InvalidInput(
-                f"one wish per message is expected: {count}, not {len(command.wishes)}"
-            )
-        wishes_and_labels = zip(command.wishes, labels_of(records), strict=True)
-        labels = [
-            addressed(queue.name, queue.spec, wishes, *label) for wishes, label in wishes_and_labels
-        ]
-        records = relabelled(records, labels, tx.limits)
-    if not command.is_for_later:
-        return logs.append(tx, Append(inbox_of(queue.name), records, producer=command.producer))
-    _check_later(command)
+    records = _addressed_records(ledger.queue, command.records, command.wishes, tx.limits)
+    if command.is_for_later:
+        _check_later(command)
+        return _put_and_place(ledger, records, command)
+    holds = bool(ledger.queue.spec.dedup_while and command.wishes)
+    if holds and command.producer is None and _is_routed(ledger, inbox_of(command.queue)):
+        return _put_and_place(ledger, records, command)
+    inbox = inbox_of(command.queue)
+    return logs.append(tx, Append(inbox, records, producer=command.producer))
+
+
+def put_reported(tx: WriteTransaction, command: c.PutReported) -> PutResult | None:
+    """Put a message unless it is a repeat; None if earlier messages must be routed first."""
+    ledger = Ledger(tx, command.queue)
+    queue, spec = ledger.queue, ledger.queue.spec
+    if (count := _count(command.records)) != 1:
+        raise InvalidInput(f"a put with detail is of a single message, not of {count}")
+    wanted = c.PutMessages(
+        command.queue, command.records, command.wishes, command.delay_ms, command.due_ms
+    )
+    if wanted.is_for_later:
+        _check_later(wanted)
+    if not spec.dedup_by:
+        return PutResult(id=put(tx, wanted))
+    if not all(_is_routed(ledger, log) for log in own_logs(command.queue)):
+        return None
+    records = _addressed_records(queue, command.records, command.wishes, tx.limits)
+    (label,) = labels_of(records)
+    digest = mark_of(spec, *label).digest
+    original = Repeats(tx, queue).original(digest, tx.wall_ms) if digest else None
+    if original is None:
+        return PutResult(id=_put_and_place(ledger, records, wanted))
+    ledger.counts.duplicates += 1
+    ledger.close()
+    return PutResult(id=_id_of(ledger, original), repeated=True)
+
+
+def _addressed_records(
+    queue: QueueState, records: PackedRecords, wishes: list[Wishes], limits: Limits
+) -> PackedRecords:
+    """Return records with the key and headers from which the queue will read the wishes."""
+    if not wishes:
+        return records
+    count = _count(records)
+    if len(wishes) != count:
+        raise InvalidInput(f"one wish per message is expected: {count}, not {len(wishes)}")
+    wishes_and_labels = zip(wishes, labels_of(records), strict=True)
+    labels = [addressed(queue.name, queue.spec, wish, *label) for wish, label in wishes_and_labels]
+    return relabelled(records, labels, limits)
+
+
+def _count(records: PackedRecords) -> int:
+    return records.count if isinstance(records, Batch) else 1
+
+
+def _is_routed(ledger: Ledger, log: str) -> bool:
+    """Return whether the queue has looked at all records of one of its own logs."""
+    found_log = logs.find_log(ledger.tx, log)
+    if found_log is None:
+        return True
+    log_id, head = found_log
+    return bool(head.next_at(ledger.queue.positions.get(log_id, 0)) >= head.end)
+
+
+def _put_and_place(ledger: Ledger, records: PackedRecords, command: c.PutMessages) -> int:
+    """Append messages and place them in the same commit; return the id of the first.
+
+    If earlier messages of the log are not routed, the messages are left to routing.
+    """
+    tx, queue, count = ledger.tx, ledger.queue, _count(records)
+    log = later_of(queue.name) if command.is_for_later else inbox_of(queue.name)
     first_id = tx.delta.next_id
-    first = logs.append(tx, Append(later_of(queue.name), records))
-    log_id, head = logs.need_log(tx, later_of(queue.name))
-    spans = [Span(0, count, log_id, first, first_id, tx.wall_ms)]
+    first = logs.append(tx, Append(log, records))
+    log_id, head = logs.need_log(tx, log)
     if head.next_at(queue.positions.get(log_id, 0)) == first:
         marks = [
             replace(mark_of(queue.spec, *label), delay_ms=command.delay_ms, due_ms=command.due_ms)
             for label in labels_of(records)
         ]
-        routed = c.Routed(log_id, first, first + count, spans, marks)
-        place(ledger, [routed])
+        spans = [Span(0, count, log_id, first, first_id, tx.wall_ms)]
+        place(ledger, [c.Routed(log_id, first, first + count, spans, marks)])
         ledger.close()
-    return LATER_ID + first
+    return LATER_ID + first if command.is_for_later else first
+
+
+def _id_of(ledger: Ledger, seen: Seen) -> int | None:
+    """Return the id of a message that was put; None if its bucket is forgotten."""
+    if seen.claim_id == UNKNOWN_CLAIM:
+        return None
+    bucket_id = bucket_of(seen.claim_id)
+    slot, bucket = seen.claim_id - bucket_id, ledger.bucket(bucket_id)
+    for span in bucket.sources(slot, slot + 1):
+        head = ledger.tx.entity(keys.head(span.log_id), Head)
+        return put_id(ledger.queue.name, head.name, span.offset)
+    return None
 
 
 def _check_later(command: c.PutMessages) -> None:

@@ -15,16 +15,12 @@ from msgspec import Struct
 from millstream.format import keys
 from millstream.log.model.head import Head, Name, without
 from millstream.log.rules.ancestry import FORK_NAME
+from millstream.queue.model.own_logs import INBOX, LATER, own_logs
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.model.state import QueueState
 from millstream.store.state.state import State
 from millstream.store.state.view import View
 from millstream.store.store import Store
-
-INBOX = "queue:"
-LATER = "queue-later:"
-LATER_ID = 2**52
-"""Ids of messages put for later start here: this number plus the offset."""
 
 OWN = "millstream:"
 """The prefix of the logs of Millstream itself."""
@@ -74,21 +70,6 @@ class Facts(Struct, frozen=True):
     def can_claim_lane(self) -> bool:
         """Whether messages of lane 0 can be claimed now."""
         return not (self.paused or self.spec.indexed)
-
-
-def inbox_of(queue: str) -> str:
-    """Return the log to which messages put into a queue are appended."""
-    return f"{INBOX}{queue}"
-
-
-def later_of(queue: str) -> str:
-    """Return the log of messages put for later; the commit of a put also places them."""
-    return f"{LATER}{queue}"
-
-
-def own_logs(queue: str) -> tuple[str, str]:
-    """Return the logs of messages put into a queue, for now and for later."""
-    return inbox_of(queue), later_of(queue)
 
 
 def named_logs(queue: str, spec: QueueSpec) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from millstream.errors import Overloaded
 from millstream.queue import commands as c
 from millstream.queue.model.spec import no_queue
 from millstream.queue.rules.claims import place_routed
@@ -94,6 +95,25 @@ def placements_before(
             if routed:
                 placements.append(partial(place_routed, queue=name, routed=routed))
     return placements
+
+
+def route_through(store: Store, name: str, log: str, offset: int | None = None) -> None:
+    """Route one of a queue's own logs through an offset, or to its present end."""
+    stop = None if offset is None else offset + 1
+    while True:
+        facts = need_facts(store, name, all_logs=True)
+        source = next((source for source in facts.sources if source.name == log), None)
+        if source is None:
+            return
+        stop = source.end if stop is None else min(stop, source.end)
+        if source.position >= stop:
+            return
+        routed = route(store, facts, facts.fresh + stop - source.position)
+        store.run(partial(place_routed, queue=name, routed=routed))
+        if not advanced(routed):
+            raise Overloaded(
+                f"queue {name!r} could not look at its earlier messages; try again", name=name
+            )
 
 
 def route_ahead(reading: Reading, name: str, count: int) -> None:

@@ -18,8 +18,9 @@ from millstream.format.ids import split_id
 from millstream.log.model.head import Head, without
 from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.message import Try, tries_of
+from millstream.queue.model.own_logs import own_logs
 from millstream.queue.rules.lookup import need_queue
-from millstream.queue.rules.sources import find_sources, own_logs
+from millstream.queue.rules.sources import find_sources
 from millstream.queue.service.backlog import need_facts
 from millstream.queue.service.payloads import log_name
 from millstream.queue.service.peek import PEEK_MAX, STATES, copies_of
@@ -118,7 +119,7 @@ def list_attempts(store: Store, query: ListAttempts) -> list[Attempted]:
     return list(islice(_attempts(store, query), query.count))
 
 
-_NAMES = {number: name for name, number in STATES.items()}
+_NAMES = {number: name for name, number in STATES.items() if name != "delayed"}
 
 
 def _attempts(store: Store, query: ListAttempts) -> Iterator[Attempted]:

@@ -100,7 +100,7 @@ def _free_in_s(state: State, queue: QueueState) -> float | None:
     if spec.max_in_flight and queue.counts.in_flight >= spec.max_in_flight:
         return None
     _, now_ms = state.time.now()
-    if spec.rate and not pace.affordable(spec.rate, queue.paid_until_ms, now_ms):
+    if spec.rate and not pace.affordable(spec.rate, queue.paid_until_ms, now_ms, spec.burst):
         return max(0.001, (pace.next_ms(spec.rate, queue.paid_until_ms) - now_ms) / 1000)
     return 0.0
 
@@ -142,6 +142,7 @@ def _info(view: View, name: str) -> QueueInfo | Facts | None:
         done_per_second=round(done, 3),
         set_back=queue.set_back,
         withdrawn=queue.withdrawn,
+        cancelled=queue.cancelled,
     )
 
 

@@ -15,10 +15,18 @@ from millstream.queue import commands as c
 from millstream.queue.model.attempts import reasons_of, trials_of
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import Fate, State, Try, tries_of
-from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, FORGOTTEN, IN_FLIGHT
+from millstream.queue.model.own_logs import place_of_put
+from millstream.queue.model.slots import (
+    AVAILABLE,
+    CANCELLED,
+    DONE,
+    FAILED,
+    FORGOTTEN,
+    IN_FLIGHT,
+)
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.lookup import find_bucket, need_queue
-from millstream.queue.rules.sources import LATER_ID, inbox_of, later_of
+from millstream.queue.rules.waiting_rows import find_delay
 from millstream.queue.service.backlog import route_ahead
 from millstream.queue.service.peek import BUCKETS_PER_LOOK, find_buckets
 from millstream.record import moment
@@ -26,14 +34,13 @@ from millstream.store.state.hypothetical import Reading
 from millstream.store.state.view import View
 from millstream.store.store import Store
 
-ROWS_PER_LOOK = 1_000
-
 _STATES: dict[int, State] = {
     AVAILABLE: "available",
     IN_FLIGHT: "in_flight",
     DONE: "done",
     FORGOTTEN: "done",
     FAILED: "failed",
+    CANCELLED: "cancelled",
 }
 _UNKNOWN = Fate(state="unknown")
 _UNROUTED = Fate(state="available")
@@ -41,19 +48,17 @@ _UNROUTED = Fate(state="available")
 
 def find_message(store: Store, query: c.FindMessage) -> Fate:
     """Return the fate of a message."""
-    offset, name = check_integer("a message's id", query.id), inbox_of(query.queue)
-    if offset >= LATER_ID:
-        offset, name = offset - LATER_ID, later_of(query.queue)
+    log, offset = place_of_put(query.queue, check_integer("a message's id", query.id))
     store.refresh()
     reading = Reading(store)
-    fate = _search(reading, query.queue, name, offset)
+    fate = search(reading, query.queue, log, offset)
     if fate is _UNROUTED:
         route_ahead(reading, query.queue, 1)  # routing decides its delay and whether it is a repeat
-        fate = _search(reading, query.queue, name, offset)
+        fate = search(reading, query.queue, log, offset)
     return fate
 
 
-def _search(reading: Reading, queue: str, log: str, offset: int) -> Fate:
+def search(reading: Reading, queue: str, log: str, offset: int) -> Fate:
     """Search the buckets with unfinished messages first, then all buckets."""
     for state in ("available", None):
         fate: Fate | int = 0
@@ -84,16 +89,17 @@ def _find(
             if span.log_id == log_id and span.offset <= offset < span.offset + span.count:
                 slot = span.slot + offset - span.offset
                 if bucket.states[slot] in _STATES:
-                    return _fate(view, queue_state, bucket, bucket_id, slot)
+                    return fate_in(view, queue_state, bucket, bucket_id, slot)
     return _UNKNOWN
 
 
-def _fate(view: View, queue: QueueState, bucket: Bucket, bucket_id: int, slot: int) -> Fate:
+def fate_in(view: View, queue: QueueState, bucket: Bucket, bucket_id: int, slot: int) -> Fate:
+    """Return the fate of the message in a slot."""
     state, claim_id = _STATES[bucket.states[slot]], bucket_id + slot
     until_ms = bucket.until_ms[slot]
     until = moment(view.state.time.epoch_ms() + until_ms) if until_ms else None
     if state == "available":
-        until_wall_ms = _due_wall_ms(view, queue, claim_id)
+        until_wall_ms = _due_wall_ms(view, queue, claim_id, until_ms)
         until = None if until_wall_ms is None else moment(until_wall_ms)
         state = "available" if until is None else "delayed"
     reason = reasons_of(bucket, slot, slot + 1)[0]
@@ -102,27 +108,24 @@ def _fate(view: View, queue: QueueState, bucket: Bucket, bucket_id: int, slot: i
         claim_id=claim_id,
         attempts=bucket.attempts[slot],
         until=until,
-        reason="" if state == "done" else reason,
+        reason="" if state in ("done", "cancelled") else reason,
     )
 
 
-def _due_wall_ms(view: View, queue: QueueState, claim_id: int) -> int | None:
+def _due_wall_ms(view: View, queue: QueueState, claim_id: int, due_ms: int) -> int | None:
     """Return the wall time at which a waiting message is due; None if it does not wait for a time."""
-    wall_ms, (_, now_ms) = view.state.clock.wall_ms(), view.state.time.now()
-    for count, kind, make, now, epoch_ms in (
-        (queue.counts.waiting, keys.RETRY, keys.retry, now_ms, view.state.time.epoch_ms()),
-        (queue.counts.scheduled, keys.SCHEDULE, keys.schedule, wall_ms, 0),
-    ):
-        if not count:
+    counts = queue.counts
+    waits_in_turn = not due_ms and queue.is_in_lane(claim_id)
+    if waits_in_turn or not (counts.waiting or counts.scheduled):
+        return None
+    epoch_ms = view.state.time.epoch_ms()
+    for exact in (True, False):
+        row = find_delay(view, queue, claim_id, due_ms, epoch_ms, exact=exact)
+        if row is None:
             continue
-        start = make(queue.queue_id, now + 1, 0)
-        stop = keys.of_queue(kind, queue.queue_id)[1]
-        while rows := view.scan(start, stop, limit=ROWS_PER_LOOK):
-            for key, value in rows:
-                due_ms, waiting = keys.due_claim(key)
-                if waiting <= claim_id < waiting + keys.run_count(value):
-                    return epoch_ms + due_ms
-            start = keys.successor(rows[-1][0])
+        if row.kind == "scheduled":
+            return row.due_ms if row.due_ms > view.state.clock.wall_ms() else None
+        return epoch_ms + row.due_ms if row.due_ms > view.state.time.now()[1] else None
     return None
 
 

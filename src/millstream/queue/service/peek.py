@@ -8,9 +8,12 @@ the queue may change between two buckets.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
+
+from msgspec import Struct
 
 from millstream.errors import InvalidInput
 from millstream.format import keys
@@ -19,7 +22,7 @@ from millstream.queue import commands as c
 from millstream.queue.model.attempts import reasons_of
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import Lot
-from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
+from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Slots, Span
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.lookup import find_bucket, need_queue
 from millstream.queue.service.backlog import route_ahead
@@ -35,7 +38,19 @@ BUCKETS_PER_LOOK = 100
 COPIES_PER_LOOK = 16
 """The most buckets to copy under the mutex at a time."""
 
-STATES = {"available": AVAILABLE, "in_flight": IN_FLIGHT, "done": DONE, "failed": FAILED}
+STATES = {
+    "available": AVAILABLE,
+    "delayed": AVAILABLE,
+    "in_flight": IN_FLIGHT,
+    "done": DONE,
+    "failed": FAILED,
+}
+"""The states that a peek shows. A delayed message is an available message that is not due yet."""
+
+SCHEDULE_READ_MAX = 10_000
+"""The most rows of messages for a wall time that a peek reads. Of further messages the peek shows the
+due time that was computed at their `put`; it differs only if the wall clock was set since.
+"""
 
 Shown = tuple[c.Grant, str]
 """Messages to show, in the form of a grant, and the reason why their last attempt ended."""
@@ -48,7 +63,7 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Lot]:
     if not 0 <= query.count <= PEEK_MAX:
         raise InvalidInput(f"a peek is at up to {PEEK_MAX:,} messages, not {query.count:,}")
     reading = Reading(store)
-    if query.state == "available" and query.route:
+    if STATES[query.state] == AVAILABLE and query.route:
         route_ahead(reading, query.queue, query.count)
     return _read(store, query.queue, _find(reading, query), is_done=query.state == "done")
 
@@ -112,18 +127,68 @@ def _find(reading: Reading, query: c.PeekMessages) -> list[Shown]:
     shown: list[Shown] = []
     missing = query.count
     buckets = copies_of(reading, query.queue, query.state, first) if missing else ()
+    delays = reading.view(partial(_read_delays, query=query))
     for bucket_id, bucket in buckets:
         low = max(0, first - _number(bucket_id))
         reasons = reasons_of(bucket, 0, len(bucket.states))
-        for start, stop in bucket.runs(STATES[query.state], low):
+        for start, stop in delays.runs(bucket_id, bucket, low):
             for span in bucket.sources(start, min(stop, start + missing)):
                 shown += _alike(bucket, bucket_id, span, reasons)
                 missing -= span.count
             if missing <= 0:
                 return shown
-    if not query.count:
-        reading.view(lambda view: need_queue(view, query.queue))
     return shown
+
+
+class _Delays(Struct, frozen=True):
+    """The messages of a queue that wait for a time, as a peek needs to know them."""
+
+    state: str
+    now_ms: int
+    """Store time."""
+    schedule: list[tuple[int, int, int]]
+    """The first claim id, the number of neighbours, and the due time as store time, of messages that
+    wait for a wall time; by claim id.
+    """
+
+    def runs(self, bucket_id: int, bucket: Bucket, low: int) -> Iterator[Slots]:
+        """Yield the slots of a copied bucket that the peek shows, from slot `low` on."""
+        slots = bucket.runs(STATES[self.state], low)
+        if STATES[self.state] != AVAILABLE:
+            yield from slots
+            return
+        self._correct(bucket_id, bucket)
+        due_ms, is_wanted = bucket.until_ms, self.state == "delayed"
+        for start, stop in slots:
+            for is_delayed, run in groupby(
+                range(start, stop), lambda slot: due_ms[slot] > self.now_ms
+            ):
+                run_slots = list(run)
+                if is_delayed == is_wanted:
+                    yield run_slots[0], run_slots[-1] + 1
+
+    def _correct(self, bucket_id: int, bucket: Bucket) -> None:
+        """Write due times of wall time into a copied bucket: the wall clock may have been set."""
+        begin = bisect_left(self.schedule, (bucket_id,))
+        for claim_id, count, due_ms in self.schedule[begin:]:
+            slot = claim_id - bucket_id
+            if slot >= len(bucket.states):
+                break
+            for scheduled_slot in range(slot, min(slot + count, len(bucket.states))):
+                bucket.until_ms[scheduled_slot] = due_ms
+
+
+def _read_delays(view: View, query: c.PeekMessages) -> _Delays:
+    """Read the due times of messages that wait for a wall time."""
+    queue = need_queue(view, query.queue)
+    time = view.state.time
+    schedule: list[tuple[int, int, int]] = []
+    if queue.counts.scheduled and STATES[query.state] == AVAILABLE:
+        start, stop = keys.of_queue(keys.SCHEDULE, queue.queue_id)
+        for key, value in view.scan(start, stop, limit=SCHEDULE_READ_MAX):
+            due_ms, claim_id = keys.due_claim(key)
+            schedule.append((claim_id, keys.run_count(value), due_ms - time.epoch_ms()))
+    return _Delays(query.state, time.now()[1], sorted(schedule))
 
 
 def _alike(bucket: Bucket, bucket_id: int, span: Span, reasons: Sequence[str]) -> Iterator[Shown]:

@@ -15,6 +15,7 @@ from millstream.log.model.head import Head, LogTruncated, Name
 from millstream.log.model.users import NO_END
 from millstream.log.rules.sparse import LIVE_DIVISOR, Needed
 from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.own_logs import own_logs
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import forget, is_due
@@ -23,7 +24,7 @@ from millstream.queue.rules.endings import expire
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.lookup import all_queues, find_queue
 from millstream.queue.rules.operations import delete_remains, has_remains
-from millstream.queue.rules.sources import own_logs, takes
+from millstream.queue.rules.sources import takes
 from millstream.queue.service.backlog import route_some
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View

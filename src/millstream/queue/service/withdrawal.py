@@ -20,7 +20,6 @@ import msgspec
 from msgspec.structs import replace
 
 from millstream.format import entries, keys
-from millstream.format.encodings import encode_u64
 from millstream.format.ids import split_id
 from millstream.log.reading.reader import entries_of
 from millstream.log.rules.ancestry import Tail
@@ -34,6 +33,7 @@ from millstream.queue.rules.dead_letter import Owed
 from millstream.queue.rules.endings import earliest
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.lookup import all_queues, all_rows
+from millstream.queue.rules.repeats import decode_seen
 from millstream.queue.service.decoded_entries import decoded_entry
 from millstream.record import SetBackReader
 from millstream.store.commit.transaction import WriteTransaction
@@ -237,7 +237,7 @@ class _Withdrawal:
         tx, queue_id = self._tx, self._queue.queue_id
         until_ms = at_ms + self._queue.spec.dedup_window_ms
         key = keys.seen(queue_id, digest)
-        if digest and tx.get(key) == encode_u64(until_ms):
+        if digest and [entry.until_ms for entry in decode_seen(tx.get(key))] == [until_ms]:
             tx.erase(key)
             tx.erase(keys.seen_until(queue_id, until_ms, digest))
 

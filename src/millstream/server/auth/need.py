@@ -17,7 +17,7 @@ from millstream.errors import Denied
 from millstream.log.model.names import ROOM
 from millstream.partitioning import PARTITION, pattern_of, whole_of
 from millstream.queue.model.message import QueueInfo
-from millstream.queue.rules.sources import INBOX, LATER
+from millstream.queue.model.own_logs import INBOX, LATER
 from millstream.record import LogInfo
 from millstream.replica.forks.aside import fork_pattern
 from millstream.rooms.model import RoomInfo

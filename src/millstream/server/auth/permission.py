@@ -17,7 +17,7 @@ from millstream.command import Action
 from millstream.errors import InvalidInput
 from millstream.limits import NAME_CHARS_MAX
 from millstream.log.model.names import ROOM
-from millstream.queue.rules.sources import INBOX, LATER
+from millstream.queue.model.own_logs import INBOX, LATER
 from millstream.server.auth.need import RESERVED, Need, Noun
 
 PERMISSIONS_MAX = 100

@@ -29,8 +29,9 @@ from millstream.log.reading.queries import list_cursors
 from millstream.partitioning import partition_name
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
+from millstream.queue.model.own_logs import INBOX, LATER
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules.sources import INBOX, LATER, OWN
+from millstream.queue.rules.sources import OWN
 from millstream.record import CursorInfo, LogInfo
 from millstream.rooms.backlog import RoomBacklog
 from millstream.rooms.sweep import SweepCounts

@@ -23,9 +23,15 @@ from millstream.command import Command, Transact
 from millstream.format.headers import add_header
 from millstream.limits import Limits
 from millstream.log.commands import Append
-from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages, Run
+from millstream.queue.commands import (
+    ClaimMessages,
+    FinishClaims,
+    PutMessages,
+    PutReported,
+    Run,
+)
 from millstream.queue.model.message import messages_of
-from millstream.queue.rules.sources import INBOX
+from millstream.queue.model.own_logs import INBOX
 
 
 def _installed(name: str) -> Any:
@@ -67,7 +73,7 @@ def traceparent_of(scope: Mapping[str, Any]) -> str | None:
 
 def traced(command: Command[Any], traceparent: str, limits: Limits) -> Command[Any]:
     """Return a command whose records carry a trace; a trace set by the publisher stays."""
-    if isinstance(command, Append | PutMessages):
+    if isinstance(command, Append | PutMessages | PutReported):
         records = add_header(command.records, HEADER, traceparent, limits)
         return replace(command, records=records)
     if isinstance(command, Transact):
@@ -182,7 +188,7 @@ def _published_to(command: Command[Any]) -> str | None:
     for step in _steps(command):
         if isinstance(step, Append):
             return step.log.removeprefix(INBOX)
-        if isinstance(step, PutMessages):
+        if isinstance(step, PutMessages | PutReported):
             return step.queue
     return None
 

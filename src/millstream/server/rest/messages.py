@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -11,9 +11,9 @@ from millstream.command import Operation
 from millstream.errors import Conflict, InvalidInput, NotFound
 from millstream.format.packing import pack_single
 from millstream.queue import commands as c
-from millstream.queue.model.message import Fate, Try, messages_of
+from millstream.queue.model.message import Fate, PeekState, Try, messages_of
 from millstream.queue.model.routing_marks import Wishes
-from millstream.queue.put_commands import put_batch
+from millstream.queue.put_commands import put_batch, reported
 from millstream.record import Item
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import ANY, Endpoints
@@ -23,6 +23,7 @@ from millstream.server.rest.payload import (
     Position,
     ReadMessage,
     Timestamp,
+    Wait,
     check_only_listed,
     item_of,
     item_of_raw,
@@ -57,6 +58,8 @@ class PutBody(NewMessage, forbid_unknown_fields=True, kw_only=True, omit_default
     at: Timestamp | datetime | None = None
     """Instead of a delay: the time, in ms since the epoch or as ISO 8601 with a time zone."""
     producer: ProducerBody | None = None
+    detail: bool = False
+    """Whether the answer reports a repeat; for a single message, which is then not stored."""
 
 
 class PutQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -67,12 +70,15 @@ class PutQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     dedup: str | None = None
     delay: Delay | None = None
     at: Timestamp | None = None
+    detail: bool = False
+    """Whether the answer reports a repeat, which is then not stored."""
 
 
 class PeekQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Which messages to show."""
 
-    state: Literal["available", "in_flight", "done", "failed"] = "available"
+    state: PeekState = "available"
+    """`until` of a delayed message is its due time."""
     limit: Annotated[int, Meta(ge=1, le=PEEK_MAX)] = 100
     after: Position | None = None
     """The claim id of the last message of the page before."""
@@ -86,12 +92,31 @@ class MessagePage(Struct, kw_only=True):
     messages: list[ReadMessage]
 
 
-class Put(Struct, kw_only=True):
+class Put(Struct, kw_only=True, omit_defaults=True):
     """The id of the first message, and how many messages were put; ids count up by one."""
 
-    id: int
-    """`GET /queues/{queue}/messages/{id}` shows the state of the message."""
+    id: int | None
+    """`GET /queues/{queue}/messages/{id}` shows the state of the message.
+
+    Of a repeat, the id of the message that it repeats; null if the queue has forgotten that message.
+    """
     count: int
+    repeated: bool | None = None
+    """Whether the message is a repeat, and so was not stored. Only a put with `detail` reports it."""
+
+
+class CancelledMessage(Struct, kw_only=True):
+    """Whether a message is cancelled."""
+
+    cancelled: bool
+    """False: the message is in flight, has ended, or is unknown."""
+
+
+class WaitQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """How long to wait for the end of a message."""
+
+    wait: Wait = 0.0
+    """Seconds to wait until the message is done, failed or cancelled; then the state is returned."""
 
 
 class ReplaceBody(NewRecord, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -141,7 +166,11 @@ async def put_messages(ask: Ask, queue: str, query: PutQuery, body: PutBody | No
     if command is None:
         await get_queue(ask, queue)
         return Put(id=0, count=0)
-    return Put(id=await ask.execute(command), count=count)
+    if (query if body is None else body).detail:
+        result = await ask.execute(reported(queue, command))
+        return Put(id=result.id, count=int(not result.repeated), repeated=result.repeated)
+    first: int = await ask.execute(command)
+    return Put(id=first, count=count)
 
 
 def new_messages_of(body: PutBody) -> list[Addressed]:
@@ -223,9 +252,26 @@ async def replace_message(ask: Ask, queue: str, claim_id: int, body: ReplaceBody
 
 
 @endpoint("GET /queues/{queue}/messages/{id}", errors=(404,))
-async def get_message(ask: Ask, queue: str, id: int) -> Fate:
-    """Show the state of a message, by the id that its put returned."""
+async def get_message(ask: Ask, queue: str, id: int, query: WaitQuery) -> Fate:
+    """Show the state of a message, by the id that its put returned.
+
+    With `wait`, the answer comes once the message has ended, or after this time. An unknown message
+    is answered with 404 then.
+    """
+    if wait_ms := ask.wait_ms(query.wait):
+        fate = await ask.unless_over(c.WaitForMessage(queue, id, wait_ms))
+        if fate is not None:
+            return fate
     return await ask.execute(c.FindMessage(queue, id))
+
+
+@endpoint("POST /queues/{queue}/messages/{id}/cancel", errors=(404,))
+async def cancel_message(ask: Ask, queue: str, id: int) -> CancelledMessage:
+    """Cancel a message that waits, is delayed or is scheduled, by the id that its put returned.
+
+    A repeat of the request succeeds.
+    """
+    return CancelledMessage(cancelled=await ask.execute(c.CancelMessage(queue, id)))
 
 
 @endpoint("GET /queues/{queue}/messages/{claim_id}/attempts", errors=(404,))

@@ -93,6 +93,8 @@ class ReadMessage(_Read, kw_only=True, omit_defaults=True):
     claim_id: str
     attempt: int
     log: str
+    id: int | None = None
+    """The id that the put returned; absent for a record of a source."""
     until: datetime | None = None
     """When the lease ends. In a peek: when the message is due, or when it ended."""
     reason: str = ""
@@ -222,6 +224,7 @@ def show_message(message: Message) -> ReadMessage:
     return ReadMessage(
         claim=f"{message.claim_id}:{message.attempt}",
         claim_id=str(message.claim_id),
+        id=message.id,
         attempt=message.attempt,
         log=message.log,
         until=message.until,

@@ -221,6 +221,8 @@ def _append(ask: Ask, operation: AppendOperation) -> logs.Append:
 
 def _put(ask: Ask, operation: PutOperation) -> Any:
     queue = check_name(operation.queue, "queue")
+    if operation.detail:
+        raise InvalidInput("a put in a transaction has no detail: its answer is the id")
     command, _ = put_command(ask, queue, operation, new_messages_of(operation))
     if command is None:
         raise InvalidInput("a put in a transaction needs at least one message")

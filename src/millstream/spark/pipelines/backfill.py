@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import Conflict
 from millstream.log import commands as c
 from millstream.queue.model.message import QueueInfo
-from millstream.queue.rules.sources import inbox_of
+from millstream.queue.model.own_logs import inbox_of
 from millstream.queue.service.assignment import Assignment, AssignMessages
 from millstream.queue.service.bulk_reads import ListPositions
 from millstream.record import wall_ms_of

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from millstream.errors import InvalidInput, NotFound
 from millstream.limits import Limits
 from millstream.queue.commands import DescribeQueue
-from millstream.queue.rules.sources import inbox_of
+from millstream.queue.model.own_logs import inbox_of
 from millstream.spark.failures import point
 from millstream.spark.local.worker import settle
 from millstream.spark.options import WriteOptions

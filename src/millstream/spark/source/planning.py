@@ -16,7 +16,8 @@ from millstream.errors import (
 )
 from millstream.log import commands as c
 from millstream.partitioning import partition_of, whole_of
-from millstream.queue.rules.sources import INBOX, LATER, OWN
+from millstream.queue.model.own_logs import INBOX, LATER
+from millstream.queue.rules.sources import OWN
 from millstream.record import LogInfo
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 from millstream.spark.source.bins import Range
