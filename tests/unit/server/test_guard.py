@@ -306,6 +306,8 @@ def test_requests_are_noted_without_secrets_if_asked_to(caplog: pytest.LogCaptur
             assert (found[1]["path"], found[1]["received_bytes"]) == ("/echo", 9)
             assert found[4]["received_bytes"] == found[4]["sent_bytes"] == 5
             assert set(found[0]) == {
+                "time",
+                "level",
                 "event",
                 "request_id",
                 "method",
