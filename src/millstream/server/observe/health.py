@@ -287,7 +287,7 @@ def check_disk(free_bytes: int) -> Check:
 def check_lag(lag_s: float) -> Check:
     """Check the lag of the event loop."""
     status = _graded(lag_s, LAG_S_WARNING, LAG_S_CRITICAL)
-    return Check("event_loop", status, f"{lag_s * 1000:.0f} ms late")
+    return Check("event_loop", status, f"answers are delayed by {lag_s * 1000:.0f} ms")
 
 
 def _graded(value: float, warning: float, critical: float) -> Status:

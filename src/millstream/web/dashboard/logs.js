@@ -56,7 +56,7 @@ function LogTable({ of }) {
 function kept({ age, bytes, count: most, consumed }) {
   const rules = [age && format(age, "s"), bytes && format(bytes, "bytes"), most && plural(most, "record"),
     consumed && "until consumed"].filter(Boolean);
-  return rules.length ? rules.join(", ") : "all";
+  return rules.length ? rules.join(", ") : "all records";
 }
 
 // One log.
@@ -78,7 +78,7 @@ export function LogPage({ name, asked }) {
     ${hasRecords && html`<${ReadOnly} need=${need} />`}
     <${Answer} of=${log}>${(found) => html`
       ${found.partitions ? html`<${Partitions} log=${found} />` : html`<${LogFigures} log=${found} />`}
-      <p class="soft small">Made ${when(found.created)}. ${found.partitions ? "Each partition keeps" : "Keeps"} ${kept(found.retention)}.</p>
+      <p class="soft small">Created ${when(found.created)}. ${found.partitions ? "Each partition keeps" : "Keeps"} ${kept(found.retention)}.</p>
       ${opened === "append" && html`<${AppendDialog} log=${found} onClose=${over} />`}
       ${opened === "retention" && html`<${RetentionDialog} log=${found} onClose=${over} />`}
       ${opened === "truncate" && html`<${Truncate} log=${found} onClose=${over} />`}

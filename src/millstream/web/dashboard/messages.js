@@ -42,7 +42,7 @@ export function InFlight({ queue }) {
           <td data-label=consumer>${latest?.consumer ?? "–"}</td>
           <td class=number data-label=attempt>${one.attempt}</td>
           <td data-label=since>${when(latest?.claimed)}</td>
-          <td class="number ${left < 5 ? "late" : ""}" data-label="time left">${left > 0 ? format(Math.ceil(left), "s") : "over"}</td>
+          <td class="number ${left < 5 ? "late" : ""}" data-label="time left">${left > 0 ? format(Math.ceil(left), "s") : "lease ended"}</td>
           <td class="mono value" data-label=value>${preview(one)}</td></tr>
           ${isOpen && html`<${Detail} columns=7 of=${one} />`}`;
       })}</tbody></table></div>` : html`<p class=soft>No consumer works on anything now.</p>`}

@@ -48,7 +48,7 @@ function Totals({ of }) {
     ["claimed", format(of?.rates.claimed, "/s")],
     ["acknowledged", format(of?.rates.acked, "/s")],
     ["waiting, delayed or in flight", of ? count(of.depth) : "–"],
-    ["oldest waits", of ? format(of.oldest_age_s, "s") : "–"],
+    ["oldest waits", of?.oldest_age_s ? format(of.oldest_age_s, "s") : "–"],
     ["commit, p99", format(of?.commit_ms.p99, "ms")],
   ]} />`;
 }

@@ -27,7 +27,7 @@ export function QueueTable({ of }) {
       <td class=number data-label=failed>${one.failed ? html`<a class="badge bad" href=${`#${path("queues", one.name)}?tab=failed`}>
         ${count(one.failed)}</a>` : "0"}</td>
       <td class=number data-label=done>${count(one.done)}</td>
-      <td class=number data-label="oldest waits">${format(one.oldest_s ?? 0, "s")}</td>
+      <td class=number data-label="oldest waits">${format(one.oldest_s, "s")}</td>
       <td class=number data-label=in>${format(one.in_per_second, "/s")}</td>
       <td class=number data-label=out>${format(one.done_per_second, "/s")}</td></tr>`)}</tbody></table></div>`;
 }
@@ -91,7 +91,7 @@ function Counts({ of }) {
     ["in flight", count(of.in_flight)],
     ["failed", count(of.failed), { kind: of.failed ? "bad" : "" }],
     ["done", count(of.done)],
-    ["oldest waits", format(of.oldest_s ?? 0, "s")],
+    ["oldest waits", format(of.oldest_s, "s")],
     ...odd,
   ]} />`;
 }

@@ -3,7 +3,6 @@ import { html, useEffect, useReducer, useState } from "../vendor/preact.js";
 import { Listing } from "./listing.js";
 import { useAnswer, useNow } from "./live.js";
 import { Ago, Answer, Figures, Problem, count, format, plural, when } from "./parts.js";
-import { indentedJson } from "./payload.js";
 import { onRoom, path, refusal, session } from "./session.js";
 
 const SHOWN = 200;
@@ -119,5 +118,15 @@ function oneLine(data) {
 }
 
 function Settings({ of }) {
-  return html`<details class=card><summary>Settings</summary><pre tabindex=0>${indentedJson(JSON.stringify(of))}</pre></details>`;
+  return html`<details class=card><summary>Settings</summary><table class=spec><tbody>${Object.entries(of).map(([name, value]) => html`
+    <tr key=${name}><th scope=row>${name}</th><td class=mono>${setting(name, value)}</td></tr>`)}</tbody></table></details>`;
+}
+
+/** A setting with the unit that its name tells. */
+function setting(name, value) {
+  if (Array.isArray(value)) return value.join(", ") || "none";
+  if (value === 0) return "unlimited";
+  if (name.includes("bytes")) return format(value, "bytes");
+  if (name === "ttl" || name === "tick") return format(value, "s");
+  return typeof value === "number" ? count(value) : String(value);
 }
