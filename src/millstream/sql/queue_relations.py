@@ -15,7 +15,8 @@ import msgspec
 from msgspec.structs import asdict
 
 from millstream.errors import InvalidName, NotFound
-from millstream.queue.commands import PeekMessages
+from millstream.log.model.names import check_name
+from millstream.queue.commands import DescribeQueue, PeekMessages
 from millstream.queue.model.message import Message, QueueInfo, messages_of
 from millstream.queue.service.peek import STATES
 from millstream.queue.service.unrouted_records import unrouted_records
@@ -53,7 +54,7 @@ def _scan_queues(ms: Millstream, scan: Scan) -> Iterator[QueueInfo]:
         yield from ms.queues()
         return
     with suppress(InvalidName):  # there is no queue of such a name
-        info = ms.queue(name).info()
+        info = ms.session.execute(DescribeQueue(check_name(name, "queue")))
         if info is not None:
             yield info
 
