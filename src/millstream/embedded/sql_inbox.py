@@ -46,6 +46,9 @@ from millstream.store.store import Store
 ROWS_MAX = 5_000
 """The most rows that one commit moves."""
 
+STEP_ROWS = 500
+"""Rows that are read before their size is known."""
+
 BYTES_MAX = 8 * 1024 * 1024
 """Rows of one commit end after this number of bytes; a single row may be larger."""
 
@@ -180,14 +183,16 @@ def _refuse(store: Store, refusals: list[PostRefusal]) -> None:
 def read_posts(engine: Engine) -> list[Post]:
     """Read the first posts, in order."""
     posts: list[Post] = []
-    size, step = 0, 500
+    size, step = 0, STEP_ROWS
     while len(posts) < ROWS_MAX and size < BYTES_MAX:
         last = posts[-1].id if posts else -(2**63)
-        rows = query_tables(engine, _READ, (last, step)).rows
-        posts += map(Post._make, rows)
-        size += sum(len(row[3]) for row in rows if isinstance(row[3], str | bytes))
-        if len(rows) < step:
+        more = [Post._make(row) for row in query_tables(engine, _READ, (last, step)).rows]
+        posts += more
+        size += sum(len(post.value) for post in more if isinstance(post.value, str | bytes))
+        if len(more) < step:
             break
+        if size * (ROWS_MAX // STEP_ROWS) < BYTES_MAX:  # the rows are small
+            step = ROWS_MAX - len(posts)
     return posts
 
 

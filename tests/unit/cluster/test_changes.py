@@ -107,3 +107,10 @@ def test_what_cannot_be_the_same_elsewhere_is_refused_with_the_reason(
     with pytest.raises(InvalidInput, match=reason):
         run(trio, *statements)
     assert tables(trio, "SELECT count(*) FROM stock") == [(0,)]
+
+
+def test_a_node_refuses_interactive_transactions(trio: Trio) -> None:
+    with pytest.raises(InvalidInput, match=r"ms\.begin.*cluster does not offer"):
+        trio.leader().ms.begin().__enter__()
+    run(trio, "INSERT INTO stock VALUES ('apple', 3)")
+    assert tables(trio, "SELECT * FROM stock") == [("apple", 3)]

@@ -108,6 +108,8 @@ def test_errors_come_back_as_they_are(server: Serving) -> None:
             tx.sql("SELECT 1")
         with pytest.raises(InvalidInput, match=r"ms\.sql.*cluster does not offer"):
             ms.sql("SELECT 1")
+        with pytest.raises(InvalidInput, match=r"ms\.begin.*cluster does not offer"), ms.begin():
+            pytest.fail("a server has no interactive transactions")
         assert ms.log("a").append(b"x", producer=Producer("p", 5)) == 0
 
 

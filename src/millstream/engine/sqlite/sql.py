@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import apsw
@@ -78,25 +79,36 @@ def run(
     SQLite asks the authorizer when it prepares a statement. The flag keeps the prepared statements of
     the application apart from ours: the text of one of our statements is prepared anew.
     """
-    before = connection.total_changes()
+    if not isinstance(statement, str):
+        raise TypeError(f"a statement is text, not {type(statement).__name__}")
+    reads = only_reads(statement)
+    before = 0 if reads else connection.total_changes()
     cursor = connection.execute(
-        statement, parameters, can_cache=can_cache, prepare_flags=apsw.SQLITE_PREPARE_PERSISTENT
+        statement, parameters, can_cache=can_cache, prepare_flags=_APPLICATIONS
     )
     try:
-        columns = tuple(column[0] for column in cursor.get_description())
+        rows = list(map(_row_type(cursor.get_description()), cursor.fetchall()))
     except apsw.ExecutionCompleteError:
-        rows: list[SqlRow] = []
-    else:
-        rows = list(map(sql_row_type(columns), cursor.fetchall()))
+        rows = []
+    if reads:
+        return SqlResult(rows, 0, -1, connection.last_insert_rowid() or None)
     changed = connection.changes() if connection.total_changes() > before else 0
-    rowcount = -1 if only_reads(statement) else changed
-    return SqlResult(rows, changed, rowcount, connection.last_insert_rowid() or None)
+    return SqlResult(rows, changed, changed, connection.last_insert_rowid() or None)
 
 
+@lru_cache(maxsize=1_000)
+def _row_type(description: tuple[tuple[str, Any], ...]) -> type[SqlRow]:
+    return sql_row_type(tuple(name for name, _ in description))
+
+
+@lru_cache(maxsize=1_000)
 def only_reads(statement: str) -> bool:
     """Return whether a text is certainly a single SELECT; the answer may be False for other reads."""
     return statement.lstrip()[:6].upper() == "SELECT" and ";" not in statement
 
+
+_APPLICATIONS = apsw.SQLITE_PREPARE_PERSISTENT
+"""The flag of the application's prepared statements."""
 
 _KINDS = {
     apsw.SQLITE_CONSTRAINT_UNIQUE: "unique",

@@ -17,8 +17,7 @@ A handover of each statement to a committing thread would cost about 30 µs per 
 
 from __future__ import annotations
 
-import threading
-from _thread import get_ident
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -46,6 +45,24 @@ T = TypeVar("T")
 class WriterTurn:
     """The turn of one caller, from `begin` until `commit`, `roll_back` or the end of its time."""
 
+    __slots__ = (
+        "_clock",
+        "_committer",
+        "_engine",
+        "_expiry",
+        "_guard",
+        "_held",
+        "_is_cancelled",
+        "_is_running",
+        "_on_end",
+        "_refusal",
+        "_timeout_s",
+        "_transactor",
+        "ends_s",
+        "is_over",
+        "thread_id",
+    )
+
     def __init__(
         self,
         engine: Engine,
@@ -64,7 +81,7 @@ class WriterTurn:
         self._held: HeldWriter | None = None
         self._refusal: DiskFull | None = None
         """The error for statements while the disk is full."""
-        self._guard = threading.Lock()
+        self._guard = allocate_lock()
         """Guards the flags below, for a few instructions and the rollback of the limit's thread."""
         self._is_running = False
         """Whether a statement is running."""
@@ -177,7 +194,8 @@ class WriterTurn:
                 self.is_over = True
             assert self._held is not None
             try:
-                self._held.writer.check_constraints()
+                if self._held.has_written:
+                    self._held.writer.check_constraints()
                 self._committer.commit_held(ticket, self._held)
             finally:
                 self._release()
@@ -187,12 +205,12 @@ class WriterTurn:
 
     def roll_back(self) -> None:
         """Undo everything, and let other writers go on; a second call does nothing."""
-        with deferred:
-            with self._guard:
-                if self.is_over or self._held is None:
-                    return
-                self.is_over = True
-            self._release()
+        if not self.is_over and self._held is not None:
+            with deferred:
+                with self._guard:
+                    was_over, self.is_over = self.is_over, True
+                if not was_over:
+                    self._release()
 
     def expire(self, reason: str = "") -> None:
         """Undo everything, because the time is up; the caller gets `TransactionExpired`."""
