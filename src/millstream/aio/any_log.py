@@ -65,7 +65,11 @@ class AnyLog:
     async def ticket(
         self, can: Literal["read", "write"] = "read", expires: Seconds = 60
     ) -> NounTicket:
-        """Return a ticket by which a browser reads, or also appends to, this log for up to an hour."""
+        """Return a ticket by which a browser uses this log, without a token.
+
+        `can` is "read" (the default) or "write", which appends too. `expires` is the time until the
+        ticket ends: 60 seconds by default, an hour at most.
+        """
         seconds = to_ms(expires, "expires") / 1000
         right: BrowserRight = "log:write" if can == "write" else "log:read"
         if can not in ("read", "write"):

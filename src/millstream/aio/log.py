@@ -164,7 +164,10 @@ class Log(AnyLog, Indexed):
     async def read_blocks(
         self, start: int | None = None, stop: int | None = None, *, since: Time | None = None
     ) -> AsyncIterator[RecordBlock]:
-        """As `read`, but whole blocks: columns, for callers that need no record objects."""
+        """Yield blocks of records as columns, for callers that need no record objects.
+
+        `start`, `stop` and `since` are those of `read`.
+        """
         first, end = await self._bounds()
         begin = position = await self._position(start, since, first, end)
         stop = end if stop is None else min(stop if stop >= 0 else end + stop, end)
@@ -204,7 +207,7 @@ class Log(AnyLog, Indexed):
                 position = record.offset + 1
 
     async def wait(self, offset: int, *, timeout: Seconds | None = None, log_id: int = 0) -> bool:
-        """Wait until there is a record at the offset; False if that took too long.
+        """Wait until there is a record at the offset; False after `timeout` (default: no end).
 
         With `log_id`, which `extent` returns, also until the name stands for another log.
         """
@@ -286,7 +289,8 @@ class Log(AnyLog, Indexed):
     async def stage(self, *, section: int = SECTION) -> Stage:
         """Hold the log exclusively, to append now and commit later.
 
-        `async with await log.stage() as stage` commits what is staged when the block ends.
+        `async with await log.stage() as stage` commits what is staged when the block ends. A stage
+        also commits by itself whenever a section of `section` records is full.
         """
         return await open_stage(self._session, self, section=section)
 
@@ -294,6 +298,7 @@ class Log(AnyLog, Indexed):
         """Create a log that begins with the records of this log; no bytes are copied.
 
         The fork holds the present records of this log and its own appends; this log does not see them.
+        Without `name` the store chooses a name.
         """
         if name is not None:
             check_name(name)
@@ -359,7 +364,7 @@ class Metadata(Entries):
         return await self._session.execute(c.GetMetadata(self._log))
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """One entry, or the default if it is absent."""
+        """Return an entry, or `default` (None) if it is absent."""
         return (await self.all()).get(key, default)
 
     async def set(self, key: str, value: Any) -> None:

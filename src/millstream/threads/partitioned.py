@@ -103,8 +103,9 @@ class PartitionedLog(AnyLog):
     ) -> PartitionOffset:
         """Append a record to the partition of its key, and return its position when it is durable.
 
-        Records without a key go to the partitions in turn, or to the named partition. A `producer`
-        counts its appends to one partition (`partition_for`).
+        Records without a `key` go to the partitions in turn, or to the named `partition`. `headers`
+        and `timestamp` are those of `Log.append`. A `producer` counts its appends to one partition
+        (`partition_for`).
         """
         number, command = self.spreader.one(
             value,
@@ -207,7 +208,7 @@ class PartitionedLog(AnyLog):
                 following[record.partition] = record.offset + 1
 
     def wait(self, offsets: Sequence[int], *, timeout: Seconds | None = None) -> bool:
-        """Wait until one partition has a record at its offset; False if that took too long."""
+        """Wait until one partition has a record at its offset; False after `timeout` (none: no end)."""
         timeout_ms = optional_ms(timeout, "timeout")
         command = c.WaitForPartitions(self.name, list(offsets), timeout_ms)
         return self._session.execute(command)

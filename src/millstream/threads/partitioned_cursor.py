@@ -143,9 +143,10 @@ class PartitionedCursor:
         }
 
     def take(self, n: int = 1, *, wait: Seconds | None = None) -> list[Record]:
-        """The next unacknowledged records, at most `n`, in order within each partition.
+        """Return the next unacknowledged records, at most `n` (default: one).
 
-        The partitions are taken from in turn. It waits for the first record if asked.
+        Records of a partition come in order, and the partitions are taken from in turn. With `wait` the
+        call waits so many seconds for the first record; by default it does not wait.
         """
         records, ends = self._take(n)
         if records or wait is None or n < 1:

@@ -76,7 +76,7 @@ class Stage:
         headers: HeadersLike | None = None,
         timestamp: int | None = None,
     ) -> int:
-        """Stage a record and return its future offset.
+        """Stage a record and return its future offset; `key`, `headers` and `timestamp` as in a log.
 
         A record that fills its section commits the section. After an error nothing of the call is
         staged. A repeated call stores the record once, even after `OutcomeUnknown`.
@@ -148,7 +148,7 @@ class Stage:
         return next(self.read(offset, offset + 1), None)
 
     def read(self, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
-        """Yield the records in [start, stop), staged records included; negative numbers as in a log."""
+        """Yield the records from `start` to `stop` as `Log.read` does, staged records included."""
         first = self.start_offset() if start is None or start < 0 else start
         committed, records = self._staged.committed, self._staged.visible()
         end = committed + len(records)
@@ -170,12 +170,15 @@ class Stage:
         return self._staged.committed + len(self._staged.visible())
 
     def extent(self, known: int = 0) -> Extent:
-        """Both ends, and the id of the log, as `Log.extent` returns them."""
+        """Both ends, the id of the log, and its relation to the log `known`, as `Log.extent`."""
         extent = self._log.extent(known)
         return Extent(extent.start, self.end_offset(), extent.id, extent.equal_below)
 
     def wait(self, offset: int, *, timeout: Seconds | None = None, log_id: int = 0) -> bool:
-        """Return True if the offset holds a record; no other writer can append meanwhile."""
+        """Return True if the offset holds a record, without a wait.
+
+        No other writer can append meanwhile, so `timeout` and `log_id` change nothing.
+        """
         return self.end_offset() > offset
 
     def cursor(
@@ -186,7 +189,11 @@ class Stage:
         start: int | str | datetime | timedelta = "earliest",
         section: int | None = None,
     ) -> Cursor:
-        """Return a cursor that sees staged records as well; a `start` at a time finds committed ones."""
+        """Return a cursor that sees staged records as well.
+
+        `start`, `durable` (default: False) and `section` (default: that of the stage) are those of
+        `Log.cursor`; a `start` at a time finds committed records.
+        """
         return open_cursor(
             self._session,
             self,
