@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,29 @@ def test_a_queue_shows_its_counts_and_its_whole_spec(
     spec = dict(zip(cells(page, "table.spec th"), cells(page, "table.spec td"), strict=True))
     assert (spec["max_attempts"], spec["lease"], spec["sources"]) == ("2", "60 s", "none")
     page.locator(".tabs a:has-text('Waiting')").click()
+    page.wait_for_selector("td.value:text-is('c')")
+    assert cells(page, "td.value") == ["b", "c"]
+    page.locator(".tabs a:has-text('Delayed')").click()
     page.wait_for_selector("td.value:has-text('later')")
+    assert cells(page, "td.value") == ["later"]
     page.locator(".tabs a:has-text('Done')").click()
     says(page.locator("td.value"), "a")
+
+
+def test_a_delayed_message_shows_its_time_and_is_cancelled(
+    page: Any, server: Serving, jobs: Queue
+) -> None:
+    jobs.put("later", delay=600)
+    go(page, server, "queues", "jobs")
+    says(page.locator(".tabs [aria-current=page]"), "Delayed 1")
+    due = datetime.strptime(cells(page, "td[data-label=due]")[0], "%Y-%m-%d %H:%M:%S")
+    (message,) = jobs.peek(1, state="delayed")
+    assert message.until is not None
+    assert abs(due.astimezone() - message.until) <= timedelta(seconds=1)
+    page.locator("td.toggle button").click()
+    page.get_by_role("button", name="Cancel the message").click()
+    page.get_by_text("No message waits for its time.").wait_for()
+    assert jobs.info().delayed == 0
 
 
 def test_counts_change_as_consumers_work(page: Any, server: Serving, jobs: Queue) -> None:

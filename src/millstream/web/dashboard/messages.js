@@ -2,9 +2,9 @@
 import { html, useState } from "../vendor/preact.js";
 import { Consumers } from "./clients.js";
 import { useAnswer, useNow } from "./live.js";
-import { Answer, Headers, format, toMs, when } from "./parts.js";
+import { Act, Answer, Headers, Outcome, format, toMs, useTask, when } from "./parts.js";
 import { Payload, askExact, keyText, preview } from "./payload.js";
-import { path, query } from "./session.js";
+import { onQueue, path, query, session } from "./session.js";
 
 const PAGE = 50;
 
@@ -49,12 +49,14 @@ export function InFlight({ queue }) {
     <${Pager} trail=${trail} setTrail=${setTrail} messages=${messages} />`}<//>`;
 }
 
-export function Messages({ queue, state }) {
+const TIMES = { available: "can be claimed", delayed: "due", done: "done at" };
+const NOTHING = { available: "No message waits.", delayed: "No message waits for its time.", done: "No message is done yet." };
+
+export function Messages({ queue, state, onChange }) {
   const [trail, setTrail] = useState([]);
   const [open, setOpen] = useState(null);
   const found = usePage(queue, state, trail.at(-1), { attempts: true });
-  const time = state === "done" ? "done at" : "can be claimed";
-  const now = useNow();
+  const time = TIMES[state];
   return html`<${Answer} of=${found}>${({ messages }) => html`
     ${messages.length ? html`<div class="card scroll"><table class=folds>
       <thead><tr><th></th><th>message</th><th>key</th><th class=number>attempts</th><th>${time}</th><th>value</th></tr></thead>
@@ -65,11 +67,24 @@ export function Messages({ queue, state }) {
           <td class=mono data-label=message>${place(one)}</td>
           <td class=mono data-label=key>${keyText(one)}</td>
           <td class=number data-label=attempts>${one.attempt}</td>
-          <td data-label=${time}>${one.until && (state === "done" || toMs(one.until) > now) ? when(one.until) : "now"}</td>
+          <td data-label=${time}>${state === "available" ? "now" : when(one.until)}</td>
           <td class="mono value" data-label=value>${preview(one)}</td></tr>
-          ${isOpen && html`<${Detail} columns=6 of=${one} />`}`;
-      })}</tbody></table></div>` : html`<p class=soft>${state === "done" ? "No message is done yet." : "No message waits."}</p>`}
+          ${isOpen && html`<${Detail} columns=6 of=${one}>
+            ${state !== "done" && one.id !== undefined && html`<${Cancel} queue=${queue} id=${one.id} onChange=${() => { found.reload(); onChange(); }} />`}<//>`}`;
+      })}</tbody></table></div>` : html`<p class=soft>${NOTHING[state]}</p>`}
     <${Pager} trail=${trail} setTrail=${setTrail} messages=${messages} />`}<//>`;
+}
+
+/** Takes a message back that no consumer has claimed yet. */
+function Cancel({ queue, id, onChange }) {
+  const task = useTask();
+  const cancel = () => task.run(async () => {
+    const { cancelled } = await session.ms.post(path("queues", queue, "messages", String(id), "cancel"));
+    if (!cancelled) throw { name: "Too late", message: "A consumer has claimed the message, or it has ended." };
+    onChange();
+  });
+  return html`<${Outcome} task=${task} /><div class=actions>
+    <${Act} kind=danger need=${onQueue("write", queue)} disabled=${task.busy} onClick=${cancel}>Cancel the message<//></div>`;
 }
 
 /** Opens and closes the details of a message. */

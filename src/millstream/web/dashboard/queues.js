@@ -34,8 +34,9 @@ export function QueueTable({ of }) {
 
 // One queue.
 
-const LISTS = ["failed", "in_flight", "available", "done"];
-const TABS = [["failed", "Failed"], ["in_flight", "In flight"], ["available", "Waiting"], ["done", "Done"], ["spec", "Settings"]];
+const LISTS = ["failed", "in_flight", "available", "delayed", "done"];
+const TABS = [["failed", "Failed"], ["in_flight", "In flight"], ["available", "Waiting"], ["delayed", "Delayed"],
+  ["done", "Done"], ["spec", "Settings"]];
 
 export function QueuePage({ name, asked }) {
   const queue = useAnswer(() => session.ms.get(path("queues", name)).then((one) => ({ ...one, at: Date.now() })), [name]);
@@ -73,7 +74,8 @@ export function QueuePage({ name, asked }) {
       ${opened === "purge" && html`<${Purge} queue=${found} onClose=${over} />`}`}<//>`;
 }
 
-const listed = (of) => ({ failed: of.failed, in_flight: of.in_flight, available: of.available + of.unrouted + of.delayed, done: of.done });
+const listed = (of) => ({ failed: of.failed, in_flight: of.in_flight, available: of.available + of.unrouted, delayed: of.delayed,
+  done: of.done });
 
 /** The first list that has messages, else the settings. A list that is shown stays, even if it becomes empty. */
 function firstTab(of, chosen) {
@@ -104,7 +106,7 @@ function Tabs({ name, of, shown, onChange }) {
       ${tab in counts && html` <span class=soft>${count(counts[tab])}</span>`}</a>`)}<//>
     ${shown === "failed" && html`<${Failed} queue=${name} total=${of.failed} onChange=${onChange} />`}
     ${shown === "in_flight" && html`<${InFlight} queue=${name} />`}
-    ${(shown === "available" || shown === "done") && html`<${Messages} key=${shown} queue=${name} state=${shown} />`}
+    ${["available", "delayed", "done"].includes(shown) && html`<${Messages} key=${shown} queue=${name} state=${shown} onChange=${onChange} />`}
     ${shown === "spec" && html`<${Spec} of=${of} />`}
   </section>`;
 }
