@@ -68,7 +68,13 @@ SECTIONS: dict[str, list[str]] = {
 }
 """Titles, and the names below them: names of `millstream`, or of a module below it."""
 
-PACKAGES = {"": "More", "testing": "Tests of your own"}
+PACKAGES = {
+    "": "More",
+    "sql": "Relations for SQL",
+    "sqlalchemy": "SQLAlchemy",
+    "django": "Django",
+    "testing": "Tests of your own",
+}
 """Packages whose `__all__` is public, and the section of the names that `SECTIONS` does not place."""
 
 ELSEWHERE = {"MillstreamError"}

@@ -18,7 +18,7 @@ from millstream.cli.display import Amount, Table, note, plural, safe, say
 from millstream.engine.sqlite.schema import INBOX_TABLES
 from millstream.engine.sqlite.sql import application_tables
 from millstream.errors import InvalidInput
-from millstream.sql import RELATIONS
+from millstream.sql.registration import RELATIONS
 
 ROWS_PER_TABLE = 1_000
 BYTES_SHOWN = 32

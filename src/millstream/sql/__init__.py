@@ -13,6 +13,6 @@ commits that are not folded yet. They only read. `millstream sql` is the shell o
 
 from __future__ import annotations
 
-from millstream.sql.registration import RELATIONS, register
+from millstream.sql.registration import register
 
-__all__ = ["RELATIONS", "register"]
+__all__ = ["register"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,9 +17,10 @@ from millstream.errors import InvalidName, NotFound
 from millstream.log.model.names import check_name
 from millstream.queue.commands import DescribeQueue, PeekMessages
 from millstream.queue.model.message import Message, QueueInfo, messages_of
+from millstream.queue.model.own_logs import put_id
 from millstream.queue.service.peek import STATES
 from millstream.queue.service.unrouted_records import unrouted_records
-from millstream.record import Record, moment
+from millstream.record import Record
 from millstream.sql.relation import (
     EQUAL,
     Column,
@@ -34,9 +34,6 @@ from millstream.threads.database import Millstream
 
 PAGE = 200
 """Messages that a scan holds in memory."""
-
-_PEEKED = {"delayed": "available"} | {state: state for state in STATES}
-"""The states of the relation, and the state that a peek knows each by."""
 
 
 class StoredMessage(NamedTuple):
@@ -64,28 +61,20 @@ def _scan_messages(ms: Millstream, scan: Scan) -> Iterator[StoredMessage]:
     state = scan.text("state")
     for queue in [name] if name is not None else [info.name for info in ms.queues()]:
         with suppress(InvalidName, NotFound):  # there is no such queue, or it was deleted meanwhile
-            for peeked in dict.fromkeys(_PEEKED.values()):
-                if state is None or _PEEKED.get(state) == peeked:
-                    yield from _peek(ms, queue, peeked)
+            for peeked in STATES if state is None else STATES.keys() & {state}:
+                yield from _peek(ms, queue, peeked)
             if state in (None, "available"):
                 for record in unrouted_records(ms.session, queue):
                     yield StoredMessage(queue, "available", record)
 
 
 def _peek(ms: Millstream, queue: str, state: str) -> Iterator[StoredMessage]:
-    now = moment(ms.session.clock.wall_ms())
     after = -1
     while lots := ms.session.execute(PeekMessages(queue, state, PAGE, after, route=False)):
         messages = messages_of(lots)
         for message in messages:
-            yield StoredMessage(queue, _state(message, state, now), message)
+            yield StoredMessage(queue, state, message)
         after = messages[-1].claim_id
-
-
-def _state(message: Message, peeked: str, now: datetime) -> str:
-    """Return the state of the relation: a peek shows delayed messages as available."""
-    is_delayed = peeked == "available" and message.until is not None and message.until > now
-    return "delayed" if is_delayed else peeked
 
 
 def _value(row: StoredMessage) -> bytes | None:
@@ -138,6 +127,7 @@ MESSAGES = Relation(
     (
         Column("queue", "TEXT", lambda row: row.queue),
         Column("state", "TEXT", lambda row: row.state),
+        Column("id", "INTEGER", lambda row: put_id(row.queue, row.entry.log, row.entry.offset)),
         Column("claim_id", "INTEGER", _of_claim("claim_id")),
         Column("time", "TEXT", lambda row: time_text(row.entry.timestamp)),
         Column("key", "", lambda row: text_or_bytes(row.entry.key)),

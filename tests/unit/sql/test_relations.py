@@ -14,7 +14,8 @@ import millstream
 from millstream.command import Command
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.log.commands import ReadBlocks
-from millstream.sql import RELATIONS, register
+from millstream.sql import register
+from millstream.sql.registration import RELATIONS
 from millstream.testing import SimulatedClock
 
 MS = 1_700_000_000_000
@@ -264,7 +265,8 @@ def test_messages_are_rows_with_their_states(ms: millstream.Millstream, sql: Any
     done, failed, _ = queue.claim(3)
     queue.ack([done])
     queue.fail([failed], reason="no such address")
-    queue.put({"n": 4}, delay=timedelta(hours=1))
+    later = queue.put({"n": 4}, delay=timedelta(hours=1))
+    assert sql("SELECT id FROM millstream_messages WHERE state = 'delayed'") == [(later,)]
     states = sql("SELECT state, value ->> 'n', attempts FROM millstream_messages ORDER BY 2")
     assert states == [
         ("done", 0, 1),
