@@ -137,13 +137,13 @@ def peek(
         typer.Option(parser=_claim_id, metavar="CLAIM_ID", help="Continue after this message."),
     ] = None,
 ) -> None:
-    """Print messages in a state, without claiming them.
+    """Print messages in a state, without claiming them: claim, key and value.
 
-    The time of a delayed message is its due time.
+    For delayed messages: id, due time, key and value. `queue cancel` takes the id.
     """
     wanted: Any = state.replace("-", "_")  # the store checks it
     for message in queue.peek(count, state=wanted, after=-1 if after is None else after):
-        output.print(message)
+        output.print(message, is_delayed=wanted == "delayed")
 
 
 def message(

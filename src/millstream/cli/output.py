@@ -30,10 +30,12 @@ class Output:
         if self.json and self.values:
             raise typer.BadParameter("--json or --values, not both")
 
-    def print(self, entry: Record | Message) -> None:
-        """Print a record or message."""
+    def print(self, entry: Record | Message, *, is_delayed: bool = False) -> None:
+        """Print a record or message; the line of a delayed message begins with id and due time."""
         if self.json:
             say(msgspec.json.encode(as_json(entry)).decode())
+        elif is_delayed and isinstance(entry, Message) and not self.values:
+            say(_delayed_line(entry))
         elif not self.values:
             say(_record_line(entry) if isinstance(entry, Record) else _message_line(entry))
         elif sys.stdout.isatty():
@@ -56,6 +58,7 @@ def as_json(entry: Record | Message) -> dict[str, Any]:
             "queue": entry.queue,
             "claim": _claim(entry),
             "claim_id": str(entry.claim_id),
+            "id": entry.id,
             "attempt": entry.attempt,
             "until": entry.until,
             "reason": entry.reason,
@@ -104,6 +107,13 @@ def _message_line(message: Message) -> str:
     fields = [_claim(message), _key(message), _shown(message)]
     if message.reason:
         fields.append(safe(message.reason.partition("\n")[0]))
+    return ("  " if sys.stdout.isatty() else "\t").join(fields)
+
+
+def _delayed_line(message: Message) -> str:
+    id = "-" if message.id is None else str(message.id)
+    due = "-" if message.until is None else time_of(message.until)
+    fields = [id, due, _key(message), _shown(message)]
     return ("  " if sys.stdout.isatty() else "\t").join(fields)
 
 

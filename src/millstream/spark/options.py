@@ -18,7 +18,7 @@ from millstream.spark.source.bins import BINS_MAX
 EARLIEST, LATEST = -2, -1
 """Kafka's numbers for both ends of a log, in the JSON of offsets."""
 
-STATES = ("available", "in_flight", "done", "failed", "attempts")
+STATES = ("available", "delayed", "in_flight", "done", "failed", "attempts")
 
 
 DELAY_MS = 15 * 60 * 1000

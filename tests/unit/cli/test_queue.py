@@ -304,3 +304,39 @@ def test_a_failed_message_is_replaced_from_an_argument_or_stdin(jobs: Any) -> No
     said = jobs("queue", "replace", "jobs", mended["claim_id"], "--key", "k", input=b"again")
     assert said.startswith(f"message {mended['claim_id']} replaced")
     assert "is not failed" in jobs.error("queue", "replace", "jobs", mended["claim_id"], "x")
+
+
+def put_id(cli: Any, *arguments: str) -> str:
+    return str(cli.json("put", "jobs", *arguments)["first_id"])
+
+
+def test_a_message_is_cancelled_and_awaited_by_its_id(jobs: Any) -> None:
+    now, later = put_id(jobs, "now"), put_id(jobs, "later", "--delay", "1h")
+    shown = jobs("queue", "peek", "jobs", "--state", "delayed", "--json").splitlines()
+    (delayed,) = [msgspec.json.decode(line) for line in shown]
+    assert (delayed["id"], delayed["value"]) == (int(later), "later")
+    line = jobs("queue", "peek", "jobs", "--state", "delayed").rstrip().split("\t")
+    assert (line[0], line[2:]) == (later, ["-", "later"])
+    assert jobs("queue", "cancel", "jobs", later) == f"message {later} cancelled\n"
+    told = jobs.json("queue", "wait", "jobs", later)
+    assert (told["id"], told["state"]) == (int(later), "cancelled")
+    claimed(jobs)
+    assert "its state is 'in_flight'" in jobs.error("queue", "cancel", "jobs", now)
+    assert "has not ended yet" in jobs.error("queue", "wait", "jobs", now, "--timeout", "1ms")
+    assert "no put returned this id" in jobs.error("queue", "wait", "jobs", "77")
+
+
+def test_a_repeat_is_told_when_it_is_put(cli: Any) -> None:
+    cli("queue", "create", "jobs", "--dedup-by", "d", "--dedup-while", "running")
+    assert "1 message put" in cli("put", "jobs", "a", "--dedup", "x")
+    assert "nothing put: a repeat of message 0" in cli("put", "jobs", "b", "--dedup", "x")
+    told = cli.json("put", "jobs", "b", "--dedup", "x")
+    assert told == {"queue": "jobs", "count": 0, "first_id": 0, "repeated": True}
+    assert "dropped while the first message waits or runs" in cli("queue", "info", "jobs")
+
+
+def test_bursts_are_settings_of_rates(cli: Any) -> None:
+    cli("queue", "create", "jobs", "--rate", "10", "--burst", "3")
+    assert "up to 3 at once" in cli("queue", "info", "jobs")
+    cli("queue", "create", "other", "--burst", "3", code=2)
+    assert "--burst has no effect without --rate" in cli.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -173,6 +174,46 @@ async def test_messages_are_put_one_by_one_in_batches_and_raw(rest: Rest) -> Non
     assert base64.b64decode(found[3]["base64"]) == b"raw"
     assert found[3]["headers"] == {"content-type": "x/y"}
     assert (await rest.post("/queues/q/messages", json={"messages": []})).json()["count"] == 0
+
+
+@served
+async def test_a_message_is_cancelled_and_awaited_by_its_id(rest: Rest) -> None:
+    await rest.put("/queues/q")
+    ids = [(await rest.post("/queues/q/messages", json={"value": n})).json()["id"] for n in (0, 1)]
+    later = (await rest.post("/queues/q/messages", json={"value": 2, "delay": 60})).json()["id"]
+    (shown,) = (await rest.get("/queues/q/messages?state=delayed")).json()["messages"]
+    assert (shown["id"], shown["value"]) == (later, 2)
+    assert shown["until"] == (await rest.get(f"/queues/q/messages/{later}")).json()["until"]
+    for id in (later, ids[0], ids[0]):
+        cancelled = await rest.post(f"/queues/q/messages/{id}/cancel")
+        assert (cancelled.status_code, cancelled.json()) == (200, {"cancelled": True})
+    assert (await rest.get("/queues/q")).json()["cancelled"] == 2
+    (held,) = await claim(rest, n=9)
+    assert (held["id"], held["value"]) == (ids[1], 1)
+    refused = await rest.post(f"/queues/q/messages/{ids[1]}/cancel")
+    assert refused.json() == {"cancelled": False}
+    waiting = asyncio.create_task(rest.get(f"/queues/q/messages/{ids[1]}?wait=60"))
+    await rest.post("/queues/q/ack", json={"claims": held["claim"]})
+    assert (await waiting).json()["state"] == "done"
+    problem(await rest.get("/queues/q/messages/99?wait=1"), 404, "NotFound")
+    assert (await rest.get("/queues/q/messages/99")).json()["state"] == "unknown"
+    problem(await rest.post("/queues/other/messages/0/cancel"), 404, "NotFound")
+
+
+@served
+async def test_a_put_with_detail_reports_a_repeat(rest: Rest) -> None:
+    await rest.put("/queues/q", json={"dedup_by": "d", "dedup_while": "waiting"})
+    body = {"value": 1, "dedup": "x", "detail": True}
+    first = (await rest.post("/queues/q/messages", json=body)).json()
+    assert first == {"id": 0, "count": 1, "repeated": False}
+    again = (await rest.post("/queues/q/messages", json=body)).json()
+    assert again == {"id": 0, "count": 0, "repeated": True}
+    raw = await rest.post("/queues/q/messages?dedup=x&detail=true", content=b"raw")
+    assert raw.json()["repeated"] is True
+    two = {"messages": [{"value": 1}, {"value": 2}], "detail": True}
+    problem(await rest.post("/queues/q/messages", json=two), 422, "InvalidInput")
+    steps = {"operations": [{"op": "put", "queue": "q", **body}]}
+    problem(await rest.post("/transactions", json=steps), 422, "InvalidInput")
 
 
 @served
