@@ -45,12 +45,12 @@ class AnyLog:
         count: int | None = None,
         consumed: bool = False,
     ) -> None:
-        """Set the rules by which the log deletes records, from the oldest on; replaces all rules before.
+        """Set the rules by which the log deletes records, from the oldest on, and replace the earlier rules.
 
         A record goes as soon as one rule lets it go: if it is older than `age` (seconds or a
         `timedelta`, by the time of its append), if the log has more than `bytes` or more than `count`
         records, or if `consumed` is True and every durable cursor and queue has passed it. None (the
-        default) is no rule of that kind: `retain()` keeps all records. The first call creates the log.
+        default) is no rule of that kind: a call of `retain()` keeps every record. The first call creates the log.
         Of a log with partitions, `bytes` and `count` are those of one partition.
         """
         await self._set(retention_of(age=age, bytes=bytes, count=count, consumed=consumed))

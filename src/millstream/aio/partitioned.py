@@ -188,7 +188,7 @@ class PartitionedLog(AnyLog):
         since: Time | None = None,
         timeout: Seconds | None = None,
     ) -> AsyncIterator[Record]:
-        """Yield records as they arrive, without end; with `timeout`, until so long none came.
+        """Yield records as they arrive, without end; or until no record came for `timeout`.
 
         Begins at the ends; or at the offsets `start`, by partition; or at a time, `since`. Partitions
         that are added later are read from their first record.
@@ -207,7 +207,7 @@ class PartitionedLog(AnyLog):
                 following[record.partition] = record.offset + 1
 
     async def wait(self, offsets: Sequence[int], *, timeout: Seconds | None = None) -> bool:
-        """Wait until one partition has a record at its offset; False after `timeout` (none: no end)."""
+        """Wait until one partition has a record at its offset; False after `timeout` (default: no end)."""
         timeout_ms = optional_ms(timeout, "timeout")
         command = c.WaitForPartitions(self.name, list(offsets), timeout_ms)
         return await self._session.execute(command)
@@ -276,7 +276,7 @@ class PartitionedLog(AnyLog):
             await self.partition(number).take_over()
 
     async def delete(self) -> bool:
-        """Delete all partitions, their cursors and metadata; False if the log did not exist."""
+        """Delete the partitions with cursors and metadata; False if the log did not exist."""
         self._is_made = False
         if not await self.parts():
             return False

@@ -26,7 +26,7 @@ Taken = Record | PartitionOffset | Iterable["Record | PartitionOffset"]
 
 
 Starts = str | Mapping[int, int]
-"""Where a cursor begins: "earliest", "latest", or an offset for each partition."""
+"""The start of a new cursor: "earliest", "latest", or an offset for each partition."""
 
 
 class PartitionedSource(Protocol):
@@ -54,7 +54,7 @@ async def open_partitioned_cursor(
     section: int,
     on_loss: OnLoss = "skip",
 ) -> PartitionedCursor:
-    """Return the cursor of this name over all partitions; make it at `start` where it does not exist."""
+    """Return the cursor of this name over all partitions; a new cursor begins at `start`."""
     check_name(name, "cursor")
     check_section(section)
     check_on_loss(on_loss)
@@ -133,7 +133,7 @@ class PartitionedCursor:
             )
 
     async def lost(self) -> dict[int, list[tuple[int, int]]]:
-        """Ranges of each partition that retention deleted before this handle read them."""
+        """Return the ranges that retention deleted before this handle read the records, by partition."""
         return {
             number: list(cursor.progress.lost)
             for number, cursor in enumerate(self._cursors)
@@ -163,7 +163,7 @@ class PartitionedCursor:
                 tx.ack(cursor, offsets)
 
     def by_partition(self, records: Taken) -> list[tuple[Cursor, list[Record | int]]]:
-        """Yield the cursor of each partition with its share of these records."""
+        """Return the cursors of the partitions, with the records of each partition."""
         shares: dict[int, list[Record | int]] = {}
         for record in records if isinstance(records, Iterable) else [records]:
             if isinstance(record, Record) and record.log == partition_name(

@@ -170,7 +170,7 @@ class Acknowledge(Operation[int], frozen=True):
     log_id: int = 0
     """The id of the log that was read, which a log set aside keeps; 0 for any log."""
     lost: list[Range] = field(default_factory=list)
-    """Ranges that the reader passed over, because the log had deleted them; they are counted once."""
+    """Ranges that the reader passed over, because the log had deleted the records."""
 
 
 class MoveCursor(Operation[int], frozen=True):

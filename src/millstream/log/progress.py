@@ -145,7 +145,7 @@ class CursorProgress:
     def acked(self, ranges: list[Range], log_id: int) -> None:
         """Mark acknowledged ranges, unless the reader has gone on to another log meanwhile.
 
-        Other records may lie at these offsets of the other log.
+        The offsets of the other log may hold different records.
         """
         with self._lock:
             if log_id != self.log_id:

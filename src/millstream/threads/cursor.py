@@ -138,7 +138,7 @@ class Cursor:
         return self.progress.is_acked(offset) or offset < self._source.start_offset()
 
     def lost(self) -> list[tuple[int, int]]:
-        """Ranges that retention deleted before this handle read them; the handle skipped these ranges."""
+        """Return the ranges that retention deleted before this handle read the records."""
         return list(self.progress.lost)
 
     def position(self) -> int:

@@ -112,8 +112,8 @@ class Log(AnyLog, Indexed):
     def at(self, offset: int) -> Record:
         """Return the record at an offset; -1 is the newest record, -2 the record before it.
 
-        Raises `OutOfRange` at or past the end and `Truncated` for a deleted record; both are
-        `IndexError`s.
+        Raises `OutOfRange` at or past the end and `Truncated` for a deleted record. `IndexError` is a
+        base class of both errors.
         """
         position = offset
         if offset < 0:
@@ -194,7 +194,7 @@ class Log(AnyLog, Indexed):
         since: Time | None = None,
         timeout: Seconds | None = None,
     ) -> Iterator[Record]:
-        """Yield records as they arrive, without end; with `timeout`, until so long none came.
+        """Yield records as they arrive, without end; or until no record came for `timeout`.
 
         Begins at the end; or at the offset `start`, where -10 yields the last ten first; or at a time,
         `since`, as `offset_at` finds it.
@@ -233,7 +233,7 @@ class Log(AnyLog, Indexed):
         return end - start
 
     def is_empty(self) -> bool:
-        """Return True if the log holds no record: none was appended, or all were deleted."""
+        """Return True if the log holds no record, because records were never appended or are deleted."""
         start, end = self._bounds()
         return start == end
 
@@ -298,7 +298,7 @@ class Log(AnyLog, Indexed):
     def fork(self, name: str | None = None) -> Log:
         """Create a log that begins with the records of this log; no bytes are copied.
 
-        The fork holds the present records of this log and its own appends; this log does not see them.
+        The fork holds the present records of this log and its own appends; the appends stay in the fork.
         Without `name` the store chooses a name.
         """
         if name is not None:
@@ -314,7 +314,7 @@ class Log(AnyLog, Indexed):
         return self._session.execute(c.MergeFork(self.name, on_fork))
 
     def parent(self) -> str | None:
-        """Return the name of the parent log; None if this log is not a fork."""
+        """Return the name of the parent log; None for a log without a parent."""
         return self._session.execute(c.GetParent(self.name))
 
     def owner(self) -> Owner:
@@ -330,7 +330,7 @@ class Log(AnyLog, Indexed):
         return self._session.execute(c.TakeOver(self.name))
 
     def delete(self) -> bool:
-        """Delete the log, its cursors and its metadata; False if the log did not exist."""
+        """Delete the log with cursors and metadata; False if the log did not exist."""
         return self._session.execute(c.DeleteLog(self.name))
 
     def _position(self, start: int | None, since: Time | None, first: int, end: int) -> int:
@@ -354,7 +354,7 @@ class Log(AnyLog, Indexed):
 
 
 class Metadata(Entries):
-    """The metadata of a log; each access is one command."""
+    """The metadata of a log; an access sends a command."""
 
     def __init__(self, session: Session, log: str) -> None:
         self._session = session

@@ -191,8 +191,8 @@ class Stage:
     ) -> Cursor:
         """Return a cursor that sees staged records as well.
 
-        `start`, `durable` (default: False) and `section` (default: that of the stage) are those of
-        `Log.cursor`; a `start` at a time finds committed records.
+        See `Log.cursor` for `start`, `durable` (default: False) and `section` (default: the section
+        of the stage). A `start` at a time finds committed records.
         """
         return open_cursor(
             self._session,

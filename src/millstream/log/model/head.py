@@ -298,7 +298,7 @@ class Head(Entity, array_like=True):
         fewer = 1 if self.owner or self.epoch or self.former_name else 4 if self.kept else 5
         count = len(Head.__struct_fields__) - fewer
         begin = bytes((0x90 + count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
-        return begin + data[3:-fewer]  # each empty trailing field is one byte
+        return begin + data[3:-fewer]  # an empty trailing field takes a byte
 
 
 def without(gaps: Sequence[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The offset for a time: where a reader begins that asks for the records since then.
+"""The offset for a time, at which a reader of the records since that time begins.
 
 A record has two times. The store sets the time of the append (`appended`), which rises with the offset
 unless the clock is set back. The producer may set another time (`timestamp`), in any order. Readers ask for
@@ -8,8 +8,8 @@ for: the search uses that a record is seldom appended before the time that it be
 1. A binary search over entries finds the first record that was appended at or after the time. If the record
    before it has a later timestamp, producers are ahead of the clock: a binary search by timestamps among the
    earlier records decides.
-2. From there on the first record counts whose timestamp is at or after the time. Mostly this is the very
-   first one. Late records are passed over, up to `SCANNED_MAX`.
+2. From there on the first record counts whose timestamp is at or after the time. Mostly the first record
+   does. Late records are passed over, up to `SCANNED_MAX`.
 3. Behind `SCANNED_MAX` late records, as after an import of old records, a binary search by timestamps decides.
 
 So timestamps need no order, unless producers are ahead of the clock or more than `SCANNED_MAX` late records
@@ -29,13 +29,13 @@ from millstream.log.reading.reader import RowMoved, entries_of
 from millstream.store.state.view import Rows, View
 
 SCANNED_MAX = 50_000
-"""Most late records that a search looks at one by one."""
+"""The number of late records that a search reads in order."""
 
 TimesOf = Callable[[bytes], Sequence[int]]
 """Returns the times of the records of an entry."""
 
 Find = Callable[[Sequence[int], int, int, int], int]
-"""Returns the index of the first time at or after a time, within two indexes; else the second index."""
+"""Returns the index of the first time at or after a time, between two indexes; else the second index."""
 
 
 def offset_at(view: Rows, log_id: int, *, start: int, end: int, time_ms: int) -> int:
@@ -77,7 +77,7 @@ def _first_not_late(view: Rows, log_id: int, start: int, end: int, time_ms: int)
 def _search(
     view: Rows, log_id: int, low: int, high: int, time_ms: int, times_of: TimesOf, find: Find
 ) -> int:
-    """Search by halves, as if the times rose with the offsets; each step reads one entry."""
+    """Search by halves, as if the times rose with the offsets; a step reads an entry."""
     while low < high:
         middle = (low + high) // 2
         entry_times = _times(view, log_id, middle, times_of)
@@ -118,7 +118,7 @@ def _check_damaged(view: Rows, error: CorruptionError | RowMoved) -> None:
 
 
 def _timestamp(view: Rows, log_id: int, offset: int) -> int:
-    """Return the timestamp of a record; 0 for a damaged one."""
+    """Return the timestamp of a record; 0 for damage."""
     entry_times = _times(view, log_id, offset, _timestamps_of)
     return 0 if entry_times is None else entry_times[1][offset - entry_times[0]]
 

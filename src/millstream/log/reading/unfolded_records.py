@@ -21,7 +21,7 @@ class _NotHeld(Exception):
 
 
 class _NoDisk:
-    """A snapshot that refuses all reads."""
+    """A snapshot without rows, which refuses reads."""
 
     def get(self, key: bytes) -> bytes | None:
         """Refuse."""

@@ -65,7 +65,7 @@ class Appending:
 
 
 def append_together(tx: WriteTransaction, name: str, records: Sequence[Single]) -> list[int] | None:
-    """Add records of several callers; return their offsets, or None if they must be added one by one."""
+    """Add records of several callers; return the offsets, or None to add the records of each caller alone."""
     values = [record.value or b"" for record in records]
     if sum(map(len, values)) > BYTES_MAX:
         return None
