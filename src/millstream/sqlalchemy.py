@@ -87,7 +87,7 @@ def put(
 ) -> Coroutine[Any, Any, None] | None:
     """Put a message into a queue, in the transaction of a session or connection.
 
-    The arguments are those of `Queue.put`; `deliver_at` is a time with a time zone. Invalid arguments
+    The arguments mean the same as in `Queue.put`; `deliver_at` is a time with a time zone. Invalid arguments
     raise `InvalidInput` here. A queue that does not exist is found later: the row goes to
     `millstream_inbox_failed`. A session that is bound to several databases: hand in
     `session.connection(bind_arguments=...)`.

@@ -85,7 +85,7 @@ def _history() -> Iterator[None]:
     """Let the terminal edit lines, and remember them from one run to the next."""
     try:
         import readline
-    except ImportError:  # some builds of Python lack it: lines are read plainly
+    except ImportError:  # Python was built without readline
         yield
         return
     path = Path.home() / HISTORY

@@ -72,7 +72,7 @@ class SqlRows:
 
 
 def run_statements(connection: apsw.Connection, statements: str, rows: SqlRows) -> None:
-    """Run statements one after the other, and print their rows. Raises `InvalidInput`."""
+    """Run statements in order, and print the rows of each statement. Raises `InvalidInput`."""
     changes = connection.total_changes()
     cursor = connection.cursor()
 

@@ -54,7 +54,7 @@ def put(
 ) -> None:
     """Put a message into a queue, in the current transaction of the database `using`.
 
-    The other arguments are those of `Queue.put`; `deliver_at` is a time with a time zone. Invalid
+    The other arguments mean the same as in `Queue.put`; `deliver_at` is a time with a time zone. Invalid
     arguments raise `InvalidInput` here. A queue that does not exist is found later: the row goes to
     `millstream_inbox_failed`. Outside of `atomic` the message is committed at once.
     """

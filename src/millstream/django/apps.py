@@ -1,4 +1,4 @@
-"""The Django application: it brings the migration that makes the inbox."""
+"""The Django application, with the migration that makes the inbox."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
 
 ROWS_MAX = 5_000
-"""The most rows that one commit moves."""
+"""The largest number of rows that a commit moves."""
 
 STEP_ROWS = 500
 """Rows that are read before their size is known."""
@@ -87,7 +87,7 @@ class Post(NamedTuple):
 
 
 class PostDelivery(NamedTuple):
-    """A command that stores posts of one destination, and these posts."""
+    """Posts of one destination, and the command that stores the posts."""
 
     command: Operation[Any]
     posts: list[Post]
@@ -148,7 +148,7 @@ def in_commits(deliveries: Iterable[PostDelivery]) -> list[list[PostDelivery]]:
 
 
 def _move_batch(store: Store, batch: list[PostDelivery]) -> None:
-    """Store deliveries by one commit; if a rule refuses one of them, each by a commit of its own."""
+    """Store deliveries by one commit. After a refusal, store each delivery by a separate commit."""
     try:
         _store(store, [post for delivery in batch for post in delivery.posts], batch, [])
     except PostsTaken:

@@ -71,7 +71,7 @@ def _scan_logs(ms: Millstream, scan: Scan) -> Iterator[LogInfo]:
 
 
 def _describe(ms: Millstream, name: str) -> LogInfo | None:
-    with suppress(InvalidName):  # there is no log of such a name
+    with suppress(InvalidName):  # no log can have the name
         return ms.log(name).info()
     return None
 

@@ -1,8 +1,8 @@
 """Posts for the SQL inbox, made from the arguments of a Python caller.
 
 A post is a row of `millstream_inbox`. It is checked here as `Queue.put` checks a message, so that an
-error is raised at the call, and not later in another process. The message is the same as the one that
-`Queue.put` makes: its headers say whether the value is text or JSON.
+error is raised at the call, and not later in another process. The message equals
+the message of `Queue.put`: the headers say whether the value is text or JSON.
 """
 
 from __future__ import annotations

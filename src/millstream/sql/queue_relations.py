@@ -50,7 +50,7 @@ def _scan_queues(ms: Millstream, scan: Scan) -> Iterator[QueueInfo]:
     if name is None:
         yield from ms.queues()
         return
-    with suppress(InvalidName):  # there is no queue of such a name
+    with suppress(InvalidName):  # no queue can have the name
         info = ms.session.execute(DescribeQueue(check_name(name, "queue")))
         if info is not None:
             yield info
@@ -60,7 +60,7 @@ def _scan_messages(ms: Millstream, scan: Scan) -> Iterator[StoredMessage]:
     name = scan.text("queue")
     state = scan.text("state")
     for queue in [name] if name is not None else [info.name for info in ms.queues()]:
-        with suppress(InvalidName, NotFound):  # there is no such queue, or it was deleted meanwhile
+        with suppress(InvalidName, NotFound):  # the queue is missing, or was deleted meanwhile
             for peeked in STATES if state is None else STATES.keys() & {state}:
                 yield from _peek(ms, queue, peeked)
             if state in (None, "available"):

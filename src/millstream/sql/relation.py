@@ -1,4 +1,4 @@
-"""What a relation is: columns, a key, the comparisons that narrow a scan, and a source of rows.
+"""A relation of a store: columns, a key, the comparisons that narrow a scan, and a source of rows.
 
 A source may use the comparisons of a `Scan` to read less. It may also return too many rows: SQLite
 checks every condition again. So a comparison that a source cannot use is simply left out.
@@ -54,7 +54,7 @@ class Scan:
     columns: frozenset[str] = frozenset()
     """The columns that the statement uses."""
     order: Literal["", "ascending", "descending"] = ""
-    """The order in which rows must come; empty for any order."""
+    """The required order of the rows; empty if the order is free."""
 
     @property
     def is_empty(self) -> bool:
@@ -62,7 +62,7 @@ class Scan:
         return any(condition.value is None for condition in self.conditions)
 
     def text(self, column: str) -> str | None:
-        """Return the text that a column must be equal to; None if there is no such condition."""
+        """Return the text that a column must be equal to; None without an equality condition."""
         for name, operator, value in self.conditions:
             if name == column and operator == "=" and isinstance(value, str):
                 return value

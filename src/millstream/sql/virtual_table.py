@@ -116,7 +116,7 @@ class RelationTable:
 
 
 class RelationCursor:
-    """A pass over a relation; it holds one row."""
+    """A pass over a relation. The cursor holds the current row."""
 
     def __init__(self, relation: Relation, ms: Millstream) -> None:
         self._relation = relation
