@@ -79,6 +79,8 @@ check: ## generated files, formatting, lint, types, layers, the style guide
 	$(BIN)/ruff check $(PYTHON_PATHS)
 	@$(BIN)/python tools/doc_examples.py $(EXAMPLES)
 	$(BIN)/mypy --strict src tools examples $(EXAMPLES)
+	@if command -v node >/dev/null; then $(BIN)/pyright --pythonpath $(BIN)/python; \
+		else echo "no node here: pyright is left out"; fi
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/unit/test_tidy.py
 

@@ -1,6 +1,6 @@
 """A web application: an order and its mail are one commit, and a worker sends in the same process.
 
-It needs `pip install 'millstream[server]'`, which brings Starlette and uvicorn. The order's row and
+It needs Millstream with the extra `server`, which brings Starlette and uvicorn. The order's row and
 the message are stored together or not at all, so no mail is sent for an order that failed, and none
 is forgotten.
 
@@ -21,14 +21,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from millstream import Message, aio
+from millstream import HandlerTransaction, Message, aio
 
 TABLE = """CREATE TABLE IF NOT EXISTS orders (
     id TEXT PRIMARY KEY, customer TEXT NOT NULL, item TEXT NOT NULL, mailed INTEGER DEFAULT 0
 )"""
 
 
-async def send(message: Message, tx: aio.Transaction) -> None:
+async def send(message: Message, tx: HandlerTransaction) -> None:
     """Send one mail. That it was sent, and that the message is done, is one commit."""
     mail = message.json()
     print(f"mail to {mail['to']}: your {mail['item']} is on its way", flush=True)

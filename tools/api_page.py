@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.api_sources import Definition, Members, Sources, public_classes, without
+from tools.api_sources import Definition, Members, Sources, own_members, public_classes, without
 
 PAGE = "docs/API.md"
 COLUMNS = 100
@@ -54,15 +54,27 @@ SECTIONS: dict[str, list[str]] = {
     "Cursors": ["Cursor", "PartitionedCursor", "CursorInfo"],
     "Queues": [
         *("Queue", "QueueSpec", "queue.model.spec.QueueSettings", "Backoff"),
-        *("Message", "Fate", "queue.model.message.Try", "QueueInfo", "queue.model.message.Skipped"),
+        *(
+            "PutResult",
+            "Message",
+            "Fate",
+            "queue.model.message.Try",
+            "QueueInfo",
+            "queue.model.message.Skipped",
+        ),
     ],
-    "Workers": ["threads.worker.Worker", "Retry", "Reject", "worker.stats.WorkerStats"],
+    "Workers": [
+        *("threads.worker.Worker", "HandlerTransaction", "Retry", "Reject"),
+        "worker.stats.WorkerStats",
+    ],
     "Rooms": [
         *("Room", "RoomEvent", "RoomMessage", "RoomSettings", "RoomInfo", "InstanceInfo"),
         *("rooms.model.RetainedValues", "rooms.model.RetainedValue", "rooms.model.Present"),
         *("rooms.model.RoomTicket", "rooms.model.NounTicket"),
     ],
-    "Transactions and SQL": ["Transaction", "Later", "SqlResult"],
+    "Transactions and SQL": [
+        *("Transaction", "Later", "InteractiveTransaction", "SqlResult", "SqlRow"),
+    ],
     "Sync": ["replica.sync.outcome.Outcome", "replica.sync.outcome.LogOutcome"],
     "Server": ["server.serving.running", "server.settings.Settings"],
 }
@@ -82,6 +94,7 @@ ELSEWHERE = {"MillstreamError"}
 
 ALL_METHODS = "*"
 HIDDEN = {
+    "HandlerTransaction": {"closing"},
     "Headers": {"held", "visible", "plain"},
     "Later": {"settle", "__init__"},
     "Limits": {ALL_METHODS},
@@ -94,6 +107,9 @@ HIDDEN = {
     "Settings": {ALL_METHODS},
 }
 """Members that parts of Millstream use and users do not."""
+
+TWINS = {"InteractiveTransaction": "Transaction", "HandlerTransaction": "Transaction"}
+"""Classes that inherit the same methods as another class, which has their texts."""
 
 
 @dataclass(frozen=True)
@@ -167,13 +183,18 @@ def section_of(sources: Sources, entry: Entry, *, linked: Collection[str]) -> It
         yield from prose(definition.docstring, linked)
     if module != "millstream":
         yield from (f"`from {module} import {name}`", "")
+    if name in TWINS:
+        twin = TWINS[name]
+        yield from (f"It also has the methods of [`{twin}`](#{anchor(twin)}).", "")
     if isinstance(definition.node, ast.ClassDef):
         yield from members_of(name, shown_members(sources, definition), linked)
 
 
 def shown_members(sources: Sources, definition: Definition) -> Members:
     """Return the members of a class that users need."""
-    members, hidden = sources.members(definition), HIDDEN.get(definition.name, set())
+    is_twin = definition.name in TWINS
+    members = own_members(definition) if is_twin else sources.members(definition)
+    hidden = HIDDEN.get(definition.name, set())
     methods = {} if ALL_METHODS in hidden else without(members.methods, hidden)
     return Members(without(members.facts, hidden), methods)
 

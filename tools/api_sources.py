@@ -119,7 +119,7 @@ class Members:
     def inherit(self, base: Members) -> None:
         """Add the members of a base class that the class itself does not define."""
         self.facts = {**self.facts, **without(base.facts, self.facts)}
-        self.methods = {**self.methods, **without(base.methods, self.methods)}
+        self.methods |= without(base.methods, {*self.methods, "__init__"})
 
 
 class Sources:

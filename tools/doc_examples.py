@@ -26,13 +26,8 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
-FIRST_LINES = {
-    "docs/SPARK.md": "from pyspark.sql import SparkSession",
-}
-"""Code for line 1, where a document has its title: names that its examples use and do not define."""
-
 REDEFINES = "# mypy: allow-redefinition"
-"""The blocks of a page may use a variable for several types, one after the other."""
+"""In line 1, where a document has its title: a page may use a variable for several types."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +58,9 @@ def documents(root: Path = ROOT) -> list[Path]:
     return [root / README, *sorted(root.glob("docs/*.md"))]
 
 
-def module_of(examples: list[Example], first_line: str = "") -> str:
+def module_of(examples: list[Example]) -> str:
     """Return a module in which each example has the lines that it has in its document."""
-    text = f"{first_line}  {REDEFINES}\n".lstrip()
+    text = f"{REDEFINES}\n"
     for example in examples:
         text += "\n" * (example.line - 1 - text.count("\n")) + example.code
     return text
@@ -80,7 +75,7 @@ def modules(root: Path) -> Iterator[tuple[str, str]]:
             for example in examples:
                 yield f"README_line_{example.line}.py", module_of([example])
         elif examples:
-            yield f"{document.stem}.py", module_of(examples, FIRST_LINES.get(path, ""))
+            yield f"{document.stem}.py", module_of(examples)
 
 
 def main(arguments: list[str]) -> int:

@@ -48,7 +48,9 @@ from millstream.threads.queue import Queue
 from millstream.threads.room import Room
 from millstream.threads.stage import Stage
 from millstream.threads.transaction import Transaction
+from millstream.threads.worker import Worker
 from millstream.worker.handler import HandlerTransaction
+from millstream.worker.stats import WorkerStats
 
 if TYPE_CHECKING:
     from millstream import aio as aio
@@ -107,5 +109,7 @@ __all__ = [
     "SlateOptions",
     "Stage",
     "Transaction",
+    "Worker",
+    "WorkerStats",
     "open",
 ]

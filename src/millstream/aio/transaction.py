@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from millstream.command import AsyncSession, Sql, Transact, sql_parameters
-from millstream.embedded.steps import Later, Steps
+from millstream.command import AsyncSession, Transact
+from millstream.embedded.steps import DeferredSteps
 
 
-class Transaction(Steps):
+class Transaction(DeferredSteps):
     """Gathers steps. The end of the block commits all steps; an exception commits none."""
 
     def __init__(self, session: AsyncSession) -> None:
         super().__init__(session.limits)
         self._session = session
-
-    def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Later:
-        """Read or write the application's own tables, on SQLite, in the same commit.
-
-        The answer is a `SqlResult`: the rows, and the number of changed rows. Only a program that
-        has opened the file can use it; servers and clusters do not offer SQL. To read the result
-        before the commit, use `ms.begin()`.
-        """
-        return self._add(Sql(statement, sql_parameters(parameters)))
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, overload
 
 from msgspec import convert
 
+from millstream.command import Sql, sql_parameters
 from millstream.errors import InvalidInput
 from millstream.format.packing import check_json, pack_many, pack_single
 from millstream.header import HeadersLike
@@ -22,7 +23,7 @@ from millstream.queue.model.message import LeaseEnd
 from millstream.queue.model.spec import Named, lease_ms_of
 from millstream.queue.put_commands import put_batch, put_one
 from millstream.queue.runs import Messages, claims_of
-from millstream.record import PartitionOffset, Producer, Seconds, optional_ms
+from millstream.record import PartitionOffset, Producer, Record, Seconds, optional_ms
 from millstream.rooms.commands import SendToRoom
 from millstream.rooms.model import RoomMessage
 from millstream.rooms.packed_messages import data_of
@@ -35,6 +36,17 @@ class NamedCursor(Protocol):
     log_name: str
     durable: bool
     progress: CursorProgress
+
+
+Divided = Record | PartitionOffset | Iterable["Record | PartitionOffset"]
+"""Records of a log with partitions, or their places."""
+
+
+class DividedCursor(Protocol):
+    """A durable cursor over the partitions of a log, of any surface."""
+
+    def by_partition(self, records: Divided, /) -> Sequence[tuple[NamedCursor, list[Record | int]]]:
+        """Return the records of each partition, with the cursor of the partition."""
 
 
 class Later:
@@ -255,6 +267,8 @@ class Steps:
     def ack(self, messages: Messages, /) -> Later: ...
     @overload
     def ack(self, cursor: NamedCursor, records: Acknowledged, /) -> Later: ...
+    @overload
+    def ack(self, cursor: DividedCursor, records: Divided, /) -> Later: ...
     def ack(self, named: Any, records: Any = None, /) -> Later:
         """Acknowledge claimed messages of a queue, or records on a durable cursor.
 
@@ -327,6 +341,19 @@ class Steps:
             answer.settle(result)
         for then in self._then:
             then()
+
+
+class DeferredSteps(Steps):
+    """Steps of a transaction whose statements also run when the transaction is committed."""
+
+    def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Later:
+        """Read or write the application's own tables, on SQLite, in the same commit.
+
+        The answer is a `SqlResult`: the rows, and the number of changed rows. Only a program that
+        has opened the file can use it; servers and clusters do not offer SQL. To read the result
+        before the commit, use `ms.begin()`.
+        """
+        return self._add(Sql(statement, sql_parameters(parameters)))
 
 
 def _until(end: Any) -> datetime:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream.command import Transact
-from millstream.embedded.steps import Steps
+from millstream.embedded.steps import DeferredSteps
 from millstream.errors import InvalidInput
 from millstream.queue.commands import FinishClaims
 from millstream.queue.model.message import Message, Reject, Retry
@@ -21,7 +21,7 @@ _logger = logging.getLogger("millstream.worker")
 _POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
-class HandlerTransaction(Steps):
+class HandlerTransaction(DeferredSteps):
     """The steps of a handler, committed with the acknowledgement once the handler returns."""
 
     def closing(self, message: Message) -> Transact:

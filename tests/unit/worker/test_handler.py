@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import millstream
+from millstream import HandlerTransaction, Message
 from millstream.errors import InvalidInput
 from millstream.worker.handler import check_handler, is_async, wants_transaction
 
@@ -94,3 +97,18 @@ def test_these_are_refused_with_what_is_expected(handler: Any, words: str) -> No
         check_handler(handler)
     assert "`handler(message)` or `handler(message, tx)`" in str(refused.value)
     getattr(handler, "close", lambda: None)()  # the coroutine that no caller awaits
+
+
+@pytest.mark.embedded
+def test_a_handler_writes_the_tables_of_the_application_with_its_acknowledgement(
+    tmp_path: Path,
+) -> None:
+    def bill(message: Message, tx: HandlerTransaction) -> None:
+        tx.sql("CREATE TABLE IF NOT EXISTS bills (customer TEXT)")
+        tx.sql("INSERT INTO bills VALUES (?)", [message.text])
+
+    with millstream.open(tmp_path / "shop.db") as ms:
+        orders = ms.create_queue("orders")
+        orders.put("ada")
+        assert orders.worker(bill).run(drain=True).done == 1
+        assert ms.sql("SELECT customer FROM bills").rows == [("ada",)]
