@@ -318,4 +318,6 @@ def test_copies_of_other_stores_are_listed_and_taken_over(browser: Any, tmp_path
         assert "has the same records" in dialog.inner_text()
         dialog.get_by_role("button", name="Take over").click()
         dialog.get_by_text("This store appends from now on.").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+        page.get_by_text("every log here belongs to this store").wait_for()
     context.close()

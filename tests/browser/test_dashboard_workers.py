@@ -40,7 +40,7 @@ def test_clients_are_listed_with_what_they_hold(page: Any, server: Serving, jobs
     jobs.put_many(["a", "b", "c"])
     jobs.claim(2, consumer="ann")
     go(page, server, "clients")
-    row = page.locator("tr:has-text('streaming socket')")
+    row = page.locator("tr:has-text('streaming socket'):has-text('as ann')")
     says(row.locator("td[data-label=holds]"), "jobs: 2 messages as ann")
     assert row.locator("td[data-label=client]").inner_text() == "local"
     assert row.locator("td[data-label=address]").inner_text().startswith("127.0.0.1:")
@@ -94,8 +94,16 @@ def test_failed_messages_are_grouped_by_reason_and_a_group_is_retried(
     dialog.get_by_role("button", name="Retry them").click()
     dialog.get_by_text("3 messages are available again.").wait_for()
     dialog.get_by_role("button", name="Close").click()
-    says(page.locator(group.format("reason")), "no such customer")
+    page.locator("table.groups tr", has_text="printer").wait_for(state="detached")
+    assert cells(page, group.format("reason")) == ["no such customer"]
     assert [message.text for message in jobs.claim(5)] == ["the printer is busy"] * 3
+    page.get_by_role("button", name="Retry group…").click()
+    dialog.get_by_role("button", name="Retry them").click()
+    says(page.locator(".figure", has_text="failed").locator("b"), "0")
+    assert dialog.get_by_text("2 messages are available again.").is_visible()
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_text("Nothing has failed.").wait_for()
+    assert page.locator("table.groups").count() == 0
     assert complaints == []
 
 

@@ -18,6 +18,7 @@ from millstream.queue.model.message import Message, messages_of
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints
 from millstream.server.rest.payload import Position
+from millstream.server.rest.queues import ClaimId
 
 SCANNED_MAX = 10_000
 """Most failed messages scanned by a request."""
@@ -67,8 +68,8 @@ class RetryBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
     reason: Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
     """The first line of the reason, as the list of groups shows it; empty: no reason."""
-    after: Position | None = None
-    """The `next` of the answer before."""
+    after: ClaimId | None = None
+    """The `next` of the answer before: text, because numbers of JavaScript are too small for it."""
     dry_run: bool = False
 
 
@@ -134,7 +135,7 @@ async def retry_failures(ask: Ask, queue: str, body: RetryBody) -> RetriedGroup:
     One request scans up to 10,000 failed messages; continue at `next`.
     """
     ask.principal.check(c.RedriveClaims(queue, []))
-    scan = _Scan(body.after)
+    scan = _Scan(None if body.after is None else int(body.after))
     chosen = [
         message.claim_id
         async for message in scan.messages(ask, queue)

@@ -15,9 +15,15 @@ export function Failures({ queue, total, onChange }) {
   const [retried, setRetried] = useState(null);
   const found = useAnswer(() => session.ms.get(path("queues", queue, "failures")), [queue, total], { live: false });
   const need = onQueue("admin", queue);
-  if (!total) return null;
-  if (!found.data) return html`<${Problem} error=${found.error} />`;
-  const { groups, scanned, next } = found.data;
+  // The dialog stays until it is closed, also when its group was the last one.
+  return html`
+    ${retried && html`<${RetryGroup} queue=${queue} group=${retried} need=${need}
+      onClose=${() => { setRetried(null); found.reload(); onChange(); }} />`}
+    ${total > 0 && (found.data ? html`<${Groups} of=${found.data} need=${need} onRetry=${setRetried} />`
+      : html`<${Problem} error=${found.error} />`)}`;
+}
+
+function Groups({ of: { groups, scanned, next }, need, onRetry }) {
   return html`<section aria-label="Failed messages by reason"><h3>By reason</h3>
     <div class="card scroll"><table class="folds groups">
       <thead><tr><th>reason</th><th class=number>messages</th><th>first failed</th><th>last failed</th><th></th></tr></thead>
@@ -26,17 +32,15 @@ export function Failures({ queue, total, onChange }) {
         <td class=number data-label=messages>${count(one.count)}</td>
         <td data-label="first failed">${one.first && html`<${Ago} at=${one.first} />`}</td>
         <td data-label="last failed">${one.last && html`<${Ago} at=${one.last} />`}</td>
-        <td class=acts><${Act} need=${need} onClick=${() => setRetried(one)}>Retry group…<//></td></tr>`)}</tbody></table></div>
-    ${next && html`<p class="soft small">Of the first ${plural(scanned, "failed message")}; there are more.</p>`}
-    ${retried && html`<${RetryGroup} queue=${queue} group=${retried} need=${need}
-      onClose=${() => { setRetried(null); found.reload(); onChange(); }} />`}</section>`;
+        <td class=acts><${Act} need=${need} onClick=${() => onRetry(one)}>Retry group…<//></td></tr>`)}</tbody></table></div>
+    ${next && html`<p class="soft small">Of the first ${plural(scanned, "failed message")}; there are more.</p>`}</section>`;
 }
 
 /** Retry all messages of a group, request by request. */
 async function retry(queue, reason, dry_run) {
   let [total, after] = [0, null];
   for (let request = 0; request < REQUESTS_MAX; request += 1) {
-    const answer = await session.ms.post(path("queues", queue, "failures", "retry"), { reason, after: after && Number(after), dry_run });
+    const answer = await session.ms.post(path("queues", queue, "failures", "retry"), { reason, after, dry_run });
     total += answer.count;
     after = answer.next;
     if (!after) break;

@@ -8,6 +8,7 @@ import { onLog, path, refusal, session } from "./session.js";
 export function Replicas() {
   const [wanted, setWanted] = useState("");
   const [shown, setShown] = useState(PAGE);
+  const [owned, setOwned] = useState(null); // a copy that is taken over leaves the list, not its dialog
   const copies = useAnswer(() => firstOf("/replica/logs", "copies", shown).then(copiesOnly), [shown]);
   const forks = useAnswer(() => firstOf("/forks", "forks", shown), [shown]);
   const more = ({ after }) => after && html`<button type=button onClick=${() => setShown(shown + PAGE)}>More logs</button>`;
@@ -15,7 +16,8 @@ export function Replicas() {
     <div class=row><h1>Replicas and forks</h1><span class=spread></span>
       <${Search} label="Find a log" value=${wanted} onInput=${setWanted} /></div>
     <h2>Copies of logs of other stores</h2>
-    <${Answer} of=${copies}>${(all) => html`<${CopyTable} of=${all.found.filter((one) => one.name.includes(wanted))} />${more(all)}`}<//>
+    ${owned && html`<${OwnerDialog} log=${owned.name} copy=${owned} onClose=${() => { setOwned(null); copies.reload(); }} />`}
+    <${Answer} of=${copies}>${(all) => html`<${CopyTable} onOwner=${setOwned} of=${all.found.filter((one) => one.name.includes(wanted))} />${more(all)}`}<//>
     <h2>Forks</h2>
     <${Answer} of=${forks}>${(all) => html`<${ForkTable} of=${all.found.filter((one) => one.name.includes(wanted))}
       onChange=${() => { forks.reload(); copies.reload(); }} />${more(all)}`}<//>`;
@@ -24,8 +26,7 @@ export function Replicas() {
 /** The logs of which another store is the owner; the logs of this store are no copies. */
 const copiesOnly = (all) => ({ ...all, found: all.found.filter((one) => !one.here) });
 
-function CopyTable({ of }) {
-  const [owning, setOwning] = useState(null);
+function CopyTable({ of, onOwner }) {
   const why = refusal({ noun: "replica", action: "read", name: null });
   if (!of.length) return html`<p class=soft>${why || "There are none: every log here belongs to this store."} <code>millstream sync</code>${" "}
     copies logs between stores.</p>`;
@@ -37,8 +38,7 @@ function CopyTable({ of }) {
       <td class=number data-label=end>${count(one.end_offset)}</td>
       <td class=mono data-label=owner>${one.owner}</td>
       <td class=number data-label="owner changed">${one.epoch ? plural(one.epoch, "time") : "never"}</td>
-      <td class=acts><button type=button class=quiet onClick=${() => setOwning(one)}>Owner…</button></td></tr>`)}</tbody></table></div>
-    ${owning && html`<${OwnerDialog} log=${owning.name} copy=${owning} onClose=${() => setOwning(null)} />`}`;
+      <td class=acts><button type=button class=quiet onClick=${() => onOwner(one)}>Owner…</button></td></tr>`)}</tbody></table></div>`;
 }
 
 function OwnerDialog({ log, copy, onClose }) {
