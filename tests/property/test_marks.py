@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.log.model.acknowledged import AcknowledgedRanges, Range, joined
+from millstream.log.model.acknowledged import AcknowledgedRanges, Range, common, joined
 
 END = 40
 POSITIONS = st.integers(0, END)
@@ -83,3 +83,16 @@ def test_positions_are_joined_into_the_fewest_ranges(positions: list[int]) -> No
 
     assert [n for start, stop in ranges for n in range(start, stop)] == sorted({*positions})
     assert all(stop < start for (_, stop), (start, _) in pairwise(ranges))
+
+
+@given(
+    st.lists(st.integers(0, 40), unique=True, max_size=20),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8),
+)
+def test_common_ranges_hold_the_positions_of_both(
+    positions: list[int], covering: list[tuple[int, int]]
+) -> None:
+    shared = common(joined(positions), covering)
+    covered = {at for first, stop in covering for at in range(first, stop)}
+    assert {at for first, stop in shared for at in range(first, stop)} == covered & {*positions}
+    assert all(first < stop for first, stop in shared)

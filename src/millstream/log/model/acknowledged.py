@@ -124,18 +124,18 @@ def joined(positions: Iterable[int]) -> list[Range]:
     return ranges
 
 
-def common(ranges: list[Range], others: Iterable[Range]) -> list[Range]:
-    """Return the parts of disjoint ascending ranges that other ranges cover."""
-    marks = AcknowledgedRanges(0, others)
+def common(ranges: list[Range], covering: Iterable[Range]) -> list[Range]:
+    """Return the offsets that disjoint ascending ranges share with other ranges, as ranges."""
+    marks = AcknowledgedRanges(0, covering)
     covered = [(0, marks.floor), *marks.ranges()]
-    parts: list[Range] = []
+    shared: list[Range] = []
     at = covered_at = 0
     while at < len(ranges) and covered_at < len(covered):
         (start, stop), (low, high) = ranges[at], covered[covered_at]
         if max(start, low) < min(stop, high):
-            parts.append((max(start, low), min(stop, high)))
+            shared.append((max(start, low), min(stop, high)))
         if stop <= high:
             at += 1
         else:
             covered_at += 1
-    return parts
+    return shared

@@ -61,6 +61,6 @@ def similar_name(name: str, names: Iterable[str]) -> str | None:
     """
     from difflib import get_close_matches  # only mistakes pay for it
 
-    by_letters = {known.casefold(): known for known in names if not known.startswith(PRIVATE)}
+    by_letters = {public.casefold(): public for public in names if not public.startswith(PRIVATE)}
     close = get_close_matches(name.casefold(), by_letters, 1)
     return by_letters[close[0]] if close else None
