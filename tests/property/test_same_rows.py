@@ -1,7 +1,8 @@
 """A write is a value: what one store commits, applied to another engine, leaves the same rows.
 
 A long random history (appends small and large, groups of callers, folds, retention, forks, merges, ends
-set aside, cursors, queues of every order, claims and how they end, purges, deletions, reopenings) runs
+set aside, cursors, queues of every order, claims and how they end, cancelled messages, purges,
+deletions, reopenings) runs
 on a store whose engine hands on every commit. Promises:
 
 - Applied in order to an empty engine, of the same kind or another, these values leave every row as it
@@ -45,6 +46,8 @@ QUEUES: dict[str, dict[str, Any]] = {
     "groups": {"sources": ["c"], "start": "earliest", "group_by": "g"},
     "urgent": {"sources": ["b"], "start": "earliest", "priority_by": "p"},
     "short": {"sources": ["a"], "start": "earliest", "done_retention": 0, "max_attempts": 2},
+    "unique": {"sources": ["b"], "dedup_by": "p", "dedup_window": 20},
+    "alone": {"sources": ["c"], "dedup_by": "g", "dedup_while": "running"},
 }
 LIMITS = Limits(
     inline_bytes_max=60,
@@ -78,6 +81,7 @@ class History:
                 *[self.claim, self.finish] * 4,
                 *(self.fold, self.truncate, self.retain, self.drop, self.read_on, self.pass_time),
                 *(self.fork, self.merge, self.set_aside, self.delete, self.alter, self.transact),
+                *(self.cancel, self.report),
             ]
         )
         with suppress(Conflict, NotFound, InvalidInput):
@@ -136,6 +140,16 @@ class History:
             queue = self.ms.queue(name)
             end = self.chance.choice((queue.ack, queue.ack, queue.ack, queue.nack, queue.fail))
             end([message])
+
+    def cancel(self) -> None:
+        queue = self.ms.queue(self.chance.choice(list(QUEUES)))
+        waiting = queue.peek(30, state=self.chance.choice(("available", "delayed")))
+        for message in self.chance.sample(waiting, min(3, len(waiting))):
+            queue.cancel(message if message.id is None else message.id)
+
+    def report(self) -> None:
+        queue = self.ms.queue(self.chance.choice(list(QUEUES)))
+        queue.put(self.value(), headers=self.headers(), detail=True)
 
     def fold(self) -> None:
         self.ms.fold()

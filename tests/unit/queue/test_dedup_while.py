@@ -8,6 +8,8 @@ import pytest
 
 from millstream import Millstream, PutResult
 from millstream.errors import InvalidInput, NotFound
+from millstream.format.encodings import encode_u64
+from millstream.queue.rules.repeats import UNKNOWN_CLAIM, Seen, decode_seen, encode_seen
 from millstream.testing import SimulatedClock
 
 from .conftest import Reopen, counts, values
@@ -136,3 +138,10 @@ def test_a_cancelled_message_may_be_put_again_within_the_window(ms: Millstream) 
 def test_a_setting_that_makes_no_sense_is_refused(ms: Millstream) -> None:
     with pytest.raises(InvalidInput, match="dedup_while is 'waiting', 'running'"):
         ms.create_queue("q", dedup_by="d", dedup_while="sleeping")  # type: ignore[arg-type]
+
+
+def test_rows_of_older_stores_are_read() -> None:
+    older = encode_u64(5) + encode_u64(9)
+    assert decode_seen(older) == [Seen(5, UNKNOWN_CLAIM), Seen(9, UNKNOWN_CLAIM)]
+    assert decode_seen(encode_seen(decode_seen(older))) == decode_seen(older)
+    assert decode_seen(None) == []
