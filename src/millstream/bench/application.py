@@ -68,8 +68,12 @@ def posts(directory: Path, total_s: float, *, rows: int) -> tuple[StepMeter, Ste
     Each step is a transaction with `rows` posts. The time of ours ends when all are in their queue.
     """
     values = payloads(rows)
-    there, here = directory / f"alone-{rows}.db", directory / f"beside-{rows}.db"
-    with _inbox(there) as alone, _inbox(here) as beside, open_file(here) as store:
+    alone_path, beside_path = directory / f"alone-{rows}.db", directory / f"beside-{rows}.db"
+    with (
+        _inbox(alone_path) as alone,
+        _inbox(beside_path) as beside,
+        open_file(beside_path) as store,
+    ):
 
         def post(connection: sqlite3.Connection) -> int:
             connection.execute("BEGIN IMMEDIATE")

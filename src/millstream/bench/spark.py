@@ -244,11 +244,11 @@ def spark_table(bench: SparkBench) -> ReportRow:
     logs = [name for name in names if bench.client.log(name).end_offset()]
     took_s: dict[str, list[float]] = {"delta": [], "iceberg": []}
     for _ in range(1 if bench.seconds < 1 else TURNS_MIN + 1):
-        kept = bench.directory / bench.name("kept")
-        archive(bench.spark, bench.store, kept, logs=logs)
+        folder = bench.directory / bench.name("kept")
+        archive(bench.spark, bench.store, folder, logs=logs)
         for kind, times in took_s.items():
             began = seconds()
-            register(Archive(kept), kind)
+            register(Archive(folder), kind)
             times.append(seconds() - began)
     # The first turn imports the libraries.
     delta_s, iceberg_s = (median(times[1:] or times) for times in took_s.values())
@@ -308,11 +308,11 @@ def _measured(
 ) -> ReportRow:
     """Ours, in turns with a peer if there is one: records per second, and how medians compare."""
     records = records or bench.records
-    least = 1
+    turns_min = 1
     if bench.seconds >= 1:
         _repeat(sides, prepare, turns=(1, WARM_TURNS), total_s=WARM_S)
-        least = TURNS_MIN
-    took_s, *beside_s = _repeat(sides, prepare, turns=(least, TURNS_MAX), total_s=bench.seconds)
+        turns_min = TURNS_MIN
+    took_s, *beside_s = _repeat(sides, prepare, turns=(turns_min, TURNS_MAX), total_s=bench.seconds)
     row = ReportRow(
         payload_bytes=PAYLOAD_BYTES,
         per_second=round(records / median(took_s)),
@@ -334,9 +334,9 @@ def _repeat(
 ) -> list[list[float]]:
     """Let sides take turns until the time is over, at least and at most so many; their times."""
     took_s: list[list[float]] = [[] for _ in sides]
-    least, most = turns
+    turns_min, turns_max = turns
     began = seconds()
-    for turn in range(most):
+    for turn in range(turns_max):
         order = list(zip(sides, took_s, strict=True))
         for side, times in order if turn % 2 else reversed(order):
             if prepare is not None:
@@ -344,7 +344,7 @@ def _repeat(
             start = seconds()
             side()
             times.append(seconds() - start)
-        if turn + 1 >= least and seconds() - began >= total_s:
+        if turn + 1 >= turns_min and seconds() - began >= total_s:
             break
     return took_s
 

@@ -260,8 +260,7 @@ def is_single_commit(command: Command[Any]) -> bool:
 def put_for_later(command: Command[Any]) -> set[str]:
     """Return the queues that a command puts messages for later into; they are routed first."""
     steps: list[Any] = command.steps if isinstance(command, base.Transact) else [command]
-    operations = [step for step in steps if isinstance(step, Operation)]
-    later: list[Any] = [step for step in operations if step.traits.may_be_for_later]
+    later = [step for step in steps if step.traits.may_be_for_later]
     return {step.queue for step in later if step.is_for_later}
 
 

@@ -186,10 +186,10 @@ def read_posts(engine: Engine) -> list[Post]:
     size, step = 0, STEP_ROWS
     while len(posts) < ROWS_MAX and size < BYTES_MAX:
         last = posts[-1].id if posts else -(2**63)
-        more = [Post._make(row) for row in query_tables(engine, _READ, (last, step)).rows]
-        posts += more
-        size += sum(len(post.value) for post in more if isinstance(post.value, str | bytes))
-        if len(more) < step:
+        page = [Post._make(row) for row in query_tables(engine, _READ, (last, step)).rows]
+        posts += page
+        size += sum(len(post.value) for post in page if isinstance(post.value, str | bytes))
+        if len(page) < step:
             break
         if size * (ROWS_MAX // STEP_ROWS) < BYTES_MAX:  # the rows are small
             step = ROWS_MAX - len(posts)

@@ -492,8 +492,8 @@ class Store:
         if self._reason is not None:
             self._transactor.refuse(self._reason)
         elif failed.reason is not None:
-            begun = self.recovery.begin(failed.reason.data["cause"], seq=failed.seq)
-            self._transactor.refuse(begun)
+            recovering = self.recovery.begin(failed.reason.data["cause"], seq=failed.seq)
+            self._transactor.refuse(recovering)
 
     def _resting(self) -> tuple[threading.Lock, ...]:
         """Return the locks that are held during a fork, in the order of their acquisition."""

@@ -34,7 +34,9 @@ class InteractiveTransaction(Steps):
         A statement that fails undoes itself. So the block may catch the error, such as a
         `ConstraintViolation`, and go on.
         """
-        return self._begun().sql(statement, sql_parameters(parameters))
+        if type(parameters) is not tuple and type(parameters) is not list:
+            parameters = sql_parameters(parameters)
+        return self._begun().sql(statement, parameters)
 
     def __enter__(self) -> Self:
         if self._turn is not None:

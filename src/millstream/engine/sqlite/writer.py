@@ -229,7 +229,7 @@ class SqliteWriter(SqliteReader):
             raise refusal from error
         finally:
             self._is_applications = False
-        if not self.is_open:
+        if not self.connection.in_transaction:
             raise _ended(statement, "it ended the transaction")
         return result
 

@@ -51,6 +51,7 @@ class WriterTurn:
         "_engine",
         "_expiry",
         "_guard",
+        "_has_failed",
         "_held",
         "_is_cancelled",
         "_is_running",
@@ -87,6 +88,8 @@ class WriterTurn:
         """Whether a statement is running."""
         self.is_over = False
         """Whether the transaction has ended, or its commit has begun."""
+        self._has_failed = False
+        """Whether a statement has failed, which may have ended the transaction."""
         self._is_cancelled = False
         """Whether the caller has left, and only waits for the rollback."""
         self._expiry: TransactionExpired | None = None
@@ -132,7 +135,7 @@ class WriterTurn:
             raise fresh(self._expiry)
         if self.is_over or self._is_cancelled or self._held is None:
             raise RuntimeError("the transaction has ended: its calls belong inside the block")
-        if not self._is_running and not self._held.writer.is_open:
+        if self._has_failed and not self._is_running and not self._held.writer.is_open:
             raise WriteFailed(
                 "an earlier statement has ended the transaction, and nothing of it is stored: leave "
                 "the block, and begin again"
@@ -143,19 +146,20 @@ class WriterTurn:
 
         A statement that fails undoes itself, and the transaction goes on.
         """
-        is_mine = False
+        is_mine, result = False, None
         try:
             with self._guard:
                 self.check()
                 if self._is_running:
                     raise RuntimeError("another thread is running a statement of this transaction")
                 self._is_running = is_mine = True
-            assert self._held is not None
+            held = self._held
+            assert held is not None
             if self._refusal is not None:
                 raise fresh(self._refusal)
-            result = self._held.writer.sql(statement, parameters)
+            result = held.writer.sql(statement, parameters)
             if result.rowcount >= 0:
-                self._held.has_written = True
+                held.has_written = True
             return result
         except MillstreamError as error:
             if self._held is not None:  # `INSERT OR FAIL` keeps the rows before the one that failed
@@ -165,15 +169,15 @@ class WriterTurn:
             raise
         finally:
             if is_mine:
-                self._end_statement()
-
-    def _end_statement(self) -> None:
-        with self._guard:
-            self._is_running = False
-            ends = self._expiry is not None and not self.is_over
-            self.is_over = self.is_over or ends
-        if ends:
-            self._release()
+                with self._guard:
+                    self._is_running = False
+                    if result is None:
+                        self._has_failed = True
+                    ends = self._expiry is not None and not self.is_over
+                    if ends:
+                        self.is_over = True
+                if ends:
+                    self._release()
 
     def cancel(self) -> None:
         """End the running statement with an error, and refuse more statements; for any thread."""
