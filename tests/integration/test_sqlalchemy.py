@@ -234,10 +234,11 @@ def test_rows_wait_in_an_inbox_until_a_store_opens_the_database(path: Path) -> N
     engine = create_engine(f"sqlite:///{path}")
     with engine.begin() as connection:
         create_inbox(connection)
-        put(connection, "emails", {"n": 1})
+        append(connection, "events", {"n": 1})
     engine.dispose()
-    with inbox_reader(path) as reader:
-        assert reader.values(1) == [{"n": 1}]
+    with millstream.open(path, adopt=True) as ms:
+        assert ms.log("events").wait(0, timeout=60)
+        assert [record.json() for record in ms.log("events").read()] == [{"n": 1}]
 
 
 def test_a_store_in_the_same_process_takes_part(path: Path) -> None:
