@@ -292,9 +292,9 @@ class Core:
 
     async def _list(self, principal: Principal, command: Any) -> Any:
         """Return a page of the names that a principal may see; an empty page is the last one."""
-        seen: list[Any] = []
+        entries: list[Any] = []
         step = replace(command, limit=max(command.limit, LISTED_AT_ONCE))
-        while len(seen) < command.limit:
+        while len(entries) < command.limit:
             try:
                 page: list[Any] = await self.session.execute(step)
             except CorruptionError:
@@ -302,11 +302,11 @@ class Core:
                     raise
                 step = replace(step, limit=command.limit)  # the damage may lie behind the page
                 continue
-            seen += visible(principal, page)
+            entries += visible(principal, page)
             if len(page) < step.limit:
                 break
             step = replace(step, after=page[-1].name)
-        return seen[: command.limit]
+        return entries[: command.limit]
 
     async def _summarize(self, principal: Principal, command: SummarizeLogs) -> list[Summary]:
         """Return a page of copies that a principal may read; other logs are not even hashed."""

@@ -135,7 +135,7 @@ def _pairing(ask: Ask) -> Pairing:
 def status_of(seat: ClusterRole) -> ClusterStatus:
     """What a seat knows."""
     stance = seat.node.state()
-    reports = sorted(seat.node.reports().values(), key=lambda one: one[0].node)
+    reports = sorted(seat.node.reports().values(), key=lambda entry: entry[0].node)
     furthest = max((report.sequence for report, _ in reports), default=stance.sequence)
     return ClusterStatus(
         **msgspec.structs.asdict(stance),

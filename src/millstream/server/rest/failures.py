@@ -173,7 +173,7 @@ async def list_consumers(ask: Ask, queue: str) -> ConsumerPage:
         consumer.since = min(consumer.since, latest.claimed)
         if message.until is not None:
             consumer.until = min(consumer.until or message.until, message.until)
-    ordered = sorted(consumers.values(), key=lambda one: (-one.messages, one.consumer))
+    ordered = sorted(consumers.values(), key=lambda holder: (-holder.messages, holder.consumer))
     return ConsumerPage(consumers=ordered, is_complete=len(messages) <= HELD_MAX)
 
 

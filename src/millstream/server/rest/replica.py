@@ -56,7 +56,7 @@ class Copy(Struct, kw_only=True):
     """The running hash at the end."""
     owner: str
     """The id of the store that may append."""
-    here: bool
+    is_own: bool
     """Whether this store is the owner: the log is an original, not a copy."""
     epoch: int
     """How often the owner has changed."""
@@ -136,7 +136,7 @@ def _shown(summary: c.Summary, store_id: str) -> Copy:
         base_hash=summary.base.digest.hex(),
         end_hash=summary.digest.hex(),
         owner=summary.owner,
-        here=summary.owner == store_id,
+        is_own=summary.owner == store_id,
         epoch=summary.epoch,
         metadata=summary.metadata.hex(),
     )

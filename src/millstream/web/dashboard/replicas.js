@@ -24,7 +24,7 @@ export function Replicas() {
 }
 
 /** The logs of which another store is the owner; the logs of this store are no copies. */
-const copiesOnly = (all) => ({ ...all, found: all.found.filter((one) => !one.here) });
+const copiesOnly = (all) => ({ ...all, found: all.found.filter((one) => !one.is_own) });
 
 function CopyTable({ of, onOwner }) {
   const why = refusal({ noun: "replica", action: "read", name: null });
