@@ -78,6 +78,7 @@ FIELDS: dict[str, Any] = {
     "id": 0,
     "sequence": 1,
     "timeout_ms": 0,
+    "time_ms": 0,
 }
 """What a read is asked for, by the name of its field; a new field of this kind needs a line here."""
 
