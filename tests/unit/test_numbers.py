@@ -54,6 +54,7 @@ class Numeric(NamedTuple):
 
 def nouns() -> dict[str, type]:
     found = {name: kind for name in aio.__all__ if inspect.isclass(kind := getattr(aio, name))}
+    del found["InteractiveTransaction"]  # has the methods of `Steps`, as `Transaction` has
     return {**found, "Worker": aio_worker.Worker}
 
 

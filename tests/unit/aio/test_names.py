@@ -28,6 +28,7 @@ TWINS = [
     (Worker, tasks.Worker),
 ]
 NOT_AWAITED = {
+    (aio.Millstream, "begin"),
     (aio.Millstream, "log"),
     (aio.Millstream, "room"),
     (aio.Millstream, "session"),

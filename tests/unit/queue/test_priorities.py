@@ -246,7 +246,8 @@ def test_purge_peek_and_pause_see_every_lane(queue: Queue) -> None:
         queue.put(b"%d" % n, priority=n)
     queue.put(b"later", priority=3, delay=60)
     held = queue.claim(2)
-    assert len(queue.peek(20)) == 9
+    assert len(queue.peek(20)) == 8
+    assert values(queue.peek(20, state="delayed")) == [b"later"]
     queue.pause()
     assert queue.claim(5) == []
     assert queue.purge() == 9
