@@ -107,8 +107,7 @@ class Limits:
     """How long an idle staging handle keeps others from appending, should its process have died."""
 
     log_age_ms: int = 0
-    """How long a log that this handle makes keeps its records, until `retain` says otherwise; 0: for
-    ever. It is stored with the log. Logs of queues, rooms and the store keep theirs."""
+    """How long a log that this handle makes keeps its records, until `retain` says otherwise; 0: unlimited. It is stored with the log. Logs of queues, rooms and the store keep theirs."""
 
     room_sweep_ms: int = 30_000
     """How often expired messages of rooms are removed: a room may hold them for so long more."""

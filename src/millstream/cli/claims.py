@@ -141,9 +141,9 @@ def peek(
 
     For delayed messages: id, due time, key and value. `queue cancel` takes the id.
     """
-    wanted: Any = state.replace("-", "_")  # the store checks it
-    for message in queue.peek(count, state=wanted, after=-1 if after is None else after):
-        output.print(message, is_delayed=wanted == "delayed")
+    peeked_state: Any = state.replace("-", "_")  # the store checks it
+    for message in queue.peek(count, state=peeked_state, after=-1 if after is None else after):
+        output.print(message, is_delayed=peeked_state == "delayed")
 
 
 def message(

@@ -227,7 +227,7 @@ def truncate() -> str:
         orders.retain(count=5_000)
         orders.enforce_retention()
         start, count = orders.start_offset(), len(orders)
-    return _checked(count == 5_000, f"{count:,} records are count, from offset {start:,} on")
+    return _checked(count == 5_000, f"{count:,} records are left, from offset {start:,} on")
 
 
 def doctor() -> str:

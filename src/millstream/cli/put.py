@@ -79,9 +79,9 @@ def put(
             count, first = count + len(ids), ids[0] if first is None and ids else first
     finally:
         if json:
-            more: dict[str, Any] = {} if at is None else {"due_ms": wall_ms_of(at)}
-            more |= {} if result is None else {"repeated": result.repeated}
-            report(json_text({"queue": queue.name, "count": count, "first_id": first, **more}))
+            facts: dict[str, Any] = {} if at is None else {"due_ms": wall_ms_of(at)}
+            facts |= {} if result is None else {"repeated": result.repeated}
+            report(json_text({"queue": queue.name, "count": count, "first_id": first, **facts}))
         else:
             report(_outcome(count, result, at))
 

@@ -111,13 +111,13 @@ def put_reported(tx: WriteTransaction, command: c.PutReported) -> PutResult | No
     queue, spec = ledger.queue, ledger.queue.spec
     if (count := _count(command.records)) != 1:
         raise InvalidInput(f"a put with detail is of a single message, not of {count}")
-    wanted = c.PutMessages(
+    put_command = c.PutMessages(
         command.queue, command.records, command.wishes, command.delay_ms, command.due_ms
     )
-    if wanted.is_for_later:
-        _check_later(wanted)
+    if put_command.is_for_later:
+        _check_later(put_command)
     if not spec.dedup_by:
-        return PutResult(id=put(tx, wanted))
+        return PutResult(id=put(tx, put_command))
     if not all(_is_routed(ledger, log) for log in own_logs(command.queue)):
         return None
     records = _addressed_records(queue, command.records, command.wishes, tx.limits)
@@ -125,7 +125,7 @@ def put_reported(tx: WriteTransaction, command: c.PutReported) -> PutResult | No
     digest = mark_of(spec, *label).digest
     original = Repeats(tx, queue).original(digest, tx.wall_ms) if digest else None
     if original is None:
-        return PutResult(id=_put_and_place(ledger, records, wanted))
+        return PutResult(id=_put_and_place(ledger, records, put_command))
     ledger.counts.duplicates += 1
     ledger.close()
     return PutResult(id=_id_of(ledger, original), repeated=True)

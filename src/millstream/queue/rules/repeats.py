@@ -145,9 +145,9 @@ class Repeats:
         changed |= self._forget_some(FORGOTTEN_PER_PLACED * len(self._new))
         for digest in changed:
             seen_key = keys.seen(queue_id, digest)
-            kept = sorted(known[digest], key=lambda seen: seen.until_ms)[-SEEN_KEPT:]
-            if kept:
-                tx.put(seen_key, encode_seen(kept))
+            newest = sorted(known[digest], key=lambda seen: seen.until_ms)[-SEEN_KEPT:]
+            if newest:
+                tx.put(seen_key, encode_seen(newest))
             else:
                 tx.erase(seen_key)
 
