@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -452,6 +452,10 @@ class Watch(threading.Thread):
 
     def _ask_s(self) -> float:
         began_s = time.monotonic()
+        # A server may end an idle connection at the moment at which this client uses it again.
+        with suppress(httpx.RemoteProtocolError):
+            self._client.get(f"{self._place.url}/health")
+            return time.monotonic() - began_s
         self._client.get(f"{self._place.url}/health")
         return time.monotonic() - began_s
 

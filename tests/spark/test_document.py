@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.test_readme import snippets
+from tools.doc_examples import examples_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ def test_the_snippets_of_the_source_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = DOCUMENT.read_text(encoding="utf-8").split(LAST)[0]
-    found = snippets(text)
+    found = examples_in(text)
     assert len(found) >= 6
     names: dict[str, object] = {"spark": spark}
     for snippet in found:
