@@ -99,7 +99,7 @@ def test_more_than_a_page(spark: SparkSession, store: Millstream) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"state": "asleep"}, "option state: expected one of available, in_flight"),
+        ({"state": "asleep"}, "option state: expected one of available, delayed, in_flight"),
         ({"queue": "nowhere"}, "there is no queue 'nowhere'"),
         ({"subscribe": "jobs"}, "got subscribe and queue"),
     ],

@@ -56,13 +56,17 @@ def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture(autouse=True)
 def quiet_loggers() -> Iterator[None]:
-    """Takes away what a server in the test's process has added to the loggers.
+    """Takes away what a server or an example in the test's process has changed of the loggers.
 
     Its handler would write to the closed output of that test, and say so in the output of another.
+    The workers of the demo turn logging off for their whole process.
     """
-    loggers = [logging.getLogger(name) for name in ("millstream", "millstream.access", "uvicorn")]
+    names = ("millstream", "millstream.access", "millstream.cursor", "uvicorn")
+    loggers = [logging.getLogger(name) for name in names]
     before = [(one.level, one.propagate, [*one.handlers]) for one in loggers]
+    disabled = logging.root.manager.disable
     yield
+    logging.disable(disabled)
     for logger, (level, propagate, handlers) in zip(loggers, before, strict=True):
         logger.setLevel(level)
         logger.propagate = propagate

@@ -83,18 +83,16 @@ def test_the_worker_process_of_the_readme_handles_messages_until_it_is_told_to_s
     with millstream.open(tmp_path / "shop.db") as ms:
         mail = ms.create_queue("mail", lease=30, max_attempts=5)
         mail.put_many([{"to": "bob"}, {"to": "cy"}])
-    worker = subprocess.Popen(
-        [sys.executable, "mail_worker.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert worker.stdout is not None
-        lines = {worker.stdout.readline() for _ in range(2)}
-        assert lines == {"mail to bob\n", "mail to cy\n"}
-        worker.send_signal(signal.SIGTERM)
-        worker.communicate(timeout=HANGS_S)
-    finally:
-        worker.kill()
-        worker.wait()
+    command = [sys.executable, "mail_worker.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as worker:
+        try:
+            assert worker.stdout is not None
+            lines = [worker.stdout.readline() for _ in range(2)]
+            assert lines == ["mail to bob\n", "mail to cy\n"]
+            worker.send_signal(signal.SIGTERM)
+            worker.communicate(timeout=HANGS_S)
+        finally:
+            worker.kill()
     with millstream.open(tmp_path / "shop.db") as ms:
         assert ms.queue("mail").claim() == []
 
