@@ -48,7 +48,7 @@ UNHURRIED: dict[str, Any] = {
 }
 """No example has to be fast: on a busy machine none is."""
 
-hypothesis.settings.register_profile("short", max_examples=30, **UNHURRIED)
+hypothesis.settings.register_profile("short", max_examples=20, **UNHURRIED)
 hypothesis.settings.register_profile("ci", **UNHURRIED)
 hypothesis.settings.register_profile("long", max_examples=2_000, **UNHURRIED)
 

@@ -690,6 +690,6 @@ class OrderedQueueMachine(RuleBasedStateMachine):
 TestOrderedQueueModel = OrderedQueueMachine.TestCase
 TestOrderedQueueModel.settings = hypothesis.settings(
     stateful_step_count=40,
-    max_examples=max(150, hypothesis.settings().max_examples // 4),
+    max_examples=min(500, hypothesis.settings().max_examples * 3 // 2),
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )

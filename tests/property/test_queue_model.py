@@ -812,6 +812,6 @@ class QueueMachine(RuleBasedStateMachine):
 TestQueueModel = QueueMachine.TestCase
 TestQueueModel.settings = hypothesis.settings(
     stateful_step_count=40,
-    max_examples=max(60, hypothesis.settings().max_examples // 4),
+    max_examples=min(500, hypothesis.settings().max_examples * 3 // 5),
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )

@@ -393,7 +393,7 @@ def told(ms: Millstream, room: str) -> set[str]:
 
 SETTINGS = hypothesis.settings(
     stateful_step_count=40,
-    max_examples=max(50, hypothesis.settings().max_examples // 4),
+    max_examples=min(500, hypothesis.settings().max_examples // 2),
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
 
