@@ -326,7 +326,7 @@ class SqlResult(Struct, frozen=True):
     rowcount: int = -1
     """As of `sqlite3`: the number of changed rows; -1 for a statement that only reads."""
     lastrowid: int | None = None
-    """The rowid of the last row that the transaction has inserted; None without such a row."""
+    """The rowid of the last row that the transaction has inserted; None if it inserted no row."""
 
     def __iter__(self) -> Iterator[SqlRow]:
         return iter(self.rows)

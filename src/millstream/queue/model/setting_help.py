@@ -1,4 +1,4 @@
-"""The settings of a queue for users at a prompt: `help(ms.create_queue)` shows each of them."""
+"""The settings of a queue for users at a prompt: `help(ms.create_queue)` shows every setting."""
 
 from __future__ import annotations
 

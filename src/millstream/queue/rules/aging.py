@@ -1,9 +1,9 @@
 """Aging: deletes done messages past the retention of their queue, and then their buckets.
 
 Cancelled messages age as done messages do. A bucket with done messages has a row under the time of
-its oldest done message, so that expired messages are found without reading the remaining buckets. An emptied bucket has a row under the time
-of its last acknowledgement: a repeated acknowledgement succeeds for a while, whatever the
-retention.
+its oldest done message, so that expired messages are found without reading the remaining buckets.
+An emptied bucket has a row under the time of its last acknowledgement: a repeated acknowledgement
+succeeds for a while, whatever the retention.
 """
 
 from __future__ import annotations

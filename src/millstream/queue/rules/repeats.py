@@ -90,7 +90,9 @@ class Repeats:
         return False
 
     def original(self, digest: bytes, at_ms: int) -> Seen | None:
-        """Return the message that a message appended at `at_ms` repeats; None if it is new."""
+        """Return the message that a message appended at `at_ms` repeats; None if no
+        earlier message has this digest.
+        """
         if digest not in self._known:
             stored = self._tx.get(keys.seen(self._queue.queue_id, digest))
             self._known[digest] = decode_seen(stored)

@@ -82,7 +82,9 @@ def _look(store: Store, query: c.WaitForMessage, claim_id: int | None) -> _Look:
 
 
 def _key_of_unfinished(view: View, query: c.WaitForMessage, claim_id: int) -> bytes | None:
-    """Return the key of a bucket in which the message waits or is in flight; None if it left."""
+    """Return the key of a bucket in which the message waits or is in flight; None if the message
+    has left the bucket.
+    """
     queue, bucket_id = need_queue(view, query.queue), bucket_of(claim_id)
     bucket, slot = find_bucket(view, queue, bucket_id), claim_id - bucket_id
     if slot >= len(bucket.states) or bucket.states[slot] not in (AVAILABLE, IN_FLIGHT):

@@ -96,7 +96,7 @@ def common(
 
 
 ANYONE_HERE = Principal("local", (Permission("*", "admin"),))
-"""The principal of every client on loopback without tokens: it has all rights."""
+"""The principal of every client on loopback without tokens. This principal has all rights."""
 
 NODE = Principal("node", ALL_RIGHTS)
 """Another node of the cluster: it may also send internal commands, and create the first token."""
