@@ -15,7 +15,7 @@ import pytest
 
 import millstream
 from millstream.engine.checksum import row_checksum
-from millstream.engine.sqlite.file import APPLICATION_ID
+from millstream.engine.sqlite.file import APPLICATION_ID, create
 from millstream.errors import (
     CannotOpen,
     CorruptionError,
@@ -503,3 +503,27 @@ def test_what_this_user_may_not_write_is_named_once(
     assert str(refused.value).count(str(path)) == 1
     assert (f"its folder {tmp_path}" in str(refused.value)) == (guarded == "folder")
     assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("statement", range(1, 5))
+def test_another_connection_may_create_the_store_before_any_statement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: int
+) -> None:
+    """The tables of a store that appears meanwhile are not taken for those of an application."""
+    path = tmp_path / "a.db"
+    statements: list[str] = []
+
+    def create_before(_: object, text: str, __: object) -> bool:
+        statements.append(text)
+        if len(statements) == statement:
+            create(path, busy=lambda attempt: False, vfs=None)  # not yet in write-ahead mode
+        return True
+
+    def watch(connection: apsw.Connection) -> None:
+        monkeypatch.setattr(apsw, "connection_hooks", [])  # the first connection alone
+        connection.exec_trace = create_before
+
+    monkeypatch.setattr(apsw, "connection_hooks", [watch])
+    with millstream.open(path) as ms:
+        assert ms.log("x").append(b"v") == 0
+    assert len(statements) >= statement

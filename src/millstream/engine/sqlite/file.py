@@ -34,7 +34,7 @@ from millstream.engine.sqlite.header import (
     page_count_of,
 )
 from millstream.engine.sqlite.pages import RESERVED_BYTES, is_layered
-from millstream.engine.sqlite.schema import create_schema, has_tables
+from millstream.engine.sqlite.schema import RECORD, create_schema, has_tables
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput, MillstreamError
 from millstream.format.version import FORMAT
 
@@ -242,10 +242,13 @@ def create(
         connection = _open(path, busy=busy, vfs=vfs)
         # Closing must not checkpoint a WAL that a dead process left: it is checked first.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        if has_tables(connection):
+        # One statement reads one snapshot. With two, another process could create its store between
+        # them, and its tables would look like those of an application.
+        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+        if RECORD in names:
             return
         connection.execute("PRAGMA synchronous = FULL")
-        if connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None:
+        if names:
             if adopt is False:
                 raise no_store(path)
             _adopt(connection, path, page_checksums=page_checksums, changes_mode=bool(adopt))
