@@ -1,0 +1,1 @@
+"""Jobs: functions that run in the background, on queues."""

@@ -1,0 +1,159 @@
+"""Arguments of a task as JSON: bound to the parameters, and checked against their annotations.
+
+A job stores one JSON object with a value per parameter, so that people and other languages can read
+it. The same decoder checks the object when the job is put and when it runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any, NamedTuple, get_type_hints
+
+import msgspec
+
+from millstream.errors import InvalidInput
+
+VARIOUS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+SUPPORTED = (
+    "JSON carries numbers, texts, booleans, None, lists, dictionaries, bytes, datetimes, UUIDs, "
+    "Decimals, enums, dataclasses and msgspec structs"
+)
+
+
+class BoundCall(NamedTuple):
+    """The arguments with which a function is called."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Arguments:
+    """Encodes and decodes the arguments of one function.
+
+    `omitted` is the name of a parameter that the worker supplies; callers cannot pass it.
+    """
+
+    def __init__(self, function: Callable[..., Any], task: str, omitted: str | None = None) -> None:
+        self._task = task
+        self._omitted = omitted
+        whole = inspect.signature(function)
+        parameters = [p for p in whole.parameters.values() if p.name != omitted]
+        self._parameters = {p.name: p for p in parameters}
+        self._signature = whole.replace(
+            parameters=parameters, return_annotation=inspect.Signature.empty
+        )
+        self._unannotated = {p.name for p in parameters if p.annotation is p.empty}
+        self._decoder = self._make_decoder(function)
+        self._encoder = msgspec.json.Encoder()
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """Return the arguments of a call as JSON; raise `InvalidInput` that names a wrong argument."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidInput(
+                f"task {self._task!r}: {error}; it takes {self._signature}"
+            ) from None
+        try:
+            encoded = self._encoder.encode(bound.arguments)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise self._refuse_encoding(bound.arguments, error) from None
+        self.decode(encoded)
+        for name in self._unannotated & bound.arguments.keys():
+            self._check_plain(name, bound.arguments[name])
+        return encoded
+
+    def decode(self, encoded: bytes) -> BoundCall:
+        """Return the arguments of a stored call; raise `InvalidInput` if they do not fit."""
+        try:
+            fields = self._decoder.decode(encoded)
+        except msgspec.MsgspecError as error:
+            raise InvalidInput(
+                f"task {self._task!r}: {_in_words(str(error))}; it takes {self._signature}"
+            ) from None
+        given = {name: getattr(fields, name) for name in self._parameters}
+        given = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+        bound = inspect.BoundArguments(self._signature, given)
+        return BoundCall(bound.args, bound.kwargs)
+
+    def _check_plain(self, name: str, value: Any) -> None:
+        """Refuse a value that would arrive as another value, because no annotation restores it."""
+        if value is None or isinstance(value, bool | int | str):
+            return
+        if isinstance(value, float) and isfinite(value):
+            return
+        if isinstance(value, list | tuple):
+            for item in value:
+                self._check_plain(name, item)
+        elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            for item in value.values():
+                self._check_plain(name, item)
+        else:
+            raise InvalidInput(
+                f"task {self._task!r}: argument {name!r} contains {value!r:.100} "
+                f"({type(value).__name__}), which JSON does not bring back; annotate the parameter "
+                "with its type"
+            )
+
+    def _make_decoder(self, function: Callable[..., Any]) -> msgspec.json.Decoder[Any]:
+        """Return a decoder of an object with a field per parameter."""
+        try:
+            hints = get_type_hints(function, include_extras=True)
+        except NameError as error:
+            raise InvalidInput(
+                f"task {self._task!r}: an annotation names {error.name!r}, which its module does not "
+                "define; import it at the top of the module, not only for the type checker"
+            ) from None
+        fields = [_field(p, hints.get(p.name, Any)) for p in self._parameters.values()]
+        try:
+            shape = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+            return msgspec.json.Decoder(shape)
+        except TypeError as error:
+            raise self._refuse_annotation(hints, error) from None
+
+    def _refuse_annotation(self, hints: Mapping[str, Any], error: Exception) -> InvalidInput:
+        for parameter in self._parameters.values():
+            annotation = hints.get(parameter.name, Any)
+            try:
+                msgspec.json.Decoder(annotation)
+            except TypeError:
+                return InvalidInput(
+                    f"task {self._task!r}: parameter {parameter.name!r} has the type "
+                    f"{inspect.formatannotation(annotation)}, which cannot be checked in JSON; "
+                    f"{SUPPORTED}"
+                )
+        return InvalidInput(
+            f"task {self._task!r}: its parameters cannot be checked in JSON: {error}"
+        )
+
+    def _refuse_encoding(self, arguments: Mapping[str, Any], error: Exception) -> InvalidInput:
+        for name, value in arguments.items():
+            try:
+                self._encoder.encode(value)
+            except (TypeError, ValueError, OverflowError, RecursionError) as reason:
+                return InvalidInput(
+                    f"task {self._task!r}: argument {name!r} ({type(value).__name__}) cannot be "
+                    f"encoded as JSON: {reason}; {SUPPORTED}"
+                )
+        return InvalidInput(f"task {self._task!r}: its arguments cannot be encoded: {error}")
+
+
+def _field(parameter: inspect.Parameter, annotation: Any) -> tuple[str, Any, Any] | tuple[str, Any]:
+    """Return the field of a struct for a parameter; the field of an optional parameter can be unset."""
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        annotation = list[annotation]
+    elif parameter.kind is parameter.VAR_KEYWORD:
+        annotation = dict[str, annotation]
+    if parameter.kind in VARIOUS or parameter.default is not parameter.empty:
+        return parameter.name, annotation | msgspec.UnsetType, msgspec.UNSET
+    return parameter.name, annotation
+
+
+def _in_words(error: str) -> str:
+    """Return an error of msgspec in which the path is the name of an argument."""
+    text, at, path = error.partition(" - at `$.")
+    if not at:
+        return error[:1].lower() + error[1:]
+    return f"argument {path.rstrip('`')!r}: {text[:1].lower()}{text[1:]}"
