@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import islice, takewhile
+from itertools import islice, pairwise, takewhile
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -52,7 +52,7 @@ def test_an_expression_with_a_wildcard_keeps_its_real_interval(day: str, hours: 
     start = ms(f"{day}T00:00", LISBON) - 1
     found = list(islice(ticks.after(start), 2 * hours + 1))
 
-    assert {later - tick for tick, later in zip(found, found[1:], strict=False)} == {30 * MINUTE_MS}
+    assert {later - tick for tick, later in pairwise(found)} == {30 * MINUTE_MS}
     last = datetime.fromtimestamp(found[-1] / 1000, LISBON)
     assert (last.hour, last.minute) == (0, 0), "the day has so many hours"
 
