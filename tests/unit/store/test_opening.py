@@ -15,7 +15,7 @@ import pytest
 
 import millstream
 from millstream.engine.checksum import row_checksum
-from millstream.engine.sqlite.file import APPLICATION_ID, create
+from millstream.engine.sqlite.file import APPLICATION_ID, connect, create
 from millstream.errors import (
     CannotOpen,
     CorruptionError,
@@ -527,3 +527,21 @@ def test_another_connection_may_create_the_store_before_any_statement(
     with millstream.open(path) as ms:
         assert ms.log("x").append(b"v") == 0
     assert len(statements) >= statement
+
+
+def test_a_refused_change_to_write_ahead_mode_is_repeated(tmp_path: Path) -> None:
+    """SQLite gives up at once when several processes change the mode of a new file."""
+    path = tmp_path / "a.db"
+    create(path, busy=lambda attempt: False, vfs=None)
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE")
+
+    def let_go(_: int) -> bool:
+        other.execute("ROLLBACK")
+        return True
+
+    handlers = iter([lambda attempt: False, let_go])
+    connection = connect(path, make_busy=lambda: next(handlers), vfs=None)
+    assert connection.pragma("journal_mode") == "wal"
+    connection.close()
+    other.close()

@@ -418,7 +418,7 @@ class SqliteEngine:
 
     def _connect_beside(self) -> apsw.Connection:
         path = Path(self._real_path)  # links may lead elsewhere by now
-        return connect(path, busy=self._busy(), vfs=self._vfs)
+        return connect(path, make_busy=self._busy, vfs=self._vfs)
 
     def _make_reader(self) -> SqliteReader:
         return self._reader_on(self._connect())

@@ -14,6 +14,7 @@ says how damage is noticed without them). With an option, SQLite's checksum laye
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -364,14 +365,16 @@ def _make(path: Path, file_mode: int) -> None:
         os.close(descriptor)
 
 
-def connect(path: Path, *, busy: Callable[[int], bool], vfs: str | None) -> apsw.Connection:
-    """Open a connection to an existing file, in write-ahead mode."""
+def connect(
+    path: Path, *, make_busy: Callable[[], Callable[[int], bool]], vfs: str | None
+) -> apsw.Connection:
+    """Open a connection to an existing file, in write-ahead mode; `make_busy` returns busy handlers."""
     try:
-        connection = _open(path, busy=busy, vfs=vfs)
+        connection = _open(path, busy=make_busy(), vfs=vfs)
     except apsw.Error as error:
         raise explained(error, path) from error
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(connection, make_busy())
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute("PRAGMA cache_size = -8192")
         connection.execute("PRAGMA fullfsync = 1")
@@ -383,6 +386,21 @@ def connect(path: Path, *, busy: Callable[[int], bool], vfs: str | None) -> apsw
             raise explained(error, path) from error
         raise
     return connection
+
+
+def _use_wal(connection: apsw.Connection, busy: Callable[[int], bool]) -> None:
+    """Change the journal mode of a new file to WAL; a file in this mode stays as it is.
+
+    SQLite refuses at once, without calling its busy handler, when several connections change the
+    mode at the same time: each holds a lock that the others need. So a refused change is repeated.
+    """
+    for attempt in itertools.count():
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except apsw.BusyError:
+            if not busy(attempt):
+                raise
 
 
 def close_connection(connection: apsw.Connection, *, checkpoint: bool) -> None:
