@@ -128,9 +128,13 @@ def parse_ticks(every: str | timedelta | float, zone: str, anchor_ms: int) -> Ti
     return Interval(round(seconds * 1000), anchor_ms)
 
 
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
+"""Where the search for a first tick begins; cronsim looks fifty years ahead."""
+
+
 def _parse_cron(expression: str, zone: str) -> Cron:
     try:
-        has_tick = any(True for _ in islice(CronSim(expression, datetime.now(UTC)), 1))
+        has_tick = any(True for _ in islice(CronSim(expression, _ANY_TIME), 1))
     except CronSimError as error:
         raise InvalidInput(
             f"{expression!r:.100} is no cron expression: {str(error).lower()}; it has five fields, "
