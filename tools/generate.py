@@ -33,6 +33,9 @@ GENERATED = (
     "cursor",
     "database",
     "interactive",
+    "job",
+    "job_worker",
+    "jobs",
     "log",
     "partitioned",
     "partitioned_cursor",
@@ -40,6 +43,7 @@ GENERATED = (
     "room",
     "stage",
     "sync",
+    "task",
     "transaction",
     "worker",
 )

@@ -19,6 +19,9 @@ from millstream.engine.slate.options import SlateOptions
 from millstream.engine.sqlite.options import SqliteOptions
 from millstream.errors import MillstreamError
 from millstream.header import Headers
+from millstream.jobs.context import JobContext
+from millstream.jobs.errors import JobCancelled, JobFailed
+from millstream.jobs.reports import JobFinished, JobStarted
 from millstream.limits import Limits
 from millstream.log.model.block import RecordBlock
 from millstream.queue.model.backoff import Backoff
@@ -41,12 +44,16 @@ from millstream.rooms.settings import RoomSettings
 from millstream.threads.cursor import Cursor
 from millstream.threads.database import Millstream, open
 from millstream.threads.interactive import InteractiveTransaction
+from millstream.threads.job import Job
+from millstream.threads.job_worker import JobWorker
+from millstream.threads.jobs import Jobs
 from millstream.threads.log import Log
 from millstream.threads.partitioned import PartitionedLog
 from millstream.threads.partitioned_cursor import PartitionedCursor
 from millstream.threads.queue import Queue
 from millstream.threads.room import Room
 from millstream.threads.stage import Stage
+from millstream.threads.task import Task
 from millstream.threads.transaction import Transaction
 from millstream.threads.worker import Worker
 from millstream.worker.handler import HandlerTransaction
@@ -79,6 +86,14 @@ __all__ = [
     "InstanceInfo",
     "InteractiveTransaction",
     "Item",
+    "Job",
+    "JobCancelled",
+    "JobContext",
+    "JobFailed",
+    "JobFinished",
+    "JobStarted",
+    "JobWorker",
+    "Jobs",
     "Later",
     "Limits",
     "Log",
@@ -108,6 +123,7 @@ __all__ = [
     "SqliteOptions",
     "SlateOptions",
     "Stage",
+    "Task",
     "Transaction",
     "Worker",
     "WorkerStats",

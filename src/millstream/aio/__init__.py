@@ -18,17 +18,24 @@ from __future__ import annotations
 from millstream.aio.cursor import Cursor
 from millstream.aio.database import Millstream, open
 from millstream.aio.interactive import InteractiveTransaction
+from millstream.aio.job import Job
+from millstream.aio.job_worker import JobWorker
+from millstream.aio.jobs import Jobs
 from millstream.aio.log import Log, Metadata
 from millstream.aio.partitioned import PartitionedLog
 from millstream.aio.partitioned_cursor import PartitionedCursor
 from millstream.aio.queue import Queue
 from millstream.aio.room import Room
 from millstream.aio.stage import Stage
+from millstream.aio.task import Task
 from millstream.aio.transaction import Transaction
 
 __all__ = [
     "Cursor",
     "InteractiveTransaction",
+    "Job",
+    "JobWorker",
+    "Jobs",
     "Log",
     "Metadata",
     "Millstream",
@@ -37,6 +44,7 @@ __all__ = [
     "Queue",
     "Room",
     "Stage",
+    "Task",
     "Transaction",
     "open",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -21,6 +21,7 @@ from millstream.errors import InvalidInput, MillstreamError, OutcomeUnknown
 from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Ending, Message, QueueInfo
 from millstream.record import Seconds, to_ms
+from millstream.worker.crew import Crew, Report
 from millstream.worker.effects import (
     PAUSES,
     Abandon,
@@ -35,7 +36,6 @@ from millstream.worker.effects import (
     Over,
 )
 from millstream.worker.endurance import Endurance
-from millstream.worker.handler import log_failure
 from millstream.worker.options import WorkerOptions
 from millstream.worker.shift import LOOK_S, Shift
 from millstream.worker.stats import WorkerStats
@@ -67,9 +67,16 @@ class Supply(Protocol):
 class Worker:
     """Runs a handler on the messages of a queue until a stop. A worker starts once."""
 
-    def __init__(self, queue: Supply, session: AsyncSession, options: WorkerOptions) -> None:
+    def __init__(
+        self,
+        queue: Supply,
+        session: AsyncSession,
+        options: WorkerOptions,
+        *,
+        crew: Callable[[Report], Crew] | None = None,
+    ) -> None:
+        self._make_crew = crew or partial(make_crew, options, session)
         self._queue = queue
-        self._session = session
         self._clock = session.clock
         self._options = options
         self._started: SideCall | None = None
@@ -156,7 +163,7 @@ class Worker:
 
     async def _run(self, shift: Shift) -> None:
         """Work and keep leases."""
-        self._crew = make_crew(self._options, self._session, self._report)
+        self._crew = self._make_crew(self._report)
         keeping = SideCall(partial(self._keep, shift), name="millstream-leases")
         try:
             await work_through(partial(self._work, shift), stop=self.stop, cancel=self._cancel)
@@ -223,7 +230,7 @@ class Worker:
         elif isinstance(step, Claim | Finish | Look):
             await self._ask(shift, step)
         elif isinstance(step, Complain):
-            log_failure(step)
+            self._options.log(step)
             if self._options.on_error is not None and shift.error is None:
                 self._options.on_error(step.message, step.error)
         elif isinstance(step, Abandon):

@@ -10,9 +10,14 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from millstream.command import AsyncSession, Transact
+from millstream.command import AsyncSession, Command
 from millstream.errors import Closed
+from millstream.jobs.crew import JobCrew
+from millstream.jobs.runner import Runner
+from millstream.queue.model.message import Message
 from millstream.worker.crew import Crew, Report, Tasks, ThreadCrew
+from millstream.worker.effects import Handled
+from millstream.worker.handling import AsyncHandling, PlainHandling
 from millstream.worker.options import WorkerOptions
 
 
@@ -120,12 +125,34 @@ async def work_through(
 def make_crew(options: WorkerOptions, session: AsyncSession, report: Report) -> Crew:
     """Tasks of the loop for a coroutine function, threads for a plain one."""
     if options.is_async:
-        return Tasks(options, session.limits, commit=session.execute, report=report)
+        return Tasks(AsyncHandling(options, session.limits, session.execute), report=report)
+    handling = PlainHandling(options, session.limits, call_of_threads(session))
+    return ThreadCrew(handling, options.concurrency, report=report)
+
+
+def call_of_threads(session: AsyncSession) -> Callable[[Command[Any]], Any]:
+    """Return a function by which threads execute commands on the session of this event loop."""
     loop = asyncio.get_running_loop()
 
-    def commit(steps: Transact) -> list[Any]:
+    def execute(command: Command[Any]) -> Any:
         if loop.is_closed():
             raise Closed("the worker has ended")
-        return asyncio.run_coroutine_threadsafe(session.execute(steps), loop).result()
+        return asyncio.run_coroutine_threadsafe(session.execute(command), loop).result()
 
-    return ThreadCrew(options, session.limits, commit=commit, report=report)
+    return execute
+
+
+def make_job_crew(runner: Runner, size: int, session: AsyncSession, report: Report) -> Crew:
+    """Tasks of this loop for coroutine functions, threads for plain functions."""
+
+    async def handle(message: Message) -> Handled:
+        return await runner.run_async(message, session.execute)
+
+    return JobCrew(
+        runner,
+        size,
+        clock=session.clock,
+        execute=call_of_threads(session),
+        make_tasks=lambda: Tasks(handle, report=report),
+        report=report,
+    )

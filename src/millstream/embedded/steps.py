@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol, overload
+from typing import Any, NamedTuple, ParamSpec, Protocol, overload
 
 from msgspec import convert
 
@@ -17,7 +17,7 @@ from millstream.log import commands as c
 from millstream.log.model.names import check_name
 from millstream.log.partitioner import Spreader
 from millstream.log.progress import Acknowledged, CursorProgress, listed, ranges_of
-from millstream.numbers import checked_numbers
+from millstream.numbers import checked, checked_numbers
 from millstream.queue.commands import FinishClaims, RenewClaims
 from millstream.queue.model.message import LeaseEnd
 from millstream.queue.model.spec import Named, lease_ms_of
@@ -27,6 +27,8 @@ from millstream.record import PartitionOffset, Producer, Record, Seconds, option
 from millstream.rooms.commands import SendToRoom
 from millstream.rooms.model import RoomMessage
 from millstream.rooms.packed_messages import data_of
+
+P = ParamSpec("P")
 
 
 class NamedCursor(Protocol):
@@ -47,6 +49,25 @@ class DividedCursor(Protocol):
 
     def by_partition(self, records: Divided, /) -> Sequence[tuple[NamedCursor, list[Record | int]]]:
         """Return the records of each partition, with the cursor of the partition."""
+
+
+class TaskStep(NamedTuple):
+    """A job to put in a transaction."""
+
+    queue: str
+    before: list[Any]
+    """Steps that make the queue, if it may be missing."""
+    command: Any
+
+
+class PutTask(Protocol[P]):
+    """A task of any surface, whose jobs are put in a transaction."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function of the task."""
+
+    def put_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], limits: Limits) -> TaskStep:
+        """Return the steps that put a job."""
 
 
 class Later:
@@ -192,6 +213,9 @@ class Steps:
         """Set a metadata entry."""
         return self._add(c.SetMetadata(_name(log), check_name(key, "metadata"), check_json(value)))
 
+    @overload
+    def put(self, task: PutTask[P], /, *args: P.args, **kwargs: P.kwargs) -> Later: ...
+    @overload
     def put(
         self,
         queue: str | Named,
@@ -205,8 +229,35 @@ class Steps:
         delay: Seconds | None = None,
         at: datetime | int | None = None,
         producer: Producer | None = None,
+    ) -> Later: ...
+    def put(self, /, *args: Any, **options: Any) -> Later:  # type: ignore[misc]
+        """Put a message, as `Queue.put` does; the answer is its id.
+
+        Or put a job: `tx.put(task, ...)` takes the arguments of the task; the answer is the job's id.
+        """
+        prepare = getattr(args[0], "put_step", None) if args else None
+        if prepare is None:
+            return self._put_message(*args, **options)
+        step: TaskStep = prepare(args[1:], options, self._limits)
+        for first in step.before:
+            self._add(first)
+        return self._add(step.command, read=lambda put_id: f"{step.queue}-{put_id}")
+
+    @checked
+    def _put_message(
+        self,
+        queue: str | Named,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: HeadersLike | None = None,
+        priority: int | None = None,
+        group: str | None = None,
+        dedup: str | None = None,
+        delay: Seconds | None = None,
+        at: datetime | int | None = None,
+        producer: Producer | None = None,
     ) -> Later:
-        """Put a message, as `Queue.put` does; the answer is its id."""
         return self._add(
             put_one(
                 _name(queue, "queue"),

@@ -5,14 +5,20 @@ The names are those of `millstream.aio.worker_runtime`.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from millstream.command import Session
+from millstream.command import Command, Session
+from millstream.jobs.crew import JobCrew
+from millstream.jobs.runner import Runner
+from millstream.queue.model.message import Message
 from millstream.worker.crew import Crew, LoopCrew, Report, ThreadCrew
+from millstream.worker.effects import Handled
+from millstream.worker.handling import AsyncHandling, PlainHandling
 from millstream.worker.options import WorkerOptions
 from millstream.worker.stop_signals import stopped_by_signals
 
@@ -94,5 +100,30 @@ def work_through(
 
 def make_crew(options: WorkerOptions, session: Session, report: Report) -> Crew:
     """Tasks of a loop on a thread of its own for a coroutine function, threads for a plain one."""
-    crew = LoopCrew if options.is_async else ThreadCrew
-    return crew(options, session.limits, commit=session.execute, report=report)
+    if not options.is_async:
+        handling = PlainHandling(options, session.limits, session.execute)
+        return ThreadCrew(handling, options.concurrency, report=report)
+    execute = call_of_coroutines(session)
+    return LoopCrew(AsyncHandling(options, session.limits, execute), report=report)
+
+
+def call_of_coroutines(session: Session) -> Callable[[Command[Any]], Awaitable[Any]]:
+    """Return a function by which coroutines execute commands; a thread waits for each answer."""
+    return lambda command: asyncio.to_thread(session.execute, command)
+
+
+def make_job_crew(runner: Runner, size: int, session: Session, report: Report) -> Crew:
+    """Tasks of a loop on a thread of its own for coroutine functions, threads for plain functions."""
+    execute = call_of_coroutines(session)
+
+    async def handle(message: Message) -> Handled:
+        return await runner.run_async(message, execute)
+
+    return JobCrew(
+        runner,
+        size,
+        clock=session.clock,
+        execute=session.execute,
+        make_tasks=lambda: LoopCrew(handle, report=report),
+        report=report,
+    )

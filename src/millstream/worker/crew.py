@@ -7,44 +7,36 @@ message is reported once.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Protocol
 
-from millstream.command import Transact
-from millstream.limits import Limits
 from millstream.queue.model.message import Message
 from millstream.worker.effects import Handled
-from millstream.worker.handler import HandlerTransaction, wants_transaction
 from millstream.worker.leases import ClaimKey, claim_of
-from millstream.worker.options import WorkerOptions
-from millstream.worker.shift import TimeLimitExceeded
 
 CLOSE_S = 5.0
 """How long a loop may take to end; a coroutine that ignores its cancellation is left behind."""
 
 Report = Callable[[Handled], None]
-Commit = Callable[[Transact], list[Any]]
-AsyncCommit = Callable[[Transact], Awaitable[list[Any]]]
+Handle = Callable[[Message, Callable[[], bool]], Handled]
+"""Runs a handler on a message, and returns how it ended. The function that it gets says whether the
+message was abandoned meanwhile: its steps are then dropped."""
+AsyncHandle = Callable[[Message], Awaitable[Handled]]
 
 
 class ThreadCrew:
-    """Runs a plain function on several threads, which do not keep the process alive."""
+    """Runs plain functions on several threads, which do not keep the process alive."""
 
-    def __init__(
-        self, options: WorkerOptions, limits: Limits, *, commit: Commit, report: Report
-    ) -> None:
-        self._handler: Callable[..., Any] = options.handler
-        self._transacts = wants_transaction(options.handler)
-        self._limits = limits
-        self._commit = commit
+    def __init__(self, handle: Handle, size: int, *, report: Report) -> None:
+        self._handle = handle
         self._report = report
-        self._size = options.concurrency
+        self._size = size
         self._is_closed = False
         self._lock = threading.Lock()
+        self._busy: set[ClaimKey] = set()
         self._abandoned: set[ClaimKey] = set()
         self._waiting: SimpleQueue[Message | None] = SimpleQueue()
         for _ in range(self._size):
@@ -61,6 +53,14 @@ class ThreadCrew:
             self._size += 1
         self._add_thread()
 
+    def drop(self, message: Message) -> bool:
+        """Abandon a message; False if its handler does not run, because it has ended."""
+        with self._lock:
+            if claim_of(message) not in self._busy:
+                return False
+        self.abandon(message)
+        return True
+
     def close(self) -> None:
         """Let the threads end when they are free; uncommitted results are dropped."""
         self._is_closed = True
@@ -72,40 +72,32 @@ class ThreadCrew:
 
     def _work(self) -> None:
         while (message := self._waiting.get()) is not None:
-            outcome = self._handle(message)
+            claim = claim_of(message)
+            self._busy.add(claim)
+            outcome = self._run(message)
             with self._lock:
-                if claim_of(message) in self._abandoned:
-                    self._abandoned.discard(claim_of(message))
+                self._busy.discard(claim)
+                if claim in self._abandoned:
+                    self._abandoned.discard(claim)
                     return
             self._report(outcome)
 
-    def _handle(self, message: Message) -> Handled:
+    def _run(self, message: Message) -> Handled:
         try:
-            if not self._transacts:
-                _refuse_coroutine(self._handler(message))
-                return Handled(message)
-            tx = HandlerTransaction(self._limits)
-            _refuse_coroutine(self._handler(message, tx))
-            with self._lock:
-                if self._is_closed or claim_of(message) in self._abandoned:
-                    return Handled(message)  # dropped, with its steps
-            tx.committed(self._commit(tx.closing(message)))
-            return Handled(message, committed=True)
+            return self._handle(message, partial(self._is_dropped, message))
         except BaseException as error:  # any error of the handler: the shift decides
             return Handled(message, error)
 
+    def _is_dropped(self, message: Message) -> bool:
+        with self._lock:
+            return self._is_closed or claim_of(message) in self._abandoned
+
 
 class Tasks:
-    """Runs a coroutine function as tasks of the calling event loop."""
+    """Runs coroutine functions as tasks of the calling event loop."""
 
-    def __init__(
-        self, options: WorkerOptions, limits: Limits, *, commit: AsyncCommit, report: Report
-    ) -> None:
-        self._handler: Callable[..., Any] = options.handler
-        self._transacts = wants_transaction(options.handler)
-        self._limits = limits
-        self._commit = commit
-        self._limit_s = options.limit_s
+    def __init__(self, handle: AsyncHandle, *, report: Report) -> None:
+        self._handle = handle
         self._report = report
         self._tasks: dict[ClaimKey, asyncio.Task[Handled]] = {}
 
@@ -143,31 +135,12 @@ class Tasks:
         except BaseException as error:  # any error of the handler: the shift decides
             return Handled(message, error)
 
-    async def _handle(self, message: Message) -> Handled:
-        tx = HandlerTransaction(self._limits) if self._transacts else None
-        limit = asyncio.timeout(self._limit_s)
-        try:
-            async with limit:
-                await (self._handler(message) if tx is None else self._handler(message, tx))
-        except TimeoutError as error:
-            if limit.expired():
-                raise TimeLimitExceeded(f"took longer than {self._limit_s:g} s") from error
-            raise
-        if tx is None:
-            return Handled(message)
-        tx.committed(await self._commit(tx.closing(message)))
-        return Handled(message, committed=True)
-
 
 class LoopCrew:
-    """Runs a coroutine function as tasks of an event loop on a separate thread."""
+    """Runs coroutine functions as tasks of an event loop on a separate thread."""
 
-    def __init__(
-        self, options: WorkerOptions, limits: Limits, *, commit: Commit, report: Report
-    ) -> None:
-        self._tasks = Tasks(
-            options, limits, commit=lambda steps: asyncio.to_thread(commit, steps), report=report
-        )
+    def __init__(self, handle: AsyncHandle, *, report: Report) -> None:
+        self._tasks = Tasks(handle, report=report)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="millstream-handlers", daemon=True)
         self._thread.start()
@@ -199,12 +172,14 @@ class LoopCrew:
         await self._loop.shutdown_default_executor()
 
 
-Crew = ThreadCrew | Tasks | LoopCrew
-"""Runs handlers. `begin` does not block; `close` does not wait for handlers."""
+class Crew(Protocol):
+    """Runs handlers. `begin` does not block; `close` does not wait for handlers."""
 
+    def begin(self, message: Message) -> None:
+        """Run the handler of a message."""
 
-def _refuse_coroutine(answer: Any) -> None:
-    """Refuse the coroutine that a plain function returned: nothing was executed."""
-    if inspect.iscoroutine(answer):
-        answer.close()
-        raise TypeError("the handler returned a coroutine: make the handler itself `async def`")
+    def abandon(self, message: Message) -> None:
+        """Cancel a handler, or stop waiting for a handler that cannot be cancelled."""
+
+    def close(self) -> None:
+        """Cancel handlers, or let them end alone."""

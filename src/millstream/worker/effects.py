@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from millstream.queue.model.message import Ending, Message
+
+
+class Verdict(Struct, frozen=True):
+    """How to end an attempt that did not succeed, as the one who ran the handler decided."""
+
+    how: Ending
+    reason: str = ""
+    delay_s: float | None = None
+    """The delay before the next attempt; None for the queue's backoff."""
+    error: bytes | None = None
+    """The error as the message keeps it; None: the message keeps no error."""
 
 
 class Handled(Struct, frozen=True):
@@ -15,6 +26,10 @@ class Handled(Struct, frozen=True):
     message: Message
     error: BaseException | None = None
     committed: bool = False
+    result: bytes | None = None
+    """The result that the message keeps; None: no result."""
+    verdict: Verdict | None = None
+    """How the attempt ends; None: the shift decides by the error."""
 
 
 class Claim(Struct, frozen=True):
@@ -23,6 +38,8 @@ class Claim(Struct, frozen=True):
     n: int
     wait_s: float | None
     acks: Sequence[Message] = ()
+    results: Mapping[int, bytes] = {}  # msgspec copies it
+    """The results of acknowledged messages, by claim id."""
 
 
 class Finish(Struct, frozen=True):
@@ -36,6 +53,10 @@ class Finish(Struct, frozen=True):
     """The delay before the next attempt; None for the queue's backoff."""
     is_return: bool = False
     """Whether the messages were not begun: returning them does not count as a failure."""
+    error: bytes | None = None
+    """The error that the messages keep."""
+    results: Mapping[int, bytes] = {}  # msgspec copies it
+    """The results of acknowledged messages, by claim id."""
 
 
 class Look(Struct, frozen=True):

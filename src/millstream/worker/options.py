@@ -9,7 +9,8 @@ from millstream.errors import InvalidInput
 from millstream.queue.model.message import Message
 from millstream.queue.model.spec import QueueSpec, lease_ms_of
 from millstream.record import Seconds, to_ms
-from millstream.worker.handler import Handler, check_handler, is_async
+from millstream.worker.effects import Complain
+from millstream.worker.handler import Handler, check_handler, is_async, log_failure
 from millstream.worker.shift import ShiftPlan
 from millstream.worker.stats import WorkerStats
 
@@ -27,6 +28,9 @@ class WorkerOptions:
     time_limit: Seconds | None = None
     on_error: Callable[[Message, BaseException], None] | None = None
     on_progress: Callable[[WorkerStats], None] | None = None
+    adapts: bool = False
+    """Whether `batch` is the most that a claim takes, and short work is claimed in larger batches."""
+    log: Callable[[Complain], None] = log_failure
 
     def __post_init__(self) -> None:
         check_handler(self.handler)
@@ -65,4 +69,5 @@ class WorkerOptions:
             overdue_s=None if self.is_async else self.limit_s,
             can_cancel=self.is_async,
             drain=drain,
+            adapts=self.adapts,
         )

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from millstream.errors import LeaseLost
-from millstream.queue.model.message import Ending, Message, Reject, Retry
+from millstream.queue.model.message import Message, Reject, Retry
 from millstream.record import to_ms
 from millstream.worker.effects import (
     Abandon,
@@ -48,6 +48,7 @@ from millstream.worker.effects import (
     Idle,
     Look,
     Over,
+    Verdict,
 )
 from millstream.worker.endurance import Endurance, may_pass
 from millstream.worker.leases import ClaimKey, Leases, claim_of
@@ -60,6 +61,8 @@ LOOK_S = 0.05
 """How often to look for new messages while some handlers run and others are free."""
 ACK_S = 0.1
 """How long an acknowledgement may wait for the next claim, if more was claimed than can run."""
+PACE_S = 0.05
+"""The most work, in seconds, that a worker which adapts its batches claims at once."""
 STOPPED = "given back by a worker that stopped"
 CANCELLED = "given back by a worker that was cancelled"
 
@@ -85,6 +88,8 @@ class ShiftPlan:
     can_cancel: bool = False
     """Whether an abandoned handler ends soon, and reports its end."""
     drain: bool = False
+    adapts: bool = False
+    """Whether `batch` is the most that a claim takes: claims grow while batches are short work."""
 
 
 class Shift:
@@ -100,13 +105,16 @@ class Shift:
         self._waiting: deque[Message] = deque()
         self._running: dict[ClaimKey, tuple[Message, float]] = {}
         self._finished: list[Message] = []
+        self._results: dict[int, bytes] = {}
+        """The results of finished messages, by claim id."""
+        self._batch = 1 if plan.adapts else plan.batch
         self._finished_s = 0.0
         self._endings: deque[Finish] = deque()
         self._complaints: deque[Complain] = deque()
         self._look_s = self._now_s
         self._is_stopping = self._is_cancelled = self._is_over = False
         self._to_abandon = False
-        self._is_late = self._is_idle = False
+        self._is_late = self._is_idle = self._was_full = False
         self._asked: Claim | Finish | Look | None = None
         self._asked_s = 0.0
         self._again: Finish | Look | None = None
@@ -183,14 +191,29 @@ class Shift:
         ):  # finished messages are acknowledged before a wait
             wait_s = min(IDLE_WAIT_S, self._plan.lease_s / 4)
         free = self._plan.concurrency - len(self._running)
-        claim = Claim(max(free, self._plan.batch), wait_s, sorted(self._finished, key=claim_of))
+        if self._plan.adapts:
+            self._adapt()
+        acks = sorted(self._finished, key=claim_of)
+        claim = Claim(max(free, self._batch), wait_s, acks, self._results)
         self._asked, self._asked_s = claim, self._now_s
         return claim
+
+    def _adapt(self) -> None:
+        """Double the batch if the last one was full and is done soon; halve it if it took long.
+
+        A worker holds little more than `PACE_S` of work, so that other workers get their share.
+        """
+        took_s = self._now_s - self._asked_s
+        if took_s > PACE_S:
+            self._batch = max(1, self._batch // 2)
+        elif self._was_full:
+            self._batch = min(self._plan.batch, 2 * max(self._batch, self._plan.concurrency))
 
     def _acknowledge(self) -> Effect:
         self._is_late = False
         acked, self._finished = sorted(self._finished, key=claim_of), []
-        return self._ask(Finish(acked, "ack"))
+        results, self._results = self._results, {}
+        return self._ask(Finish(acked, "ack", results=results))
 
     def _ask(self, effect: Finish | Look) -> Effect:
         self._asked = effect
@@ -260,8 +283,9 @@ class Shift:
         claim = self._asked
         assert isinstance(claim, Claim)
         self._asked = None
+        self._was_full = len(messages) >= claim.n
         if claim.acks:
-            self._finished = []
+            self._finished, self._results = [], {}
             self._acknowledged(claim.acks)
         self.leases.hold(messages, since_s=self._asked_s)
         self._waiting.extend(messages)
@@ -315,18 +339,19 @@ class Shift:
     def ended(self, outcomes: Iterable[Handled], *, now_s: float) -> None:
         """Note that handlers have ended; the outcome of an abandoned message is ignored."""
         self._time(now_s)
-        ended: dict[tuple[Ending, str, float | None], list[Message]] = {}
+        ended: dict[Verdict, list[Message]] = {}
         done: list[Message] = []
         for outcome in outcomes:
             message, error = outcome.message, outcome.error
             if self._running.pop(claim_of(message), None) is None:
                 continue
             if error is not None:
-                how, reason, delay_s = self._ending(error)
-                ended.setdefault((how, reason, delay_s), []).append(message)
+                verdict = outcome.verdict or self._ending(error)
+                ended.setdefault(verdict, []).append(message)
                 if not (self._is_cancelled and isinstance(error, CancelledError)):
+                    delay_s = verdict.delay_s
                     then = "backoff" if delay_s is None else f"{delay_s:g}s"
-                    is_failed = how == "fail" or self._is_last(message)
+                    is_failed = verdict.how == "fail" or self._is_last(message)
                     then = "failed" if is_failed else f"retry_after_{then}"
                     self._complaints.append(Complain(message, error, then))
             elif outcome.committed:
@@ -335,11 +360,21 @@ class Shift:
                 if not self._finished:
                     self._finished_s = self._now_s
                 self._finished.append(message)
+                if outcome.result is not None:
+                    self._results[message.claim_id] = outcome.result
         if done:
             self._acknowledged(done)
-        for (how, reason, delay_s), messages in ended.items():
+        for verdict, messages in ended.items():
             messages.sort(key=claim_of)
-            self._endings.append(Finish(messages, how, reason, delay_s))
+            self._endings.append(
+                Finish(
+                    messages,
+                    verdict.how,
+                    verdict.reason,
+                    verdict.delay_s,
+                    error=verdict.error,
+                )
+            )
         self._look_s = self._now_s
 
     def stop(self) -> None:
@@ -368,15 +403,15 @@ class Shift:
         self._asked = None
         self._endurance = Endurance()
 
-    def _ending(self, error: BaseException) -> tuple[Ending, str, float | None]:
+    def _ending(self, error: BaseException) -> Verdict:
         if self._is_cancelled and isinstance(error, CancelledError):
-            return "nack", CANCELLED, 0
+            return Verdict("nack", CANCELLED, 0)
         if isinstance(error, Reject):
-            return "fail", reason_of(error), None
+            return Verdict("fail", reason_of(error))
         delay_s = None
         if isinstance(error, Retry) and error.after is not None:
             delay_s = to_ms(error.after) / 1000
-        return "nack", reason_of(error), delay_s
+        return Verdict("nack", reason_of(error), delay_s)
 
     def _is_last(self, message: Message) -> bool:
         return message.attempt >= self._plan.attempts_max

@@ -1,0 +1,162 @@
+"""A worker of jobs: a worker for each queue, with one crew for functions of both kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from millstream.aio.worker import Worker
+from millstream.aio.worker_runtime import SideCall, make_job_crew, work_through
+from millstream.errors import InvalidInput
+from millstream.jobs.reports import OnJob
+from millstream.jobs.runner import Runner
+from millstream.jobs.shares import shares_of
+from millstream.numbers import checked_numbers
+from millstream.record import Seconds, to_ms
+from millstream.worker.effects import Complain
+from millstream.worker.options import WorkerOptions
+from millstream.worker.stats import WorkerStats
+
+if TYPE_CHECKING:
+    from millstream.aio.jobs import Jobs
+
+BATCH_MAX = 1_000
+"""The most jobs that one claim takes."""
+
+
+@checked_numbers
+class JobWorker:
+    """Runs jobs until a stop. A worker starts once."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        *,
+        concurrency: int,
+        queues: Iterable[str] | Mapping[str, int] | None,
+        on_job: OnJob | None,
+        lease: Seconds | None,
+    ) -> None:
+        self._jobs = jobs
+        self._concurrency = concurrency
+        self._wanted = queues
+        self._on_job = on_job
+        self._lease = lease
+        self._workers: list[Worker] = []
+        self._runners: list[Runner] = []
+        self._stopped = False
+        self._started: SideCall | None = None
+
+    @property
+    def stats(self) -> WorkerStats:
+        """Return the present counts, of all queues together."""
+        counts = [worker.stats for worker in self._workers]
+        return WorkerStats(
+            done=sum(count.done for count in counts),
+            failed=sum(count.failed for count in counts),
+            retried=sum(count.retried for count in counts),
+            lost=sum(count.lost for count in counts),
+            running=sum(count.running for count in counts),
+        )
+
+    @property
+    def unknown_tasks(self) -> dict[str, int]:
+        """How many jobs named a task that this process does not know, by the name of the task."""
+        counts: dict[str, int] = {}
+        for runner in self._runners:
+            for name, count in runner.unknown.items():
+                counts[name] = counts.get(name, 0) + count
+        return counts
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker was told to stop."""
+        return self._stopped
+
+    async def run(self, *, drain: bool = False) -> WorkerStats:
+        """Work until `stop`; with `drain` until no job waits, is scheduled, or runs."""
+        self._workers = await self._make_workers()
+        if self._stopped:
+            return self.stats
+        if len(self._workers) == 1:
+            return await self._workers[0].run(drain=drain)
+        await work_through(partial(self._run_all, drain=drain), stop=self.stop, cancel=self.stop)
+        return self.stats
+
+    async def _run_all(self, *, drain: bool) -> None:
+        for worker in self._workers:
+            worker.start(drain=drain)
+        for worker in self._workers:
+            await worker.join()
+
+    def stop(self) -> None:
+        """Claim no more; running jobs finish. Does not wait: see `join`."""
+        self._stopped = True
+        for worker in self._workers:
+            worker.stop()
+
+    def start(self, *, drain: bool = False) -> Self:
+        """Run concurrently with the caller."""
+        if self._started is not None:
+            raise InvalidInput("a worker runs once; make another")
+        self._started = SideCall(partial(self.run, drain=drain), name="millstream-jobs")
+        return self
+
+    async def join(self, timeout: Seconds | None = None) -> bool:
+        """Wait until a started worker has ended, and raise what ended it; False if it still runs."""
+        if self._started is None:
+            return True
+        if not await self._started.ends(None if timeout is None else to_ms(timeout) / 1000):
+            return False
+        error = self._started.take_error()
+        if error is not None:
+            raise error
+        return True
+
+    async def __aenter__(self) -> Self:
+        return self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        if self._started is not None:
+            await self._started.wind_up(error)
+        await self.join()
+
+    async def _make_workers(self) -> list[Worker]:
+        """Make the queues of the tasks, and a worker for each."""
+        ms = await self._jobs.opened()
+        for task in list(self._jobs.tasks.values()):
+            await self._jobs.make_queue(task.options)
+        served = sorted({task.options.queue for task in self._jobs.tasks.values()})
+        workers = []
+        for name, share in shares_of(self._wanted, served, self._concurrency).items():
+            runner = Runner(
+                self._jobs.tasks, ms.session.limits, ms.session.clock, on_job=self._on_job
+            )
+            self._runners.append(runner)
+            options = WorkerOptions(
+                handler=_handled_by_the_crew,
+                concurrency=share,
+                batch=BATCH_MAX,
+                adapts=True,
+                lease=self._lease,
+                log=_reported_by_the_runner,
+            )
+            crew = partial(make_job_crew, runner, share, ms.session)
+            workers.append(Worker(await ms.queue(name), ms.session, options, crew=crew))
+        return workers
+
+
+def _handled_by_the_crew(message: Any) -> None:
+    """Stand in for a handler: the crew of jobs finds the task of each message."""
+
+
+def _reported_by_the_runner(complaint: Complain) -> None:
+    """Log nothing: the runner reports each job that fails."""

@@ -1,0 +1,107 @@
+"""The definition of a task: its function, its name, its options, and its parameters."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from millstream.errors import InvalidInput
+from millstream.header import HeaderValue
+from millstream.jobs.arguments import Arguments
+from millstream.jobs.context import JobContext
+from millstream.jobs.options import PRIORITY_HEADER, TaskOptions
+from millstream.jobs.results import ResultType
+from millstream.queue.model.spec import PRIORITY_MAX
+
+TASK_HEADER = "task"
+"""The header of a message that names the task of the job."""
+
+
+R = TypeVar("R")
+Pending = Coroutine[Any, Any, R]
+"""The answer of a call of a coroutine function."""
+
+
+class TaskDefinition:
+    """A function that runs as jobs. Holds no store: workers and callers share it."""
+
+    def __init__(self, function: Callable[..., Any], name: str, options: TaskOptions) -> None:
+        self.function = function
+        self.name = name
+        self.options = options
+        self.context_parameter = _context_parameter(function, name)
+        self.arguments = Arguments(function, name, self.context_parameter)
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(
+            function
+        )
+        self.is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(
+            function
+        )
+        self.result = ResultType(None if self.is_generator else function)
+        self._headers: dict[str, HeaderValue] = {TASK_HEADER: name}
+        if options.priority is not None:
+            self._headers[PRIORITY_HEADER] = options.priority
+        self._check_key()
+
+    def headers_with(self, priority: int | None) -> dict[str, HeaderValue]:
+        """Return the headers of a job; `priority` replaces the priority of the task."""
+        if priority is None:
+            return self._headers
+        if not 0 <= priority <= PRIORITY_MAX:
+            raise InvalidInput(
+                f"task {self.name!r}: priority is from 0 to {PRIORITY_MAX}, not {priority}"
+            )
+        return {**self._headers, PRIORITY_HEADER: priority}
+
+    def unique_key(self, encoded: bytes) -> str | None:
+        """Return the key of a unique job for its encoded arguments; None for other tasks."""
+        if not self.options.is_unique:
+            return None
+        names = self.options.unique_by
+        if names:
+            given = msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
+            chosen = {name: given[name] for name in names if name in given}
+            encoded = msgspec.json.encode(chosen)
+        return f"{self.name} {hashlib.blake2b(encoded, digest_size=16).hexdigest()}"
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], context: JobContext) -> Any:
+        """Call the function, with its context if it wants one."""
+        if self.context_parameter is None:
+            return self.function(*args, **kwargs)
+        if self._takes_context_first:
+            return self.function(context, *args, **kwargs)
+        return self.function(*args, **{**kwargs, self.context_parameter: context})
+
+    @property
+    def _takes_context_first(self) -> bool:
+        first = next(iter(inspect.signature(self.function).parameters.values()))
+        return first.name == self.context_parameter and first.kind is not first.KEYWORD_ONLY
+
+    def _check_key(self) -> None:
+        known = [
+            p for p in inspect.signature(self.function).parameters if p != self.context_parameter
+        ]
+        for name in self.options.unique_by:
+            if name not in known:
+                raise InvalidInput(
+                    f"task {self.name!r}: unique_by names {name!r}, which is no parameter of it; it "
+                    f"has {', '.join(known) or 'none'}"
+                )
+
+
+def _context_parameter(function: Callable[..., Any], task: str) -> str | None:
+    """Return the name of the parameter that is annotated with the context."""
+    try:
+        hints = get_type_hints(function)
+    except NameError:
+        return None  # `Arguments` explains the wrong annotation
+    names = [name for name, hint in hints.items() if hint is JobContext and name != "return"]
+    if len(names) > 1:
+        raise InvalidInput(
+            f"task {task!r}: one parameter is the context, not {' and '.join(names)}"
+        )
+    return names[0] if names else None

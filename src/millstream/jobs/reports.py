@@ -1,0 +1,37 @@
+"""Reports of a worker about its jobs: values for log lines, metrics and dashboards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from msgspec import Struct
+
+JobOutcome = Literal["done", "retried", "failed", "unknown_task"]
+
+
+class JobStarted(Struct, frozen=True, kw_only=True):
+    """A job began."""
+
+    id: str
+    task: str
+    attempt: int
+    wait_s: float
+    """How long the job waited after it was put."""
+
+
+class JobFinished(Struct, frozen=True, kw_only=True):
+    """An attempt at a job ended. The commit of its end may still fail, and the job then runs again."""
+
+    id: str
+    task: str
+    attempt: int
+    outcome: JobOutcome
+    run_s: float
+    reason: str = ""
+    """Why the attempt did not succeed: the class and the text of its error, in one line."""
+
+
+JobReport = JobStarted | JobFinished
+OnJob = Callable[[JobReport], None]
+"""Takes each report, on the thread that runs the job: it must not block."""

@@ -1,0 +1,258 @@
+"""Runs one job from its message: finds the task, calls it, and says how the attempt ends.
+
+The runner holds no lease and claims nothing: a worker, or a process that a worker feeds, calls it.
+Every error of a task becomes a verdict. Only the store's own errors are raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from millstream.clock import Clock
+from millstream.command import Command
+from millstream.errors import InvalidInput
+from millstream.jobs.arguments import BoundCall
+from millstream.jobs.context import CURRENT, JobContext
+from millstream.jobs.definition import TASK_HEADER, TaskDefinition
+from millstream.jobs.job_ids import job_id_of
+from millstream.jobs.outcomes import (
+    AttemptsUsed,
+    WrongArguments,
+    counted_attempts,
+    unknown_task,
+    verdict_of,
+)
+from millstream.jobs.reports import JobFinished, JobOutcome, JobStarted, OnJob
+from millstream.jobs.results import encode_result
+from millstream.limits import Limits
+from millstream.queue.commands import GetAttempts
+from millstream.queue.model.message import Message
+from millstream.worker.effects import Handled, Verdict
+from millstream.worker.leases import ClaimKey, claim_of
+from millstream.worker.shift import TimeLimitExceeded
+
+_logger = logging.getLogger("millstream.jobs")
+
+Execute = Callable[[Command[Any]], Any]
+AsyncExecute = Callable[[Command[Any]], Awaitable[Any]]
+
+
+class UnknownTask(Exception):
+    """The worker has no task of this name."""
+
+
+class Run:
+    """One attempt at a job: its task, its context, and the time at which it began."""
+
+    __slots__ = ("context", "message", "started_s", "task")
+
+    def __init__(
+        self, task: TaskDefinition, message: Message, context: JobContext, started_s: float
+    ) -> None:
+        self.task = task
+        self.message = message
+        self.context = context
+        self.started_s = started_s
+
+
+class Runner:
+    """Runs the jobs of a set of tasks."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, TaskDefinition],
+        limits: Limits,
+        clock: Clock,
+        on_job: OnJob | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._limits = limits
+        self._clock = clock
+        self._on_job = on_job
+        self.on_timed: Callable[[Run], None] | None = None
+        """Takes each attempt at a plain function with a timeout, when it begins."""
+        self._running: dict[ClaimKey, Run] = {}
+        self.unknown: Counter[str] = Counter()
+        """How many jobs named a task that is not known here, by name."""
+
+    def task_of(self, message: Message) -> TaskDefinition | None:
+        """Return the task of a job; None if it is not known here."""
+        name = message.headers.get(TASK_HEADER)
+        return self._tasks.get(name) if isinstance(name, str) else None
+
+    def is_async(self, message: Message) -> bool:
+        """Whether the job runs as a coroutine."""
+        task = self.task_of(message)
+        return task is not None and task.is_async
+
+    # Running.
+
+    def run(self, message: Message, execute: Execute, is_dropped: Callable[[], bool]) -> Handled:
+        """Run a job whose task is a plain function."""
+        run = self._begin(message)
+        if isinstance(run, Handled):
+            return run
+        token = CURRENT.set(run.context)
+        if self.on_timed is not None and run.task.options.timeout_s is not None:
+            self.on_timed(run)
+        try:
+            if message.attempt > run.task.options.max_attempts:
+                self._check_attempts(run, execute(GetAttempts(message.queue, message.claim_id)))
+            args, kwargs = _arguments_of(run)
+            result = run.task.call(args, kwargs, run.context)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise TypeError("the task returned a coroutine: make the task itself `async def`")
+            encoded = encode_result(run.task.name, result)
+        except BaseException as error:  # any error of the task: the verdict decides
+            tries = None
+            if message.attempt >= run.task.options.max_attempts:
+                tries = execute(GetAttempts(message.queue, message.claim_id))
+            return self._failed(run, error, tries)
+        finally:
+            CURRENT.reset(token)
+        tx = run.context.begun_tx
+        if tx is None or is_dropped():
+            return self._done(run, encoded)
+        tx.committed(execute(tx.closing(message)))
+        return self._done(run, encoded, committed=True)
+
+    async def run_async(self, message: Message, execute: AsyncExecute) -> Handled:
+        """Run a job whose task is a coroutine function."""
+        run = self._begin(message)
+        if isinstance(run, Handled):
+            return run
+        CURRENT.set(run.context)  # each job is a task of the loop, with a context of its own
+        try:
+            if message.attempt > run.task.options.max_attempts:
+                tries = await execute(GetAttempts(message.queue, message.claim_id))
+                self._check_attempts(run, tries)
+            args, kwargs = _arguments_of(run)
+            result = await _within(run, run.task.call(args, kwargs, run.context))
+            encoded = encode_result(run.task.name, result)
+        except BaseException as error:  # any error of the task: the verdict decides
+            tries = None
+            if message.attempt >= run.task.options.max_attempts:
+                tries = await execute(GetAttempts(message.queue, message.claim_id))
+            return self._failed(run, error, tries)
+        tx = run.context.begun_tx
+        if tx is None:
+            return self._done(run, encoded)
+        tx.committed(await execute(tx.closing(message)))
+        return self._done(run, encoded, committed=True)
+
+    # Beginning and ending.
+
+    def _begin(self, message: Message) -> Run | Handled:
+        task = self.task_of(message)
+        if task is None:
+            return self._refuse(message)
+        now_s = self._clock.seconds()
+        timeout_s = task.options.timeout_s
+        deadline = None
+        if timeout_s is not None:
+            now = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
+            deadline = now + timedelta(seconds=timeout_s)
+        if self._on_job is not None:
+            self._on_job(
+                JobStarted(
+                    id=job_id_of(message.queue, message.id or 0),
+                    task=task.name,
+                    attempt=message.attempt,
+                    wait_s=max(0.0, (self._clock.wall_ms() - message.timestamp) / 1000),
+                )
+            )
+        context = JobContext(task.name, message, self._limits, deadline)
+        run = self._running[claim_of(message)] = Run(task, message, context, now_s)
+        return run
+
+    def _refuse(self, message: Message) -> Handled:
+        """Leave a job waiting whose task is not known here; the first of each task is logged."""
+        name = str(message.headers.get(TASK_HEADER))
+        if not self.unknown[name]:
+            _logger.warning(
+                "job_of_unknown_task task=%s queue=%s: the job stays waiting", name, message.queue
+            )
+        self.unknown[name] += 1
+        self._report(message, name, "unknown_task", 0.0, "")
+        return Handled(message, UnknownTask(name), verdict=unknown_task(name))
+
+    def _check_attempts(self, run: Run, tries: Any) -> None:
+        counted = counted_attempts(tries) - 1  # without the attempt that begins
+        if counted >= run.task.options.max_attempts:
+            raise AttemptsUsed(
+                f"{counted} attempts ended without a result: the worker died, or lost its lease"
+            )
+
+    def _done(self, run: Run, result: bytes | None, *, committed: bool = False) -> Handled:
+        self._running.pop(claim_of(run.message), None)
+        self._report_run(run, "done")
+        return Handled(run.message, committed=committed, result=result)
+
+    def overdue(self, run: Run, execute: Execute) -> Handled:
+        """Give up on a plain function that runs longer than its timeout: a thread cannot be stopped."""
+        run.context.cancel()
+        tries = None
+        if run.message.attempt >= run.task.options.max_attempts:
+            tries = execute(GetAttempts(run.message.queue, run.message.claim_id))
+        error = TimeLimitExceeded(f"took longer than {run.task.options.timeout_s:g} s")
+        return self._failed(run, error, tries)
+
+    def _failed(self, run: Run, error: BaseException, tries: Any) -> Handled:
+        self._running.pop(claim_of(run.message), None)
+        verdict = self.verdict(run, error, tries)
+        outcome: JobOutcome = "failed" if verdict.how == "fail" else "retried"
+        self._report_run(run, outcome, verdict.reason.partition("\n")[0])
+        return Handled(run.message, error, verdict=verdict)
+
+    def verdict(self, run: Run, error: BaseException, tries: Any) -> Verdict:
+        """Return how an attempt ends; `tries` are all attempts, if this may be the last one."""
+        most = run.task.options.max_attempts
+        is_last = tries is not None and counted_attempts(tries) >= most
+        return verdict_of(error, run.task, run.message.attempt, random.random(), is_last=is_last)
+
+    def _report_run(self, run: Run, outcome: JobOutcome, reason: str = "") -> None:
+        if self._on_job is not None:
+            took_s = self._clock.seconds() - run.started_s
+            self._report(run.message, run.task.name, outcome, took_s, reason)
+
+    def _report(
+        self, message: Message, task: str, outcome: JobOutcome, run_s: float, reason: str
+    ) -> None:
+        if self._on_job is not None:
+            self._on_job(
+                JobFinished(
+                    id=job_id_of(message.queue, message.id or 0),
+                    task=task,
+                    attempt=message.attempt,
+                    outcome=outcome,
+                    run_s=run_s,
+                    reason=reason,
+                )
+            )
+
+
+def _arguments_of(run: Run) -> BoundCall:
+    try:
+        return run.task.arguments.decode(run.message.value or b"{}")
+    except InvalidInput as error:
+        raise WrongArguments(str(error)) from None
+
+
+async def _within(run: Run, call: Awaitable[Any]) -> Any:
+    """Await a coroutine within the timeout of its task."""
+    limit = asyncio.timeout(run.task.options.timeout_s)
+    try:
+        async with limit:
+            return await call
+    except TimeoutError as error:
+        if limit.expired():
+            raise TimeLimitExceeded(f"took longer than {run.task.options.timeout_s:g} s") from error
+        raise

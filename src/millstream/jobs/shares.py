@@ -1,0 +1,35 @@
+"""Shares: how a worker divides its concurrency among queues; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from millstream.errors import InvalidInput
+from millstream.log.model.names import check_name
+from millstream.worker.options import CONCURRENCY_MAX
+
+
+def shares_of(
+    wanted: Iterable[str] | Mapping[str, int] | None, served: Sequence[str], concurrency: int
+) -> dict[str, int]:
+    """Return how many jobs of each queue run at a time: by weight, and at least one of each."""
+    if not 1 <= concurrency <= CONCURRENCY_MAX:
+        raise InvalidInput(
+            f"concurrency must be from 1 to {CONCURRENCY_MAX:,} jobs, got {concurrency:,}"
+        )
+    weights: dict[str, Any]
+    if wanted is None:
+        weights = dict.fromkeys(served, 1)
+    elif isinstance(wanted, Mapping):
+        weights = dict(wanted)
+    else:
+        weights = dict.fromkeys([wanted] if isinstance(wanted, str) else wanted, 1)
+    if not weights:
+        raise InvalidInput("a worker needs a queue: no task is defined, and no queue is named")
+    for queue, weight in weights.items():
+        check_name(queue, "queue")
+        if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
+            raise InvalidInput(f"the share of queue {queue!r} is at least 1, not {weight!r:.100}")
+    total = sum(weights.values())
+    return {queue: max(1, concurrency * weight // total) for queue, weight in weights.items()}

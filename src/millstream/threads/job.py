@@ -1,0 +1,108 @@
+# Generated from src/millstream/aio/job.py by `make generate`: change that file, not this one.
+
+"""A job as threads hold it: the handle that `put` returns."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Literal, TypeVar
+
+from millstream.errors import NotFound
+from millstream.jobs.errors import JobCancelled, JobFailed
+from millstream.jobs.job_ids import JobPlace, job_id_of
+from millstream.jobs.results import ResultType, decode_error
+from millstream.numbers import checked_numbers
+from millstream.queue.model.message import Fate, State
+from millstream.record import Seconds
+from millstream.threads.queue import Queue
+
+R_co = TypeVar("R_co", covariant=True)
+
+JobState = Literal["waiting", "scheduled", "running", "done", "failed", "cancelled", "unknown"]
+"""`scheduled`: for later, or before its next attempt. `unknown`: never put, or ended and forgotten."""
+
+_STATES: dict[State, JobState] = {
+    "available": "waiting",
+    "delayed": "scheduled",
+    "in_flight": "running",
+    "done": "done",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "unknown": "unknown",
+}
+
+
+@checked_numbers
+class Job(Generic[R_co]):
+    """A job, by its id. Any process that opens the store can hold it."""
+
+    __slots__ = ("_place", "_queue", "_type", "was_duplicate")
+
+    def __init__(
+        self,
+        queue: Queue,
+        place: JobPlace,
+        type: ResultType,
+        *,
+        was_duplicate: bool = False,
+    ) -> None:
+        self._queue = queue
+        self._place = place
+        self._type = type
+        self.was_duplicate = was_duplicate
+        """Whether `put` found this job of a unique task, and put no other."""
+
+    @property
+    def id(self) -> str:
+        """The id of the job, for `jobs.get`."""
+        return job_id_of(*self._place)
+
+    def __repr__(self) -> str:
+        return f"Job({self.id!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def state(self) -> JobState:
+        """Return the present state of the job."""
+        return _STATES[self._fate().state]
+
+    def result(self, timeout: Seconds | None = None) -> R_co:
+        """Wait for the end of the job, and return its result.
+
+        Raises `JobFailed` or `JobCancelled` if the job ended so, `TimeoutError` if it has not ended
+        after `timeout` seconds, and `NotFound` if it is unknown, or its result has expired.
+        """
+        try:
+            fate = self._queue.wait(self._place.put_id, timeout=timeout)
+        except NotFound:
+            raise NotFound(
+                f"there is no job {self.id!r}: it was never put, or its result has expired",
+                name=self.id,
+            ) from None
+        if fate is None:
+            raise TimeoutError(f"job {self.id!r} has not ended within {timeout} seconds")
+        result: R_co = self._result_of(fate)
+        return result
+
+    def cancel(self) -> bool:
+        """Cancel the job: a waiting job never starts. Returns False if the job has ended."""
+        return self._queue.cancel(self._place.put_id)
+
+    def _fate(self) -> Fate:
+        return self._queue.message(self._place.put_id)
+
+    def _result_of(self, fate: Fate) -> Any:
+        if fate.state == "cancelled":
+            raise JobCancelled(f"job {self.id!r} was cancelled", id=self.id)
+        if fate.state == "failed":
+            error = decode_error(None, fate.reason)
+            raise JobFailed(
+                f"job {self.id!r} has failed: {error.message}",
+                id=self.id,
+                kind=error.kind,
+                trace=error.trace,
+            )
+        return self._type.decode(None)

@@ -1,0 +1,270 @@
+# Generated from src/millstream/aio/jobs.py by `make generate`: change that file, not this one.
+
+"""Jobs as threads hold them: the tasks of an application, on one store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
+
+from millstream.errors import InvalidInput
+from millstream.jobs.context import JobContext, current_job
+from millstream.jobs.definition import Pending, TaskDefinition
+from millstream.jobs.job_ids import place_of_job
+from millstream.jobs.options import ATTEMPTS, QUEUE, RESULTS_S, TaskOptions, options_of
+from millstream.jobs.reports import OnJob
+from millstream.jobs.results import ResultType
+from millstream.jobs.task_names import task_name_of
+from millstream.log.model.names import check_name
+from millstream.numbers import checked_numbers
+from millstream.queue.model.backoff import Backoff
+from millstream.queue.model.spec import QueueSpec
+from millstream.record import Seconds, to_ms
+from millstream.threads.database import Millstream, open
+from millstream.threads.job import Job
+from millstream.threads.job_worker import JobWorker
+from millstream.threads.queue import Queue
+from millstream.threads.runtime import Lock
+from millstream.threads.task import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C")
+
+_PLAIN_JSON = ResultType()
+
+
+class TaskDecorator(Protocol):
+    """Makes a task of a function."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Pending[R]], /
+    ) -> Task[P, R, Pending[R]]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Pending[R]], /) -> Task[P, R, Pending[R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+
+
+@checked_numbers
+class Jobs:
+    """The tasks of an application. `place` is a path, an address, or an open store.
+
+    Without a place, call `bind` before the first job. The store is opened at the first use, in each
+    process separately, so a module with tasks can be imported before a fork.
+    """
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str] | Millstream | None = None,
+        *,
+        queue: str = QUEUE,
+        keep_results: Seconds = RESULTS_S,
+    ) -> None:
+        self.queue = check_name(queue, "queue")
+        """The queue of tasks that name no queue."""
+        self.tasks: dict[str, TaskDefinition] = {}
+        """The definition of each task, by its name."""
+        self._results_s = to_ms(keep_results, "keep_results") / 1000
+        self._place = place
+        self._opened: Millstream | None = None
+        self._opened_by = 0
+        self._opening = Lock()
+        self._made: dict[str, QueueSpec] = {}
+        """The queues that exist, as far as this process knows."""
+        self._queues: dict[str, Queue] = {}
+
+    # The store.
+
+    def bind(self, place: str | os.PathLike[str] | Millstream) -> None:
+        """Set the store, by its path, its address, or an open handle, which is not closed here."""
+        if self._opened is not None and self._opened is not place:
+            raise InvalidInput(
+                "these jobs use an open store already: bind them before their first use"
+            )
+        self._place = place
+
+    def opened(self) -> Millstream:
+        """Return the open store; the first call in a process opens it."""
+        if self._opened is not None and self._opened_by == os.getpid():
+            return self._opened
+        with self._opening:
+            if self._opened is None or self._opened_by != os.getpid():
+                if self._place is None:
+                    raise InvalidInput(
+                        "these jobs have no store: write Jobs('shop.db'), or call jobs.bind('shop.db')"
+                    )
+                self._made, self._queues = {}, {}
+                place = self._place
+                self._opened = place if isinstance(place, Millstream) else open(place)
+                self._opened_by = os.getpid()
+            return self._opened
+
+    def close(self) -> None:
+        """Close the store, unless it was bound as an open handle."""
+        ms, self._opened = self._opened, None
+        if ms is not None and ms is not self._place and self._opened_by == os.getpid():
+            ms.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Tasks.
+
+    @overload
+    def task(
+        self, function: Callable[Concatenate[JobContext, P], Pending[R]], /
+    ) -> Task[P, R, Pending[R]]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(self, function: Callable[P, Pending[R]], /) -> Task[P, R, Pending[R]]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        retry_on: type[BaseException] | Sequence[type[BaseException]] = (Exception,),
+        max_attempts: int = ATTEMPTS,
+        backoff: Backoff | Seconds | Sequence[Seconds] | None = None,
+        timeout: Seconds | None = None,
+        priority: int | None = None,
+        unique: bool | str | Iterable[str] = False,
+        unique_by: str | Iterable[str] = (),
+        unique_for: Seconds | None = None,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        function: Any = None,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        retry_on: type[BaseException] | Sequence[type[BaseException]] = (Exception,),
+        max_attempts: int = ATTEMPTS,
+        backoff: Backoff | Seconds | Sequence[Seconds] | None = None,
+        timeout: Seconds | None = None,
+        priority: int | None = None,
+        unique: bool | str | Iterable[str] = False,
+        unique_by: str | Iterable[str] = (),
+        unique_for: Seconds | None = None,
+    ) -> Any:
+        """Make a task of a function, of either kind; a decorator, with or without options.
+
+        `retry_on` names the exceptions after which a job is tried again, up to `max_attempts` times,
+        after the `backoff`. `timeout` limits one attempt. A higher `priority`, from 0 to 9, starts
+        sooner. `unique` drops a job while another with the same arguments (or the same parameters
+        `unique_by`) is in one of the named states; `unique_for` drops it for a while instead.
+        """
+
+        def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
+            task = task_name_of(function, name)
+            options = options_of(
+                task,
+                self.queue,
+                queue=queue,
+                retry_on=retry_on,
+                max_attempts=max_attempts,
+                backoff=backoff,
+                timeout=timeout,
+                priority=priority,
+                unique=unique,
+                unique_by=unique_by,
+                unique_for=unique_for,
+            )
+            return self._add(TaskDefinition(function, task, options))
+
+        return decorate if function is None else decorate(function)
+
+    def _add(self, definition: TaskDefinition) -> Task[..., Any, Any]:
+        known = self.tasks.get(definition.name)
+        if known is not None:
+            raise InvalidInput(
+                f"two tasks have the name {definition.name!r}: {_place_of(known)} and "
+                f"{_place_of(definition)}; give one of them another name=..."
+            )
+        for other in self.tasks.values():
+            self._check_queue(other, definition)
+        self.tasks[definition.name] = definition
+        return Task(self, definition)
+
+    def _check_queue(self, other: TaskDefinition, task: TaskDefinition) -> None:
+        """Refuse two tasks in one queue that want different settings of it."""
+        if other.options.queue != task.options.queue:
+            return
+        if other.options.spec(self._results_s) != task.options.spec(self._results_s):
+            raise InvalidInput(
+                f"tasks {other.name!r} and {task.name!r} are in queue {task.options.queue!r}, but "
+                "unique= is a setting of a queue: give one of them another queue=..."
+            )
+
+    # Jobs.
+
+    def get(self, id: str) -> Job[Any]:
+        """Return the handle of a job by its id. The job need not be known here."""
+        place = place_of_job(id)
+        ms = self.opened()
+        return Job(ms.queue(place.queue), place, _PLAIN_JSON)
+
+    def current(self) -> JobContext:
+        """Return the context of the job that runs here; raises outside of a job."""
+        return current_job()
+
+    def worker(
+        self,
+        *,
+        concurrency: int = 1,
+        queues: Iterable[str] | Mapping[str, int] | None = None,
+        on_job: OnJob | None = None,
+        lease: Seconds | None = None,
+    ) -> JobWorker:
+        """A worker that runs jobs in this process: plain functions on threads, others on one loop.
+
+        `concurrency` jobs run at a time. `queues` names the queues, or gives each a share of the
+        concurrency; without it, the worker serves the queues of all tasks. `on_job` takes a report
+        when a job begins and when it ends.
+        """
+        return JobWorker(self, concurrency=concurrency, queues=queues, on_job=on_job, lease=lease)
+
+    # For the parts of jobs: queues and their settings.
+
+    def queue_of(self, task: TaskDefinition) -> Queue:
+        """Return the queue of a task."""
+        name = task.options.queue
+        queue = self._queues.get(name)
+        if queue is None:
+            ms = self.opened()
+            queue = self._queues[name] = ms.queue(name)
+        return queue
+
+    def make_queue(self, options: TaskOptions) -> None:
+        """Create the queue of a task, if it does not exist. A queue that exists is left as it is."""
+        queue = self.opened().queue(options.queue)
+        spec = options.spec(self._results_s)
+        if not queue.exists():
+            queue.specify(spec)
+        self._made[options.queue] = spec
+
+    def missing_spec(self, options: TaskOptions) -> QueueSpec | None:
+        """Return the settings of a task's queue; None if the queue is known to exist."""
+        return None if options.queue in self._made else options.spec(self._results_s)
+
+
+def _place_of(task: TaskDefinition) -> str:
+    function = task.function
+    return f"{function.__module__}.{getattr(function, '__qualname__', function)}"

@@ -1,0 +1,298 @@
+"""Jobs on a store in a file: put, run, end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream
+from millstream import JobContext, JobFailed, Jobs
+from millstream.errors import InvalidInput
+
+pytestmark = pytest.mark.embedded
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    with Jobs(tmp_path / "jobs.db") as jobs:
+        yield jobs
+
+
+def drained(jobs: Jobs, **options: Any) -> list[Any]:
+    reports: list[Any] = []
+    jobs.worker(on_job=reports.append, **options).run(drain=True)
+    return reports
+
+
+def test_a_task_is_called_as_the_function_it_was(jobs: Jobs) -> None:
+    @jobs.task(name="add")
+    def add(a: int, b: int = 2) -> int:
+        """Add."""
+        return a + b
+
+    assert add(1) == 3
+    assert add.__doc__ == "Add."
+    assert add.__name__ == "add"
+
+
+def test_a_worker_runs_plain_and_coroutine_functions(jobs: Jobs) -> None:
+    called = []
+
+    @jobs.task(name="plain")
+    def plain(n: int) -> None:
+        called.append(("plain", n, threading.current_thread().name))
+
+    @jobs.task(name="coroutine")
+    async def coroutine(n: int) -> None:
+        await asyncio.sleep(0)
+        called.append(("coroutine", n, threading.current_thread().name))
+
+    first, second = plain.put(1), coroutine.put(n=2)
+    assert (first.id, first.state()) == ("jobs-0", "waiting")
+    drained(jobs, concurrency=2)
+    assert [(kind, n) for kind, n, _ in sorted(called)] == [("coroutine", 2), ("plain", 1)]
+    assert (first.state(), second.state()) == ("done", "done")
+    assert second.result(timeout=5) is None
+
+
+def test_put_many_puts_all_jobs_in_order(jobs: Jobs) -> None:
+    called = []
+    task = jobs.task(name="note")(lambda n: called.append(n))
+    handles = task.put_many([(1,), {"n": 2}, (3,)])
+    assert [job.id for job in handles] == ["jobs-0", "jobs-1", "jobs-2"]
+    drained(jobs)
+    assert called == [1, 2, 3]
+    assert task.put_many([]) == []
+    with pytest.raises(InvalidInput, match="put_many takes a tuple of arguments"):
+        task.put_many([4])  # type: ignore[list-item]
+
+
+def test_a_job_for_later_is_scheduled(jobs: Jobs) -> None:
+    task = jobs.task(name="later")(lambda: None)
+    job = task.put_in(timedelta(hours=1))
+    assert job.state() == "scheduled"
+    assert job.cancel()
+    assert job.state() == "cancelled"
+    with pytest.raises(millstream.JobCancelled):
+        job.result(timeout=5)
+
+
+def test_a_transaction_puts_jobs_with_its_other_steps(jobs: Jobs) -> None:
+    called = []
+    task = jobs.task(name="note")(lambda n: called.append(n))
+    ms = jobs.opened()
+    with ms.transaction() as tx:
+        tx.append("orders", {"id": 1})
+        later = tx.put(task, 1)
+        tx.put(task.using(priority=9), n=2)
+    assert jobs.get(later.result).state() == "waiting"
+    assert ms.log("orders").end_offset() == 1
+    with contextlib.suppress(ZeroDivisionError), ms.transaction() as tx:
+        tx.put(task, 3)
+        raise ZeroDivisionError
+    drained(jobs)
+    assert sorted(called) == [1, 2]
+
+
+def test_a_job_is_tried_again_and_fails_after_its_last_attempt(jobs: Jobs) -> None:
+    @jobs.task(name="broken", max_attempts=3, backoff=0)
+    def broken() -> None:
+        raise LookupError("no such order")
+
+    job = broken.put()
+    reports = drained(jobs)
+    outcomes = [r.outcome for r in reports if isinstance(r, millstream.JobFinished)]
+    assert outcomes == ["retried", "retried", "failed"]
+    with pytest.raises(JobFailed, match="LookupError: no such order"):
+        job.result(timeout=5)
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    "error", [millstream.Reject("wrong address"), KeyError("not in retry_on"), SystemExit(1)]
+)
+def test_some_errors_fail_a_job_at_once(jobs: Jobs, error: BaseException) -> None:
+    task = jobs.task(name="fails", retry_on=ValueError, backoff=0)(raising(error))
+    job = task.put()
+    drained(jobs)
+    assert job.state() == "failed"
+
+
+def test_retry_names_the_delay_and_counts_as_an_attempt(jobs: Jobs) -> None:
+    attempts = []
+
+    @jobs.task(name="again")
+    def again(ctx: JobContext) -> None:
+        attempts.append(ctx.attempt)
+        if ctx.attempt < 3:
+            raise millstream.Retry(after=0)
+
+    job = again.put()
+    drained(jobs)
+    assert attempts == [1, 2, 3]
+    assert job.state() == "done"
+
+
+def test_the_context_names_the_job_and_its_transaction_commits_with_it(jobs: Jobs) -> None:
+    @jobs.task(name="writes", backoff=0, timeout=60)
+    def writes(ctx: JobContext, value: str) -> None:
+        assert jobs.current() is ctx
+        assert ctx.deadline is not None
+        ctx.tx.append("results", {"id": ctx.id, "value": value, "attempt": ctx.attempt})
+        if ctx.attempt == 1:
+            raise OSError("before the end")
+
+    writes.put("x")
+    drained(jobs)
+    stored = [record.json() for record in jobs.opened().log("results").read()]
+    assert stored == [{"id": "jobs-0", "value": "x", "attempt": 2}]
+    with pytest.raises(InvalidInput, match="no job runs here"):
+        jobs.current()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_attempt_over_its_timeout_fails(jobs: Jobs, is_async: bool) -> None:
+    released = threading.Event()
+    if is_async:
+
+        @jobs.task(name="slow", timeout=0.05, max_attempts=1)
+        async def slow() -> None:
+            await asyncio.Event().wait()
+
+    else:
+
+        @jobs.task(name="slow", timeout=0.05, max_attempts=1)
+        def slow() -> None:
+            released.wait()
+
+    job = slow.put()
+    try:
+        drained(jobs)
+    finally:
+        released.set()
+    with pytest.raises(JobFailed, match=r"took longer than 0\.05 s"):
+        job.result(timeout=5)
+
+
+def test_a_worker_leaves_jobs_of_unknown_tasks_waiting(
+    jobs: Jobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    others = Jobs(jobs.opened())
+    others.task(name="elsewhere")(lambda: None)
+    known = jobs.task(name="known")(lambda: None)
+    unknown = [others.task(name=f"other{n}")(lambda: None).put() for n in range(2)]
+    known.put()
+    worker = jobs.worker()
+    with worker:
+        assert jobs.get("jobs-2").result(timeout=10) is None
+    assert worker.unknown_tasks == {"other0": 1, "other1": 1}
+    assert [job.state() for job in unknown] == ["scheduled", "scheduled"]
+    assert caplog.text.count("job_of_unknown_task") == 2
+
+
+def test_a_second_put_of_a_unique_job_returns_the_first(jobs: Jobs) -> None:
+    @jobs.task(name="report", unique=True, unique_by="customer")
+    def report(customer: str, day: int = 0) -> None: ...
+
+    first, second, other = report.put("acme"), report.put("acme", day=2), report.put("umbrella")
+    assert (second.id, second.was_duplicate) == (first.id, True)
+    assert not first.was_duplicate
+    assert other.id != first.id
+    drained(jobs)
+    assert not report.put("acme").was_duplicate
+
+
+def test_a_worker_shares_its_concurrency_among_queues(jobs: Jobs) -> None:
+    called = []
+    mail = jobs.task(name="mail", queue="mail")(lambda: called.append("mail"))
+    note = jobs.task(name="note")(lambda: called.append("note"))
+    mail.put()
+    note.put()
+    jobs.worker(queues={"mail": 3, "jobs": 1}, concurrency=4).run(drain=True)
+    assert sorted(called) == ["mail", "note"]
+
+
+def outer() -> Callable[[], None]:
+    def inner() -> None: ...
+
+    return inner
+
+
+def test_a_function_that_cannot_be_imported_is_refused(jobs: Jobs) -> None:
+    with pytest.raises(InvalidInput, match="a lambda cannot be a task"):
+        jobs.task(lambda: None)
+    with pytest.raises(InvalidInput, match=r"the local function .* cannot be a task"):
+        jobs.task(outer())
+    with pytest.raises(InvalidInput, match="a task is a function"):
+        jobs.task(3)  # type: ignore[call-overload]
+
+
+def module_task(n: int) -> None:
+    """Be a function at the top of a module."""
+
+
+def test_two_tasks_with_one_name_are_refused(jobs: Jobs) -> None:
+    assert jobs.task(module_task).task_name == f"{__name__}:module_task"
+    with pytest.raises(InvalidInput, match="two tasks have the name"):
+        jobs.task(module_task)
+
+
+def test_a_wrong_argument_is_refused_and_nothing_is_stored(jobs: Jobs) -> None:
+    task = jobs.task(module_task)
+    with pytest.raises(InvalidInput, match="argument 'n': expected `int`, got `str`"):
+        task.put("3")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="a job is put with a delay, or at a time"):
+        task.using(delay=1, at=5)
+    assert not jobs.opened().queue("jobs").exists()
+
+
+def test_jobs_without_a_store_say_so(tmp_path: Path) -> None:
+    jobs = Jobs()
+    task = jobs.task(module_task)
+    with pytest.raises(InvalidInput, match="these jobs have no store"):
+        task.put(1)
+    jobs.bind(tmp_path / "late.db")
+    assert task.put(1).id == "jobs-0"
+    jobs.close()
+
+
+@pytest.mark.parametrize("id", ["", "jobs", "jobs-", "-1", "jobs-x", 7, f"jobs-{2**63}"])
+def test_a_wrong_id_is_refused(jobs: Jobs, id: Any) -> None:
+    with pytest.raises(InvalidInput, match="the id of a job"):
+        jobs.get(id)
+
+
+def test_coroutines_put_and_run_jobs(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with millstream.aio.Jobs(tmp_path / "jobs.db") as jobs:
+            called = []
+
+            @jobs.task(name="plain")
+            def plain(n: int) -> None:
+                called.append(n)
+
+            @jobs.task(name="coroutine")
+            async def coroutine(ctx: JobContext, n: int) -> None:
+                ctx.tx.put(plain, n + 1)
+                called.append(n)
+
+            job = await coroutine.put(1)
+            async with jobs.worker(concurrency=2):
+                assert await job.result(timeout=10) is None
+                assert await (await jobs.get("jobs-1")).result(timeout=10) is None
+            assert called == [1, 2]
+
+    asyncio.run(main())
