@@ -37,6 +37,7 @@ GENERATED = (
     "job_worker",
     "jobs",
     "log",
+    "message_fates",
     "partitioned",
     "partitioned_cursor",
     "queue",

@@ -97,9 +97,9 @@ class Wait(Struct, frozen=True):
     """The field that says how long, in milliseconds."""
     is_endless: bool = False
     """None means: wait without a limit; otherwise do not wait."""
-    once: str = ""
-    """A list that is carried out before the wait; a caller that asks again for the rest of the wait
-    leaves it out."""
+    once: tuple[str, ...] = ()
+    """Lists that are carried out before the wait; a caller that asks again for the rest of the wait
+    leaves them out."""
     count: str = ""
     """The field that says how much is wanted: for nothing, nobody waits."""
 

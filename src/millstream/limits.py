@@ -22,6 +22,12 @@ QUEUE_NAME_CHARS_MAX = NAME_CHARS_MAX - len("queue-later:")
 CONSUMER_BYTES_MAX = 128
 """UTF-8 bytes in a consumer id."""
 
+ERROR_BYTES_MAX = 64 * 1024
+"""Bytes of an error that a consumer stores with a message."""
+
+PROGRESS_BYTES_MAX = 64 * 1024
+"""Bytes of the progress that a consumer stores with a message."""
+
 MESSAGE_ID_MAX = 2**63 - 1
 """The last message id: engines may keep it in a signed integer, as SQLite does."""
 

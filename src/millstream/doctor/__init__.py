@@ -119,7 +119,8 @@ def _check_rest(rows: ExaminedRows, replay: Replay, findings: Findings) -> None:
         (keys.prefix(keys.FORMER), keys.prefix(keys.AGING)),
         (keys.after(keys.prefix(keys.AGING)), keys.prefix(keys.REMAINS)),
         (keys.after(keys.prefix(keys.REMAINS)), keys.prefix(keys.ROOM)),
-        (keys.after(keys.prefix(keys.ROSTER)), b"\xff" * 32),
+        (keys.after(keys.prefix(keys.ROSTER)), keys.prefix(keys.NOTE)),
+        (keys.after(keys.prefix(keys.NOTE)), b"\xff" * 32),
     )
     for start, stop in bounds:
         for row in rows.walk(start, stop):

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from msgspec import MsgspecError
+
 from millstream.doctor.coverage import Coverage
 from millstream.doctor.findings import Findings
 from millstream.doctor.logs import LogExamination
@@ -18,6 +20,7 @@ from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.log.model.head import Head, without
 from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.note import decode_note
 from millstream.queue.model.roster import Roster
 from millstream.queue.model.slots import AVAILABLE, CANCELLED, DONE, FAILED, IN_FLIGHT
 from millstream.queue.model.state import QueueState
@@ -26,9 +29,11 @@ from millstream.queue.rules.sources import takes
 
 STATES = {AVAILABLE: "available", IN_FLIGHT: "in_flight", DONE: "done", FAILED: "failed"}
 HELD = (AVAILABLE, IN_FLIGHT, FAILED)
+REMEMBERED = (*HELD, DONE, CANCELLED)
 RETRY_BYTES = 26
 AGING_BYTES = 27
 REMAINS_BYTES = 18
+NOTE_BYTES = 18
 
 
 class QueueExamination:
@@ -50,7 +55,7 @@ class QueueExamination:
 
     def check_messages(self) -> None:
         """Check that held messages exist, and that counts and waiting lists agree with the buckets."""
-        waiting, aging = self._waiting(), self._aging()
+        waiting, aging, noted = self._waiting(), self._aging(), self._noted()
         counts = {queue_id: dict.fromkeys(STATES, 0) for queue_id in self._queues}
         alive: dict[int, dict[int, int]] = {queue_id: {} for queue_id in self._queues}
         flying = {queue_id: Counter[str]() for queue_id in self._queues}
@@ -73,6 +78,7 @@ class QueueExamination:
                     flying[queue_id].update(entity.mark(slot)[1] for slot in range(*run))
             self._check_held(queue, bucket_id, entity)
             self._check_waiting(queue, bucket_id, entity, waiting.pop((queue_id, bucket_id), []))
+            self._check_noted(queue, bucket_id, entity, noted.pop((queue_id, bucket_id), []))
             self._check_attempts(queue, bucket_id, entity)
             has_ended = entity.any_are(DONE) or entity.any_are(CANCELLED)
             if has_ended and (queue_id, bucket_id) not in aging:
@@ -85,6 +91,13 @@ class QueueExamination:
                 self._wrong(
                     f"{len(slots)} messages of bucket {bucket_id:#x}, which is gone, are listed as "
                     f"waiting in queue {self._queues[queue_id].name!r}",
+                )
+        for (queue_id, bucket_id), slots in noted.items():
+            if queue_id in self._queues:
+                self._wrong(
+                    f"{len(slots)} notes of bucket {bucket_id:#x}, which is gone, are left in queue "
+                    f"{self._queues[queue_id].name!r}",
+                    severity="waste",
                 )
         self._check_rosters(flying)
         if not self._replay.broken_at:
@@ -274,4 +287,39 @@ class QueueExamination:
             self._wrong(
                 f"claim {bucket_id + wrong[0]} of queue {queue.name!r} is listed as "
                 "waiting, but it is not available",
+            )
+
+    # What is noted.
+
+    def _noted(self) -> dict[tuple[int, int], list[int]]:
+        """The slots with a note (result, error, progress), by queue and bucket."""
+        slots_by_bucket: dict[tuple[int, int], list[int]] = {}
+        strangers = 0
+        for row in self._replay.sound_rows(keys.NOTE, key_bytes=NOTE_BYTES):
+            queue_id, claim_id = keys.pair(row.key)
+            try:
+                decode_note(row.value)
+            except MsgspecError as error:
+                self._replay.report_row(row.key, str(error))
+                continue
+            bucket_id = bucket_of(claim_id)
+            slots_by_bucket.setdefault((queue_id, bucket_id), []).append(claim_id - bucket_id)
+            strangers += queue_id not in self._queues and queue_id not in self._leaving
+        if strangers and not self._replay.broken_at:
+            self._wrong(
+                f"{strangers:,} notes of messages belong to queues that are gone", severity="waste"
+            )
+        return slots_by_bucket
+
+    def _check_noted(
+        self, queue: QueueState, bucket_id: int, bucket: Bucket, slots: list[int]
+    ) -> None:
+        """Each note belongs to a message that the queue remembers."""
+        states = bucket.states
+        wrong = [slot for slot in slots if slot >= len(states) or states[slot] not in REMEMBERED]
+        if wrong:
+            self._wrong(
+                f"claim {bucket_id + wrong[0]} of queue {queue.name!r} has a note, but the queue "
+                "has forgotten its message",
+                severity="waste",
             )

@@ -22,7 +22,7 @@ from millstream.queue.commands import FinishClaims, RenewClaims
 from millstream.queue.model.message import LeaseEnd
 from millstream.queue.model.spec import Named, lease_ms_of
 from millstream.queue.put_commands import put_batch, put_one
-from millstream.queue.runs import Messages, claims_of
+from millstream.queue.runs import Messages, chosen_of, claims_of, results_of
 from millstream.record import PartitionOffset, Producer, Record, Seconds, optional_ms
 from millstream.rooms.commands import SendToRoom
 from millstream.rooms.model import RoomMessage
@@ -315,19 +315,23 @@ class Steps:
         return self._add(SendToRoom(name, [message], sender, origin))
 
     @overload
-    def ack(self, messages: Messages, /) -> Later: ...
+    def ack(
+        self, messages: Messages, /, *, result: bytes | Sequence[bytes | None] | None = None
+    ) -> Later: ...
     @overload
     def ack(self, cursor: NamedCursor, records: Acknowledged, /) -> Later: ...
     @overload
     def ack(self, cursor: DividedCursor, records: Divided, /) -> Later: ...
-    def ack(self, named: Any, records: Any = None, /) -> Later:
+    def ack(self, named: Any, records: Any = None, /, *, result: Any = None) -> Later:
         """Acknowledge claimed messages of a queue, or records on a durable cursor.
 
-        A lost lease undoes the whole transaction. So does a `Conflict`, if the records were set
+        `result` is stored with the messages, as in `Queue.ack`. A lost lease undoes the whole transaction. So does a `Conflict`, if the records were set
         aside since they were read. The answer for a cursor is its floor.
         """
         if records is None:
-            return self._finish(named, "ack")
+            return self._finish(named, "ack", result=result)
+        if result is not None:
+            raise InvalidInput("only messages of a queue have a result, not records of a cursor")
         if (divide := getattr(named, "by_partition", None)) is not None:
             return [self._nothing(), *(self.ack(*arguments) for arguments in divide(records))][-1]
         acknowledged = listed(records)
@@ -338,14 +342,21 @@ class Steps:
         step = c.Acknowledge(log, cursor.name, ranges, log_id, lost)
         return self._add(step, lambda: cursor.progress.acked([*lost, *ranges], log_id))
 
-    def nack(self, messages: Messages, *, delay: Seconds | None = None, reason: str = "") -> Later:
+    def nack(
+        self,
+        messages: Messages,
+        *,
+        delay: Seconds | None = None,
+        reason: str = "",
+        error: bytes | None = None,
+    ) -> Later:
         """Retry claimed messages of a queue, as `Queue.nack` does."""
         delay_ms = optional_ms(delay, "delay")
-        return self._finish(messages, "nack", delay_ms, reason)
+        return self._finish(messages, "nack", delay_ms, reason, error=error)
 
-    def fail(self, messages: Messages, *, reason: str = "") -> Later:
+    def fail(self, messages: Messages, *, reason: str = "", error: bytes | None = None) -> Later:
         """Give up on claimed messages of a queue."""
-        return self._finish(messages, "fail", reason=reason)
+        return self._finish(messages, "fail", reason=reason, error=error)
 
     def renew(self, messages: Messages, *, lease: Seconds | None = None) -> Later:
         """Renew the leases of claimed messages of a queue; the answer is their new end."""
@@ -356,12 +367,22 @@ class Steps:
         return self._add(RenewClaims(queue, runs, lease_ms), read=_until)
 
     def _finish(
-        self, messages: Messages, outcome: str, delay_ms: int | None = None, reason: str = ""
+        self,
+        messages: Messages,
+        outcome: str,
+        delay_ms: int | None = None,
+        reason: str = "",
+        *,
+        result: bytes | Sequence[bytes | None] | None = None,
+        error: bytes | None = None,
     ) -> Later:
-        queue, runs = claims_of(messages)
+        chosen = chosen_of(messages)
+        queue, runs = claims_of(chosen)
         if not runs:
             return self._nothing()
-        return self._add(FinishClaims(queue, runs, outcome, delay_ms, reason), read=_none)
+        results = results_of(chosen, result)
+        step = FinishClaims(queue, runs, outcome, delay_ms, reason, results=results, error=error)
+        return self._add(step, read=_none)
 
     def seek(self, cursor: NamedCursor, offset: int) -> Later:
         """Set a durable cursor's floor; the answer is the floor."""

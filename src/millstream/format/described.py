@@ -27,6 +27,7 @@ _PAIRS = {
     keys.MARKS: "marks of log {0}",
     keys.REMAINS: "the note that queue {1}, which is deleted, has rows left",
     keys.BUCKET: "bucket {1:#x} of queue {0}",
+    keys.NOTE: "the note of claim {1} of queue {0}",
 }
 _ALONE = {
     keys.ID_BLOCK_KEY: "the id counter",

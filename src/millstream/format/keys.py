@@ -46,6 +46,7 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x28  instance         name (UTF-8)                  holder, generation, lease
     0x29  roster           queue id (u64)                groups in flight, groups with a record
     0x2a  cluster          (nothing)                     how far a node is in its shared log
+    0x2b  note             queue id, claim id (u64)      result, error, progress of a message
 
     * as TerminatedBytes. In 0x14 to 0x18 a claim is written number first, then bucket size, so
       that claims sort by number.
@@ -99,6 +100,7 @@ DEPARTURE = 0x27
 INSTANCE = 0x28
 ROSTER = 0x29
 CLUSTER = 0x2A
+NOTE = 0x2B
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
@@ -164,6 +166,9 @@ bucket = lru_cache(KEYS_KEPT)(_of_two(BUCKET))
 
 letter = _of_two(LETTER)
 """Queue id, claim id → the key of a dead letter that is still to be written."""
+
+note = _of_two(NOTE)
+"""Queue id, claim id → the key of a message's note: its result, last error and progress."""
 
 forks = _of_two(FORKS)
 """Parent's id, log id → the key under which a log's fork is listed."""

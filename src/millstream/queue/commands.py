@@ -11,6 +11,7 @@ from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait,
 from millstream.format.packing import Batch, Single
 from millstream.format.rfc import RfcRecord
 from millstream.queue.model.message import Fate, LeaseEnd, Lot, PutResult, QueueInfo, Try
+from millstream.queue.model.note import Result
 from millstream.queue.model.routing_marks import Wishes
 from millstream.queue.model.slots import RoutingMark, Span
 from millstream.queue.model.spec import QueueSpec
@@ -176,10 +177,16 @@ class ClaimRouted(Operation[Granted], frozen=True):
     consumer: str
     routed: list[Routed]
     acked: list[Run]
+    results: list[Result] = field(default_factory=list)
+    """Results of acknowledged claims; a claim without a result is not listed."""
 
 
 class FinishClaims(Operation[list[Run]], frozen=True):
-    """End attempts: 'ack', 'nack' or 'fail'. With `each` it returns the claims with a lost lease."""
+    """End attempts: 'ack', 'nack' or 'fail'. With `each` it returns the claims with a lost lease.
+
+    An acknowledgement may carry results, and the other endings an error; both are stored by the same
+    commit, for claims whose lease holds.
+    """
 
     traits = Traits(needs=(on_queue("write"),), is_step=True, holds=True)
 
@@ -189,6 +196,10 @@ class FinishClaims(Operation[list[Run]], frozen=True):
     delay_ms: int | None = None
     reason: str = ""
     each: bool = False
+    results: list[Result] = field(default_factory=list)
+    """Results of acknowledged claims; a claim without a result is not listed."""
+    error: bytes | None = None
+    """The error of every attempt that is given back or fails."""
 
 
 class ReturnClaims(Operation[None], frozen=True):
@@ -263,7 +274,7 @@ class ClaimMessages(Procedure[list[Lot]], frozen=True):
 
     traits = Traits(
         needs=(on_queue("write"),),
-        waits=Wait("wait_ms", once="acked", count="count"),
+        waits=Wait("wait_ms", once=("acked", "results"), count="count"),
         holds=True,
     )
 
@@ -275,6 +286,8 @@ class ClaimMessages(Procedure[list[Lot]], frozen=True):
     acked: list[Run]
     pop: bool = False
     """Claim and acknowledge in a single commit: delivery at most once."""
+    results: list[Result] = field(default_factory=list)
+    """Results of acknowledged claims; a claim without a result is not listed."""
 
 
 class PeekMessages(Read[list[Lot]], frozen=True):

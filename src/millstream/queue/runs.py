@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from millstream.errors import InvalidInput
 from millstream.queue.commands import Run
 from millstream.queue.model.message import Lot, Message
+from millstream.queue.model.note import Result
 
 Messages = Message | Iterable[Message]
 """A message, or several messages of a single queue."""
@@ -76,3 +77,29 @@ def joined_claims(claims: Iterable[tuple[int, int]]) -> list[Run]:
         else:
             runs.append((claim_id, 1, attempt))
     return runs
+
+
+def results_of(messages: Messages, result: bytes | Sequence[bytes | None] | None) -> list[Result]:
+    """Return the results of messages by claim id: one message's, or one entry per message."""
+    if result is None:
+        return []
+    chosen = chosen_of(messages)
+    if isinstance(result, bytes):
+        if len(chosen) != 1:
+            raise InvalidInput(
+                f"one result came with {len(chosen):,} messages: give a list with the result of "
+                "each message"
+            )
+        return [(chosen[0].claim_id, result)]
+    if not isinstance(result, list | tuple):
+        raise InvalidInput(f"a result is bytes, not {type(result).__name__}: encode it first")
+    if len(result) != len(chosen):
+        raise InvalidInput(
+            f"{len(result):,} results came with {len(chosen):,} messages: each message needs a "
+            "result, or None"
+        )
+    return [
+        (message.claim_id, given)
+        for message, given in zip(chosen, result, strict=True)
+        if given is not None
+    ]

@@ -62,6 +62,6 @@ def pieces_of(
         if result or clock.seconds() >= deadline_s:
             return result
         if wait.once:
-            command = replace(command, **{wait.once: []})
+            command = replace(command, **{name: [] for name in wait.once})
         if (clock.seconds() - asked_s) * 1000 < piece_ms / 2:
             yield EARLY_S

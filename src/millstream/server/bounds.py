@@ -41,6 +41,7 @@ RUNS_MAX = 100_000
 """Most claims in one command."""
 
 _RUNS = ("claims", "acked")
+_RESULTS = "results"
 _LEASE = "lease_ms"
 _CHECKED_ELSEWHERE = (Single, Batch, RecordBlock, Parcel, QueueSpec, RoomSettings, RoomMessage)
 """Types with checks of their own: `check_records` for packed records, the rules for the others."""
@@ -101,6 +102,8 @@ def _check_of(hint: Any, field: str) -> Check | None:
         return _check_finite
     if origin is list and field in _RUNS:
         return _check_runs
+    if origin is list and field == _RESULTS:
+        return _check_results
     if origin in (list, tuple):
         return _check_all(_check_of(arguments[0], field))
     if origin is dict:
@@ -157,6 +160,14 @@ def _check_lease(name: str, value: int) -> None:
     """Refuse a lease that would end at once, even if there is no message to claim."""
     if check_integer(name, value) < 1:
         raise InvalidInput(f"{name} is at least 1, not {value}; leave it out for the queue's own")
+
+
+def _check_results(name: str, results: list[Any]) -> None:
+    """Refuse claim ids out of range; the rules check the results."""
+    if len(results) > RUNS_MAX:
+        raise InvalidInput(f"{name} has up to {RUNS_MAX:,} entries, not {len(results):,}")
+    for claim_id, _ in results:
+        check_integer(name, claim_id)
 
 
 def _check_finite(name: str, value: float) -> None:

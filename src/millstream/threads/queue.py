@@ -20,22 +20,22 @@ from millstream.numbers import checked_numbers
 from millstream.queue import commands as c
 from millstream.queue.model.message import (
     Ending,
-    Fate,
     Message,
     PeekState,
     PurgeState,
     PutResult,
     QueueInfo,
-    Try,
     messages_of,
 )
+from millstream.queue.model.note import Result
 from millstream.queue.model.setting_help import takes_changes
 from millstream.queue.model.spec import QueueSettings, QueueSpec, altered, lease_ms_of, no_queue
 from millstream.queue.put_commands import put_batch, put_one, reported
-from millstream.queue.runs import Messages, runs_of
+from millstream.queue.runs import Messages, chosen_of, results_of, runs_of
 from millstream.record import Producer, Seconds, optional_ms, to_ms
 from millstream.rooms.commands import BrowserRight, MintBrowserTicket
 from millstream.rooms.model import NounTicket
+from millstream.threads.message_fates import MessageFates
 from millstream.threads.worker import Worker
 from millstream.worker.handler import Handler
 from millstream.worker.options import WorkerOptions
@@ -43,7 +43,7 @@ from millstream.worker.stats import WorkerStats
 
 
 @checked_numbers
-class Queue:
+class Queue(MessageFates):
     """Messages to be worked on, each by one consumer at a time."""
 
     def __init__(self, session: Session, name: str) -> None:
@@ -220,8 +220,13 @@ class Queue:
         wait: Seconds | None = None,
         consumer: str | None = None,
         ack: Messages = (),
+        results: Sequence[bytes | None] | None = None,
     ) -> list[Message]:
-        """Claim up to `n` messages for a while; acknowledges `ack` in the same commit."""
+        """Claim up to `n` messages for a while; acknowledges `ack` in the same commit.
+
+        `results` has the result of each message of `ack`, or None for a message without a result.
+        """
+        acked = ack if isinstance(ack, Message) else list(ack)
         lots = self._session.execute(
             c.ClaimMessages(
                 self.name,
@@ -229,7 +234,8 @@ class Queue:
                 lease_ms_of(lease),
                 self._consumer if consumer is None else consumer,
                 optional_ms(wait, "wait"),
-                runs_of(ack, self.name),
+                runs_of(acked, self.name),
+                results=results_of(acked, results) if results else [],
             )
         )
         return messages_of(lots)
@@ -242,44 +248,34 @@ class Queue:
         )
         return messages_of(lots)
 
-    def ack(self, messages: Messages) -> None:
-        """The work is done. Repeating it is a success; coming late raises `LeaseLost`."""
-        self._finish(messages, "ack")
+    def ack(
+        self, messages: Messages, *, result: bytes | Sequence[bytes | None] | None = None
+    ) -> None:
+        """The work is done. Repeating it is a success; coming late raises `LeaseLost`.
 
-    def cancel(self, message: Message | int) -> bool:
-        """Cancel a message that waits, is delayed or is scheduled: no consumer gets it.
-
-        Takes the id that `put` returned, or a message of a peek. Returns False if the message is in
-        flight, has ended, or is unknown; `message` says which. A repeat of the call returns True.
+        `result` is stored with the message, for `message` and `wait`. For several messages it is a
+        list with the result of each, or None. A repeat does not replace the first result.
         """
-        id = message.id if isinstance(message, Message) else message
-        if isinstance(message, Message) and id is None:
-            command = c.CancelMessage(self.name, None, message.claim_id)
-        else:
-            command = c.CancelMessage(self.name, id)
-        return self._session.execute(command)
+        self._finish(messages, "ack", result=result)
 
-    def wait(self, message: Message | int, *, timeout: Seconds | None = None) -> Fate | None:
-        """Wait until a message has ended, and return its fate; None after `timeout` seconds.
+    def nack(
+        self,
+        messages: Messages,
+        *,
+        delay: Seconds | None = None,
+        reason: str = "",
+        error: bytes | None = None,
+    ) -> None:
+        """Try again, after the queue's backoff or a delay of one's own; or fail, at last.
 
-        Takes the id that `put` returned. The state of the fate is "done", "failed" or "cancelled".
-        Raises `NotFound` if the queue does not know the message, or forgets it meanwhile.
+        `error`, up to 64 KiB, is stored with each message, for `message` and `wait`.
         """
-        id = message.id if isinstance(message, Message) else message
-        if id is None:
-            raise InvalidInput(
-                "only a message of `put` can be waited for, not a record of a source"
-            )
-        timeout_ms = optional_ms(timeout, "timeout")
-        return self._session.execute(c.WaitForMessage(self.name, id, timeout_ms))
+        delay_ms = optional_ms(delay, "delay")
+        self._finish(messages, "nack", delay_ms=delay_ms, reason=reason, error=error)
 
-    def nack(self, messages: Messages, *, delay: Seconds | None = None, reason: str = "") -> None:
-        """Try again, after the queue's backoff or a delay of one's own; or fail, at last."""
-        self._finish(messages, "nack", delay_ms=optional_ms(delay, "delay"), reason=reason)
-
-    def fail(self, messages: Messages, *, reason: str = "") -> None:
-        """Give up on messages, whatever attempts are left."""
-        self._finish(messages, "fail", reason=reason)
+    def fail(self, messages: Messages, *, reason: str = "", error: bytes | None = None) -> None:
+        """Give up on messages, whatever attempts are left; `error` is stored with each message."""
+        self._finish(messages, "fail", reason=reason, error=error)
 
     def finish_each(
         self,
@@ -288,11 +284,24 @@ class Queue:
         *,
         delay: Seconds | None = None,
         reason: str = "",
+        result: bytes | Sequence[bytes | None] | None = None,
+        error: bytes | None = None,
     ) -> list[Message]:
-        """End attempts whose lease still holds; answers the messages whose lease was lost."""
+        """End attempts whose lease still holds; answers the messages whose lease was lost.
+
+        `result` is as in `ack`, and `error` as in `nack`.
+        """
         chosen = [messages] if isinstance(messages, Message) else list(messages)
         delay_ms = optional_ms(delay, "delay")
-        lost = self._finish(chosen, outcome, delay_ms=delay_ms, reason=reason, each=True)
+        lost = self._finish(
+            chosen,
+            outcome,
+            delay_ms=delay_ms,
+            reason=reason,
+            each=True,
+            result=result,
+            error=error,
+        )
         gone = {claim_id + i for claim_id, count, _ in lost for i in range(count)}
         return [message for message in chosen if message.claim_id in gone]
 
@@ -341,15 +350,6 @@ class Queue:
         """
         lots = self._session.execute(c.PeekMessages(self.name, state, n, after))
         return messages_of(lots)
-
-    def message(self, id: int) -> Fate:
-        """Return the state of a message by the id that `put` returned."""
-        return self._session.execute(c.FindMessage(self.name, id))
-
-    def attempts(self, message: Message | int) -> list[Try]:
-        """How the attempts at a message went."""
-        claim_id = message.claim_id if isinstance(message, Message) else message
-        return self._session.execute(c.GetAttempts(self.name, claim_id))
 
     def records(self) -> Iterator[RfcRecord]:
         """Yield the queue as records of the RFC, types 0x02 to 0x06, in key order.
@@ -447,10 +447,16 @@ class Queue:
         delay_ms: int | None = None,
         reason: str = "",
         each: bool = False,
+        result: bytes | Sequence[bytes | None] | None = None,
+        error: bytes | None = None,
     ) -> list[c.Run]:
+        results: list[Result] = []
+        if result is not None:
+            messages = chosen_of(messages)
+            results = results_of(messages, result)
         runs = runs_of(messages, self.name)
         if not runs:
             return []
         return self._session.execute(
-            c.FinishClaims(self.name, runs, outcome, delay_ms, reason, each)
+            c.FinishClaims(self.name, runs, outcome, delay_ms, reason, each, results, error)
         )

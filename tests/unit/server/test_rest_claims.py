@@ -50,6 +50,43 @@ async def test_a_claim_acknowledges_those_before_in_one_commit(rest: Rest) -> No
 
 
 @served
+async def test_results_and_errors_are_shown_with_their_messages(rest: Rest) -> None:
+    await with_messages(rest, 5, max_attempts=1)
+    as_json, raw, first, second, bad = await claim(rest, n=5)
+    body: dict[str, Any] = {"claims": as_json["claim"], "result": {"total": 3}}
+    assert (await rest.post("/queues/q/ack", json=body)).json() == {"count": 1, "lost": []}
+    body = {"claims": raw["claim"], "result_base64": "/w=="}
+    assert (await rest.post("/queues/q/ack", json=body)).status_code == 200
+    body = {"claims": bad["claim"], "error": {"type": "ValueError"}}
+    assert (await rest.post("/queues/q/nack", json=body)).status_code == 200
+    body = {
+        "n": 1,
+        "ack": [first["claim"], second["claim"]],
+        "results": {second["claim"]: "Mg=="},
+    }
+    assert (await rest.post("/queues/q/claims", json=body)).status_code == 200
+    fates = [(await rest.get(f"/queues/q/messages/{id}")).json() for id in range(5)]
+    assert [fate["state"] for fate in fates] == ["done"] * 4 + ["failed"]
+    assert [fate.get("result") for fate in fates] == [{"total": 3}, None, None, 2, None]
+    assert fates[1]["result_base64"] == "/w=="
+    assert fates[4]["error"] == {"type": "ValueError"}
+
+
+@served
+async def test_a_result_of_several_claims_is_refused(rest: Rest) -> None:
+    await with_messages(rest, 2)
+    tokens = [message["claim"] for message in await claim(rest, n=2)]
+    body: dict[str, Any] = {"claims": tokens, "result": 1}
+    problem(await rest.post("/queues/q/ack", json=body), 422, "InvalidInput")
+    body = {"claims": tokens[:1], "result": 1, "result_base64": "MQ=="}
+    problem(await rest.post("/queues/q/ack", json=body), 422, "InvalidInput")
+    operation = {"op": "ack", "queue": "q", "claims": tokens[0], "result": 1}
+    body = {"operations": [operation]}
+    assert (await rest.post("/transactions", json=body)).json() == {"results": [None]}
+    assert (await rest.get("/queues/q/messages/0")).json()["result"] == 1
+
+
+@served
 async def test_who_comes_late_is_told_which_claims_are_lost(rest: Rest) -> None:
     await with_messages(rest, 2)
     late = [one["claim"] for one in await claim(rest, n=2, lease=1)]

@@ -184,7 +184,8 @@ class Claims:
         grants = granted.grants
         if lots is None and _is_short(command, granted, routed_here=routed_here):
             claims.forget_keeping_up(store, command.queue)
-            missing = replace(command, acked=[], count=command.count - granted.count)
+            count = command.count - granted.count
+            missing = replace(command, acked=[], results=[], count=count)
             return await self._claim_by_thread(missing, grants, turns)
         if lots is None:
             lots = await self._read(command, grants, turns)

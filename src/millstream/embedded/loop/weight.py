@@ -16,6 +16,7 @@ from millstream.queue.commands import (
     ReturnClaims,
     Run,
 )
+from millstream.queue.model.note import Result
 from millstream.rooms.commands import Broadcast
 
 OPERATIONS_MAX = 128
@@ -43,7 +44,10 @@ def weight_of(command: Operation[Any]) -> int:
         return _of_records(command.records)
     if isinstance(command, ClaimRouted):
         routed = sum([stretch.stop - stretch.start for stretch in command.routed])
-        return (command.count + routed + _count(command.acked)) * MESSAGE_WEIGHT
+        weight = (command.count + routed + _count(command.acked)) * MESSAGE_WEIGHT
+        return weight + _of_results(command.results) if command.results else weight
+    if isinstance(command, FinishClaims) and command.results:
+        return _count(command.claims) * MESSAGE_WEIGHT + _of_results(command.results)
     if isinstance(command, _OF_CLAIMS):
         return _count(command.claims) * MESSAGE_WEIGHT
     if isinstance(command, Acknowledge):
@@ -54,6 +58,10 @@ def weight_of(command: Operation[Any]) -> int:
         messages = command.send.messages
         return sum([len(message.data) for message in messages]) + len(messages) * MESSAGE_WEIGHT
     return HEAVY
+
+
+def _of_results(results: Sequence[Result]) -> int:
+    return sum([len(result) for _, result in results])
 
 
 def _of_records(records: Single | Batch) -> int:

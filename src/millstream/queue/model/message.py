@@ -309,6 +309,14 @@ class Fate(Struct, frozen=True, kw_only=True):
     """When the message is due, its lease ends, or its last attempt ended; in UTC."""
     reason: str = ""
     """Why the message failed, or why its last attempt ended."""
+    result: bytes | None = None
+    """The result that came with the acknowledgement of a done message."""
+    error: bytes | None = None
+    """The error that the last attempt ended with; None for a done message."""
+    progress: bytes | None = None
+    """The last progress that a consumer noted; None for a done message."""
+    is_cancel_requested: bool = False
+    """Whether the message is in flight, and its consumer is asked to stop."""
 
     @property
     def is_over(self) -> bool:

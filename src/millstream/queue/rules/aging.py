@@ -15,6 +15,7 @@ from millstream.queue.model.counts import Counts
 from millstream.queue.model.queue_changes import Moved
 from millstream.queue.model.slots import CANCELLED, DONE, FORGOTTEN, Slots
 from millstream.queue.model.state import QueueState
+from millstream.queue.rules.notes import drop_notes
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View
 
@@ -88,9 +89,12 @@ def _forget_done(tx: WriteTransaction, queue: QueueState, bucket_id: int, throug
     """Forget the messages of a bucket that ended long enough ago; return the number of done ones."""
     key = keys.bucket(queue.queue_id, bucket_id)
     bucket = tx.entity(key, Bucket)
-    done = _size(bucket.ended_through(through_ms, DONE))
-    cancelled = _size(bucket.ended_through(through_ms, CANCELLED))
+    done_slots = bucket.ended_through(through_ms, DONE)
+    cancelled_slots = bucket.ended_through(through_ms, CANCELLED)
+    done, cancelled = _size(done_slots), _size(cancelled_slots)
     if done or cancelled:
+        drop_notes(tx, queue.queue_id, bucket_id, done_slots)
+        drop_notes(tx, queue.queue_id, bucket_id, cancelled_slots)
         tx.change(key, Forgot(through_ms))
     times_ms = [bucket.first_ms(DONE), bucket.first_ms(CANCELLED)]
     oldest_ms = min((time_ms for time_ms in times_ms if time_ms is not None), default=None)

@@ -22,7 +22,8 @@ from millstream.queue.rules.endings import end_attempts, expire
 from millstream.queue.rules.grouped_lane import take_passing
 from millstream.queue.rules.index import QUIET, Rank
 from millstream.queue.rules.ledger import Ledger
-from millstream.queue.rules.lookup import of_queue
+from millstream.queue.rules.lookup import find_queue, of_queue
+from millstream.queue.rules.notes import check_results, write_results
 from millstream.queue.rules.placement import place
 from millstream.queue.rules.selection import Selection
 from millstream.queue.rules.stride import stride, stride_together
@@ -60,7 +61,7 @@ class Claiming:
 
     def __init__(self, command: c.ClaimRouted) -> None:
         self.command = command
-        can_join = command.count > 0 and not command.routed
+        can_join = command.count > 0 and not command.routed and not command.results
         self.joins = (command.queue, command.lease_ms, command.consumer) if can_join else None
 
     def __call__(self, tx: WriteTransaction) -> c.Granted:
@@ -84,7 +85,9 @@ class Claiming:
 def claim_next(tx: WriteTransaction, command: c.ClaimRouted | c.ClaimMessages) -> c.Granted | None:
     """Acknowledge and claim by a stride; None if the general rules must decide."""
     _check(command)
-    return stride(
+    if command.results:
+        check_results(tx, command.results, command.acked)
+    granted = stride(
         tx,
         command.queue,
         done=command.acked,
@@ -92,6 +95,13 @@ def claim_next(tx: WriteTransaction, command: c.ClaimRouted | c.ClaimMessages) -
         lease_ms=command.lease_ms,
         consumer=command.consumer,
     )
+    if command.results and granted is not None:
+        _write_results(tx, command)
+    return granted
+
+
+def _write_results(tx: WriteTransaction, command: c.ClaimRouted | c.ClaimMessages) -> None:
+    write_results(tx, find_queue(tx.view, command.queue).queue_id, command.results)
 
 
 def claim(tx: WriteTransaction, command: c.ClaimRouted) -> c.Granted:
@@ -101,9 +111,12 @@ def claim(tx: WriteTransaction, command: c.ClaimRouted) -> c.Granted:
         return granted
     if command.routed:
         _check(command)
+    if command.results:
+        check_results(tx, command.results, command.acked)
     ledger = Ledger(tx, command.queue)
     if command.acked:
-        end_attempts(ledger, c.FinishClaims(command.queue, command.acked, "ack"))
+        acked = c.FinishClaims(command.queue, command.acked, "ack", results=command.results)
+        end_attempts(ledger, acked)
     if command.routed:
         place(ledger, command.routed)
     expired = expire(ledger)

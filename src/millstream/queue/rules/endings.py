@@ -18,6 +18,7 @@ from millstream.queue import commands as c
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Ended, Renewed
 from millstream.queue.model.message import LeaseEnd
+from millstream.queue.model.note import check_error
 from millstream.queue.model.slots import (
     AVAILABLE,
     CANCELLED,
@@ -33,6 +34,8 @@ from millstream.queue.model.spec import DELAY_MS_MAX
 from millstream.queue.rules.aging import note_done
 from millstream.queue.rules.dead_letter import publish_failed
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.lookup import find_queue
+from millstream.queue.rules.notes import check_results, write_error, write_results
 from millstream.queue.rules.stride import stride
 from millstream.store.commit.transaction import WriteTransaction
 
@@ -117,7 +120,13 @@ def finish(tx: WriteTransaction, command: c.FinishClaims) -> list[c.Run]:
     check_text("a reason", command.reason)
     if command.delay_ms is not None and not 0 <= command.delay_ms <= DELAY_MS_MAX:
         raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX:,} ms, not {command.delay_ms:,}")
+    if command.results:
+        check_results(tx, command.results, command.claims, outcome=command.outcome)
+    if command.error is not None:
+        _check_error(tx, command)
     if command.outcome == "ack" and stride(tx, command.queue, done=command.claims):
+        if command.results:
+            write_results(tx, find_queue(tx.view, command.queue).queue_id, command.results)
         return []
     ledger = Ledger(tx, command.queue)
     lost = end_attempts(ledger, command)
@@ -133,7 +142,28 @@ def end_attempts(ledger: Ledger, command: c.FinishClaims) -> list[c.Run]:
     if lost and not command.each:
         raise _lease_lost(ledger.queue.name, lost)
     _settle(ledger, good, state=state, delay_ms=command.delay_ms, reason=command.reason)
+    if command.results or command.error is not None:
+        _write_notes(ledger, good, command)
     return [run for run, _ in lost]
+
+
+def _check_error(tx: WriteTransaction, command: c.FinishClaims) -> None:
+    if command.outcome == "ack":
+        raise InvalidInput("an acknowledgement carries a result, not an error")
+    check_error(command.error)
+    if tx.refusal is not None:
+        raise tx.refusal
+
+
+def _write_notes(ledger: Ledger, ended: Sequence[Part], command: c.FinishClaims) -> None:
+    """Store results and errors of the attempts that this command has ended."""
+    tx, queue_id = ledger.tx, ledger.queue.queue_id
+    claims = {
+        bucket_id + slot for bucket_id, (start, stop), _ in ended for slot in range(start, stop)
+    }
+    write_results(tx, queue_id, [given for given in command.results if given[0] in claims])
+    if command.error is not None:
+        write_error(tx, queue_id, claims, command.error)
 
 
 def give_back(tx: WriteTransaction, command: c.ReturnClaims) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import fields, replace
 from millstream.errors import Conflict, InvalidInput
 from millstream.format import keys
 from millstream.format.encodings import encode_u64
-from millstream.format.ids import bucket_of, capacity_of
+from millstream.format.ids import bucket_of, capacity_of, capacity_of_id
 from millstream.log.commands import DeleteLog
 from millstream.log.model.head import Head
 from millstream.log.model.names import NUMBER_MAX, check_name
@@ -30,6 +30,7 @@ from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.notes import drop_notes, take_note
 from millstream.queue.rules.partitions import with_partitions
 from millstream.queue.rules.placement import Arrival, admit
 from millstream.queue.rules.sources import find_sources
@@ -233,6 +234,7 @@ def purge(tx: WriteTransaction, command: c.PurgeQueue) -> int:
     for bucket_id in sorted(queue.alive):
         if slots := list(ledger.bucket(bucket_id).runs(state)):
             ledger.change_bucket(bucket_id, Removed(slots))
+            drop_notes(tx, queue.queue_id, bucket_id, slots)
             gone = sum(stop - start for start, stop in slots)
             alive.append((bucket_id, -gone))
             note_removed(tx, queue.queue_id, bucket_id)
@@ -302,7 +304,10 @@ def redrive(tx: WriteTransaction, command: c.RedriveClaims) -> int:
         if command.rate:
             due_ms = tx.store_ms + int((command.before + len(chosen)) * 1000 / command.rate)
         past = histories[bucket_id][slot]
-        chosen.append(Arrival(replace(span, slot=0), *bucket.mark(slot), due_ms, past=past))
+        note = take_note(tx, ledger.queue.queue_id, claim_id)
+        chosen.append(
+            Arrival(replace(span, slot=0), *bucket.mark(slot), due_ms, past=past, note=note)
+        )
         ledger.change_bucket(bucket_id, Removed([(slot, slot + 1)]))
         ledger.change_alive(bucket_id, -1)
         ledger.counts.failed -= 1
@@ -355,6 +360,9 @@ def _delete_some(tx: WriteTransaction, queue_id: int) -> bool:
     ):
         page = tx.view.find(*keys.of_queue(kind, queue_id), limit=limit)
         for key in page:
+            if kind == keys.BUCKET:
+                bucket_id = keys.pair(key)[1]
+                drop_notes(tx, queue_id, bucket_id, [(0, capacity_of_id(bucket_id))])
             tx.change(key, None)
         has_more = has_more or len(page) == limit
     for kind in _INDEXES:

@@ -44,6 +44,8 @@ class Arrival(Struct, frozen=True, gc=False):
     """The digest by which deduplication recognises a repeat."""
     past: Sequence[Trial] = ()
     """The earlier attempts at a redriven message."""
+    note: bytes | None = None
+    """The row of the note of a redriven message."""
 
 
 def place(ledger: Ledger, routed: list[c.Routed]) -> int:
@@ -140,6 +142,8 @@ def _fill(ledger: Ledger, lane: int, arrivals: list[Arrival]) -> int:
                     ledger.digests.append((current.digest, span.at_ms, bucket_id + slot))
                 if current.past:
                     past[slot] = list(current.past)
+                if current.note is not None:
+                    tx.put(keys.note(queue.queue_id, bucket_id + slot), current.note)
                 if lane == APART:
                     _enter(ledger, bucket_id, slot, size, current, marks)
                 elif current.group and queue.spec.group_by:

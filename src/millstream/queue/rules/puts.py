@@ -44,6 +44,7 @@ from millstream.queue.model.spec import DELAY_MS_MAX, no_queue
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.notes import drop_notes
 from millstream.queue.rules.placement import Arrival, admit, place
 from millstream.queue.rules.repeats import UNKNOWN_CLAIM, Repeats, Seen
 from millstream.store.commit.transaction import WriteTransaction
@@ -217,6 +218,7 @@ def replace_failed(tx: WriteTransaction, command: c.ReplaceFailed) -> int:
         )
     past = trials_of(bucket, slot, slot + 1)[0]
     ledger.change_bucket(bucket_id, Removed([(slot, slot + 1)]))
+    drop_notes(tx, queue.queue_id, bucket_id, [(slot, slot + 1)])
     ledger.change_alive(bucket_id, -1)
     ledger.counts.failed -= 1
     note_removed(tx, queue.queue_id, bucket_id)

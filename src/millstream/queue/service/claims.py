@@ -82,7 +82,7 @@ class _Claimed:
 
 def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) -> None:
     """Run rounds of plan, commit and next step until the claim is done; collect its messages."""
-    acked, missing, overtaken = query.acked, query.count, 0
+    acked, results, missing, overtaken = query.acked, query.results, query.count, 0
     deadlines_s: dict[NextStep, float] = {}
     while True:
         facts = _facts_for(store, query, missing, overtaken)
@@ -93,9 +93,11 @@ def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) ->
             _use_ahead(store, query.queue, facts)
         elif plan is ClaimPlan.ROUTE:
             routed, is_ahead = _route_for_claim(store, query.queue, missing)
-        command = c.ClaimRouted(query.queue, missing, query.lease_ms, query.consumer, routed, acked)
+        command = c.ClaimRouted(
+            query.queue, missing, query.lease_ms, query.consumer, routed, acked, results
+        )
         granted, lots = _commit_claim(store, query, command, claimed)
-        acked = []
+        acked, results = [], []
         ended = ClaimRound(
             plan,
             missing - granted.count,
@@ -166,7 +168,7 @@ def _has_time(store: Store, deadlines_s: dict[NextStep, float], step: NextStep) 
 
 def without_acks(query: c.ClaimMessages) -> c.ClaimMessages:
     """Return the claim for its next try, without the acknowledgements that the first try made."""
-    return replace(query, acked=[]) if query.acked else query
+    return replace(query, acked=[], results=[]) if query.acked else query
 
 
 class RoutedAhead(dict[str, int]):
@@ -205,7 +207,13 @@ def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, 
     elif plan is not ClaimPlan.ARRIVALS:
         return None
     command = c.ClaimRouted(
-        query.queue, query.count, query.lease_ms, query.consumer, routed, query.acked
+        query.queue,
+        query.count,
+        query.lease_ms,
+        query.consumer,
+        routed,
+        query.acked,
+        query.results,
     )
     return command, plan is ClaimPlan.ROUTE
 

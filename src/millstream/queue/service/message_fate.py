@@ -26,6 +26,7 @@ from millstream.queue.model.slots import (
 )
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.lookup import find_bucket, need_queue
+from millstream.queue.rules.notes import read_note
 from millstream.queue.rules.waiting_rows import find_delay
 from millstream.queue.service.backlog import route_ahead
 from millstream.queue.service.peek import BUCKETS_PER_LOOK, find_buckets
@@ -103,12 +104,17 @@ def fate_in(view: View, queue: QueueState, bucket: Bucket, bucket_id: int, slot:
         until = None if until_wall_ms is None else moment(until_wall_ms)
         state = "available" if until is None else "delayed"
     reason = reasons_of(bucket, slot, slot + 1)[0]
+    note = read_note(view, queue.queue_id, claim_id)
+    is_done = state == "done"
     return Fate(
         state=state,
         claim_id=claim_id,
         attempts=bucket.attempts[slot],
         until=until,
         reason="" if state in ("done", "cancelled") else reason,
+        result=note.result,
+        error=None if is_done else note.error,
+        progress=None if is_done else note.progress,
     )
 
 

@@ -33,6 +33,7 @@ from millstream.queue.rules.dead_letter import Owed
 from millstream.queue.rules.endings import earliest
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.lookup import all_queues, all_rows
+from millstream.queue.rules.notes import drop_notes
 from millstream.queue.rules.repeats import decode_seen
 from millstream.queue.service.decoded_entries import decoded_entry
 from millstream.record import SetBackReader
@@ -112,6 +113,7 @@ class _Withdrawal:
         ledger, tail = self._ledger, self._tail
         bucket = ledger.bucket(bucket_id)
         gone = flying = total = 0
+        removed: list[Slots] = []
         for span in bucket.spans:
             lost = tail_of(span, tail)
             if lost is None:
@@ -119,11 +121,13 @@ class _Withdrawal:
             total += lost.count
             for slots in bucket.runs(AVAILABLE, lost.slot, lost.slot + lost.count):
                 gone += slots[1] - slots[0]
+                removed.append(slots)
                 for slot in range(*slots):
                     claim_id = bucket_id + slot
                     self._waiting[claim_id] = bucket.mark(slot)[1]
             for slots in bucket.runs(IN_FLIGHT, lost.slot, lost.slot + lost.count):
                 flying += slots[1] - slots[0]
+                removed.append(slots)
                 self._in_flight.update(bucket.mark(slot)[1] for slot in range(*slots))
         self._withdrawn += gone + flying
         self._keeps_finished = self._keeps_finished or total > gone + flying
@@ -135,6 +139,7 @@ class _Withdrawal:
         if gone + flying:
             ledger.change_alive(bucket_id, -gone - flying)
             note_removed(self._tx, self._queue.queue_id, bucket_id)
+            drop_notes(self._tx, self._queue.queue_id, bucket_id, sorted(removed))
 
     def _readdress_letters(self) -> None:
         """Point owed dead letters of the common records at the new log."""

@@ -10,11 +10,12 @@ import re
 from datetime import datetime
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from millstream.errors import InvalidInput, LeaseLost
 from millstream.queue import commands as c
 from millstream.queue.model.message import messages_of
+from millstream.queue.model.note import Result
 from millstream.queue.rules.claims import CLAIM_MAX
 from millstream.queue.runs import joined_claims
 from millstream.record import optional_ms
@@ -30,6 +31,7 @@ _TOKEN = re.compile(r"([0-9]{1,20}):([0-9]{1,10})")
 
 Token = Annotated[str, Meta(pattern=f"^{_TOKEN.pattern}$")]
 Tokens = Token | list[Token]
+ResultsByToken = dict[Token, bytes]
 Count = Annotated[int, Meta(ge=1, le=CLAIM_MAX)]
 Lease = Annotated[float, Meta(gt=0, le=1e12)]
 
@@ -42,6 +44,28 @@ class PopBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """Seconds to wait for the first message, if the queue is empty."""
 
 
+class ResultFields(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The results of acknowledged claims: of one claim as JSON or base64, of several by claim."""
+
+    result: Raw | UnsetType = UNSET
+    """The result of the only claim, as JSON."""
+    result_base64: bytes | None = None
+    """The result of the only claim, as bytes."""
+    results: ResultsByToken = {}
+    """Results by claim, in base64."""
+
+
+class ErrorFields(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Why the attempts end: a reason in words, and an error as JSON or base64."""
+
+    reason: str = ""
+    """Why, in words."""
+    error: Raw | UnsetType = UNSET
+    """An error as JSON, up to 64 KiB; it is stored with each message."""
+    error_base64: bytes | None = None
+    """An error as bytes, instead of `error`."""
+
+
 class ClaimBody(PopBody, forbid_unknown_fields=True, kw_only=True):
     """How many messages to claim; `ack` acknowledges earlier claims in the same commit."""
 
@@ -49,32 +73,38 @@ class ClaimBody(PopBody, forbid_unknown_fields=True, kw_only=True):
     """Seconds; default: the queue's spec."""
     consumer: str | None = None
     ack: list[Token] = []
+    results: ResultsByToken = {}
+    """Results of acknowledged claims, by claim, in base64."""
 
 
-class AckBody(Struct, forbid_unknown_fields=True, kw_only=True):
+class AckBody(ResultFields, forbid_unknown_fields=True, kw_only=True):
     """Claims to acknowledge, atomically; with `each`, every claim whose lease still holds."""
 
     claims: Tokens
     each: bool = False
 
 
-class NackBody(AckBody, forbid_unknown_fields=True, kw_only=True):
+class NackBody(ErrorFields, forbid_unknown_fields=True, kw_only=True):
     """Claims to give back, so that the messages are tried again."""
 
+    claims: Tokens
+    each: bool = False
     delay: Delay | None = None
     """Seconds until the next attempt; default: the queue's backoff."""
-    reason: str = ""
 
 
-class FailBody(AckBody, forbid_unknown_fields=True, kw_only=True):
+class FailBody(ErrorFields, forbid_unknown_fields=True, kw_only=True):
     """Claims whose messages are given up."""
 
-    reason: str = ""
+    claims: Tokens
+    each: bool = False
 
 
-class RenewBody(AckBody, forbid_unknown_fields=True, kw_only=True):
+class RenewBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """Claims whose leases are renewed."""
 
+    claims: Tokens
+    each: bool = False
     lease: Lease | None = None
     """Seconds from now; default: the queue's spec."""
 
@@ -106,6 +136,7 @@ async def claim_messages(ask: Ask, queue: str, body: ClaimBody) -> MessagePage:
         ask.principal.name if body.consumer is None else body.consumer,
         ask.wait_ms(body.wait) or None,
         runs_of(body.ack),
+        results=_by_claim(body.results),
     )
     return await _messages(ask, command)
 
@@ -133,7 +164,8 @@ async def ack_claims(ask: Ask, queue: str, body: AckBody) -> Finished:
     Repeating the request succeeds. After the lease has ended the answer is `LeaseLost`.
     """
     runs = runs_of(body.claims)
-    return await _finish(ask, c.FinishClaims(queue, runs, "ack", each=body.each))
+    results = results_of(body, body.claims)
+    return await _finish(ask, c.FinishClaims(queue, runs, "ack", each=body.each, results=results))
 
 
 @endpoint("POST /queues/{queue}/nack", errors=(404, 409))
@@ -142,8 +174,9 @@ async def nack_claims(ask: Ask, queue: str, body: NackBody) -> Finished:
 
     A message without attempts left fails."""
     runs = runs_of(body.claims)
+    delay_ms, error = optional_ms(body.delay), error_of(body)
     return await _finish(
-        ask, c.FinishClaims(queue, runs, "nack", optional_ms(body.delay), body.reason, body.each)
+        ask, c.FinishClaims(queue, runs, "nack", delay_ms, body.reason, body.each, error=error)
     )
 
 
@@ -151,7 +184,10 @@ async def nack_claims(ask: Ask, queue: str, body: NackBody) -> Finished:
 async def fail_claims(ask: Ask, queue: str, body: FailBody) -> Finished:
     """Fail messages now, even if they have attempts left."""
     runs = runs_of(body.claims)
-    return await _finish(ask, c.FinishClaims(queue, runs, "fail", None, body.reason, body.each))
+    error = error_of(body)
+    return await _finish(
+        ask, c.FinishClaims(queue, runs, "fail", None, body.reason, body.each, error=error)
+    )
 
 
 async def _finish(ask: Ask, command: c.FinishClaims) -> Finished:
@@ -183,6 +219,37 @@ async def renew_claims(ask: Ask, queue: str, body: RenewBody) -> RenewedClaims:
         else:
             until.append(answer.until)
     return RenewedClaims(until=min(until, default=None), lost=lost)
+
+
+def results_of(fields: ResultFields, claims: str | list[str]) -> list[Result]:
+    """Return the results of acknowledged claims, by claim id."""
+    result = _given(fields.result, fields.result_base64, "result")
+    if result is None:
+        return _by_claim(fields.results)
+    named = claims_of(claims)
+    if len(named) != 1 or fields.results:
+        raise InvalidInput(
+            f"'result' is the result of one claim, and {len(named):,} are named: give 'results', an "
+            "object with the result of each claim in base64"
+        )
+    return [(named[0][0], result)]
+
+
+def error_of(fields: ErrorFields) -> bytes | None:
+    """Return the error of attempts, or None."""
+    return _given(fields.error, fields.error_base64, "error")
+
+
+def _given(text: Raw | UnsetType, data: bytes | None, name: str) -> bytes | None:
+    if isinstance(text, UnsetType):
+        return data
+    if data is not None:
+        raise InvalidInput(f"'{name}' and '{name}_base64' exclude each other: give one of them")
+    return bytes(text)
+
+
+def _by_claim(results: dict[str, bytes]) -> list[Result]:
+    return [(_claim_of(token)[0], result) for token, result in results.items()]
 
 
 def claims_of(tokens: str | list[str]) -> list[tuple[int, int]]:

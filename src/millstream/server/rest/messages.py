@@ -11,12 +11,13 @@ from millstream.command import Operation
 from millstream.errors import Conflict, InvalidInput, NotFound
 from millstream.format.packing import pack_single
 from millstream.queue import commands as c
-from millstream.queue.model.message import Fate, PeekState, Try, messages_of
+from millstream.queue.model.message import PeekState, Try, messages_of
 from millstream.queue.model.routing_marks import Wishes
 from millstream.queue.put_commands import put_batch, reported
 from millstream.record import Item
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import ANY, Endpoints
+from millstream.server.rest.fates import ShownFate, show_fate
 from millstream.server.rest.payload import (
     Delay,
     NewRecord,
@@ -252,7 +253,7 @@ async def replace_message(ask: Ask, queue: str, claim_id: int, body: ReplaceBody
 
 
 @endpoint("GET /queues/{queue}/messages/{id}", errors=(404,))
-async def get_message(ask: Ask, queue: str, id: int, query: WaitQuery) -> Fate:
+async def get_message(ask: Ask, queue: str, id: int, query: WaitQuery) -> ShownFate:
     """Show the state of a message, by the id that its put returned.
 
     With `wait`, the answer comes once the message has ended, or after this time. An unknown message
@@ -261,8 +262,8 @@ async def get_message(ask: Ask, queue: str, id: int, query: WaitQuery) -> Fate:
     if wait_ms := ask.wait_ms(query.wait):
         fate = await ask.unless_over(c.WaitForMessage(queue, id, wait_ms))
         if fate is not None:
-            return fate
-    return await ask.execute(c.FindMessage(queue, id))
+            return show_fate(fate)
+    return show_fate(await ask.execute(c.FindMessage(queue, id)))
 
 
 @endpoint("POST /queues/{queue}/messages/{id}/cancel", errors=(404,))

@@ -19,7 +19,15 @@ from millstream.rooms.commands import SendToRoom
 from millstream.rooms.model import RoomMessage
 from millstream.rooms.packed_messages import data_of
 from millstream.server.rest.ask import Ask
-from millstream.server.rest.claims import Lease, Tokens, runs_of
+from millstream.server.rest.claims import (
+    ErrorFields,
+    Lease,
+    ResultFields,
+    Tokens,
+    error_of,
+    results_of,
+    runs_of,
+)
 from millstream.server.rest.cursors import CursorAckBody, ranges_of
 from millstream.server.rest.endpoint import Endpoints
 from millstream.server.rest.logs import TruncateBody
@@ -106,29 +114,33 @@ class CursorSeekOperation(_Operation):
     offset: Position
 
 
-class AckOperation(_Operation):
+class AckOperation(ResultFields, _Operation, kw_only=True):
     """Acknowledge claims; answers null. A lost lease undoes the complete transaction."""
 
     queue: str
     claims: Tokens
 
 
-class NackOperation(AckOperation):
+class NackOperation(ErrorFields, _Operation, kw_only=True):
     """Give claims back, to be tried again; answers null."""
 
+    queue: str
+    claims: Tokens
     delay: Delay | None = None
-    reason: str = ""
 
 
-class FailOperation(AckOperation):
+class FailOperation(ErrorFields, _Operation, kw_only=True):
     """Fail the messages of claims; answers null."""
 
-    reason: str = ""
+    queue: str
+    claims: Tokens
 
 
-class RenewOperation(AckOperation):
+class RenewOperation(_Operation):
     """Renew the leases of claims; answers when the leases end."""
 
+    queue: str
+    claims: Tokens
     lease: Lease | None = None
     """Seconds from now; default: the queue's spec."""
 
@@ -202,12 +214,15 @@ def _step(ask: Ask, operation: Operation) -> Any:
         case CursorSeekOperation(log=log, cursor=cursor, offset=offset):
             return logs.MoveCursor(log, cursor, offset)
         case NackOperation(queue=queue, claims=claims, delay=delay, reason=reason):
-            return queues.FinishClaims(queue, runs_of(claims), "nack", optional_ms(delay), reason)
+            runs, delay_ms, error = runs_of(claims), optional_ms(delay), error_of(operation)
+            return queues.FinishClaims(queue, runs, "nack", delay_ms, reason, error=error)
         case FailOperation(queue=queue, claims=claims, reason=reason):
-            return queues.FinishClaims(queue, runs_of(claims), "fail", reason=reason)
+            error = error_of(operation)
+            return queues.FinishClaims(queue, runs_of(claims), "fail", reason=reason, error=error)
         case RenewOperation(queue=queue, claims=claims, lease=lease):
             return queues.RenewClaims(queue, runs_of(claims), optional_ms(lease))
-    return queues.FinishClaims(operation.queue, runs_of(operation.claims), "ack")
+    results = results_of(operation, operation.claims)
+    return queues.FinishClaims(operation.queue, runs_of(operation.claims), "ack", results=results)
 
 
 def _append(ask: Ask, operation: AppendOperation) -> logs.Append:

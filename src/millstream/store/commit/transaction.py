@@ -175,7 +175,10 @@ class WriteTransaction:
         return len(rows) > limit
 
     def drop_all(self, start: bytes, stop: bytes) -> None:
-        """Delete every row of a range in one commit."""
+        """Delete every row of a range in one commit, including rows that this operation has put."""
+        for put in (self._inline, self._rows):
+            for key in [key for key in put if start <= key < stop]:
+                del put[key]
         self._drops.append((start, stop))
 
     def erase(self, key: bytes) -> None:
