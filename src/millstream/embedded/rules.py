@@ -24,7 +24,7 @@ from millstream.log.rules.ancestry import Tail
 from millstream.log.rules.append import Appending
 from millstream.log.rules.guards import GuardedRule
 from millstream.queue import commands as q
-from millstream.queue.rules import claims, endings, partitions, puts
+from millstream.queue.rules import cancelling, claims, endings, partitions, puts
 from millstream.queue.rules import operations as queues
 from millstream.queue.service import (
     assignment,
@@ -97,6 +97,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     q.FinishClaims: endings.finish,
     q.ReturnClaims: endings.give_back,
     q.RenewClaims: endings.renew,
+    q.CancelWaiting: cancelling.cancel_waiting,
     m.SpecifyRoom: rooms.specify,
     m.DeleteRoom: rooms.delete,
     m.JoinRoom: presence.join,

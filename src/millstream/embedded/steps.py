@@ -18,8 +18,8 @@ from millstream.log.model.names import check_name
 from millstream.log.partitioner import Spreader
 from millstream.log.progress import Acknowledged, CursorProgress, listed, ranges_of
 from millstream.numbers import checked, checked_numbers
-from millstream.queue.commands import FinishClaims, RenewClaims
-from millstream.queue.model.message import LeaseEnd
+from millstream.queue.commands import CancelWaiting, FinishClaims, RenewClaims
+from millstream.queue.model.message import LeaseEnd, Message
 from millstream.queue.model.spec import Named, lease_ms_of
 from millstream.queue.put_commands import put_batch, put_one
 from millstream.queue.runs import Messages, chosen_of, claims_of, results_of
@@ -365,6 +365,15 @@ class Steps:
             return self._nothing()
         lease_ms = lease_ms_of(lease)
         return self._add(RenewClaims(queue, runs, lease_ms), read=_until)
+
+    def cancel_waiting(self, message: Message) -> Later:
+        """Cancel a message of a peek that waits; a message that does not wait undoes the transaction.
+
+        So of two transactions that replace the same message, the first succeeds.
+        """
+        if message.id is None:
+            raise InvalidInput("only a message of `put` can be cancelled, not a record of a source")
+        return self._add(CancelWaiting(message.queue, message.claim_id, message.id))
 
     def _finish(
         self,

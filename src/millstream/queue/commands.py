@@ -319,6 +319,17 @@ class CancelMessage(Procedure[bool], frozen=True):
     """Instead of `id`: the number of the message in the queue, for records of sources."""
 
 
+class CancelWaiting(Operation[None], frozen=True):
+    """Cancel a message that waits, or raise `Conflict`: so a transaction ends a message only once."""
+
+    traits = Traits(needs=(on_queue("write"),), is_step=True)
+
+    queue: str
+    claim_id: int
+    id: int
+    """The id that `put` returned."""
+
+
 class WaitForMessage(Read[Fate | None], frozen=True):
     """Wait until a message has ended, and return its fate; None after the timeout.
 

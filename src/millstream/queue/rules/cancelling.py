@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from millstream.errors import Conflict
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
+from millstream.log.rules.operations import find_log
+from millstream.queue import commands as c
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Cancelled
 from millstream.queue.model.group import Group
+from millstream.queue.model.own_logs import place_of_put
 from millstream.queue.model.queue_changes import Unlisted
 from millstream.queue.model.slots import AVAILABLE, CANCELLED, GONE, NONE
 from millstream.queue.rules.aging import note_cancelled
@@ -57,6 +61,25 @@ def cancel_placed(tx: WriteTransaction, queue: str, message: PlacedMessage) -> b
     ledger.change_alive(bucket_id, -1)
     ledger.close()
     return True
+
+
+def cancel_waiting(tx: WriteTransaction, command: c.CancelWaiting) -> None:
+    """Cancel a message that waits; raise `Conflict` for a message in any other state."""
+    bucket_id = bucket_of(command.claim_id)
+    bucket, slot = Ledger(tx, command.queue).bucket(bucket_id), command.claim_id - bucket_id
+    was_cancelled = slot < len(bucket.states) and bucket.states[slot] == CANCELLED
+    log, offset = place_of_put(command.queue, command.id)
+    named_log = find_log(tx, log)
+    if named_log is not None and not was_cancelled:
+        message = PlacedMessage(command.claim_id, named_log[0], offset)
+        if cancel_placed(tx, command.queue, message):
+            return
+    raise Conflict(
+        f"message {command.id} of queue {command.queue!r} does not wait any more, so it cannot be "
+        "cancelled: it is in flight, has ended, or is forgotten; look at the queue again",
+        name=command.queue,
+        claim_id=command.claim_id,
+    )
 
 
 def _take_back_expired(tx: WriteTransaction, queue: str) -> None:
