@@ -42,6 +42,7 @@ GENERATED = (
     "partitioned_cursor",
     "queue",
     "room",
+    "schedules",
     "stage",
     "sync",
     "task",

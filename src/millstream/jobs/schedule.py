@@ -20,8 +20,7 @@ from msgspec.structs import replace
 
 from millstream.errors import InvalidInput
 from millstream.jobs.ticks import MISSED, Cron, Interval, Missed, Ticks, fire, parse_ticks
-from millstream.limits import NAME_CHARS_MAX
-from millstream.log.model.names import check_name, check_text
+from millstream.log.model.names import check_name
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import moment, wall_ms_of
 
@@ -159,12 +158,14 @@ def define(
     *,
     tz: str = "UTC",
     missed: str = "once",
-    start: datetime | int | None = None,
+    start: datetime | None = None,
     declared: bool = False,
     now_ms: int,
 ) -> Schedule:
     """Return a new schedule; refuse a wrong description in a sentence that names the schedule."""
-    check_schedule_name(name)
+    check_name(name, "schedule")
+    if start is not None and start.tzinfo is None:
+        raise InvalidInput(f"schedule {name!r}: the start needs a time zone, as in tzinfo=UTC")
     start_ms = now_ms if start is None else wall_ms_of(start)
     if start_ms < now_ms:
         raise InvalidInput(
@@ -182,16 +183,6 @@ def define(
     # With a start, a tick at the start itself counts.
     first_ms = next(ticks.after(start_ms - (start is not None)), None)
     return Schedule(name, job, ticks, missed, next_ms=first_ms, declared=declared)  # type: ignore[arg-type]
-
-
-def check_schedule_name(name: object) -> str:
-    """Return a valid name of a schedule."""
-    if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARS_MAX:
-        raise InvalidInput(
-            f"the name of a schedule is text of 1 to {NAME_CHARS_MAX} characters, not {name!r:.100}"
-        )
-    check_text("the name of a schedule", name)
-    return name
 
 
 def revise(stored: Schedule, wanted: Schedule) -> Change:

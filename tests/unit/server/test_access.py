@@ -91,6 +91,7 @@ TABLE: list[tuple[Any, str]] = [
     (queues.PutMessages("mail", ONE), "queue:put:mail"),
     (queues.PutReported("mail", ONE), "queue:put:mail"),
     (queues.CancelMessage("mail", 1), "queue:write:mail"),
+    (queues.CancelWaiting("mail", 1, 1), "queue:write:mail"),
     (queues.WaitForMessage("mail", 1, 0), "queue:read:mail"),
     (queues.ClaimMessages("mail", 1, None, "c", None, []), "queue:write:mail"),
     (queues.PeekMessages("mail", "failed", 1), "queue:read:mail"),
