@@ -69,6 +69,9 @@ def checked(function: F) -> F:
             return tuple(checked)
         return arguments
 
+    first = by_place[0][0] if by_place else len(parameters)
+    """The place of the first number; a call with fewer arguments needs no check."""
+
     if inspect.iscoroutinefunction(function):
 
         @wraps(function)
@@ -79,6 +82,8 @@ def checked(function: F) -> F:
 
     @wraps(function)
     def called(*arguments: Any, **named: Any) -> Any:
+        if not named and len(arguments) <= first:
+            return function(*arguments)
         return function(*given(arguments, named), **named)
 
     return cast(F, called)

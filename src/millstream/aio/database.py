@@ -265,9 +265,11 @@ class Millstream:
         writers go on, and the next call inside the block raises `TransactionExpired`. Only a program
         that opened the file can do this: servers and clusters refuse.
         """
-        timeout_s = to_ms(timeout, "timeout") / 1000
-        if timeout_s <= 0:
-            raise InvalidInput(f"timeout is a number of seconds above 0, not {timeout!r}")
+        timeout_s = BEGIN_TIMEOUT_S
+        if timeout != BEGIN_TIMEOUT_S:
+            timeout_s = to_ms(timeout, "timeout") / 1000
+            if timeout_s <= 0:
+                raise InvalidInput(f"timeout is a number of seconds above 0, not {timeout!r}")
         return InteractiveTransaction(self._session, timeout_s)
 
     async def sql(

@@ -36,7 +36,10 @@ class InteractiveTransaction(Steps):
         """
         if type(parameters) is not tuple and type(parameters) is not list:
             parameters = sql_parameters(parameters)
-        return await self._begun().sql(statement, parameters)
+        turn = self._turn
+        if turn is None:
+            turn = self._begun()
+        return await turn.sql(statement, parameters)
 
     async def __aenter__(self) -> Self:
         if self._turn is not None:
@@ -64,7 +67,10 @@ class InteractiveTransaction(Steps):
         read: Callable[[Any], Any] | None = None,
     ) -> Later:
         self._begun().check()
-        return super()._add(step, notify, read)
+        self._steps.append(step)
+        answer = Later(notify, read)
+        self._answers.append(answer)
+        return answer
 
     def _begun(self) -> Turn:
         if self._turn is None:

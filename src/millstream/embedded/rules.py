@@ -111,10 +111,12 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     m.NoteWatermarks: instances.note_watermarks,
 }
 
+_APPEND = GuardedRule(rules.append, puts.APPEND_GUARD)
+
 _OPERATION_OBJECTS: dict[
     type[Operation[Any]], Callable[[Any], Callable[[WriteTransaction], Any]]
 ] = {
-    c.Append: partial(Appending, GuardedRule(rules.append, puts.APPEND_GUARD)),
+    c.Append: partial(Appending, _APPEND),
     q.PutMessages: puts.Putting,
     q.ClaimRouted: claims.Claiming,
     m.SendToRoom: send.Sending,
@@ -278,13 +280,32 @@ def _no_rule(kind: type) -> InvalidInput:
     return InvalidInput(f"{kind.__name__} has no rule: name one in `embedded/rules.py`")
 
 
+_STEPS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] = {
+    **_OPERATIONS,
+    c.Append: _APPEND,
+}
+"""The rules of steps, which run alone: a step is neither ordered nor joined."""
+
+
+def run_steps(tx: WriteTransaction, steps: list[Any]) -> list[Any]:
+    """Run the steps of a transaction that are no SQL, and return their answers."""
+    if len(steps) > STEPS_MAX:
+        raise InvalidInput(f"{len(steps)} steps in a transaction; the limit is {STEPS_MAX}")
+    answers = []
+    for step in steps:
+        rule = _STEPS.get(type(step))
+        answers.append(operation(step)(tx) if rule is None else rule(tx, step))
+    return answers
+
+
 def _transact(tx: WriteTransaction, command: base.Transact) -> list[Any]:
-    if len(command.steps) > STEPS_MAX:
-        raise InvalidInput(f"{len(command.steps)} steps in a transaction; the limit is {STEPS_MAX}")
-    if not any(isinstance(step, base.Sql) for step in command.steps):
-        return [operation(step)(tx) for step in command.steps]
+    steps = command.steps
+    if not any(isinstance(step, base.Sql) for step in steps):
+        return run_steps(tx, steps)
+    if len(steps) > STEPS_MAX:
+        raise InvalidInput(f"{len(steps)} steps in a transaction; the limit is {STEPS_MAX}")
     with tx.savepoint():
-        return [_step(tx, step) for step in command.steps]
+        return [_step(tx, step) for step in steps]
 
 
 def _step(tx: WriteTransaction, step: Any) -> Any:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from millstream.command import Transact, tidies
-from millstream.embedded.rules import operation, put_for_later
+from millstream.embedded.rules import run_steps
 from millstream.queue.service.backlog import placements_before
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.commit.writer_turn import WriterTurn
@@ -29,22 +28,26 @@ class SessionTurn:
 
     def commit(self, steps: list[Any]) -> list[Any]:
         """Run the steps, commit them with all statements, and return the answers of the steps."""
-        command = Transact(steps)
+        tidies = False
         try:
-            placements: list[Callable[[WriteTransaction], Any]] = []
-            if queues := put_for_later(command):
-                placements = placements_before(self._store, queues)
-            answers = self.turn.commit(partial(_run, placements, command))
+            queues: set[str] = set()
+            for step in steps:
+                traits = step.traits
+                if traits.may_be_for_later and step.is_for_later:
+                    queues.add(step.queue)
+                tidies = tidies or traits.tidies
+            placements = placements_before(self._store, queues) if queues else ()
+            answers = self.turn.commit(partial(_run, placements, steps))
         finally:
-            self.turn.roll_back()
-        if tidies(command):
+            self.roll_back()
+        if tidies:
             self._store.tend_soon()
         return answers
 
 
 def _run(
-    placements: Iterable[Callable[[WriteTransaction], Any]], command: Transact, tx: WriteTransaction
+    placements: Iterable[Callable[[WriteTransaction], Any]], steps: list[Any], tx: WriteTransaction
 ) -> list[Any]:
     for place in placements:
         place(tx)
-    return operation(command)(tx)
+    return run_steps(tx, steps)

@@ -33,10 +33,9 @@ from millstream.store.commit.draft import Draft
 from millstream.store.commit.listeners import Listeners
 from millstream.store.commit.recovery import Recovery
 from millstream.store.commit.ticket import Ticket
-from millstream.store.commit.time_limit import TimeLimit
 from millstream.store.commit.transaction import Operation, WriteTransaction
 from millstream.store.commit.transactor import Transactor, fresh
-from millstream.store.commit.writer_turn import WriterTurn, check_interactive
+from millstream.store.commit.writer_turn import WriterTurn, WriterTurns
 from millstream.store.keeper import Keeper
 from millstream.store.links import NO_LINKS, Links
 from millstream.store.state.entity import Kinds
@@ -149,26 +148,10 @@ class Store:
         return self._transactor.attempt(operation, waits=self.engine.writes_alone)
 
     def begin(self, timeout_s: float, *, on_end: Callable[[], None] | None = None) -> WriterTurn:
-        """Take the writer's turn for an interactive transaction of at most `timeout_s` seconds.
-
-        `on_end` is called once, on any thread, when other writers go on.
-        """
+        """Take the writer's turn for an interactive transaction; see `WriterTurns.begin`."""
         if self._pid != os.getpid():
             self._refuse_fork()
-        check_interactive(self.engine)
-        self._transactor.refuse_holder()
-        if self.recovery.reason is not None:
-            self.recovery.attempt()
-        turn = WriterTurn(
-            self.engine,
-            self._transactor,
-            self.committer,
-            self.clock,
-            timeout_s=timeout_s,
-            on_end=on_end,
-        )
-        turn.begin(self._time_limit)
-        return turn
+        return self._turns.begin(timeout_s, on_end=on_end)
 
     def submit(self, tickets: list[Ticket[Any]], *, light: bool = False) -> None:
         """Submit operations whose tickets call back when they are durable.
@@ -278,7 +261,7 @@ class Store:
         self.watch.close()
         with self._transactor.turn:
             self.engine.close()
-        self._time_limit.close()
+        self._turns.close()
 
     # After a failed write.
 
@@ -401,7 +384,9 @@ class Store:
             turn=turn,
             pace_s=pace_of(self.engine),
         )
-        self._time_limit: TimeLimit = TimeLimit(self.clock)
+        self._turns: WriterTurns = WriterTurns(
+            self.engine, self._transactor, self.committer, self.recovery, self.clock
+        )
         self._upkeep.begin()
         self.scrub: Scrub = Scrub(
             self.engine,
@@ -471,7 +456,7 @@ class Store:
 
     def before_fork(self) -> None:
         """Finish the running commit, and close the handles of the engine until `after_fork`."""
-        self._time_limit.end_own("the process has forked inside the block of `ms.begin()`")
+        self._turns.end_own("the process has forked inside the block of `ms.begin()`")
         for lock in self._resting():
             lock.acquire()
         process_fork.suspend(self.engine)

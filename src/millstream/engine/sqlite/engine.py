@@ -60,7 +60,7 @@ from millstream.engine.sqlite.pool import PooledSnapshot, ReaderPool
 from millstream.engine.sqlite.rows import OnDamage, SqliteReader
 from millstream.engine.sqlite.schema import has_tables, refuse_posts
 from millstream.engine.sqlite.scrub import SCRUB_CACHE_KIB, STAGES, scrub_step
-from millstream.engine.sqlite.wal import repair_log, step_bytes
+from millstream.engine.sqlite.wal import FRAME_BYTES, repair_log
 from millstream.engine.sqlite.writer import SqliteWriter
 from millstream.errors import (
     CannotOpen,
@@ -398,7 +398,7 @@ class SqliteEngine:
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self.commits += 1
         if self._preallocation is not None:
-            self._preallocation.note(pages, step_bytes(self._page_bytes))
+            self._preallocation.note(pages, self._page_bytes + FRAME_BYTES)
         due = self._checkpoints.committed(pages * self._page_bytes)
         if due and self.on_upkeep_due is not None:
             self.on_upkeep_due()

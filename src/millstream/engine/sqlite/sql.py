@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import apsw
 
@@ -66,31 +66,39 @@ def run_as(
     """Run a statement under an authorizer of its own; errors of SQLite pass through."""
     connection.authorizer = allowed
     try:
-        return run(connection, statement, parameters)
+        return run(connection, connection.cursor(), statement, parameters)
     finally:
         connection.authorizer = None
 
 
 def run(
-    connection: apsw.Connection, statement: str, parameters: Parameters, *, can_cache: bool = True
+    connection: apsw.Connection,
+    cursor: apsw.Cursor,
+    statement: str,
+    parameters: Parameters,
+    *,
+    can_cache: bool = True,
 ) -> SqlResult:
-    """Run a statement of the application; errors of SQLite pass through.
+    """Run a statement of the application on a cursor; errors of SQLite pass through.
 
     SQLite asks the authorizer when it prepares a statement. The flag keeps the prepared statements of
     the application apart from ours: the text of one of our statements is prepared anew.
     """
-    if not isinstance(statement, str):
+    if type(statement) is not str and not isinstance(statement, str):
         raise TypeError(f"a statement is text, not {type(statement).__name__}")
-    reads = only_reads(statement)
-    before = 0 if reads else connection.total_changes()
-    cursor = connection.execute(
-        statement, parameters, can_cache=can_cache, prepare_flags=_APPLICATIONS
-    )
+    kind = kind_of(statement)
+    if kind == "changes":
+        # Without a look at its rows, which apsw answers by an exception.
+        cursor.execute(statement, parameters, can_cache=can_cache, prepare_flags=_APPLICATIONS)
+        changed = connection.changes()
+        return SqlResult([], changed, changed, connection.last_insert_rowid() or None)
+    before = 0 if kind == "reads" else connection.total_changes()
+    cursor.execute(statement, parameters, can_cache=can_cache, prepare_flags=_APPLICATIONS)
     try:
         rows = list(map(_row_type(cursor.get_description()), cursor.fetchall()))
     except apsw.ExecutionCompleteError:
         rows = []
-    if reads:
+    if kind == "reads":
         return SqlResult(rows, 0, -1, connection.last_insert_rowid() or None)
     changed = connection.changes() if connection.total_changes() > before else 0
     return SqlResult(rows, changed, changed, connection.last_insert_rowid() or None)
@@ -102,9 +110,19 @@ def _row_type(description: tuple[tuple[str, Any], ...]) -> type[SqlRow]:
 
 
 @lru_cache(maxsize=1_000)
-def only_reads(statement: str) -> bool:
-    """Return whether a text is certainly a single SELECT; the answer may be False for other reads."""
-    return statement.lstrip()[:6].upper() == "SELECT" and ";" not in statement
+def kind_of(statement: str) -> Literal["reads", "changes", "other"]:
+    """Return whether a text is certainly a single SELECT, or a single change that returns no rows.
+
+    Every other text is "other", also if it only reads.
+    """
+    text = statement.lstrip().upper()
+    if ";" in text:
+        return "other"
+    if text.startswith("SELECT"):
+        return "reads"
+    if text.startswith(("INSERT", "UPDATE", "DELETE", "REPLACE")) and "RETURNING" not in text:
+        return "changes"
+    return "other"
 
 
 _APPLICATIONS = apsw.SQLITE_PREPARE_PERSISTENT

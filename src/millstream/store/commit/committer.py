@@ -12,41 +12,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any, TypeVar
 
 from millstream.engine.commit import Commit
-from millstream.engine.protocol import InteractiveWriter, WouldWait, Writer
-from millstream.errors import MillstreamError, OutcomeUnknown
+from millstream.engine.protocol import WouldWait, Writer
+from millstream.errors import DiskFull, MillstreamError, OutcomeUnknown
 from millstream.interrupts import deferred
 from millstream.store.commit.draft import Draft
 from millstream.store.commit.group import run_group
 from millstream.store.commit.listeners import Listeners
 from millstream.store.commit.ticket import Ticket, finish
-from millstream.store.commit.transaction import WriteTransaction
+from millstream.store.commit.transaction import Operation, WriteTransaction
 from millstream.store.commit.transactor import error_for_callers
 from millstream.store.state.delta import fold_position
 from millstream.store.state.fold import Slice, write_slice
 from millstream.store.state.reader import StateReader
 
-
-class HeldWriter:
-    """A writer whose transaction was begun before; leaving the block ends the transaction."""
-
-    __slots__ = ("_entered", "has_written", "writer")
-
-    def __init__(self, entered: AbstractContextManager[Writer]) -> None:
-        """Begin a transaction; raise `WouldWait` as `Engine.write` does."""
-        self._entered = entered
-        self.writer = cast(InteractiveWriter, entered.__enter__())
-        self.has_written = False
-        """Whether statements of the application may have changed its tables."""
-
-    def __enter__(self) -> Writer:
-        return self.writer
-
-    def __exit__(self, *error: Any) -> None:
-        self._entered.__exit__(*error)
+T = TypeVar("T")
 
 
 class StoreCommitter:
@@ -88,17 +70,32 @@ class StoreCommitter:
         self.last_failure: str | None = None
         self._kept = False
 
-    def commit_held(self, ticket: Ticket[Any], held: HeldWriter) -> None:
+    def commit_held(
+        self,
+        operation: Operation[T],
+        writer: Writer,
+        *,
+        has_written: bool,
+        refusal: DiskFull | None,
+    ) -> T:
         """Run the operation of an interactive transaction, and commit it with the statements before it.
 
-        The ticket gets the result or the error. If the operation fails, nothing is committed.
+        The caller has begun the transaction of the writer, and ends it. If the operation fails, nothing
+        is committed. `has_written` tells whether statements have changed the application's tables.
         """
+        ticket = Ticket(operation)
+        self._sent = False
+        began_s = self._clock.seconds() if self._listeners.commit else 0.0
         try:
-            self._commit_group([ticket], waits=True, held=held)
+            self._write([ticket], writer, refusal=refusal, has_written=has_written)
         except BaseException as error:
             self._fail([ticket], error)
             if not isinstance(error, Exception):
                 raise
+        if ticket.error is not None:
+            raise ticket.error
+        self._conclude(1, began_s, folds=True)
+        return ticket.result  # type: ignore[return-value]
 
     def commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> bool:
         """Run the operations of a group and commit their changes, in the turn of the committing caller.
@@ -126,9 +123,7 @@ class StoreCommitter:
                 finish(joined)
         return True
 
-    def _commit_group(
-        self, group: list[Ticket[Any]], *, waits: bool, held: HeldWriter | None = None
-    ) -> None:
+    def _commit_group(self, group: list[Ticket[Any]], *, waits: bool) -> None:
         self._sent = False
         shortage = self._engine.shortage()
         if shortage is not None and shortage.is_severe:
@@ -136,51 +131,70 @@ class StoreCommitter:
                 ticket.error = shortage.error()
             return
         refusal = None if shortage is None else shortage.error()
-        listeners = self._listeners
-        began_s = self._clock.seconds() if listeners.commit else 0.0
+        began_s = self._clock.seconds() if self._listeners.commit else 0.0
+        with self._engine.write(waits=waits) as writer:
+            self._write(group, writer, refusal=refusal)
+        self._conclude(len(group), began_s, folds=waits)
+
+    def _write(
+        self,
+        group: list[Ticket[Any]],
+        writer: Writer,
+        *,
+        refusal: DiskFull | None,
+        has_written: bool | None = None,
+    ) -> None:
+        """Run the operations of a group in the transaction of a writer, commit, and publish.
+
+        `has_written` is given for the only operation of an interactive transaction. If that operation
+        fails, nothing is committed.
+        """
         reader, state, limits = self._reader, self._state, self._limits
-        with held or self._engine.write(waits=waits) as writer:
-            with self._mutex:
-                if reader.advance(writer):
-                    reader.publish()
-                draft = Draft(writer, self._folder)
-                transaction = WriteTransaction(state, draft, limits, refusal=refusal)
-                try:
-                    run_group(transaction, group)
-                    if held is not None:
-                        if group[0].error is not None:
-                            return
-                        transaction.note_statements(have_written=held.has_written)
-                    commit = transaction.finish()
-                    for listen in listeners.delta:
-                        listen(transaction.delta)
-                    if commit is not None:
-                        state.pending = transaction
-                        if transaction.delta.drops:
-                            state.overlay.is_dropping = True
-                except BaseException:
-                    reader.is_stale = True  # a part of the group has changed the state
-                    raise
-            # The mutex is free during the sync, so that readers can use it. A pipelined commit would
-            # start here: the next group could run on this state, if it were answered after this commit.
-            if commit is not None:
-                self.sync(writer, commit)
-            with self._mutex:
+        with self._mutex:
+            if reader.advance(writer):
+                reader.publish()
+            draft = Draft(writer, self._folder)
+            transaction = WriteTransaction(state, draft, limits, refusal=refusal)
+            try:
+                run_group(transaction, group)
+                if has_written is not None:
+                    if group[0].error is not None:
+                        return
+                    transaction.note_statements(have_written=has_written)
+                commit = transaction.finish()
+                for listen in self._listeners.delta:
+                    listen(transaction.delta)
                 if commit is not None:
-                    if state.pending is transaction:
-                        state.land(transaction)
-                    else:
-                        reader.advance_to(transaction.delta.seq)
-                    reader.publish()
-                    self.own_seq = state.seq
-                    self.groups += 1
-                state.evict(limits.entities_cached_max, limits.entities_weight_max)
-        self.operations += len(group)
+                    state.pending = transaction
+                    if transaction.delta.drops:
+                        state.overlay.is_dropping = True
+            except BaseException:
+                reader.is_stale = True  # a part of the group has changed the state
+                raise
+        # The mutex is free during the sync, so that readers can use it. A pipelined commit would
+        # start here: the next group could run on this state, if it were answered after this commit.
+        if commit is not None:
+            self.sync(writer, commit)
+        with self._mutex:
+            if commit is not None:
+                if state.pending is transaction:
+                    state.land(transaction)
+                else:
+                    reader.advance_to(transaction.delta.seq)
+                reader.publish()
+                self.own_seq = state.seq
+                self.groups += 1
+            state.evict(limits.entities_cached_max, limits.entities_weight_max)
+
+    def _conclude(self, operations: int, began_s: float, *, folds: bool) -> None:
+        """Count the operations of a group that was committed, tell listeners, and begin upkeep."""
+        self.operations += operations
+        listeners = self._listeners
         if listeners.commit and self._sent:
             commit_s = self._clock.seconds() - began_s
             for tell in listeners.commit:
-                tell(len(group), commit_s, self._sync_s)
-        self._after_commit(folds=waits)
+                tell(operations, commit_s, self._sync_s)
+        self._after_commit(folds=folds)
 
     def sync(self, writer: Writer, commit: Commit) -> None:
         """Hand a commit to the engine, and return when the commit is durable."""
@@ -197,8 +211,7 @@ class StoreCommitter:
         unfolded, size = state.seq - state.folded, state.tail_total
         if folds and self._tail_is_full():
             self._fold_behind()
-        long = unfolded > limits.fold_deltas_min or size > limits.fold_bytes_min
-        if long or not self._kept:
+        if unfolded > limits.fold_deltas_min or size > limits.fold_bytes_min or not self._kept:
             self._kept = True
             self._wake_keeper()
 

@@ -36,7 +36,7 @@ class TimeLimit:
     """Watches over the interactive transaction of a store; there is at most one at a time."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.seconds = clock.seconds
         self._watched: Limited | None = None
         self._looks_s = math.inf
         """The time of the thread's next look."""
@@ -82,7 +82,7 @@ class TimeLimit:
             self._wake.clear()
             watched, left_s = self._watched, None
             if watched is not None and not watched.is_over:
-                left_s = watched.ends_s - self._clock.seconds()
+                left_s = watched.ends_s - self.seconds()
                 if left_s > 0:
                     self._looks_s = watched.ends_s
                 else:

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from millstream.clock import Clock
-from millstream.engine.protocol import Engine, WouldWait, no_tables
+from millstream.engine.protocol import Engine, InteractiveWriter, WouldWait, no_tables
 from millstream.errors import (
     CannotOpen,
     DiskFull,
@@ -33,8 +33,8 @@ from millstream.errors import (
 )
 from millstream.interrupts import deferred
 from millstream.record import SqlResult
-from millstream.store.commit.committer import HeldWriter, StoreCommitter
-from millstream.store.commit.ticket import Ticket
+from millstream.store.commit.committer import StoreCommitter
+from millstream.store.commit.recovery import Recovery
 from millstream.store.commit.time_limit import TimeLimit
 from millstream.store.commit.transaction import Operation
 from millstream.store.commit.transactor import Transactor, fresh
@@ -45,72 +45,55 @@ T = TypeVar("T")
 class WriterTurn:
     """The turn of one caller, from `begin` until `commit`, `roll_back` or the end of its time."""
 
-    __slots__ = (
-        "_clock",
-        "_committer",
-        "_engine",
-        "_expiry",
-        "_guard",
-        "_has_failed",
-        "_held",
-        "_is_cancelled",
-        "_is_running",
-        "_on_end",
-        "_refusal",
-        "_timeout_s",
-        "_transactor",
-        "ends_s",
-        "is_over",
-        "thread_id",
-    )
+    # Class attributes stand in for the values of a turn that nothing has happened to.
+    _writer: InteractiveWriter | None = None
+    """The writer, whose transaction was begun."""
+    _refusal: DiskFull | None = None
+    """The error for statements while the disk is full."""
+    _is_running = False
+    """Whether a statement is running."""
+    is_over = False
+    """Whether the transaction has ended, or its commit has begun."""
+    _has_failed = False
+    """Whether a statement has failed, which may have ended the transaction."""
+    _has_written = False
+    """Whether statements of the application may have changed its tables."""
+    _is_cancelled = False
+    """Whether the caller has left, and only waits for the rollback."""
+    _expiry: TransactionExpired | None = None
+    ends_s = 0.0
+    """The end of the time limit."""
 
     def __init__(
         self,
         engine: Engine,
         transactor: Transactor,
         committer: StoreCommitter,
-        clock: Clock,
         *,
         timeout_s: float,
         on_end: Callable[[], None] | None = None,
     ) -> None:
         """`on_end` is called once, on any thread, when other writers go on."""
         self._engine, self._transactor, self._committer = engine, transactor, committer
-        self._clock = clock
         self._timeout_s = timeout_s
         self._on_end = on_end
-        self._held: HeldWriter | None = None
-        self._refusal: DiskFull | None = None
-        """The error for statements while the disk is full."""
         self._guard = allocate_lock()
-        """Guards the flags below, for a few instructions and the rollback of the limit's thread."""
-        self._is_running = False
-        """Whether a statement is running."""
-        self.is_over = False
-        """Whether the transaction has ended, or its commit has begun."""
-        self._has_failed = False
-        """Whether a statement has failed, which may have ended the transaction."""
-        self._is_cancelled = False
-        """Whether the caller has left, and only waits for the rollback."""
-        self._expiry: TransactionExpired | None = None
-        self.ends_s = 0.0
-        """The end of the time limit."""
+        """Guards the flags, for a few instructions and the rollback of the limit's thread."""
         self.thread_id = get_ident()
 
     def begin(self, limit: TimeLimit) -> None:
         """Wait for the turn and take it. A signal's handler runs during the wait, and may raise."""
         try:
-            while self._held is None:
+            while self._writer is None:
                 with deferred:
-                    if self._transactor.take_turn():
-                        self._enter()
-                        if self._held is not None:
-                            limit.watch(self)
+                    if self._transactor.take_turn() and self._enter():
+                        self.ends_s = limit.seconds() + self._timeout_s
+                        limit.watch(self)
         except BaseException:
             self.roll_back()
             raise
 
-    def _enter(self) -> None:
+    def _enter(self) -> bool:
         """Take the write lock of the file; return the turn if that fails."""
         try:
             shortage = self._engine.shortage()
@@ -118,24 +101,25 @@ class WriterTurn:
                 self._refusal = shortage.error()
                 if shortage.is_severe:
                     raise fresh(self._refusal)
-            held = HeldWriter(self._engine.write())
+            self._transaction = self._engine.write()
+            writer = cast(InteractiveWriter, self._transaction.__enter__())
         except WouldWait:  # a signal has come
             self._transactor.return_turn()
-            return
+            return False
         except BaseException:
             self._transactor.return_turn()
             raise
-        self._held = held
-        self.ends_s = self._clock.seconds() + self._timeout_s
-        held.writer.begin_statements()
+        self._writer = writer
+        writer.begin_statements()
+        return True
 
     def check(self) -> None:
         """Raise if the transaction cannot go on."""
         if self._expiry is not None:
             raise fresh(self._expiry)
-        if self.is_over or self._is_cancelled or self._held is None:
+        if self.is_over or self._is_cancelled or self._writer is None:
             raise RuntimeError("the transaction has ended: its calls belong inside the block")
-        if self._has_failed and not self._is_running and not self._held.writer.is_open:
+        if self._has_failed and not self._is_running and not self._writer.is_open:
             raise WriteFailed(
                 "an earlier statement has ended the transaction, and nothing of it is stored: leave "
                 "the block, and begin again"
@@ -153,17 +137,14 @@ class WriterTurn:
                 if self._is_running:
                     raise RuntimeError("another thread is running a statement of this transaction")
                 self._is_running = is_mine = True
-            held = self._held
-            assert held is not None
             if self._refusal is not None:
                 raise fresh(self._refusal)
-            result = held.writer.sql(statement, parameters)
+            result = self._writer.sql(statement, parameters)  # type: ignore[union-attr]
             if result.rowcount >= 0:
-                held.has_written = True
+                self._has_written = True
             return result
         except MillstreamError as error:
-            if self._held is not None:  # `INSERT OR FAIL` keeps the rows before the one that failed
-                self._held.has_written = True
+            self._has_written = True  # `INSERT OR FAIL` keeps the rows before the one that failed
             if isinstance(error, WriteFailed) and self._expiry is not None:
                 raise fresh(self._expiry) from error
             raise
@@ -183,33 +164,31 @@ class WriterTurn:
         """End the running statement with an error, and refuse more statements; for any thread."""
         with self._guard:
             self._is_cancelled = True
-            if self._is_running and self._held is not None:
-                self._held.writer.interrupt()
+            if self._is_running and self._writer is not None:
+                self._writer.interrupt()
 
     def commit(self, operation: Operation[T]) -> T:
         """Run the last operation, and commit it with all statements; return its result.
 
         Nothing is committed if this raises, except for `OutcomeUnknown`.
         """
-        ticket = Ticket(operation)
         with deferred:
             with self._guard:
                 self.check()
                 self.is_over = True
-            assert self._held is not None
+            assert self._writer is not None
             try:
-                if self._held.has_written:
-                    self._held.writer.check_constraints()
-                self._committer.commit_held(ticket, self._held)
+                if self._has_written:
+                    self._writer.check_constraints()
+                return self._committer.commit_held(
+                    operation, self._writer, has_written=self._has_written, refusal=self._refusal
+                )
             finally:
-                self._release()
-        if ticket.error is not None:
-            raise ticket.error
-        return ticket.result  # type: ignore[return-value]
+                self._end()
 
     def roll_back(self) -> None:
         """Undo everything, and let other writers go on; a second call does nothing."""
-        if not self.is_over and self._held is not None:
+        if not self.is_over and self._writer is not None:
             with deferred:
                 with self._guard:
                     was_over, self.is_over = self.is_over, True
@@ -219,7 +198,7 @@ class WriterTurn:
     def expire(self, reason: str = "") -> None:
         """Undo everything, because the time is up; the caller gets `TransactionExpired`."""
         with self._guard:
-            if self.is_over or self._held is None:
+            if self.is_over or self._writer is None:
                 return
             reason = reason or (
                 f"the transaction lasted longer than {self._timeout_s:g} s: do slow work before "
@@ -230,21 +209,54 @@ class WriterTurn:
                 timeout=self._timeout_s,
             )
             if self._is_running:
-                self._held.writer.interrupt()
+                self._writer.interrupt()
                 return  # the thread of the statement rolls back
             self.is_over = True
         self._release()
 
     def _release(self) -> None:
         """End the transaction of the file, and return the turn."""
-        assert self._held is not None
         with deferred:
-            try:
-                self._held.__exit__(None, None, None)
-            finally:
-                self._transactor.return_turn()
-                if self._on_end is not None:
-                    self._on_end()
+            self._end()
+
+    def _end(self) -> None:
+        try:
+            self._transaction.__exit__(None, None, None)
+        finally:
+            self._transactor.return_turn()
+            if self._on_end is not None:
+                self._on_end()
+
+
+class WriterTurns:
+    """Gives the writer's turn to callers of a store, one after the other."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        transactor: Transactor,
+        committer: StoreCommitter,
+        recovery: Recovery,
+        clock: Clock,
+    ) -> None:
+        self._engine, self._transactor, self._committer = engine, transactor, committer
+        self._recovery = recovery
+        self._limit = TimeLimit(clock)
+        self.close, self.end_own = self._limit.close, self._limit.end_own
+
+    def begin(self, timeout_s: float, *, on_end: Callable[[], None] | None = None) -> WriterTurn:
+        """Take the writer's turn for an interactive transaction of at most `timeout_s` seconds.
+
+        `on_end` is called once, on any thread, when other writers go on.
+        """
+        engine, transactor = self._engine, self._transactor
+        check_interactive(engine)
+        transactor.refuse_holder()
+        if self._recovery.reason is not None:
+            self._recovery.attempt()
+        turn = WriterTurn(engine, transactor, self._committer, timeout_s=timeout_s, on_end=on_end)
+        turn.begin(self._limit)
+        return turn
 
 
 def check_interactive(engine: Engine) -> None:

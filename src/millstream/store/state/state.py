@@ -36,7 +36,7 @@ Joiner = Callable[[list[Row]], list[Row]]
 """Rewrites the rows that a fold writes into fewer rows, in any order; the fold knows no formats."""
 
 
-_FIRST, _SECOND = itemgetter(0), itemgetter(1)
+_FIRST = itemgetter(0)
 
 
 class Follower(Protocol):
@@ -70,8 +70,8 @@ class State:
         join_rows: Joiner = list,
     ) -> None:
         self._kinds = kinds
-        self._computed = frozenset(c for kind in kinds.values() for c in kind.computed) | {bytes}
-        """The types of changes and rows that are certain to be readable once they are written."""
+        self._computed = frozenset(c for kind in kinds.values() for c in kind.computed)
+        """The types of changes that are certain to be readable once they are written."""
         self._parts = parts or {}
         self.join_rows = join_rows
         self.clock = clock
@@ -282,11 +282,21 @@ class State:
 
     def check(self, delta: deltas.Delta[Any], data: bytes) -> None:
         """Raise if a delta could not be decoded again, so that no unreadable delta is written."""
-        types = {*map(type, map(_SECOND, delta.changes)), *map(type, map(_SECOND, delta.puts))}
-        if types <= self._computed:
-            return
-        for key, raw in deltas.decode(delta.seq, data).changes:
-            self._kinds[key[1]].decode_change(raw)
+        if not self._is_computed(delta):
+            for key, raw in deltas.decode(delta.seq, data).changes:
+                self._kinds[key[1]].decode_change(raw)
+
+    def _is_computed(self, delta: deltas.Delta[Any]) -> bool:
+        """Return whether all changes and rows of a delta are certain to be readable."""
+        # Plain loops: sets of the types took four times as long for a commit of one record.
+        computed = self._computed
+        for _, change in delta.changes:
+            if type(change) not in computed:
+                return False
+        for _, value in delta.puts:  # noqa: SIM110
+            if type(value) is not bytes:
+                return False
+        return True
 
     def publish(self) -> set[bytes]:
         """Publish the views of a durable commit; return the keys whose waiters must wake."""
