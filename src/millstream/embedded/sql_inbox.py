@@ -9,10 +9,10 @@
                    in UTC; only for a queue
     message_group, priority, dedup    as the arguments of `Queue.put`
 
-Every handle that may write looks for rows every 20 ms (`store/keeper.py`), and moves them in the order of their ids. One
-commit deletes the rows and stores the messages, so each row is moved once, whichever process is killed.
-Two processes may read the same rows: the second one finds that they are gone, and stores nothing. A
-row that can never be moved goes to `millstream_inbox_failed`, with the reason.
+Every handle that may write looks for rows every 20 ms (`store/keeper.py`), and moves them in the order
+of their ids. One commit deletes the rows and stores the messages, so each row is moved once, whichever
+process is killed. Two processes may read the same rows: the second one finds that they are gone, and
+stores nothing. A row that can never be moved goes to `millstream_inbox_failed`, with the reason.
 
 SQLite cannot notify another process, so the handles poll.
 """
@@ -20,17 +20,18 @@ SQLite cannot notify another process, so the handles poll.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from millstream.command import Operation
 from millstream.embedded.rules import operation, put_for_later
-from millstream.engine.protocol import Engine, query_tables
+from millstream.engine.protocol import Engine, SqlReader
 from millstream.errors import Conflict, Denied, InvalidInput, NotFound
 from millstream.format.packing import pack_many
 from millstream.limits import Limits
@@ -42,6 +43,8 @@ from millstream.queue.service.backlog import route_before
 from millstream.record import wall_ms_of
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.store import Store
+
+T = TypeVar("T")
 
 ROWS_MAX = 5_000
 """The largest number of rows that a commit moves."""
@@ -56,6 +59,7 @@ _COLUMNS = "queue, log, value, headers, key, deliver_at, message_group, priority
 _LOOK = "SELECT 1 FROM millstream_inbox LIMIT 1"
 _READ = f"SELECT id, {_COLUMNS} FROM millstream_inbox WHERE id > ? ORDER BY id LIMIT ?"
 _TAKE = "DELETE FROM millstream_inbox WHERE id IN (SELECT value FROM json_each(?))"
+_TAKE_ALL = "DELETE FROM millstream_inbox WHERE id BETWEEN ? AND ?"
 _KEEP = (
     f"INSERT INTO millstream_inbox_failed ({_COLUMNS}, reason, failed_at) "
     f"SELECT {_COLUMNS}, ?, ? FROM millstream_inbox WHERE id = ?"
@@ -71,19 +75,14 @@ _MS_FROM = 100_000_000_000
 """A number from here on is in milliseconds: as seconds it would be the year 5138."""
 
 
-class Post(NamedTuple):
-    """A row of the inbox."""
+Post = tuple[Any, ...]
+"""A row of the inbox, as SQLite returns it: a thousand objects of a class would wake Python's garbage
+collector, which took 1 µs per row."""
 
-    id: int
-    queue: Any
-    log: Any
-    value: Any
-    headers: Any
-    key: Any
-    deliver_at: Any
-    group: Any
-    priority: Any
-    dedup: Any
+_id, _queue, _value, _headers, _key = map(itemgetter, (0, 1, 3, 4, 5))
+_destination, _wish = itemgetter(1, 2, 6), itemgetter(7, 8, 9)
+"""Columns are read by `map`: Python looks at a column faster than at the rows one by one. That and plain
+rows made the inbox twice as fast for rows that only name a queue and a value (2026-11)."""
 
 
 class PostDelivery(NamedTuple):
@@ -115,7 +114,7 @@ class SqlInbox:
     def is_waiting(self, store: Store) -> bool:
         """Return whether posts wait; False if another tool has dropped the table."""
         try:
-            return bool(query_tables(store.engine, _LOOK, ()).rows)
+            return bool(_select(store.engine, _LOOK, ()))
         except InvalidInput:
             return False
 
@@ -143,7 +142,7 @@ def in_commits(deliveries: Iterable[PostDelivery]) -> list[list[PostDelivery]]:
             batches.append([])
             queues = set()
         batches[-1].append(delivery)
-        queues.add(delivery.posts[0].queue)
+        queues.add(_queue(delivery.posts[0]))
     return [batch for batch in batches if batch]
 
 
@@ -185,15 +184,27 @@ def read_posts(engine: Engine) -> list[Post]:
     posts: list[Post] = []
     size, step = 0, STEP_ROWS
     while len(posts) < ROWS_MAX and size < BYTES_MAX:
-        last = posts[-1].id if posts else -(2**63)
-        page = [Post._make(row) for row in query_tables(engine, _READ, (last, step)).rows]
+        last = _id(posts[-1]) if posts else -(2**63)
+        page = _select(engine, _READ, (last, step))
         posts += page
-        size += sum(len(post.value) for post in page if isinstance(post.value, str | bytes))
+        size += _size(list(map(_value, page)))
         if len(page) < step:
             break
         if size * (ROWS_MAX // STEP_ROWS) < BYTES_MAX:  # the rows are small
             step = ROWS_MAX - len(posts)
     return posts
+
+
+def _size(values: list[Any]) -> int:
+    """Return the number of bytes or characters of values; a number takes few bytes."""
+    if not set(map(type, values)) <= {bytes, str}:
+        values = [value for value in values if isinstance(value, str | bytes)]
+    return sum(map(len, values))
+
+
+def _select(engine: Engine, statement: str, parameters: tuple[Any, ...]) -> list[Post]:
+    with engine.read() as snapshot:
+        return cast(SqlReader, snapshot).select(statement, parameters)
 
 
 def _store(
@@ -217,22 +228,35 @@ def _moved(
 ) -> None:
     with tx.savepoint():
         for post, reason in refusals:
-            tx.sql(_KEEP, (reason, now_ms, post.id))
-        ids = msgspec.json.encode([post.id for post in posts]).decode()
-        if tx.sql(_TAKE, (ids,)).changed != len(posts):
-            raise PostsTaken("another process has moved the posts")
+            tx.sql(_KEEP, (reason, now_ms, _id(post)))
+        _take(tx, list(map(_id, posts)))
         for delivery in deliveries:
             operation(delivery.command)(tx)
 
 
-def planned(posts: Iterable[Post], limits: Limits) -> tuple[list[PostDelivery], list[PostRefusal]]:
+def _take(tx: WriteTransaction, ids: list[int]) -> None:
+    """Delete the rows of posts; raise `PostsTaken` unless all of them are there."""
+    first, last = min(ids), max(ids)
+    if last - first + 1 == len(ids):  # one range takes a third of the time of single ids
+        taken = tx.sql(_TAKE_ALL, (first, last))
+    else:
+        taken = tx.sql(_TAKE, (msgspec.json.encode(ids).decode(),))
+    if taken.changed != len(ids):
+        raise PostsTaken("another process has moved the posts")
+
+
+def planned(posts: list[Post], limits: Limits) -> tuple[list[PostDelivery], list[PostRefusal]]:
     """Return the commands that store the posts, and the posts that no command can store.
 
     Posts of one destination keep their order, and share a command if they have the same time.
     """
+    destinations = list(map(_destination, posts))
     stretches: dict[tuple[Any, Any, Any], list[Post]] = {}
-    for post in posts:
-        stretches.setdefault((post.queue, post.log, post.deliver_at), []).append(post)
+    if len(set(destinations)) == 1:
+        stretches[destinations[0]] = posts
+    else:
+        for destination, post in zip(destinations, posts, strict=True):
+            stretches.setdefault(destination, []).append(post)
     deliveries: list[PostDelivery] = []
     refusals: list[PostRefusal] = []
     for stretch in stretches.values():
@@ -261,50 +285,57 @@ def _without_refused(
 
 def _command(stretch: list[Post], limits: Limits) -> Operation[Any]:
     """Return the command for posts of one destination and one time. Raises `InvalidInput`."""
-    first = stretch[0]
-    if (first.queue is None) == (first.log is None):
+    queue, log, deliver_at = _destination(stretch[0])
+    if (queue is None) == (log is None):
         raise InvalidInput("a row names either a queue or a log")
-    values = [_value(post.value) for post in stretch]
-    keys = [_key(post.key) for post in stretch]
-    headers = [_headers(post.headers) for post in stretch]
-    wishes = [
-        NO_WISHES
-        if post.group is None and post.priority is None and post.dedup is None
-        else _wishes(post)
-        for post in stretch
-    ]
-    has_wishes = any(wish is not NO_WISHES for wish in wishes)
-    if first.queue is not None:
-        check_name(first.queue, "queue")
+    values = list(map(_value, stretch))
+    if set(map(type, values)) != {bytes}:
+        values = list(map(_packed, values))
+    keys = _converted(map(_key, stretch), _name)
+    headers = _converted(map(_headers, stretch), _header_map)
+    wishes = _converted(map(_wish, stretch), _wishes, default=(None, None, None))
+    if queue is not None:
+        check_name(queue, "queue")
         command, _ = put_batch(
-            first.queue,
+            queue,
             values,
             keys=keys,
             headers=headers,
             delay=None,
-            at=None if first.deliver_at is None else _wall_ms(first.deliver_at),
+            at=None if deliver_at is None else _wall_ms(deliver_at),
             limits=limits,
-            wishes=wishes if has_wishes else None,
+            wishes=wishes,
         )
         assert command is not None
         return command
-    if first.deliver_at is not None or has_wishes:
+    if deliver_at is not None or wishes is not None:
         raise InvalidInput(
             "deliver_at, message_group, priority and dedup are for a queue, and this row names a log"
         )
-    check_name(first.log, "log")
+    check_name(log, "log")
     records = pack_many(values, keys=keys, headers=headers, timestamps=None, limits=limits)
     assert records is not None
-    return Append(first.log, records)
+    return Append(log, records)
 
 
-def _wishes(post: Post) -> Wishes:
-    wishes = Wishes(post.priority, post.group, post.dedup)
+def _converted(
+    column: Iterable[Any], convert: Callable[[Any], T], *, default: Any = None
+) -> list[T] | None:
+    """Convert the values of a column; None if all of them are the default."""
+    values = list(column)
+    return None if values.count(default) == len(values) else list(map(convert, values))
+
+
+def _wishes(wished: tuple[Any, Any, Any]) -> Wishes:
+    group, priority, dedup = wished
+    if group is None and priority is None and dedup is None:
+        return NO_WISHES
+    wishes = Wishes(priority, group, dedup)
     check_wishes(wishes)
     return wishes
 
 
-def _value(value: Any) -> bytes:
+def _packed(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -322,7 +353,7 @@ def _value(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _headers(headers: Any) -> dict[str, Any] | None:
+def _header_map(headers: Any) -> dict[str, Any] | None:
     if headers is None:
         return None
     try:
@@ -331,7 +362,7 @@ def _headers(headers: Any) -> dict[str, Any] | None:
         raise InvalidInput(f"headers is a JSON object of plain values: {error}") from error
 
 
-def _key(key: Any) -> bytes | str | None:
+def _name(key: Any) -> bytes | str | None:
     if key is None:
         return None
     if isinstance(key, float):

@@ -138,6 +138,11 @@ class SqlReader(Protocol):
     def query(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
         """Read the application's own tables."""
 
+    def select(
+        self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        """Return plain rows for one of our own statements; raise `InvalidInput` without its table."""
+
 
 class TableChange(Struct, frozen=True, array_like=True):
     """One change of a transaction to the application's own tables: a changeset, or a statement."""

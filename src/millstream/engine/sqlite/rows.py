@@ -10,6 +10,7 @@ index: a key in only one index is damage (`schema.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import apsw
 
@@ -201,6 +202,15 @@ class SqliteReader(SqliteSnapshot):
             raise self.failed(error) from error
         except NOT_SQL as error:
             raise InvalidInput(f"ms.sql: {error}", statement=statement) from error
+
+    def select(self, statement: str, parameters: Parameters) -> list[tuple[Any, ...]]:
+        """Return plain rows for one of our own statements on tables of the application."""
+        try:
+            return self._execute(statement, parameters).fetchall()
+        except apsw.SQLError as error:
+            raise InvalidInput(f"{self.connection.filename}: {error}") from error
+        except apsw.Error as error:
+            raise self._met(self.failed(error)) from error
 
 
 _NOT_BYTES = (TypeError, UnicodeDecodeError, OverflowError)
