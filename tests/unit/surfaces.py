@@ -16,6 +16,9 @@ from millstream.aio.worker import Worker
 SURFACES = ("threads", "coroutines")
 NOUNS = (
     aio.Cursor,
+    aio.Job,
+    aio.JobWorker,
+    aio.Jobs,
     aio.InteractiveTransaction,
     aio.Log,
     aio.Metadata,
@@ -71,6 +74,11 @@ class Plain:
 def bare(noun: Any) -> Any:
     """The noun itself, of whichever surface."""
     return noun.noun if isinstance(noun, Plain) else noun
+
+
+def jobs_on(ms: Any) -> Any:
+    """Return jobs on an open store, of the surface of the store."""
+    return Plain(ms.loop, aio.Jobs(ms.noun)) if isinstance(ms, Plain) else millstream.Jobs(ms)
 
 
 class Awaited:

@@ -21,7 +21,7 @@ from millstream.queue.model.spec import QueueSettings
 from millstream.record import Seconds
 from millstream.rooms.settings import RoomOptions
 from millstream.threads import worker as threads_worker
-from tests.unit.surfaces import SURFACES, surface_of
+from tests.unit.surfaces import SURFACES, jobs_on, surface_of
 
 NUMERIC = re.compile(r"\b(int|float|Seconds)\b")
 NOT_A_NUMBER = ["1", b"1", True, object(), {"a"}]
@@ -55,6 +55,7 @@ class Numeric(NamedTuple):
 def nouns() -> dict[str, type]:
     found = {name: kind for name in aio.__all__ if inspect.isclass(kind := getattr(aio, name))}
     del found["InteractiveTransaction"]  # has the methods of `Steps`, as `Transaction` has
+    del found["Task"]  # takes the parameters of its function; `tests/unit/jobs` has its numbers
     return {**found, "Worker": aio_worker.Worker}
 
 
@@ -105,6 +106,7 @@ def holders(ms: Any) -> dict[str, Any]:
     log.append_many([b"0", b"1", b"2"])
     queue = ms.create_queue("jobs")
     parts = ms.log("parts", partitions=2)
+    jobs = jobs_on(ms)
     return {
         "Millstream": ms,
         "Log": log,
@@ -116,6 +118,9 @@ def holders(ms: Any) -> dict[str, Any]:
         "Stage": ms.log("staged").stage(),
         "Transaction": ms.transaction(),
         "Worker": queue.worker(print),
+        "Jobs": jobs,
+        "Job": jobs.get("jobs-0"),
+        "JobWorker": jobs.worker(),
     }
 
 
@@ -162,7 +167,7 @@ def test_a_number_of_any_size_is_taken_or_refused_by_an_error_of_ours(
         assert ms.log("x").get(0).value == b"0"
 
 
-WAITS_FOR_EVER = {"wait", "tail", "listen", "join", "open"}
+WAITS_FOR_EVER = {"wait", "result", "tail", "listen", "join", "open"}
 """Methods that would wait for what never comes; `open` of a partitioned cursor is not for callers."""
 
 

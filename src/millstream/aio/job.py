@@ -96,11 +96,11 @@ class Job(Generic[R_co]):
         if fate.state == "cancelled":
             raise JobCancelled(f"job {self.id!r} was cancelled", id=self.id)
         if fate.state == "failed":
-            error = decode_error(None, fate.reason)
+            error = decode_error(fate.error, fate.reason)
             raise JobFailed(
-                f"job {self.id!r} has failed: {error.message}",
+                f"job {self.id!r} has failed: {error.text}",
                 id=self.id,
                 kind=error.kind,
                 trace=error.trace,
             )
-        return self._type.decode(None)
+        return self._type.decode(fate.result)

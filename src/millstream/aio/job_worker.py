@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from millstream.aio.job_store import JobStore
 from millstream.aio.worker import Worker
 from millstream.aio.worker_runtime import SideCall, make_job_crew, work_through
 from millstream.errors import InvalidInput
 from millstream.jobs.reports import OnJob
 from millstream.jobs.runner import Runner
-from millstream.jobs.shares import shares_of
+from millstream.jobs.shares import QueueShares, shares_of
 from millstream.numbers import checked_numbers
 from millstream.record import Seconds, to_ms
 from millstream.worker.effects import Complain
 from millstream.worker.options import WorkerOptions
 from millstream.worker.stats import WorkerStats
-
-if TYPE_CHECKING:
-    from millstream.aio.jobs import Jobs
 
 BATCH_MAX = 1_000
 """The most jobs that one claim takes."""
@@ -32,10 +29,10 @@ class JobWorker:
 
     def __init__(
         self,
-        jobs: Jobs,
+        jobs: JobStore,
         *,
         concurrency: int,
-        queues: Iterable[str] | Mapping[str, int] | None,
+        queues: QueueShares | None,
         on_job: OnJob | None,
         lease: Seconds | None,
     ) -> None:

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from millstream.aio.database import Millstream, open
+from millstream.aio.database import Millstream
 from millstream.aio.job import Job
+from millstream.aio.job_store import JobStore
 from millstream.aio.job_worker import JobWorker
-from millstream.aio.queue import Queue
-from millstream.aio.runtime import Lock
 from millstream.aio.task import Task
 from millstream.errors import InvalidInput
 from millstream.jobs.context import JobContext, current_job
 from millstream.jobs.definition import Pending, TaskDefinition
 from millstream.jobs.job_ids import place_of_job
-from millstream.jobs.options import ATTEMPTS, QUEUE, RESULTS_S, TaskOptions, options_of
+from millstream.jobs.options import ATTEMPTS, QUEUE, RESULTS_S, BackoffLike, options_of
 from millstream.jobs.reports import OnJob
 from millstream.jobs.results import ResultType
+from millstream.jobs.shares import QueueShares
 from millstream.jobs.task_names import task_name_of
 from millstream.log.model.names import check_name
 from millstream.numbers import checked_numbers
-from millstream.queue.model.backoff import Backoff
-from millstream.queue.model.spec import QueueSpec
-from millstream.record import Seconds, to_ms
+from millstream.record import Seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +47,7 @@ class TaskDecorator(Protocol):
 
 
 @checked_numbers
-class Jobs:
+class Jobs(JobStore):
     """The tasks of an application. `place` is a path, an address, or an open store.
 
     Without a place, call `bind` before the first job. The store is opened at the first use, in each
@@ -64,61 +61,9 @@ class Jobs:
         queue: str = QUEUE,
         keep_results: Seconds = RESULTS_S,
     ) -> None:
+        super().__init__(place, keep_results=keep_results)
         self.queue = check_name(queue, "queue")
         """The queue of tasks that name no queue."""
-        self.tasks: dict[str, TaskDefinition] = {}
-        """The definition of each task, by its name."""
-        self._results_s = to_ms(keep_results, "keep_results") / 1000
-        self._place = place
-        self._opened: Millstream | None = None
-        self._opened_by = 0
-        self._opening = Lock()
-        self._made: dict[str, QueueSpec] = {}
-        """The queues that exist, as far as this process knows."""
-        self._queues: dict[str, Queue] = {}
-
-    # The store.
-
-    def bind(self, place: str | os.PathLike[str] | Millstream) -> None:
-        """Set the store, by its path, its address, or an open handle, which is not closed here."""
-        if self._opened is not None and self._opened is not place:
-            raise InvalidInput(
-                "these jobs use an open store already: bind them before their first use"
-            )
-        self._place = place
-
-    async def opened(self) -> Millstream:
-        """Return the open store; the first call in a process opens it."""
-        if self._opened is not None and self._opened_by == os.getpid():
-            return self._opened
-        async with self._opening:
-            if self._opened is None or self._opened_by != os.getpid():
-                if self._place is None:
-                    raise InvalidInput(
-                        "these jobs have no store: write Jobs('shop.db'), or call jobs.bind('shop.db')"
-                    )
-                self._made, self._queues = {}, {}
-                place = self._place
-                self._opened = place if isinstance(place, Millstream) else await open(place)
-                self._opened_by = os.getpid()
-            return self._opened
-
-    async def close(self) -> None:
-        """Close the store, unless it was bound as an open handle."""
-        ms, self._opened = self._opened, None
-        if ms is not None and ms is not self._place and self._opened_by == os.getpid():
-            await ms.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # Tasks.
 
@@ -140,7 +85,7 @@ class Jobs:
         queue: str | None = None,
         retry_on: type[BaseException] | Sequence[type[BaseException]] = (Exception,),
         max_attempts: int = ATTEMPTS,
-        backoff: Backoff | Seconds | Sequence[Seconds] | None = None,
+        backoff: BackoffLike | None = None,
         timeout: Seconds | None = None,
         priority: int | None = None,
         unique: bool | str | Iterable[str] = False,
@@ -155,7 +100,7 @@ class Jobs:
         queue: str | None = None,
         retry_on: type[BaseException] | Sequence[type[BaseException]] = (Exception,),
         max_attempts: int = ATTEMPTS,
-        backoff: Backoff | Seconds | Sequence[Seconds] | None = None,
+        backoff: BackoffLike | None = None,
         timeout: Seconds | None = None,
         priority: int | None = None,
         unique: bool | str | Iterable[str] = False,
@@ -227,7 +172,7 @@ class Jobs:
         self,
         *,
         concurrency: int = 1,
-        queues: Iterable[str] | Mapping[str, int] | None = None,
+        queues: QueueShares | None = None,
         on_job: OnJob | None = None,
         lease: Seconds | None = None,
     ) -> JobWorker:
@@ -238,29 +183,6 @@ class Jobs:
         when a job begins and when it ends.
         """
         return JobWorker(self, concurrency=concurrency, queues=queues, on_job=on_job, lease=lease)
-
-    # For the parts of jobs: queues and their settings.
-
-    async def queue_of(self, task: TaskDefinition) -> Queue:
-        """Return the queue of a task."""
-        name = task.options.queue
-        queue = self._queues.get(name)
-        if queue is None:
-            ms = await self.opened()
-            queue = self._queues[name] = await ms.queue(name)
-        return queue
-
-    async def make_queue(self, options: TaskOptions) -> None:
-        """Create the queue of a task, if it does not exist. A queue that exists is left as it is."""
-        queue = await (await self.opened()).queue(options.queue)
-        spec = options.spec(self._results_s)
-        if not await queue.exists():
-            await queue.specify(spec)
-        self._made[options.queue] = spec
-
-    def missing_spec(self, options: TaskOptions) -> QueueSpec | None:
-        """Return the settings of a task's queue; None if the queue is known to exist."""
-        return None if options.queue in self._made else options.spec(self._results_s)
 
 
 def _place_of(task: TaskDefinition) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from millstream.aio.job import Job
+from millstream.aio.job_store import JobStore
 from millstream.embedded.steps import TaskStep
 from millstream.errors import InvalidInput, NotFound
 from millstream.jobs.context import CURRENT
@@ -19,9 +20,6 @@ from millstream.numbers import checked_numbers
 from millstream.queue.commands import SpecifyQueue
 from millstream.queue.put_commands import put_batch, put_one, reported
 from millstream.record import Seconds
-
-if TYPE_CHECKING:
-    from millstream.aio.jobs import Jobs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,7 +45,9 @@ PLAIN = PutOptions()
 class Task(Generic[P, R, C]):
     """A function that runs as jobs. A call of the task is a plain call of the function."""
 
-    def __init__(self, jobs: Jobs, definition: TaskDefinition, options: PutOptions = PLAIN) -> None:
+    def __init__(
+        self, jobs: JobStore, definition: TaskDefinition, options: PutOptions = PLAIN
+    ) -> None:
         self._jobs = jobs
         self._options = options
         self.definition = definition
@@ -194,6 +194,3 @@ def _tuple_of(call: Any) -> tuple[Any, ...]:
             f"as in f.put_many([(1,), (2,)]), not {call!r:.100}"
         )
     return call
-
-
-Decorator = Callable[[Callable[P, C]], Task[P, R, C]]

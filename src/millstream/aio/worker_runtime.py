@@ -126,11 +126,11 @@ def make_crew(options: WorkerOptions, session: AsyncSession, report: Report) -> 
     """Tasks of the loop for a coroutine function, threads for a plain one."""
     if options.is_async:
         return Tasks(AsyncHandling(options, session.limits, session.execute), report=report)
-    handling = PlainHandling(options, session.limits, call_of_threads(session))
+    handling = PlainHandling(options, session.limits, execute_elsewhere(session))
     return ThreadCrew(handling, options.concurrency, report=report)
 
 
-def call_of_threads(session: AsyncSession) -> Callable[[Command[Any]], Any]:
+def execute_elsewhere(session: AsyncSession) -> Callable[[Command[Any]], Any]:
     """Return a function by which threads execute commands on the session of this event loop."""
     loop = asyncio.get_running_loop()
 
@@ -152,7 +152,7 @@ def make_job_crew(runner: Runner, size: int, session: AsyncSession, report: Repo
         runner,
         size,
         clock=session.clock,
-        execute=call_of_threads(session),
+        execute=execute_elsewhere(session),
         make_tasks=lambda: Tasks(handle, report=report),
         report=report,
     )

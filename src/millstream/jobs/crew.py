@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from millstream.clock import Clock
-from millstream.jobs.runner import Execute, Run, Runner
+from millstream.jobs.runner import Execute, JobAttempt, Runner
 from millstream.queue.model.message import Message
 from millstream.worker.crew import Crew, Report, ThreadCrew
 from millstream.worker.effects import Handled
@@ -37,7 +37,7 @@ class JobCrew:
         runner.on_timed = self._limits.add
 
     def begin(self, message: Message) -> None:
-        """Run a job on the next free thread, or on the event loop."""
+        """JobAttempt a job on the next free thread, or on the event loop."""
         if self._runner.is_async(message):
             if self._tasks is None:
                 self._tasks = self._make_tasks()
@@ -63,7 +63,7 @@ class JobCrew:
     def _run(self, message: Message, is_dropped: Callable[[], bool]) -> Handled:
         return self._runner.run(message, self._execute, is_dropped)
 
-    def _give_up(self, run: Run) -> None:
+    def _give_up(self, run: JobAttempt) -> None:
         if self._threads.drop(run.message):
             self._report(self._runner.overdue(run, self._execute))
 
@@ -74,15 +74,15 @@ class TimeLimits:
     The thread starts with the first timeout: tasks without a timeout pay nothing.
     """
 
-    def __init__(self, clock: Clock, give_up: Callable[[Run], None]) -> None:
+    def __init__(self, clock: Clock, give_up: Callable[[JobAttempt], None]) -> None:
         self._clock = clock
         self._give_up = give_up
         self._changed = threading.Condition()
-        self._due: list[tuple[float, int, Run]] = []
+        self._due: list[tuple[float, int, JobAttempt]] = []
         self._count = 0
         self._is_closed = False
 
-    def add(self, run: Run) -> None:
+    def add(self, run: JobAttempt) -> None:
         """Watch an attempt that begins now."""
         assert run.task.options.timeout_s is not None
         with self._changed:
@@ -103,7 +103,7 @@ class TimeLimits:
         while (run := self._next()) is not None:
             self._give_up(run)
 
-    def _next(self) -> Run | None:
+    def _next(self) -> JobAttempt | None:
         with self._changed:
             while not self._is_closed:
                 wait_s = self._due[0][0] - self._clock.seconds() if self._due else None

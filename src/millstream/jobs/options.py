@@ -19,6 +19,9 @@ from millstream.queue.model.spec import (
 )
 from millstream.record import Seconds, to_ms
 
+BackoffLike = Backoff | Seconds | Sequence[Seconds]
+"""The waits between attempts: a rule, always the same wait, or a list of waits."""
+
 UniqueState = Literal["waiting", "scheduled", "running"]
 """A state in which a job keeps other jobs with the same key away."""
 
@@ -82,7 +85,7 @@ def options_of(
     queue: str | None,
     retry_on: type[BaseException] | Sequence[type[BaseException]],
     max_attempts: int,
-    backoff: Backoff | Seconds | Sequence[Seconds] | None,
+    backoff: BackoffLike | None,
     timeout: Seconds | None,
     priority: int | None,
     unique: bool | str | Iterable[str],

@@ -22,6 +22,15 @@ class JobError(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""
     trace: str = ""
 
+    @property
+    def text(self) -> str:
+        """The class and the text of the error, in one line."""
+        return (
+            f"{self.kind}: {self.message}"
+            if self.kind and self.message
+            else self.kind or self.message
+        )
+
 
 class UnencodableResult(Exception):
     """A task returned a value that JSON cannot carry; nothing of it is stored."""

@@ -48,7 +48,7 @@ class UnknownTask(Exception):
     """The worker has no task of this name."""
 
 
-class Run:
+class JobAttempt:
     """One attempt at a job: its task, its context, and the time at which it began."""
 
     __slots__ = ("context", "message", "started_s", "task")
@@ -76,9 +76,9 @@ class Runner:
         self._limits = limits
         self._clock = clock
         self._on_job = on_job
-        self.on_timed: Callable[[Run], None] | None = None
+        self.on_timed: Callable[[JobAttempt], None] | None = None
         """Takes each attempt at a plain function with a timeout, when it begins."""
-        self._running: dict[ClaimKey, Run] = {}
+        self._running: dict[ClaimKey, JobAttempt] = {}
         self.unknown: Counter[str] = Counter()
         """How many jobs named a task that is not known here, by name."""
 
@@ -95,7 +95,7 @@ class Runner:
     # Running.
 
     def run(self, message: Message, execute: Execute, is_dropped: Callable[[], bool]) -> Handled:
-        """Run a job whose task is a plain function."""
+        """JobAttempt a job whose task is a plain function."""
         run = self._begin(message)
         if isinstance(run, Handled):
             return run
@@ -121,11 +121,11 @@ class Runner:
         tx = run.context.begun_tx
         if tx is None or is_dropped():
             return self._done(run, encoded)
-        tx.committed(execute(tx.closing(message)))
+        tx.committed(execute(tx.closing(message, encoded)))
         return self._done(run, encoded, committed=True)
 
     async def run_async(self, message: Message, execute: AsyncExecute) -> Handled:
-        """Run a job whose task is a coroutine function."""
+        """JobAttempt a job whose task is a coroutine function."""
         run = self._begin(message)
         if isinstance(run, Handled):
             return run
@@ -145,12 +145,12 @@ class Runner:
         tx = run.context.begun_tx
         if tx is None:
             return self._done(run, encoded)
-        tx.committed(await execute(tx.closing(message)))
+        tx.committed(await execute(tx.closing(message, encoded)))
         return self._done(run, encoded, committed=True)
 
     # Beginning and ending.
 
-    def _begin(self, message: Message) -> Run | Handled:
+    def _begin(self, message: Message) -> JobAttempt | Handled:
         task = self.task_of(message)
         if task is None:
             return self._refuse(message)
@@ -170,7 +170,7 @@ class Runner:
                 )
             )
         context = JobContext(task.name, message, self._limits, deadline)
-        run = self._running[claim_of(message)] = Run(task, message, context, now_s)
+        run = self._running[claim_of(message)] = JobAttempt(task, message, context, now_s)
         return run
 
     def _refuse(self, message: Message) -> Handled:
@@ -184,19 +184,19 @@ class Runner:
         self._report(message, name, "unknown_task", 0.0, "")
         return Handled(message, UnknownTask(name), verdict=unknown_task(name))
 
-    def _check_attempts(self, run: Run, tries: Any) -> None:
+    def _check_attempts(self, run: JobAttempt, tries: Any) -> None:
         counted = counted_attempts(tries) - 1  # without the attempt that begins
         if counted >= run.task.options.max_attempts:
             raise AttemptsUsed(
                 f"{counted} attempts ended without a result: the worker died, or lost its lease"
             )
 
-    def _done(self, run: Run, result: bytes | None, *, committed: bool = False) -> Handled:
+    def _done(self, run: JobAttempt, result: bytes | None, *, committed: bool = False) -> Handled:
         self._running.pop(claim_of(run.message), None)
         self._report_run(run, "done")
         return Handled(run.message, committed=committed, result=result)
 
-    def overdue(self, run: Run, execute: Execute) -> Handled:
+    def overdue(self, run: JobAttempt, execute: Execute) -> Handled:
         """Give up on a plain function that runs longer than its timeout: a thread cannot be stopped."""
         run.context.cancel()
         tries = None
@@ -205,20 +205,20 @@ class Runner:
         error = TimeLimitExceeded(f"took longer than {run.task.options.timeout_s:g} s")
         return self._failed(run, error, tries)
 
-    def _failed(self, run: Run, error: BaseException, tries: Any) -> Handled:
+    def _failed(self, run: JobAttempt, error: BaseException, tries: Any) -> Handled:
         self._running.pop(claim_of(run.message), None)
         verdict = self.verdict(run, error, tries)
         outcome: JobOutcome = "failed" if verdict.how == "fail" else "retried"
         self._report_run(run, outcome, verdict.reason.partition("\n")[0])
         return Handled(run.message, error, verdict=verdict)
 
-    def verdict(self, run: Run, error: BaseException, tries: Any) -> Verdict:
+    def verdict(self, run: JobAttempt, error: BaseException, tries: Any) -> Verdict:
         """Return how an attempt ends; `tries` are all attempts, if this may be the last one."""
         most = run.task.options.max_attempts
         is_last = tries is not None and counted_attempts(tries) >= most
         return verdict_of(error, run.task, run.message.attempt, random.random(), is_last=is_last)
 
-    def _report_run(self, run: Run, outcome: JobOutcome, reason: str = "") -> None:
+    def _report_run(self, run: JobAttempt, outcome: JobOutcome, reason: str = "") -> None:
         if self._on_job is not None:
             took_s = self._clock.seconds() - run.started_s
             self._report(run.message, run.task.name, outcome, took_s, reason)
@@ -239,14 +239,14 @@ class Runner:
             )
 
 
-def _arguments_of(run: Run) -> BoundCall:
+def _arguments_of(run: JobAttempt) -> BoundCall:
     try:
         return run.task.arguments.decode(run.message.value or b"{}")
     except InvalidInput as error:
         raise WrongArguments(str(error)) from None
 
 
-async def _within(run: Run, call: Awaitable[Any]) -> Any:
+async def _within(run: JobAttempt, call: Awaitable[Any]) -> Any:
     """Await a coroutine within the timeout of its task."""
     limit = asyncio.timeout(run.task.options.timeout_s)
     try:

@@ -10,8 +10,12 @@ from millstream.log.model.names import check_name
 from millstream.worker.options import CONCURRENCY_MAX
 
 
+QueueShares = Iterable[str] | Mapping[str, int]
+"""Names of queues, or the share of each queue in the concurrency of a worker."""
+
+
 def shares_of(
-    wanted: Iterable[str] | Mapping[str, int] | None, served: Sequence[str], concurrency: int
+    wanted: QueueShares | None, served: Sequence[str], concurrency: int
 ) -> dict[str, int]:
     """Return how many jobs of each queue run at a time: by weight, and at least one of each."""
     if not 1 <= concurrency <= CONCURRENCY_MAX:

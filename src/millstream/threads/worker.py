@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -52,12 +52,25 @@ class Supply(Protocol):
         """Return the state and counts of the queue; `NotFound` if it does not exist."""
 
     def claim(
-        self, n: int, *, lease: Seconds, wait: Seconds | None, ack: Sequence[Message]
+        self,
+        n: int,
+        *,
+        lease: Seconds,
+        wait: Seconds | None,
+        ack: Sequence[Message],
+        results: Sequence[bytes | None] | None = None,
     ) -> list[Message]:
         """Claim up to `n` messages for a while; acknowledges `ack` in the same commit."""
 
     def finish_each(
-        self, messages: Sequence[Message], outcome: Ending, *, delay: Seconds | None, reason: str
+        self,
+        messages: Sequence[Message],
+        outcome: Ending,
+        *,
+        delay: Seconds | None,
+        reason: str,
+        result: Sequence[bytes | None] | None = None,
+        error: bytes | None = None,
     ) -> list[Message]:
         """End attempts whose lease still holds; answers the messages whose lease was lost."""
 
@@ -251,7 +264,11 @@ class Worker:
         try:
             if isinstance(step, Claim):
                 claimed = self._queue.claim(
-                    step.n, lease=self._lease_s, wait=step.wait_s, ack=step.acks
+                    step.n,
+                    lease=self._lease_s,
+                    wait=step.wait_s,
+                    ack=step.acks,
+                    results=_in_order(step.results, step.acks),
                 )
                 with self._lock:
                     shift.claimed(claimed, now_s=self._clock.seconds())
@@ -259,7 +276,12 @@ class Worker:
                         self._held.ring()
             elif isinstance(step, Finish):
                 lost = self._queue.finish_each(
-                    step.messages, step.how, delay=step.delay_s, reason=step.reason
+                    step.messages,
+                    step.how,
+                    delay=step.delay_s,
+                    reason=step.reason,
+                    result=_in_order(step.results, step.messages),
+                    error=step.error,
                 )
                 with self._lock:
                     shift.finished(lost)
@@ -316,3 +338,10 @@ class Worker:
                 if not endurance.bears(error, is_stopping=self._stopped):
                     raise
             self._happened.wait(LOOK_S)
+
+
+def _in_order(
+    results: Mapping[int, bytes], messages: Sequence[Message]
+) -> list[bytes | None] | None:
+    """Return the result of each message, or None if no message has a result."""
+    return [results.get(message.claim_id) for message in messages] if results else None

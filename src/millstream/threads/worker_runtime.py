@@ -103,18 +103,18 @@ def make_crew(options: WorkerOptions, session: Session, report: Report) -> Crew:
     if not options.is_async:
         handling = PlainHandling(options, session.limits, session.execute)
         return ThreadCrew(handling, options.concurrency, report=report)
-    execute = call_of_coroutines(session)
+    execute = execute_elsewhere(session)
     return LoopCrew(AsyncHandling(options, session.limits, execute), report=report)
 
 
-def call_of_coroutines(session: Session) -> Callable[[Command[Any]], Awaitable[Any]]:
+def execute_elsewhere(session: Session) -> Callable[[Command[Any]], Awaitable[Any]]:
     """Return a function by which coroutines execute commands; a thread waits for each answer."""
     return lambda command: asyncio.to_thread(session.execute, command)
 
 
 def make_job_crew(runner: Runner, size: int, session: Session, report: Report) -> Crew:
     """Tasks of a loop on a thread of its own for coroutine functions, threads for plain functions."""
-    execute = call_of_coroutines(session)
+    execute = execute_elsewhere(session)
 
     async def handle(message: Message) -> Handled:
         return await runner.run_async(message, execute)

@@ -24,11 +24,11 @@ _POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 class HandlerTransaction(DeferredSteps):
     """The steps of a handler, committed with the acknowledgement once the handler returns."""
 
-    def closing(self, message: Message) -> Transact:
+    def closing(self, message: Message, result: bytes | None = None) -> Transact:
         """Return the steps and the acknowledgement as one commit; with `LeaseLost`, all of it
         fails."""
         if not self._ends(message):
-            self.ack(message)
+            self.ack(message, result=result)
         self._ended = True
         return Transact(self._steps)
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import millstream
@@ -62,6 +63,40 @@ def test_a_worker_runs_plain_and_coroutine_functions(jobs: Jobs) -> None:
     assert second.result(timeout=5) is None
 
 
+class Size(msgspec.Struct):
+    width: int
+    height: int
+
+
+def test_a_result_is_kept_and_has_the_type_of_the_annotation(jobs: Jobs) -> None:
+    @jobs.task(name="measure")
+    def measure(n: int) -> Size:
+        return Size(n, n + 1)
+
+    @jobs.task(name="measure_later")
+    async def measure_later(ctx: JobContext, n: int) -> Size:
+        ctx.tx.append("sizes", n)
+        return Size(n, n + 2)
+
+    first, second = measure.put(1), measure_later.put(1)
+    drained(jobs)
+    assert (first.result(timeout=5), second.result()) == (Size(1, 2), Size(1, 3))
+    assert jobs.get(first.id).result() == {"width": 1, "height": 2}
+
+
+def test_a_result_that_cannot_be_encoded_fails_the_job_at_once(jobs: Jobs) -> None:
+    @jobs.task(name="opens")
+    def opens(ctx: JobContext) -> object:
+        ctx.tx.append("never", 1)
+        return object()
+
+    job = opens.put()
+    drained(jobs)
+    with pytest.raises(JobFailed, match="task 'opens' returned a object, which cannot be encoded"):
+        job.result(timeout=5)
+    assert [info.name for info in jobs.opened().logs() if info.name == "never"] == []
+
+
 def test_put_many_puts_all_jobs_in_order(jobs: Jobs) -> None:
     called = []
     task = jobs.task(name="note")(lambda n: called.append(n))
@@ -110,8 +145,11 @@ def test_a_job_is_tried_again_and_fails_after_its_last_attempt(jobs: Jobs) -> No
     reports = drained(jobs)
     outcomes = [r.outcome for r in reports if isinstance(r, millstream.JobFinished)]
     assert outcomes == ["retried", "retried", "failed"]
-    with pytest.raises(JobFailed, match="LookupError: no such order"):
+    with pytest.raises(JobFailed, match="LookupError: no such order") as failure:
         job.result(timeout=5)
+    assert failure.value.kind == "LookupError"
+    assert "in broken" in failure.value.trace
+    assert "runner.py" not in failure.value.trace
 
 
 def raising(error: BaseException) -> Callable[[], None]:

@@ -33,7 +33,7 @@ from millstream.spark.failures import point
 from millstream.spark.options import read_options
 from millstream.spark.pipelines.merging import merge_and_register
 from millstream.spark.pipelines.target import (
-    Job,
+    PipelineRun,
     Target,
     Tell,
     check_names,
@@ -141,7 +141,7 @@ def archive(
     such a table too, before any log is truncated. With `target_file_size` in bytes, small files of
     a log and date are merged up to this size, and stay for `expire` seconds, for older versions.
     """
-    job, into = Job(spark, store, progress), Archive(path)
+    job, into = PipelineRun(spark, store, progress), Archive(path)
     if bool(logs) == bool(pattern):
         raise InvalidInput("expected either names of logs or a pattern, to say what to archive")
     names = check_names(logs)
@@ -318,7 +318,7 @@ def _next(
 
 
 def _round(
-    job: Job,
+    job: PipelineRun,
     into: Archive,
     ranges: list[Range],
     infos: dict[str, LogInfo],
@@ -365,7 +365,9 @@ def _round(
     return segments, unread
 
 
-def _write(job: Job, chosen: list[Bin[Range]], into: str, codec: str) -> Iterator[WrittenRange]:
+def _write(
+    job: PipelineRun, chosen: list[Bin[Range]], into: str, codec: str
+) -> Iterator[WrittenRange]:
     """Let each task write a bin; yield the written ranges in the order of the bins.
 
     Tasks report unreadable records instead of failing, so that a damaged log does not stop other

@@ -19,7 +19,7 @@ from millstream.queue.service.bulk_reads import ListPositions
 from millstream.record import wall_ms_of
 from millstream.spark.archive.archive import Archive
 from millstream.spark.failures import point
-from millstream.spark.pipelines.target import Job
+from millstream.spark.pipelines.target import PipelineRun
 from millstream.spark.source.losses import TellLoss
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ NOTE = "backfilled"
 
 
 def backfill_queues(
-    job: Job,
+    job: PipelineRun,
     session: Session,
     infos: dict[str, QueueInfo],
     archive: str | os.PathLike[str],
@@ -82,7 +82,7 @@ def _note(session: Session, info: QueueInfo, archive: Archive) -> dict[str, int]
 
 
 def _copy(
-    job: Job,
+    job: PipelineRun,
     session: Session,
     info: QueueInfo,
     archive: Archive,

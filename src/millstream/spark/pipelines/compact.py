@@ -19,7 +19,7 @@ from millstream.record import Seconds, to_ms, wall_ms_of
 from millstream.spark.archive.archive import Archive
 from millstream.spark.archive.disk_folder import disk_path
 from millstream.spark.failures import point
-from millstream.spark.pipelines.target import Job, Target, Tell, quiet
+from millstream.spark.pipelines.target import PipelineRun, Target, Tell, quiet
 from millstream.spark.place import writing
 from millstream.spark.source.bins import Range
 from millstream.spark.source.losses import Loss
@@ -75,7 +75,7 @@ def compact(
     beginning. The new log must not exist, or be empty. Damaged records end the run; with
     `allow_gaps` they are left out, and the summary names them.
     """
-    job = Job(spark, store, progress)
+    job = PipelineRun(spark, store, progress)
     check_name(log)
     if bool(to) == bool(parquet):
         raise InvalidInput("expected either a new log or a directory for Parquet, to compact to")
@@ -123,7 +123,7 @@ def compact(
     )
 
 
-def _losses(job: Job, live: Range, archive: str | os.PathLike[str]) -> list[Loss]:
+def _losses(job: PipelineRun, live: Range, archive: str | os.PathLike[str]) -> list[Loss]:
     """What cannot be read of a log, and of the archive of its beginning if there is one."""
     if not archive:
         return job.losses([live], values=True)
@@ -176,7 +176,7 @@ def _note(session: Session, name: str, log: str, created: int, end: int) -> tupl
     return end, now_ms
 
 
-def _to_log(job: Job, rows: DataFrame, name: str, app: str) -> int:
+def _to_log(job: PipelineRun, rows: DataFrame, name: str, app: str) -> int:
     point("compact noted")
     job.append(rows.drop("offset"), log=name, txnAppId=app, txnVersion=0)
     point("compact appended")

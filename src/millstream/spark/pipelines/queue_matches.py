@@ -36,7 +36,7 @@ from millstream.spark.source.task import blocks_of
 
 if TYPE_CHECKING:
     from millstream.header import Scalar
-    from millstream.spark.pipelines.target import Job
+    from millstream.spark.pipelines.target import PipelineRun
 
 RECORDS_PER_TASK = 50_000
 OFFSETS_KEPT = 8_192
@@ -231,7 +231,7 @@ class RoundMatches:
 
 
 def match_round(
-    job: Job,
+    job: PipelineRun,
     ranges: list[Range],
     interests: dict[str, list[Interest]],
     *,

@@ -14,7 +14,14 @@ from millstream.errors import InvalidInput
 from millstream.log.model.names import check_name
 from millstream.queue.commands import REDRIVE_PER_COMMIT, RedriveClaims
 from millstream.spark.failures import point
-from millstream.spark.pipelines.target import Job, Target, Tell, find_queues, quiet, understood
+from millstream.spark.pipelines.target import (
+    PipelineRun,
+    Target,
+    Tell,
+    find_queues,
+    quiet,
+    understood,
+)
 from millstream.spark.place import writing
 
 if TYPE_CHECKING:
@@ -50,7 +57,7 @@ def redrive(
     Its columns are those of the source with `queue`, `state=failed` and `typedHeaders`, and `text`,
     the value as text. The oldest come first. With a `rate` they become due so many per second.
     """
-    job = Job(spark, store, progress)
+    job = PipelineRun(spark, store, progress)
     check_name(queue, "queue")
     if limit is not None and limit < 1:
         raise InvalidInput(f"a limit is at least 1, not {limit}")

@@ -27,7 +27,14 @@ from millstream.errors import Conflict, InvalidInput, NotFound
 from millstream.log.model.names import check_name
 from millstream.spark.archive.disk_folder import store_whole
 from millstream.spark.failures import point
-from millstream.spark.pipelines.target import PARQUET_TIMES, Job, Target, Tell, quiet, understood
+from millstream.spark.pipelines.target import (
+    PARQUET_TIMES,
+    PipelineRun,
+    Target,
+    Tell,
+    quiet,
+    understood,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -111,7 +118,7 @@ def replay(
     `value`, the value is the whole row as JSON. `checkpoint` is a directory of this one replay: run
     again with it, a finished replay appends nothing, and one that was killed goes on.
     """
-    job = Job(spark, store, progress)
+    job = PipelineRun(spark, store, progress)
     check_name(to)
     format = format or format_of(os.fspath(source))
     if format not in FORMATS:
@@ -260,7 +267,9 @@ def _header_map(rows: DataFrame, headers: Mapping[str, str]) -> Column:
     return f.map_filter(f.create_map(*pairs), lambda _, value: value.isNotNull()).alias("headers")
 
 
-def _prepare(job: Job, folder: Path, rows: DataFrame, each: int, wish: dict[str, Any]) -> _Plan:
+def _prepare(
+    job: PipelineRun, folder: Path, rows: DataFrame, each: int, wish: dict[str, Any]
+) -> _Plan:
     """Write the rows aside and fix what is appended in which step."""
     from pyarrow import parquet
 
@@ -290,7 +299,7 @@ def _prepare(job: Job, folder: Path, rows: DataFrame, each: int, wish: dict[str,
 
 
 def _append(
-    job: Job, folder: Path, plan: _Plan, rate: float | None, *, resumed: bool
+    job: PipelineRun, folder: Path, plan: _Plan, rate: float | None, *, resumed: bool
 ) -> ReplaySummary:
     """Append the steps that are left, each in a transaction of its own."""
     first: int = _load(folder / _DONE, int) or 0

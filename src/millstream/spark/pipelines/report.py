@@ -21,7 +21,14 @@ from millstream.queue.model.message import QueueInfo
 from millstream.spark.archive.disk_folder import disk_path
 from millstream.spark.pipelines.figures import FigureCounts, Figures, QueueFigures
 from millstream.spark.pipelines.page import page_of
-from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
+from millstream.spark.pipelines.target import (
+    PipelineRun,
+    Target,
+    Tell,
+    check_names,
+    find_queues,
+    quiet,
+)
 from millstream.spark.pipelines.unreadable import header_losses, readable_queues
 from millstream.spark.place import reading
 from millstream.spark.source.losses import Loss, TellLoss
@@ -73,7 +80,7 @@ def report(
     leaves other files alone. A damaged queue, or damaged headers named by `by`, end the run; with
     `allow_gaps` they are left out, and the summary names them.
     """
-    job, into = Job(spark, store, progress), disk_path(path)
+    job, into = PipelineRun(spark, store, progress), disk_path(path)
     headers = {name: f"header_{at}" for at, name in enumerate(check_names(by, "header"))}
     lost: list[Loss] = []
     tell = lost.append if allow_gaps else None
@@ -126,7 +133,7 @@ def report(
     )
 
 
-def _queues(job: Job, names: Sequence[str], tell: TellLoss | None) -> list[QueueInfo]:
+def _queues(job: PipelineRun, names: Sequence[str], tell: TellLoss | None) -> list[QueueInfo]:
     """Return the queues of the report; with `tell`, leave out damaged queues and report them."""
     with reading(job.place) as session:
         infos = find_queues(session, names, tell)
@@ -140,7 +147,7 @@ def _nothing(lost: list[Loss]) -> NotFound | CorruptionError:
 
 
 def _attempts(
-    job: Job,
+    job: PipelineRun,
     into: Path,
     infos: Sequence[QueueInfo],
     headers: Mapping[str, str],

@@ -28,7 +28,14 @@ from millstream.spark.pipelines.queue_matches import (
     match_round,
     one_ahead,
 )
-from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
+from millstream.spark.pipelines.target import (
+    PipelineRun,
+    Target,
+    Tell,
+    check_names,
+    find_queues,
+    quiet,
+)
 from millstream.spark.place import writing
 from millstream.spark.row_filter import FilterRows, rows_by_log
 from millstream.spark.sink.assignment import assign_all, covered
@@ -95,7 +102,7 @@ def route(
     `allow_gaps` they are skipped, and the summary names them. A queue that cannot be described is
     left out, keeps its position, and is named too.
     """
-    job = Job(spark, store, progress)
+    job = PipelineRun(spark, store, progress)
     if round_records < 1:
         raise InvalidInput(f"a round has at least 1 record, not {round_records}")
     lost: list[Loss] = []
@@ -238,7 +245,7 @@ class _RouteRun:
     """The rounds of a run: evaluates the filters of each round and assigns the matches."""
 
     def __init__(
-        self, job: Job, session: Session, infos: dict[str, QueueInfo], *, allow_gaps: bool
+        self, job: PipelineRun, session: Session, infos: dict[str, QueueInfo], *, allow_gaps: bool
     ) -> None:
         self.lost: list[Loss] = []
         self._job = job

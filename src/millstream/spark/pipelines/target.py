@@ -61,7 +61,7 @@ def place_of(store: Target) -> Place:
     return place
 
 
-class Job:
+class PipelineRun:
     """One run of a pipeline, from now on."""
 
     def __init__(self, spark: SparkSession, store: Target, progress: Tell) -> None:

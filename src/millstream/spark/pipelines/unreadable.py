@@ -9,7 +9,7 @@ from millstream.errors import CorruptionError
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.service.bulk_reads import ListAttempts
 from millstream.spark.options import read_options
-from millstream.spark.pipelines.target import Job, left_out, options_of, subscription
+from millstream.spark.pipelines.target import PipelineRun, left_out, options_of, subscription
 from millstream.spark.place import reading
 from millstream.spark.source.bins import Range
 from millstream.spark.source.losses import Loss, TellLoss
@@ -40,7 +40,7 @@ def readable_queues(
     return readable
 
 
-def header_losses(job: Job, attempts: DataFrame, logs: Sequence[str]) -> list[Loss]:
+def header_losses(job: PipelineRun, attempts: DataFrame, logs: Sequence[str]) -> list[Loss]:
     """Return records with attempts and damaged headers; truncated records are no loss."""
     from pyspark.sql import functions as f
 

@@ -1,0 +1,100 @@
+# Generated from src/millstream/aio/job_store.py by `make generate`: change that file, not this one.
+
+"""The store of jobs as threads hold it: opened at its first use, with a queue for each need."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Self
+
+from millstream.errors import InvalidInput
+from millstream.jobs.definition import TaskDefinition
+from millstream.jobs.options import TaskOptions
+from millstream.numbers import checked_numbers
+from millstream.queue.model.spec import QueueSpec
+from millstream.record import Seconds, to_ms
+from millstream.threads.database import Millstream, open
+from millstream.threads.queue import Queue
+from millstream.threads.runtime import Lock
+
+
+@checked_numbers
+class JobStore:
+    """The store in which jobs live, and the tasks that this process knows."""
+
+    def __init__(
+        self, place: str | os.PathLike[str] | Millstream | None, *, keep_results: Seconds
+    ) -> None:
+        self.tasks: dict[str, TaskDefinition] = {}
+        """The definition of each task, by its name."""
+        self._results_s = to_ms(keep_results, "keep_results") / 1000
+        self._place = place
+        self._opened: Millstream | None = None
+        self._opened_by = 0
+        self._opening = Lock()
+        self._made: set[str] = set()
+        """The queues that exist, as far as this process knows."""
+        self._queues: dict[str, Queue] = {}
+
+    def bind(self, place: str | os.PathLike[str] | Millstream) -> None:
+        """Set the store, by its path, its address, or an open handle, which is not closed here."""
+        if self._opened is not None and self._opened is not place:
+            raise InvalidInput(
+                "these jobs use an open store already: bind them before their first use"
+            )
+        self._place = place
+
+    def opened(self) -> Millstream:
+        """Return the open store; the first call in a process opens it."""
+        if self._opened is not None and self._opened_by == os.getpid():
+            return self._opened
+        with self._opening:
+            if self._opened is None or self._opened_by != os.getpid():
+                if self._place is None:
+                    raise InvalidInput(
+                        "these jobs have no store: write Jobs('shop.db'), or call jobs.bind('shop.db')"
+                    )
+                self._made, self._queues = set(), {}
+                place = self._place
+                self._opened = place if isinstance(place, Millstream) else open(place)
+                self._opened_by = os.getpid()
+            return self._opened
+
+    def close(self) -> None:
+        """Close the store, unless it was bound as an open handle."""
+        ms, self._opened = self._opened, None
+        if ms is not None and ms is not self._place and self._opened_by == os.getpid():
+            ms.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def queue_of(self, task: TaskDefinition) -> Queue:
+        """Return the queue of a task."""
+        name = task.options.queue
+        queue = self._queues.get(name)
+        if queue is None:
+            ms = self.opened()
+            queue = self._queues[name] = ms.queue(name)
+        return queue
+
+    def make_queue(self, options: TaskOptions) -> None:
+        """Create the queue of a task, if it does not exist. A queue that exists is left as it is."""
+        queue = self.opened().queue(options.queue)
+        spec = options.spec(self._results_s)
+        if not queue.exists():
+            queue.specify(spec)
+        self._made.add(options.queue)
+
+    def missing_spec(self, options: TaskOptions) -> QueueSpec | None:
+        """Return the settings of a task's queue; None if the queue is known to exist."""
+        return None if options.queue in self._made else options.spec(self._results_s)
