@@ -20,7 +20,7 @@ from millstream.bench.suite import Suite
 from millstream.errors import CannotOpen
 from millstream.header import HeaderMapping
 from millstream.spark.local.session import local_session
-from millstream.spark.pipelines.target import Job, quiet
+from millstream.spark.pipelines.target import PipelineRun, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,7 +54,7 @@ class SparkBench:
         self.spark = local_session(
             name="millstream bench", master=MASTER, memory=MEMORY, directory=directory
         )
-        self.job = Job(self.spark, self.store, quiet)
+        self.job = PipelineRun(self.spark, self.store, quiet)
         self._made = 0
 
     def close(self) -> None:

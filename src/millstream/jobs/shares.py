@@ -9,7 +9,6 @@ from millstream.errors import InvalidInput
 from millstream.log.model.names import check_name
 from millstream.worker.options import CONCURRENCY_MAX
 
-
 QueueShares = Iterable[str] | Mapping[str, int]
 """Names of queues, or the share of each queue in the concurrency of a worker."""
 
