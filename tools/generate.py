@@ -34,6 +34,7 @@ GENERATED = (
     "database",
     "interactive",
     "job",
+    "job_schedules",
     "job_store",
     "job_worker",
     "jobs",

@@ -6,6 +6,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from millstream.aio.job_schedules import JobSchedules
 from millstream.aio.job_store import JobStore
 from millstream.aio.worker import Worker
 from millstream.aio.worker_runtime import SideCall, make_job_crew, work_through
@@ -30,6 +31,7 @@ class JobWorker:
     def __init__(
         self,
         jobs: JobStore,
+        schedules: JobSchedules,
         *,
         concurrency: int,
         queues: QueueShares | None,
@@ -37,6 +39,7 @@ class JobWorker:
         lease: Seconds | None,
     ) -> None:
         self._jobs = jobs
+        self._schedules = schedules
         self._concurrency = concurrency
         self._wanted = queues
         self._on_job = on_job
@@ -75,8 +78,24 @@ class JobWorker:
     async def run(self, *, drain: bool = False) -> WorkerStats:
         """Work until `stop`; with `drain` until no job waits, is scheduled, or runs."""
         self._workers = await self._make_workers()
+        schedules = self._schedules
+        await schedules.sync()
         if self._stopped:
             return self.stats
+        if drain:
+            await schedules.fire()
+            return await self._run_jobs(drain=True)
+        firing = SideCall(partial(schedules.serve, self._is_over), name="millstream-schedules")
+        try:
+            return await self._run_jobs(drain=False)
+        finally:
+            self._stopped = True
+            await firing.close()
+
+    def _is_over(self) -> bool:
+        return self._stopped
+
+    async def _run_jobs(self, *, drain: bool) -> WorkerStats:
         if len(self._workers) == 1:
             return await self._workers[0].run(drain=drain)
         await work_through(partial(self._run_all, drain=drain), stop=self.stop, cancel=self.stop)

@@ -64,11 +64,10 @@ class ScheduledJob(Struct, frozen=True, omit_defaults=True):
     task: str
     queue: str = "jobs"
     arguments: dict[str, Any] = {}  # msgspec copies it
-    priority: int | None = None
-    group: str | None = None
     unique: str | None = None
     """The key by which the queue drops a job while another job with the key waits or runs."""
-    headers: dict[str, str] = {}  # msgspec copies it
+    headers: dict[str, Any] = {}  # msgspec copies it
+    """Headers of the job, such as its priority."""
 
     def value(self) -> bytes:
         """Return the arguments as the value of a message."""
@@ -104,7 +103,7 @@ class PlacedJob(Struct, frozen=True):
     """A job to put, because of a tick or a trigger."""
 
     job: ScheduledJob
-    headers: dict[str, str]
+    headers: dict[str, Any]
 
 
 class Change(Struct, frozen=True):

@@ -14,6 +14,7 @@ from millstream.jobs.runner import Runner
 from millstream.jobs.shares import QueueShares, shares_of
 from millstream.numbers import checked_numbers
 from millstream.record import Seconds, to_ms
+from millstream.threads.job_schedules import JobSchedules
 from millstream.threads.job_store import JobStore
 from millstream.threads.worker import Worker
 from millstream.threads.worker_runtime import SideCall, make_job_crew, work_through
@@ -32,6 +33,7 @@ class JobWorker:
     def __init__(
         self,
         jobs: JobStore,
+        schedules: JobSchedules,
         *,
         concurrency: int,
         queues: QueueShares | None,
@@ -39,6 +41,7 @@ class JobWorker:
         lease: Seconds | None,
     ) -> None:
         self._jobs = jobs
+        self._schedules = schedules
         self._concurrency = concurrency
         self._wanted = queues
         self._on_job = on_job
@@ -77,8 +80,24 @@ class JobWorker:
     def run(self, *, drain: bool = False) -> WorkerStats:
         """Work until `stop`; with `drain` until no job waits, is scheduled, or runs."""
         self._workers = self._make_workers()
+        schedules = self._schedules
+        schedules.sync()
         if self._stopped:
             return self.stats
+        if drain:
+            schedules.fire()
+            return self._run_jobs(drain=True)
+        firing = SideCall(partial(schedules.serve, self._is_over), name="millstream-schedules")
+        try:
+            return self._run_jobs(drain=False)
+        finally:
+            self._stopped = True
+            firing.close()
+
+    def _is_over(self) -> bool:
+        return self._stopped
+
+    def _run_jobs(self, *, drain: bool) -> WorkerStats:
         if len(self._workers) == 1:
             return self._workers[0].run(drain=drain)
         work_through(partial(self._run_all, drain=drain), stop=self.stop, cancel=self.stop)

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from millstream.errors import InvalidInput
@@ -17,11 +18,13 @@ from millstream.jobs.reports import OnJob
 from millstream.jobs.results import ResultType
 from millstream.jobs.shares import QueueShares
 from millstream.jobs.task_names import task_name_of
+from millstream.jobs.ticks import Missed
 from millstream.log.model.names import check_name
 from millstream.numbers import checked_numbers
 from millstream.record import Seconds
 from millstream.threads.database import Millstream
 from millstream.threads.job import Job
+from millstream.threads.job_schedules import JobSchedules
 from millstream.threads.job_store import JobStore
 from millstream.threads.job_worker import JobWorker
 from millstream.threads.task import Task
@@ -36,6 +39,23 @@ _PLAIN_JSON = ResultType()
 class TaskDecorator(Protocol):
     """Makes a task of a function."""
 
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Pending[R]], /
+    ) -> Task[P, R, Pending[R]]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Pending[R]], /) -> Task[P, R, Pending[R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+
+
+class ScheduleDecorator(Protocol):
+    """Declares a schedule of a task, or of a function, which becomes a task."""
+
+    @overload  # a task can be called as well, so the others would take it for a function
+    def __call__(self, function: Task[P, R, C], /) -> Task[P, R, C]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(
         self, function: Callable[Concatenate[JobContext, P], Pending[R]], /
@@ -66,6 +86,8 @@ class Jobs(JobStore):
         super().__init__(place, keep_results=keep_results)
         self.queue = check_name(queue, "queue")
         """The queue of tasks that name no queue."""
+        self.schedules = JobSchedules(self)
+        """The schedules: declared in code, or put at run time."""
 
     # Tasks.
 
@@ -136,6 +158,32 @@ class Jobs(JobStore):
 
         return decorate if function is None else decorate(function)
 
+    def every(
+        self,
+        every: str | timedelta | float,
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        missed: Missed = "once",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> ScheduleDecorator:
+        """Run a task at each tick of a cron expression in a time zone, or after each interval.
+
+        A worker stores the schedule when it starts. Without a name, the schedule has the name of the
+        task. `missed` says what happens to ticks that passed while no worker ran: "skip" them, fire
+        the last one "once", or fire "all". `args` and `kwargs` are the arguments of each job.
+        """
+
+        def decorate(function: Any) -> Any:
+            task = function if isinstance(function, Task) else self.task(function)
+            self.schedules.declare(
+                name, task, every, tz=tz, missed=missed, args=args, kwargs=kwargs
+            )
+            return task
+
+        return decorate
+
     def _add(self, definition: TaskDefinition) -> Task[..., Any, Any]:
         known = self.tasks.get(definition.name)
         if known is not None:
@@ -184,7 +232,9 @@ class Jobs(JobStore):
         concurrency; without it, the worker serves the queues of all tasks. `on_job` takes a report
         when a job begins and when it ends.
         """
-        return JobWorker(self, concurrency=concurrency, queues=queues, on_job=on_job, lease=lease)
+        return JobWorker(
+            self, self.schedules, concurrency=concurrency, queues=queues, on_job=on_job, lease=lease
+        )
 
 
 def _place_of(task: TaskDefinition) -> str:

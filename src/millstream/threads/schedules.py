@@ -303,14 +303,7 @@ def _put(tx: Transaction, change: Change) -> JobPuts:
 
 def _put_job(tx: Transaction, placed: PlacedJob) -> Later:
     job = placed.job
-    return tx.put(
-        job.queue,
-        job.value(),
-        headers=placed.headers,
-        priority=job.priority,
-        group=job.group,
-        dedup=job.unique,
-    )
+    return tx.put(job.queue, job.value(), headers=placed.headers, dedup=job.unique)
 
 
 def _schedule_of(message: Message) -> Schedule:
