@@ -30,6 +30,7 @@ from millstream.queue.service import (
     assignment,
     bulk_reads,
     by_id,
+    cancel_wait,
     info,
     message_fate,
     message_wait,
@@ -98,6 +99,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     q.ReturnClaims: endings.give_back,
     q.RenewClaims: endings.renew,
     q.CancelWaiting: cancelling.cancel_waiting,
+    q.NoteProgress: endings.note_progress,
     m.SpecifyRoom: rooms.specify,
     m.DeleteRoom: rooms.delete,
     m.JoinRoom: presence.join,
@@ -123,6 +125,11 @@ _OPERATION_OBJECTS: dict[
     m.Broadcast: send.Broadcasting,
 }
 """Commands whose operation is an object, because it declares an `order` or can be joined (`joins`)."""
+
+_PROCEDURE_STEPS: dict[type[Command[Any]], Callable[[WriteTransaction, Any], Any]] = {
+    q.CancelMessage: by_id.cancel_in_commit,
+}
+"""Procedures that a transaction can carry out as a step, in its own commit."""
 
 _SINGLE_COMMITS = frozenset(
     kind
@@ -172,6 +179,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     q.PeekMessages: peek.peek_messages,
     q.GetAttempts: message_fate.get_attempts,
     q.FindMessage: message_fate.find_message,
+    q.FindMessages: message_fate.find_messages,
     q.ListRecords: rfc_records.list_records,
     q.DescribeQueue: info.describe_queue,
     q.ListQueues: info.list_queues,
@@ -205,6 +213,7 @@ WAITS: dict[type[Read[Any]], Callable[[Store, Any], Waiting[Any]]] = {
     c.WaitForPartitions: queries.wait_for_partitions,
     follow.WaitForChange: follow.wait_for_change,
     q.WaitForMessage: message_wait.wait_for_message,
+    q.WaitForCancels: cancel_wait.wait_for_cancels,
 }
 """Reads that wait: a thread sleeps, a coroutine awaits."""
 
@@ -245,7 +254,9 @@ def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
     make = _OPERATION_OBJECTS.get(kind)
     if make is not None:
         return make(command)
-    rule = _transact if kind is base.Transact else _OPERATIONS.get(kind)
+    rule = (
+        _transact if kind is base.Transact else _OPERATIONS.get(kind) or _PROCEDURE_STEPS.get(kind)
+    )
     if rule is None:
         raise _no_rule(kind)
     return partial(_run, rule, command)
@@ -280,8 +291,9 @@ def _no_rule(kind: type) -> InvalidInput:
     return InvalidInput(f"{kind.__name__} has no rule: name one in `embedded/rules.py`")
 
 
-_STEPS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] = {
+_STEPS: dict[type, Callable[[WriteTransaction, Any], Any]] = {
     **_OPERATIONS,
+    **_PROCEDURE_STEPS,
     c.Append: _APPEND,
 }
 """The rules of steps, which run alone: a step is neither ordered nor joined."""

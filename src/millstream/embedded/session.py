@@ -31,6 +31,7 @@ from millstream.log.reading.links import LINKS
 from millstream.log.rules import ancestry
 from millstream.log.rules.retention import LogUpkeep, cursors_passed
 from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.cancel_requests import CancelRequests
 from millstream.queue.model.group import Group
 from millstream.queue.model.roster import Roster
 from millstream.queue.model.state import QueueState
@@ -58,6 +59,7 @@ KINDS: Kinds = {
     keys.ROOM: RoomState,
     keys.INSTANCE: InstanceState,
     keys.ROSTER: Roster,
+    keys.CANCELS: CancelRequests,
 }
 """The entities of all parts."""
 

@@ -18,11 +18,17 @@ from millstream.log.model.names import check_name
 from millstream.log.partitioner import Spreader
 from millstream.log.progress import Acknowledged, CursorProgress, listed, ranges_of
 from millstream.numbers import checked, checked_numbers
-from millstream.queue.commands import CancelWaiting, FinishClaims, RenewClaims
+from millstream.queue.commands import CancelWaiting, FinishClaims, NoteProgress, RenewClaims
 from millstream.queue.model.message import LeaseEnd, Message
 from millstream.queue.model.spec import Named, lease_ms_of
 from millstream.queue.put_commands import put_batch, put_one
-from millstream.queue.runs import Messages, chosen_of, claims_of, results_of
+from millstream.queue.runs import (
+    Messages,
+    cancel_command,
+    chosen_of,
+    claims_of,
+    results_of,
+)
 from millstream.record import PartitionOffset, Producer, Record, Seconds, optional_ms
 from millstream.rooms.commands import SendToRoom
 from millstream.rooms.model import RoomMessage
@@ -357,6 +363,18 @@ class Steps:
     def fail(self, messages: Messages, *, reason: str = "", error: bytes | None = None) -> Later:
         """Give up on claimed messages of a queue."""
         return self._finish(messages, "fail", reason=reason, error=error)
+
+    def cancel(self, queue: Named, message: Message | int, *, running: bool = False) -> Later:
+        """Cancel a message of a queue, as `Queue.cancel` does; the answer is the outcome."""
+        name = queue if isinstance(queue, str) else queue.name
+        return self._add(cancel_command(check_name(name, "queue"), message, running=running))
+
+    def note_progress(self, messages: Messages, progress: bytes) -> Later:
+        """Store the progress of claimed messages of a queue, as `Queue.note_progress` does."""
+        queue, runs = claims_of(messages)
+        if not runs:
+            return self._nothing()
+        return self._add(NoteProgress(queue, runs, progress))
 
     def renew(self, messages: Messages, *, lease: Seconds | None = None) -> Later:
         """Renew the leases of claimed messages of a queue; the answer is their new end."""

@@ -47,6 +47,7 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x29  roster           queue id (u64)                groups in flight, groups with a record
     0x2a  cluster          (nothing)                     how far a node is in its shared log
     0x2b  note             queue id, claim id (u64)      result, error, progress of a message
+    0x2c  cancels          queue id (u64)                claims in flight that are asked to stop
 
     * as TerminatedBytes. In 0x14 to 0x18 a claim is written number first, then bucket size, so
       that claims sort by number.
@@ -101,6 +102,7 @@ INSTANCE = 0x28
 ROSTER = 0x29
 CLUSTER = 0x2A
 NOTE = 0x2B
+CANCELS = 0x2C
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
@@ -155,6 +157,9 @@ fork = _of_one(FORK)
 
 roster = _of_one(ROSTER)
 """Queue id → the key of a queue's roster: its groups in use."""
+
+cancels = _of_one(CANCELS)
+"""Queue id → the key of a queue's cancel requests."""
 
 entry = _of_two(ENTRY)
 """Log id, last offset → the key of the entry whose last record has this offset.

@@ -10,7 +10,16 @@ from msgspec.structs import replace
 from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait, on_log, on_queue
 from millstream.format.packing import Batch, Single
 from millstream.format.rfc import RfcRecord
-from millstream.queue.model.message import Fate, LeaseEnd, Lot, PutResult, QueueInfo, Try
+from millstream.queue.model.cancel_requests import RequestedCancels
+from millstream.queue.model.message import (
+    CancelOutcome,
+    Fate,
+    LeaseEnd,
+    Lot,
+    PutResult,
+    QueueInfo,
+    Try,
+)
 from millstream.queue.model.note import Result
 from millstream.queue.model.routing_marks import Wishes
 from millstream.queue.model.slots import RoutingMark, Span
@@ -303,20 +312,55 @@ class PeekMessages(Read[list[Lot]], frozen=True):
     """Whether to route first, to see new records of the logs. Routing changes the store."""
 
 
-class CancelMessage(Procedure[bool], frozen=True):
+class CancelMessage(Procedure[CancelOutcome], frozen=True):
     """Cancel a message that waits: available, delayed, or scheduled.
 
     Returns True if the message is cancelled, also by an earlier call. Returns False if the message is
-    in flight, has ended, or is unknown.
+    in flight, has ended, or is unknown. With `running`, the consumer of a message in flight is asked
+    to stop: the answer is "requested", and the message is cancelled as soon as its attempt is given
+    back or its lease ends.
     """
 
-    traits = Traits(needs=(on_queue("write"),), repeat="harmless")
+    traits = Traits(needs=(on_queue("write"),), repeat="harmless", is_step=True)
 
     queue: str
     id: int | None
     """The id that `put` returned."""
     claim_id: int | None = None
     """Instead of `id`: the number of the message in the queue, for records of sources."""
+    running: bool = False
+
+
+class WaitForCancels(Read[RequestedCancels | None], frozen=True):
+    """Wait for cancel requests beyond the first `seen`, and return the open ones; None after the
+    timeout.
+    """
+
+    traits = Traits(needs=(on_queue("read"),), waits=Wait("timeout_ms", is_endless=True))
+
+    queue: str
+    seen: int = 0
+    """The number of requests that the caller has seen: `total` of its last answer."""
+    timeout_ms: int | None = None
+
+
+class NoteProgress(Operation[None], frozen=True):
+    """Store the progress of attempts whose lease holds, all or none."""
+
+    traits = Traits(needs=(on_queue("write"),), repeat="harmless", is_step=True)
+
+    queue: str
+    claims: list[Run]
+    progress: bytes
+
+
+class FindMessages(Read[list[Fate]], frozen=True):
+    """Return the fates of messages, by the ids that `put` returned, in the order of the ids."""
+
+    traits = Traits(needs=(on_queue("read"),), is_large=True)
+
+    queue: str
+    ids: list[int]
 
 
 class CancelWaiting(Operation[None], frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from millstream.errors import InvalidInput
-from millstream.queue.commands import Run
+from millstream.queue.commands import CancelMessage, Run
 from millstream.queue.model.message import Lot, Message
 from millstream.queue.model.note import Result
 
@@ -103,3 +103,12 @@ def results_of(messages: Messages, result: bytes | Sequence[bytes | None] | None
         for message, given in zip(chosen, result, strict=True)
         if given is not None
     ]
+
+
+def cancel_command(queue: str, message: Message | int, *, running: bool) -> CancelMessage:
+    """Return the command that cancels a message: by its id, or a record of a source by its claim."""
+    if isinstance(message, Message) and message.id is None:
+        return CancelMessage(queue, None, message.claim_id, running)
+    return CancelMessage(
+        queue, message.id if isinstance(message, Message) else message, None, running
+    )

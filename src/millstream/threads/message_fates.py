@@ -4,11 +4,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Literal, overload
+
 from millstream.command import Session
 from millstream.errors import InvalidInput
 from millstream.numbers import checked_numbers
 from millstream.queue import commands as c
-from millstream.queue.model.message import Fate, Message, Try
+from millstream.queue.model.cancel_requests import RequestedCancels
+from millstream.queue.model.message import CancelOutcome, Fate, Message, Try
+from millstream.queue.runs import Messages, cancel_command, runs_of
 from millstream.record import Seconds, optional_ms
 
 
@@ -22,6 +27,10 @@ class MessageFates:
     def message(self, id: int) -> Fate:
         """Return the state of a message by the id that `put` returned."""
         return self._session.execute(c.FindMessage(self.name, id))
+
+    def messages(self, ids: Iterable[int]) -> list[Fate]:
+        """Return the states of up to 1,000 messages by their ids, in the order of the ids."""
+        return self._session.execute(c.FindMessages(self.name, list(ids)))
 
     def wait(self, message: Message | int, *, timeout: Seconds | None = None) -> Fate | None:
         """Wait until a message has ended, and return its fate; None after `timeout` seconds.
@@ -37,18 +46,40 @@ class MessageFates:
         timeout_ms = optional_ms(timeout, "timeout")
         return self._session.execute(c.WaitForMessage(self.name, id, timeout_ms))
 
-    def cancel(self, message: Message | int) -> bool:
+    @overload
+    def cancel(self, message: Message | int, *, running: Literal[False] = False) -> bool: ...
+    @overload
+    def cancel(self, message: Message | int, *, running: bool) -> CancelOutcome: ...
+    def cancel(self, message: Message | int, *, running: bool = False) -> CancelOutcome:
         """Cancel a message that waits, is delayed or is scheduled: no consumer gets it.
 
         Takes the id that `put` returned, or a message of a peek. Returns False if the message is in
         flight, has ended, or is unknown; `message` says which. A repeat of the call returns True.
+        With `running`, the consumer of a message in flight is asked to stop, and the answer is
+        "requested": the message is cancelled once its attempt is given back or its lease ends.
         """
-        id = message.id if isinstance(message, Message) else message
-        if isinstance(message, Message) and id is None:
-            command = c.CancelMessage(self.name, None, message.claim_id)
-        else:
-            command = c.CancelMessage(self.name, id)
-        return self._session.execute(command)
+        return self._session.execute(cancel_command(self.name, message, running=running))
+
+    def wait_cancels(
+        self, seen: int = 0, *, timeout: Seconds | None = None
+    ) -> RequestedCancels | None:
+        """Wait until consumers are asked to stop, and return the open requests; None after `timeout`.
+
+        `seen` is `total` of the last answer, so that the next call waits for new requests. The
+        claims in the answer belong to any consumer of the queue.
+        """
+        timeout_ms = optional_ms(timeout, "timeout")
+        return self._session.execute(c.WaitForCancels(self.name, seen, timeout_ms))
+
+    def note_progress(self, messages: Messages, progress: bytes) -> None:
+        """Store how far the work on claimed messages has come, for `message` and `wait`.
+
+        `progress` has up to 64 KiB and replaces the progress noted before. Raises `LeaseLost` if a
+        lease has ended.
+        """
+        runs = runs_of(messages, self.name)
+        if runs:
+            self._session.execute(c.NoteProgress(self.name, runs, progress))
 
     def attempts(self, message: Message | int) -> list[Try]:
         """How the attempts at a message went."""

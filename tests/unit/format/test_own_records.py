@@ -246,7 +246,7 @@ def with_strides() -> Stored:
     """A store with a plain queue of small buckets, worked off one message after the other.
 
     A second after their retention, what was done is forgotten. Then two more come, and a third that
-    is cancelled.
+    is cancelled. The consumer of the last one is asked to stop.
     """
     engine, clock = MemoryEngine(), SimulatedClock(1_000)
     store = open_store(engine, clock=clock)
@@ -262,8 +262,9 @@ def with_strides() -> Stored:
         queue.put(b"3")
         held = queue.claim(2, consumer="w")
         queue.put(b"4")
-        queue.claim(1, consumer="w", ack=held)
+        (running,) = queue.claim(1, consumer="w", ack=held)
         queue.cancel(queue.put(b"5"))
+        queue.cancel(running, running=True)
         return Stored(unfolded(engine), dict(engine.survivors()))
 
 

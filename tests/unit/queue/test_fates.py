@@ -9,12 +9,12 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import InvalidInput, NotFound
-from millstream.queue.rules import lookup
+from millstream.queue.rules import locating, lookup
 from millstream.queue.service import message_fate, peek
 from millstream.record import moment
 from millstream.testing import SimulatedClock
 
-from .conftest import Reopen, settle, upkeep
+from .conftest import Reopen, fold_all, settle, upkeep
 
 
 def test_a_message_is_followed_from_put_to_done(ms: Millstream, clock: SimulatedClock) -> None:
@@ -143,3 +143,34 @@ def test_the_search_goes_on_over_many_buckets_and_rows(
     queue.ack(queue.claim(9))
     found = [queue.message(id).state for id in (*ids, *later)]
     assert found == [*["done"] * 9, *["available"] * 3, *["delayed"] * 10]
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("how", [{}, {"priority_by": "p"}, {"group_by": "g"}])
+def test_a_message_is_found_without_reading_all_buckets(
+    ms: Millstream, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
+    queue = ms.create_queue("q", bucket_exponent=1, **how)
+    ids: list[int] = []
+    for _ in range(200):
+        headers = [{"p": n % 3, "g": f"g{n % 7}"} for n in range(10)]
+        ids += queue.put_many([b"x"] * 10, headers=headers)
+        while messages := queue.claim(10):
+            queue.ack(messages)
+    fold_all(ms)
+    read: list[int] = []
+    find_bucket = lookup.find_bucket
+
+    def counted(view: Any, state: Any, bucket_id: int) -> Any:
+        read.append(bucket_id)
+        return find_bucket(view, state, bucket_id)
+
+    for module in (locating, message_fate):
+        monkeypatch.setattr(module, "find_bucket", counted)
+    for id in ids[::97]:
+        read.clear()
+        assert queue.message(id).state == "done"
+        assert len(set(read)) <= 50  # of 200
+    read.clear()
+    assert [fate.state for fate in queue.messages(ids[-3:])] == ["done"] * 3
+    assert len(set(read)) <= 70

@@ -177,7 +177,7 @@ async def _ask_every_example(rest: Rest) -> None:
     order.sort(key=lambda one: -len(one.path) if one.name.startswith("delete") else -999)
     claim = examples.NAMES["claim_id"]
     for endpoint in order:
-        if endpoint.name in ("ackClaims", "nackClaims", "failClaims", "renewClaims"):
+        if endpoint.tag == "claims" and "claims" in examples.BODIES[endpoint.name]:
             await rest.post("/queues/invoices/messages", json={"value": 1})
             (message,) = (await rest.post("/queues/invoices/claims", json={})).json()["messages"]
             asked = request_of(endpoint)

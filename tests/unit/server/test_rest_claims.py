@@ -238,3 +238,28 @@ async def test_claims_on_no_queue_are_not_found(path: str) -> None:
     async with serving() as rest:
         body = {} if path == "claims" else {"claims": "1:1"}
         problem(await rest.post(f"/queues/q/{path}", json=body), 404, "NotFound")
+
+
+@served
+async def test_a_running_message_is_asked_to_stop_and_shows_its_progress(rest: Rest) -> None:
+    await with_messages(rest, 2)
+    (message,) = await claim(rest)
+    body: dict[str, Any] = {"claims": message["claim"], "progress": 0.5}
+    assert (await rest.post("/queues/q/progress", json=body)).json()["count"] == 1
+    plain = await rest.post("/queues/q/messages/0/cancel")
+    assert plain.json() == {"cancelled": False}
+    asked = await rest.post("/queues/q/messages/0/cancel", json={"running": True})
+    assert asked.json() == {"cancelled": False, "requested": True}
+    fate = (await rest.get("/queues/q/messages/0")).json()
+    assert (fate["state"], fate["progress"], fate["is_cancel_requested"]) == (
+        *("in_flight", 0.5),
+        True,
+    )
+    operations = [
+        {"op": "nack", "queue": "q", "claims": message["claim"], "error": "stopped"},
+        {"op": "cancel", "queue": "q", "id": 1},
+    ]
+    done = await rest.post("/transactions", json={"operations": operations})
+    assert done.json() == {"results": [None, True]}
+    fate = (await rest.get("/queues/q/messages/0")).json()
+    assert (fate["state"], fate["error"]) == ("cancelled", "stopped")

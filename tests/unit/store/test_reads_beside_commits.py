@@ -76,6 +76,8 @@ FIELDS: dict[str, Any] = {
     "claim_id": 0,
     "log_id": 0,
     "id": 0,
+    "ids": 0,
+    "seen": 0,
     "sequence": 1,
     "timeout_ms": 0,
     "time_ms": 0,

@@ -18,7 +18,7 @@ from millstream.errors import InvalidInput
 from millstream.header import NO_HEADERS, Headers
 from millstream.log.model.block import pack_headers, unpack_headers
 from millstream.queue.model.own_logs import put_id
-from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Trial
+from millstream.queue.model.slots import AVAILABLE, CANCELLED, DONE, FAILED, IN_FLIGHT, Trial
 from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
 from millstream.record import Legible, Seconds, moment, to_ms, wall_ms_of
 
@@ -36,8 +36,13 @@ PurgeState = Literal["available", "failed"]
 Ending = Literal["ack", "nack", "fail"]
 """How a consumer ends an attempt."""
 
-TryOutcome = Literal["in_flight", "again", "done", "failed"]
-"""How an attempt ended; "again": the message is tried again."""
+TryOutcome = Literal["in_flight", "again", "done", "failed", "cancelled"]
+"""How an attempt ended; "again": the message is tried again. "cancelled": it ended after a cancel
+request.
+"""
+
+CancelOutcome = bool | Literal["requested"]
+"""True: the message is cancelled. "requested": its consumer is asked to stop. False: neither."""
 
 Damage = Literal["", "value", "record"]
 """The unreadable parts of a message: none, its value, or key and headers as well."""
@@ -277,6 +282,7 @@ _OUTCOMES: dict[int, TryOutcome] = {
     IN_FLIGHT: "in_flight",
     DONE: "done",
     FAILED: "failed",
+    CANCELLED: "cancelled",
 }
 
 

@@ -1,7 +1,8 @@
 """Cancelling: a message that waits ends before a consumer gets it.
 
 A waiting message is listed once: by its number in a lane, by a row of the index, or behind the head
-of its group. (A delayed message of an ordered group has a lane and a row.) The commit removes the
+of its group. A message in flight cannot be cancelled, but its consumer can be asked to stop
+(`cancel_requests`). (A delayed message of an ordered group has a lane and a row.) The commit removes the
 message from its list and marks its slot. The queue remembers the slot as long as a done message.
 """
 
@@ -16,16 +17,21 @@ from millstream.log.rules.operations import find_log
 from millstream.queue import commands as c
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Cancelled
+from millstream.queue.model.cancel_requests import CancelRequests, CancelsNoted
 from millstream.queue.model.group import Group
+from millstream.queue.model.message import CancelOutcome
 from millstream.queue.model.own_logs import place_of_put
 from millstream.queue.model.queue_changes import Unlisted
-from millstream.queue.model.slots import AVAILABLE, CANCELLED, GONE, NONE
+from millstream.queue.model.slots import AVAILABLE, CANCELLED, GONE, IN_FLIGHT, NONE
 from millstream.queue.rules.aging import note_cancelled
 from millstream.queue.rules.endings import expire
 from millstream.queue.rules.index import QUIET
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.waiting_rows import WaitingRow, find_delay, find_ready
 from millstream.store.commit.transaction import WriteTransaction
+
+REQUESTS_PER_LOOK = 64
+"""The number of open cancel requests at which requests of ended attempts are dropped."""
 
 
 class PlacedMessage(Struct, frozen=True):
@@ -36,11 +42,13 @@ class PlacedMessage(Struct, frozen=True):
     offset: int
 
 
-def cancel_placed(tx: WriteTransaction, queue: str, message: PlacedMessage) -> bool | None:
+def cancel_placed(
+    tx: WriteTransaction, queue: str, message: PlacedMessage, *, running: bool = False
+) -> CancelOutcome | None:
     """Cancel a message that waits, and return True; also for a message that is cancelled already.
 
     Returns False for a message that is in flight or has ended, and None if the slot does not hold the
-    message any more.
+    message any more. With `running`, the consumer of a message in flight is asked to stop.
     """
     _take_back_expired(tx, queue)
     ledger = Ledger(tx, queue)
@@ -52,6 +60,9 @@ def cancel_placed(tx: WriteTransaction, queue: str, message: PlacedMessage) -> b
     (span,) = bucket.sources(slot, slot + 1)
     if (span.log_id, span.offset) != (message.log_id, message.offset):
         return None
+    if state == IN_FLIGHT and running:
+        _request(ledger, message.claim_id)
+        return "requested"
     if state != AVAILABLE:
         return state == CANCELLED
     note_cancelled(tx, ledger.queue.queue_id, bucket_id, bucket)
@@ -80,6 +91,25 @@ def cancel_waiting(tx: WriteTransaction, command: c.CancelWaiting) -> None:
         name=command.queue,
         claim_id=command.claim_id,
     )
+
+
+def _request(ledger: Ledger, claim_id: int) -> None:
+    """Ask the consumer of a message in flight to stop. Requests of ended attempts go now and then."""
+    tx, key = ledger.tx, keys.cancels(ledger.queue.queue_id)
+    requests = tx.entity(key, CancelRequests)
+    if claim_id in requests.claims:
+        return
+    over: list[int] = []
+    if len(requests.claims) % REQUESTS_PER_LOOK == REQUESTS_PER_LOOK - 1:
+        over = [open_id for open_id in requests.claims if not is_in_flight(ledger, open_id)]
+    tx.change(key, CancelsNoted([claim_id], over))
+
+
+def is_in_flight(ledger: Ledger, claim_id: int) -> bool:
+    """Return whether a claim id names a message in flight."""
+    bucket_id = bucket_of(claim_id)
+    slot, bucket = claim_id - bucket_id, ledger.bucket(bucket_id)
+    return slot < len(bucket.states) and bucket.states[slot] == IN_FLIGHT
 
 
 def _take_back_expired(tx: WriteTransaction, queue: str) -> None:

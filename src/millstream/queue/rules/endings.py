@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from millstream.errors import InvalidInput, LeaseLost, TooLarge
+from millstream.format import keys
 from millstream.format.ids import CAPACITIES, NUMBER_BITS, bucket_of
 from millstream.log.model.names import check_text
 from millstream.queue import commands as c
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Ended, Renewed
+from millstream.queue.model.cancel_requests import CancelRequests, CancelsNoted
 from millstream.queue.model.message import LeaseEnd
-from millstream.queue.model.note import check_error
+from millstream.queue.model.note import check_error, check_progress
+from millstream.queue.model.queue_changes import Unlisted
 from millstream.queue.model.slots import (
     AVAILABLE,
     CANCELLED,
@@ -31,11 +34,16 @@ from millstream.queue.model.slots import (
     Slots,
 )
 from millstream.queue.model.spec import DELAY_MS_MAX
-from millstream.queue.rules.aging import note_done
+from millstream.queue.rules.aging import note_cancelled, note_done
 from millstream.queue.rules.dead_letter import publish_failed
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.lookup import find_queue
-from millstream.queue.rules.notes import check_results, write_error, write_results
+from millstream.queue.rules.notes import (
+    check_results,
+    write_error,
+    write_progress,
+    write_results,
+)
 from millstream.queue.rules.stride import stride
 from millstream.store.commit.transaction import WriteTransaction
 
@@ -229,7 +237,9 @@ def _judged(
             yield slot, slot + 1, _fate(bucket, slot, attempt)
         elif bucket.states[slot] == IN_FLIGHT and bucket.until_ms[slot] > now_ms:
             yield slot, slot + 1, HELD
-        elif bucket.states[slot] in ended and (state == DONE or _was_given_up(bucket, slot)):
+        elif (bucket.states[slot] in ended and (state == DONE or _was_given_up(bucket, slot))) or (
+            state == AVAILABLE and _was_cancelled_at_its_end(bucket, slot)
+        ):
             yield slot, slot + 1, REPEATED
         else:
             yield slot, slot + 1, _fate(bucket, slot, attempt)
@@ -259,6 +269,13 @@ def _was_given_up(bucket: Bucket, slot: int) -> bool:
     return bool(last) and last[-1].reason != EXPIRED
 
 
+def _was_cancelled_at_its_end(bucket: Bucket, slot: int) -> bool:
+    """Return whether a consumer gave a message back after a cancel request, which cancelled it."""
+    last = [end for end in bucket.ends if end.start <= slot < end.stop]
+    is_cancelled = bucket.states[slot] == CANCELLED and bool(last) and last[-1].state == CANCELLED
+    return is_cancelled and last[-1].reason != EXPIRED
+
+
 def _settle(
     ledger: Ledger,
     claimed_parts: Iterable[Part],
@@ -276,6 +293,10 @@ def _settle(
     # this loop does all of them per range. It is slower than a pass per entity, but never sees half
     # an end.
     reason = reason[:REASON_CHARS_MAX]
+    if state == AVAILABLE:
+        requests = tx.entity(keys.cancels(queue.queue_id), CancelRequests)
+        if requests.claims:
+            claimed_parts = _cancel_requested(ledger, claimed_parts, requests.claims, reason)
     for bucket_id, (start, stop), attempt in claimed_parts:
         total = stop - start
         is_over = may_fail and state == AVAILABLE and attempt >= queue.spec.max_attempts
@@ -310,6 +331,52 @@ def _settle(
             counts.available += total
             counts.retried += total
         ledger.busy[bucket_id] = earliest(bucket)
+
+
+def _cancel_requested(
+    ledger: Ledger, claimed_parts: Iterable[Part], requested: Container[int], reason: str
+) -> list[Part]:
+    """Cancel messages whose consumers were asked to stop; return the other parts."""
+    tx, queue, others, over = ledger.tx, ledger.queue, [], []
+    for bucket_id, (start, stop), attempt in claimed_parts:
+        bucket = ledger.bucket(bucket_id)
+        first = start
+        for slot in range(start, stop):
+            if bucket_id + slot not in requested:
+                continue
+            if first < slot:
+                others.append((bucket_id, (first, slot), attempt))
+            first = slot + 1
+            over.append(bucket_id + slot)
+            if bucket.marks and queue.spec.group_by:
+                ledger.index.leave([bucket.mark(slot)[1]])
+            note_cancelled(tx, queue.queue_id, bucket_id, bucket)
+            ended = Ended([(slot, slot + 1)], tx.store_ms, CANCELLED, 0, reason)
+            ledger.change_bucket(bucket_id, ended)
+            ledger.counts.in_flight -= 1
+            ledger.counts.expired += reason == EXPIRED
+            ledger.change_alive(bucket_id, -1)
+            ledger.busy[bucket_id] = earliest(bucket)
+        if first < stop:
+            others.append((bucket_id, (first, stop), attempt))
+    if over:
+        tx.change(ledger.key, Unlisted(len(over), []))
+        tx.change(keys.cancels(queue.queue_id), CancelsNoted(over=over))
+    return others
+
+
+def note_progress(tx: WriteTransaction, command: c.NoteProgress) -> None:
+    """Store the progress of attempts whose lease holds, all or none."""
+    check_progress(command.progress)
+    if tx.refusal is not None:
+        raise tx.refusal
+    ledger = Ledger(tx, command.queue)
+    good, lost = _sort_out(ledger, command.claims, GONE)
+    if lost:
+        raise _lease_lost(command.queue, lost)
+    for bucket_id, (start, stop), _ in good:
+        for claim_id in range(bucket_id + start, bucket_id + stop):
+            write_progress(tx, ledger.queue.queue_id, claim_id, command.progress)
 
 
 def renew(tx: WriteTransaction, command: c.RenewClaims) -> LeaseEnd:

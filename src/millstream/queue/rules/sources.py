@@ -125,7 +125,7 @@ def facts_of(
     for log in named_logs(name, spec) if routes else put_logs:
         entry = view.entity(keys.log_name(log), Name)
         if entry.log_id:
-            source = _source(view, queue, entry.log_id)
+            source = source_of(view, queue, entry.log_id)
             if source.position < source.end:
                 sources_by_log[entry.log_id] = source
     unfinished = False
@@ -151,7 +151,7 @@ def has_patterns(spec: QueueSpec) -> bool:
     return any(_literal(source) != source for source in spec.sources)
 
 
-def _source(view: View, queue: QueueState, log_id: int) -> QueueSource:
+def source_of(view: View, queue: QueueState, log_id: int) -> QueueSource:
     head = view.entity(keys.head(log_id), Head)
     position = queue.positions.get(log_id, 0)
     gaps = tuple(gap for gap in head.gaps if gap[1] > position) if head.gaps else ()
@@ -232,7 +232,7 @@ class _Matched:
                 if looked_at == LOOKED_AT_PER_STEP:
                     break
                 looked_at += 1
-                cached = position, _source(view, queue, log_id)
+                cached = position, source_of(view, queue, log_id)
                 self._news[log_id] = cached
             source = cached[1]
             if source.position >= source.end:

@@ -1,12 +1,14 @@
 """The fate of a message that was put, by the id that `put` returned; and the attempts at a message.
 
-The search reads buckets a few at a time, so it takes longer the more messages a queue remembers.
+A bisection finds most messages. Redriven and unknown messages need a search through the buckets, a
+few at a time, which takes longer the more messages the queue remembers.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
+from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.log.model.head import Head, Name
@@ -14,6 +16,7 @@ from millstream.log.model.names import check_integer
 from millstream.queue import commands as c
 from millstream.queue.model.attempts import reasons_of, trials_of
 from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.cancel_requests import CancelRequests
 from millstream.queue.model.message import Fate, State, Try, tries_of
 from millstream.queue.model.own_logs import place_of_put
 from millstream.queue.model.slots import (
@@ -25,6 +28,7 @@ from millstream.queue.model.slots import (
     IN_FLIGHT,
 )
 from millstream.queue.model.state import QueueState
+from millstream.queue.rules.locating import bisect_message, slot_in
 from millstream.queue.rules.lookup import find_bucket, need_queue
 from millstream.queue.rules.notes import read_note
 from millstream.queue.rules.waiting_rows import find_delay
@@ -43,6 +47,9 @@ _STATES: dict[int, State] = {
     FAILED: "failed",
     CANCELLED: "cancelled",
 }
+IDS_MAX = 1_000
+"""The most messages that are looked up at once."""
+
 _UNKNOWN = Fate(state="unknown")
 _UNROUTED = Fate(state="available")
 
@@ -59,8 +66,20 @@ def find_message(store: Store, query: c.FindMessage) -> Fate:
     return fate
 
 
+def find_messages(store: Store, query: c.FindMessages) -> list[Fate]:
+    """Return the fates of messages, in the order of their ids."""
+    if len(query.ids) > IDS_MAX:
+        raise InvalidInput(
+            f"up to {IDS_MAX:,} messages are looked up at once, not {len(query.ids):,}"
+        )
+    return [find_message(store, c.FindMessage(query.queue, id)) for id in query.ids]
+
+
 def search(reading: Reading, queue: str, log: str, offset: int) -> Fate:
-    """Search the buckets with unfinished messages first, then all buckets."""
+    """Search by bisection, then the buckets with unfinished messages, then all buckets."""
+    bisected = reading.view(partial(_bisect, queue=queue, log=log, offset=offset))
+    if bisected is not None:
+        return bisected
     for state in ("available", None):
         fate: Fate | int = 0
         while isinstance(fate, int):
@@ -71,10 +90,8 @@ def search(reading: Reading, queue: str, log: str, offset: int) -> Fate:
     return _UNKNOWN
 
 
-def _find(
-    view: View, *, queue: str, log: str, offset: int, state: str | None, first: int
-) -> Fate | int:
-    """Return the fate of a message, or the claim number to continue the search from."""
+def _bisect(view: View, *, queue: str, log: str, offset: int) -> Fate | None:
+    """Return the fate of a message; None if only a search through the buckets can tell."""
     queue_state = need_queue(view, queue)
     log_id = view.entity(keys.log_name(log), Name).log_id
     head = view.entity(keys.head(log_id), Head) if log_id else None
@@ -82,15 +99,24 @@ def _find(
         return _UNKNOWN
     if offset >= head.next_at(queue_state.positions.get(log_id, 0)):
         return _UNROUTED if queue_state.spec.in_order else Fate(state="available")
+    place = bisect_message(view, queue_state, log_id, offset)
+    if place is None:
+        return None
+    return fate_in(view, queue_state, place.bucket, place.bucket_id, place.slot)
+
+
+def _find(
+    view: View, *, queue: str, log: str, offset: int, state: str | None, first: int
+) -> Fate | int:
+    """Return the fate of a message, or the claim number to continue the search from."""
+    queue_state = need_queue(view, queue)
+    log_id = view.entity(keys.log_name(log), Name).log_id
     for looked_at, bucket_id in enumerate(find_buckets(view, queue_state, state, first)):
         if looked_at == BUCKETS_PER_LOOK:
             return split_id(bucket_id)[1]
         bucket = find_bucket(view, queue_state, bucket_id)
-        for span in bucket.spans:
-            if span.log_id == log_id and span.offset <= offset < span.offset + span.count:
-                slot = span.slot + offset - span.offset
-                if bucket.states[slot] in _STATES:
-                    return fate_in(view, queue_state, bucket, bucket_id, slot)
+        if (slot := slot_in(bucket, log_id, offset)) is not None:
+            return fate_in(view, queue_state, bucket, bucket_id, slot)
     return _UNKNOWN
 
 
@@ -115,7 +141,12 @@ def fate_in(view: View, queue: QueueState, bucket: Bucket, bucket_id: int, slot:
         result=note.result,
         error=None if is_done else note.error,
         progress=None if is_done else note.progress,
+        is_cancel_requested=state == "in_flight" and _is_requested(view, queue, claim_id),
     )
+
+
+def _is_requested(view: View, queue: QueueState, claim_id: int) -> bool:
+    return claim_id in view.entity(keys.cancels(queue.queue_id), CancelRequests).claims
 
 
 def _due_wall_ms(view: View, queue: QueueState, claim_id: int, due_ms: int) -> int | None:

@@ -80,6 +80,17 @@ def route_inside(view: View, facts: Facts) -> list[Routed]:
     return all_routed
 
 
+def route_own_log(view: View, spec: QueueSpec, source: QueueSource, stop: int) -> Routed:
+    """Route one of a queue's own logs up to an offset, inside a transaction."""
+    found_records = _View(source, spec, None, stop)
+    for first, value in _entries(view, source, stop):
+        if spec.looks_at_headers:
+            found_records.take_matching(DecodedEntry(first, value))
+        else:
+            found_records.take_all(first, value)
+    return found_records.looked().routed
+
+
 class LookedAhead(dict[str, tuple[QueueSpec, dict[int, Looked]]]):
     """By queue: messages read from its logs that cannot be placed yet."""
 

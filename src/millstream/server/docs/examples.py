@@ -80,10 +80,12 @@ BODIES: dict[str, Any] = {
     "replaceMessage": {"value": {"invoice": 7, "customer": "ada"}, "dry_run": True},
     "claimMessages": {"n": 10, "lease": 30, "wait": 20, "consumer": "worker-1"},
     "popMessages": {"n": 1},
-    "ackClaims": {"claims": [_CLAIM]},
+    "cancelMessage": {"running": True},
+    "ackClaims": {"claims": [_CLAIM], "result": {"printed": True}},
     "nackClaims": {"claims": [_CLAIM], "delay": 60, "reason": "the printer is busy"},
     "failClaims": {"claims": [_CLAIM], "reason": "no such customer"},
     "renewClaims": {"claims": [_CLAIM], "lease": 60},
+    "noteProgress": {"claims": [_CLAIM], "progress": {"pages": 3, "of": 12}},
     "specifyRoom": {"retained": ["shape"], "ttl": 60},
     "sendToRoom": {
         "messages": [{"type": "shape", "key": "7", "data": {"x": 10, "y": 20}}],

@@ -109,6 +109,16 @@ class RenewBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """Seconds from now; default: the queue's spec."""
 
 
+class ProgressBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Claims whose progress is stored, and the progress as JSON or base64."""
+
+    claims: Tokens
+    progress: Raw | UnsetType = UNSET
+    """The progress as JSON, up to 64 KiB."""
+    progress_base64: bytes | None = None
+    """The progress as bytes, instead of `progress`."""
+
+
 class Finished(Struct, kw_only=True):
     """How many attempts were ended; with `each`, also the claims whose leases were lost."""
 
@@ -219,6 +229,17 @@ async def renew_claims(ask: Ask, queue: str, body: RenewBody) -> RenewedClaims:
         else:
             until.append(answer.until)
     return RenewedClaims(until=min(until, default=None), lost=lost)
+
+
+@endpoint("POST /queues/{queue}/progress", errors=(404, 409))
+async def note_progress(ask: Ask, queue: str, body: ProgressBody) -> Finished:
+    """Store how far the work on claims has come; `GET /queues/{queue}/messages/{id}` shows it."""
+    progress = _given(body.progress, body.progress_base64, "progress")
+    if progress is None:
+        raise InvalidInput("'progress' or 'progress_base64' is missing")
+    runs = runs_of(body.claims)
+    await ask.execute(c.NoteProgress(queue, runs, progress))
+    return Finished(count=sum(count for _, count, _ in runs), lost=[])
 
 
 def results_of(fields: ResultFields, claims: str | list[str]) -> list[Result]:

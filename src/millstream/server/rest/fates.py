@@ -14,20 +14,29 @@ class ShownFate(Struct, kw_only=True):
     """The fate of a message. A note that is JSON is shown as JSON, and otherwise in base64."""
 
     state: State
+    """The current state."""
     claim_id: int | None
+    """The number of the message in the queue, once it is routed."""
     attempts: int
+    """The number of claims."""
     until: datetime | None
+    """When the message is due, its lease ends, or its last attempt ended."""
     reason: str
+    """Why the message failed, or why its last attempt ended."""
     is_cancel_requested: bool = False
+    """Whether the message is in flight, and its consumer is asked to stop."""
     result: Raw | UnsetType = UNSET
-    """The result of a done message."""
+    """The result of a done message, if it is JSON."""
     result_base64: bytes | UnsetType = UNSET
+    """The result of a done message, if it is not JSON."""
     error: Raw | UnsetType = UNSET
-    """The error of the last attempt."""
+    """The error of the last attempt, if it is JSON."""
     error_base64: bytes | UnsetType = UNSET
+    """The error of the last attempt, if it is not JSON."""
     progress: Raw | UnsetType = UNSET
-    """The last progress of a message that is not done."""
+    """The last progress of a message that is not done, if it is JSON."""
     progress_base64: bytes | UnsetType = UNSET
+    """The last progress of a message that is not done, if it is not JSON."""
 
 
 def show_fate(fate: Fate) -> ShownFate:

@@ -106,11 +106,20 @@ class Put(Struct, kw_only=True, omit_defaults=True):
     """Whether the message is a repeat, and so was not stored. Only a put with `detail` reports it."""
 
 
-class CancelledMessage(Struct, kw_only=True):
+class CancelBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What to do with a message in flight."""
+
+    running: bool = False
+    """Whether to ask the consumer of a message in flight to stop."""
+
+
+class CancelledMessage(Struct, kw_only=True, omit_defaults=True):
     """Whether a message is cancelled."""
 
     cancelled: bool
     """False: the message is in flight, has ended, or is unknown."""
+    requested: bool = False
+    """Whether the consumer of the message is asked to stop."""
 
 
 class WaitQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -266,13 +275,15 @@ async def get_message(ask: Ask, queue: str, id: int, query: WaitQuery) -> ShownF
     return show_fate(await ask.execute(c.FindMessage(queue, id)))
 
 
-@endpoint("POST /queues/{queue}/messages/{id}/cancel", errors=(404,))
-async def cancel_message(ask: Ask, queue: str, id: int) -> CancelledMessage:
+@endpoint("POST /queues/{queue}/messages/{id}/cancel", body_optional=True, errors=(404,))
+async def cancel_message(ask: Ask, queue: str, id: int, body: CancelBody) -> CancelledMessage:
     """Cancel a message that waits, is delayed or is scheduled, by the id that its put returned.
 
-    A repeat of the request succeeds.
+    A repeat of the request succeeds. With `running`, the consumer of a message in flight is asked to
+    stop.
     """
-    return CancelledMessage(cancelled=await ask.execute(c.CancelMessage(queue, id)))
+    outcome = await ask.execute(c.CancelMessage(queue, id, running=body.running))
+    return CancelledMessage(cancelled=outcome is True, requested=outcome == "requested")
 
 
 @endpoint("GET /queues/{queue}/messages/{claim_id}/attempts", errors=(404,))

@@ -136,6 +136,16 @@ class FailOperation(ErrorFields, _Operation, kw_only=True):
     claims: Tokens
 
 
+class CancelOperation(_Operation):
+    """Cancel a message by the id that its put returned; answers true, false or "requested"."""
+
+    queue: str
+    id: int
+    """The id that the put answered."""
+    running: bool = False
+    """Whether to ask the consumer of a message in flight to stop."""
+
+
 class RenewOperation(_Operation):
     """Renew the leases of claims; answers when the leases end."""
 
@@ -159,6 +169,7 @@ Operation = Union[  # noqa: UP007  # msgspec reads it as one type
     NackOperation,
     FailOperation,
     RenewOperation,
+    CancelOperation,
 ]
 
 
@@ -219,6 +230,8 @@ def _step(ask: Ask, operation: Operation) -> Any:
         case FailOperation(queue=queue, claims=claims, reason=reason):
             error = error_of(operation)
             return queues.FinishClaims(queue, runs_of(claims), "fail", reason=reason, error=error)
+        case CancelOperation(queue=queue, id=id, running=running):
+            return queues.CancelMessage(check_name(queue, "queue"), id, running=running)
         case RenewOperation(queue=queue, claims=claims, lease=lease):
             return queues.RenewClaims(queue, runs_of(claims), optional_ms(lease))
     results = results_of(operation, operation.claims)
