@@ -41,6 +41,7 @@ NOT_AWAITED = {
     (aio.JobWorker, "unknown_tasks"),
     (aio.Jobs, "bind"),
     (aio.Jobs, "current"),
+    (aio.Jobs, "every"),
     (aio.Jobs, "missing_spec"),
     (aio.Jobs, "task"),
     (aio.Jobs, "worker"),
