@@ -8,35 +8,33 @@ The message exists if and only if the transaction is committed. The call inserts
 `millstream_inbox`, and every process that has the store open moves such rows into their queue
 (`embedded/sql_inbox.py`). `millstream adopt db.sqlite3` makes the tables. With `"millstream.django"`
 in `INSTALLED_APPS`, `manage.py migrate` makes the inbox too, also in the databases of tests.
+
+`MillstreamBackend` is a backend of Django's tasks framework (docs/DJANGO.md).
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from django.db import connections
-from django.db.utils import OperationalError
-
-from millstream.engine.sqlite.schema import INBOX
+from millstream.django.inbox import insert_post
 from millstream.header import HeadersLike
 from millstream.record import Seconds
-from millstream.sql.posts import (
-    NO_TABLE,
-    POST_COLUMNS,
-    InboxPost,
-    message_post,
-    not_adopted,
-    not_sqlite,
-    record_post,
-)
+from millstream.sql.posts import message_post, record_post
+
+if TYPE_CHECKING:
+    from millstream.django.backend import MillstreamBackend as MillstreamBackend
 
 __all__ = ["append", "put"]
 
-_INSERT = (
-    f"INSERT INTO {INBOX} ({', '.join(POST_COLUMNS)}) "
-    f"VALUES ({', '.join(['%s'] * len(POST_COLUMNS))})"
-)
+
+def __getattr__(name: str) -> Any:
+    """`MillstreamBackend`, once it is asked for: other projects need no tasks framework."""
+    if name == "MillstreamBackend":
+        from millstream.django.backend import MillstreamBackend
+
+        return MillstreamBackend
+    raise AttributeError(f"module 'millstream.django' has no attribute {name!r}")
 
 
 def put(
@@ -69,7 +67,7 @@ def put(
         delay=delay,
         deliver_at=deliver_at,
     )
-    _insert(post, using)
+    insert_post(post, using)
 
 
 def append(
@@ -81,18 +79,4 @@ def append(
     headers: HeadersLike | None = None,
 ) -> None:
     """Append a record to a log, in the current transaction of the database `using`."""
-    _insert(record_post(log, value, key=key, headers=headers), using)
-
-
-def _insert(post: InboxPost, using: str) -> None:
-    connection = connections[using]
-    if connection.vendor != "sqlite":
-        raise not_sqlite(f"the database {using!r}", connection.vendor)
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(_INSERT, post)
-    except OperationalError as error:
-        if NO_TABLE in str(error):
-            path = str(connection.settings_dict["NAME"])
-            raise not_adopted(f"the database {using!r}", path) from error
-        raise
+    insert_post(record_post(log, value, key=key, headers=headers), using)

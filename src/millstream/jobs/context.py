@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from datetime import datetime
 
 from millstream.errors import InvalidInput
+from millstream.header import Headers
 from millstream.jobs.job_ids import job_id_of
 from millstream.limits import Limits
 from millstream.queue.model.message import Message
@@ -41,6 +42,11 @@ class JobContext:
     def attempt(self) -> int:
         """The number of this attempt, counted from 1."""
         return self._message.attempt
+
+    @property
+    def headers(self) -> Headers:
+        """The headers of the job's message."""
+        return self._message.headers
 
     @property
     def cancelled(self) -> bool:

@@ -21,6 +21,8 @@ class JobError(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str
     message: str = ""
     trace: str = ""
+    module: str = ""
+    """The module of the class."""
 
     @property
     def text(self) -> str:
@@ -59,9 +61,9 @@ def encode_error(error: BaseException) -> bytes:
     """Return an error as JSON, with the last frames of its traceback."""
     summary, _, trace = reason_of(error).partition("\n")
     kind = type(error).__name__
-    return _encoder.encode(
-        JobError(kind=kind, message=summary.removeprefix(f"{kind}: "), trace=trace)
-    )
+    message = summary.removeprefix(f"{kind}: ")
+    module = type(error).__module__
+    return _encoder.encode(JobError(kind=kind, message=message, trace=trace, module=module))
 
 
 def decode_error(encoded: bytes | None, reason: str) -> JobError:
