@@ -43,6 +43,7 @@ from millstream.rooms.model import InstanceInfo, RoomInfo, RoomMessage
 from millstream.rooms.settings import RoomSettings
 from millstream.threads.cursor import Cursor
 from millstream.threads.database import Millstream, open
+from millstream.threads.gathered import Gathered
 from millstream.threads.interactive import InteractiveTransaction
 from millstream.threads.job import Job
 from millstream.threads.job_worker import JobWorker
@@ -52,6 +53,7 @@ from millstream.threads.partitioned import PartitionedLog
 from millstream.threads.partitioned_cursor import PartitionedCursor
 from millstream.threads.queue import Queue
 from millstream.threads.room import Room
+from millstream.threads.signature import Group, Signature, gather
 from millstream.threads.stage import Stage
 from millstream.threads.task import Task
 from millstream.threads.transaction import Transaction
@@ -84,6 +86,8 @@ __all__ = [
     "HandlerTransaction",
     "Headers",
     "InstanceInfo",
+    "Gathered",
+    "Group",
     "InteractiveTransaction",
     "Item",
     "Job",
@@ -122,10 +126,12 @@ __all__ = [
     "SqlRow",
     "SqliteOptions",
     "SlateOptions",
+    "Signature",
     "Stage",
     "Task",
     "Transaction",
     "Worker",
     "WorkerStats",
+    "gather",
     "open",
 ]

@@ -16,6 +16,7 @@ from millstream.aio.worker import Worker
 SURFACES = ("threads", "coroutines")
 NOUNS = (
     aio.Cursor,
+    aio.Gathered,
     aio.Job,
     aio.JobWorker,
     aio.Jobs,

@@ -11,10 +11,12 @@ from millstream.aio.job_store import JobStore
 from millstream.aio.worker import Worker
 from millstream.aio.worker_runtime import SideCall, make_job_crew, work_through
 from millstream.errors import InvalidInput
+from millstream.jobs.chores import CHORES, command_of
 from millstream.jobs.reports import OnJob
 from millstream.jobs.runner import Runner
 from millstream.jobs.shares import QueueShares, shares_of
 from millstream.numbers import checked_numbers
+from millstream.queue.model.message import Message
 from millstream.record import Seconds, to_ms
 from millstream.worker.effects import Complain
 from millstream.worker.options import WorkerOptions
@@ -96,10 +98,30 @@ class JobWorker:
         return self._stopped
 
     async def _run_jobs(self, *, drain: bool) -> WorkerStats:
-        if len(self._workers) == 1:
-            return await self._workers[0].run(drain=drain)
-        await work_through(partial(self._run_all, drain=drain), stop=self.stop, cancel=self.stop)
-        return self.stats
+        chores = await self._start_chores()
+        try:
+            if len(self._workers) == 1:
+                return await self._workers[0].run(drain=drain)
+            await work_through(
+                partial(self._run_all, drain=drain), stop=self.stop, cancel=self.stop
+            )
+            return self.stats
+        finally:
+            if chores is not None:
+                chores.stop()
+                await chores.join()
+
+    async def _start_chores(self) -> Worker | None:
+        """Start a worker that deletes the logs of old jobs, if there are any to delete."""
+        ms = await self._jobs.opened()
+        queue = await ms.queue(CHORES)
+        if not await queue.exists():
+            return None
+
+        async def do(message: Message) -> None:
+            await ms.session.execute(command_of(message.value))
+
+        return queue.worker(do).start()
 
     async def _run_all(self, *, drain: bool) -> None:
         for worker in self._workers:
@@ -154,7 +176,11 @@ class JobWorker:
         workers = []
         for name, share in shares_of(self._wanted, served, self._concurrency).items():
             runner = Runner(
-                self._jobs.tasks, ms.session.limits, ms.session.clock, on_job=self._on_job
+                self._jobs.tasks,
+                ms.session.limits,
+                ms.session.clock,
+                on_job=self._on_job,
+                keep_s=self._jobs.results_s,
             )
             self._runners.append(runner)
             options = WorkerOptions(

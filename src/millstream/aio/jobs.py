@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from millstream.aio.database import Millstream
+from millstream.aio.gathered import Gathered
 from millstream.aio.job import Job
 from millstream.aio.job_schedules import JobSchedules
 from millstream.aio.job_store import JobStore
@@ -198,7 +199,7 @@ class Jobs(JobStore):
         """Refuse two tasks in one queue that want different settings of it."""
         if other.options.queue != task.options.queue:
             return
-        if other.options.spec(self._results_s) != task.options.spec(self._results_s):
+        if other.options.spec(self.results_s) != task.options.spec(self.results_s):
             raise InvalidInput(
                 f"tasks {other.name!r} and {task.name!r} are in queue {task.options.queue!r}, but "
                 "unique= is a setting of a queue: give one of them another queue=..."
@@ -211,6 +212,10 @@ class Jobs(JobStore):
         place = place_of_job(id)
         ms = await self.opened()
         return Job(await ms.queue(place.queue), place, _PLAIN_JSON)
+
+    async def gathered(self, id: str) -> Gathered[Any]:
+        """Return the handle of a chain or a group by its id."""
+        return Gathered(await self.opened(), id)
 
     def current(self) -> JobContext:
         """Return the context of the job that runs here; raises outside of a job."""

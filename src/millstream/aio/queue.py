@@ -52,6 +52,11 @@ class Queue(MessageFates):
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
 
+    @property
+    def session(self) -> AsyncSession:
+        """What answers the commands of the queue; for parts of Millstream, not for applications."""
+        return self._session
+
     # What it is.
 
     async def specify(self, spec: QueueSpec) -> bool:

@@ -33,7 +33,7 @@ from millstream.django.stored_results import (
 )
 from millstream.engine.sqlite.schema import INBOX
 from millstream.errors import InvalidInput, NotFound
-from millstream.jobs.definition import TASK_HEADER
+from millstream.jobs.continuation import TASK_HEADER
 from millstream.jobs.options import PRIORITY_HEADER
 from millstream.sql.posts import message_post
 from millstream.threads.jobs import Jobs

@@ -13,7 +13,7 @@ from millstream.django.execution import task_by_name
 from millstream.django.framework import base, exceptions
 from millstream.django.result_ids import ID_HEADER, ResultId
 from millstream.errors import NotFound, Truncated
-from millstream.jobs.definition import TASK_HEADER
+from millstream.jobs.continuation import TASK_HEADER
 from millstream.jobs.results import decode_error
 from millstream.queue.model.message import Fate, State, Try
 from millstream.queue.model.own_logs import LATER_ID, inbox_of, later_of, place_of_put

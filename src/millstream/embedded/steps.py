@@ -60,10 +60,11 @@ class DividedCursor(Protocol):
 class TaskStep(NamedTuple):
     """A job to put in a transaction."""
 
-    queue: str
     before: list[Any]
-    """Steps that make the queue, if it may be missing."""
+    """Steps that come first: the queue is made if it may be missing."""
     command: Any
+    read: Callable[[Any], Any]
+    """Makes the id of the job from the answer of the command."""
 
 
 class PutTask(Protocol[P]):
@@ -247,7 +248,7 @@ class Steps:
         step: TaskStep = prepare(args[1:], options, self._limits)
         for first in step.before:
             self._add(first)
-        return self._add(step.command, read=lambda put_id: f"{step.queue}-{put_id}")
+        return self._add(step.command, read=step.read)
 
     @checked
     def _put_message(

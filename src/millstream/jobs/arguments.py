@@ -77,6 +77,34 @@ class Arguments:
                 f"task {self._task!r}: {error}; it takes {self._signature}"
             ) from None
 
+    @property
+    def first(self) -> str | None:
+        """The parameter that takes the result of the job before; None if there is no parameter."""
+        return self._names[0] if self._names else None
+
+    def encode_after(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """Return the arguments of a call as JSON, without the first one, which comes later."""
+        if not self._names:
+            return self.encode(args, kwargs)
+        first = self._parameters[self._names[0]]
+        if first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+            raise InvalidInput(
+                f"task {self._task!r}: the result of the job before is its first argument, so its "
+                f"first parameter takes an argument by position; it takes {self._signature}"
+            )
+        try:
+            bound = self._signature.bind(None, *args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidInput(
+                f"task {self._task!r}: {error}; it takes {self._signature}, and its first argument is "
+                "the result of the job before"
+            ) from None
+        del bound[first.name]
+        try:
+            return self._encoder.encode(bound)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise self._refuse_encoding(bound, error) from None
+
     def decode(self, encoded: bytes) -> BoundCall:
         """Return the arguments of a stored call; raise `InvalidInput` if they do not fit."""
         fields = self._fields_of(encoded)

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
 from datetime import datetime
+from typing import Any
 
 from millstream.errors import InvalidInput
 from millstream.header import Headers
 from millstream.jobs.job_ids import job_id_of
+from millstream.jobs.output import append_chunk
 from millstream.limits import Limits
+from millstream.log.commands import Append
 from millstream.queue.model.message import Message
 from millstream.worker.handler import HandlerTransaction
+
+
+class Sent:
+    """An awaitable that is done: the call that returned it has waited already."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+SENT = Sent()
+Send = Callable[[Append], Awaitable[None]]
+"""Executes a command of the running job."""
 
 
 class JobContext:
@@ -19,34 +35,57 @@ class JobContext:
     A task gets it by a parameter with this annotation, or from `jobs.current()`.
     """
 
-    __slots__ = ("_cancelled", "_limits", "_message", "_tx", "deadline", "task")
+    __slots__ = (
+        "_cancelled",
+        "_send",
+        "_tx",
+        "deadline",
+        "has_output",
+        "keep_s",
+        "limits",
+        "message",
+        "task",
+    )
 
     def __init__(
-        self, task: str, message: Message, limits: Limits, deadline: datetime | None
+        self,
+        task: str,
+        message: Message,
+        limits: Limits,
+        deadline: datetime | None,
+        *,
+        keep_s: float,
+        send: Send | None = None,
     ) -> None:
         self.task = task
         """The name of the task."""
         self.deadline = deadline
         """When this attempt must have ended; None without a timeout."""
-        self._message = message
-        self._limits = limits
+        self.message = message
+        """The message of the job, as its worker claimed it."""
+        self.limits = limits
+        self.keep_s = keep_s
+        """How long the output is kept."""
+        self.has_output = False
+        """Whether this attempt has output."""
+        self._send = send
         self._tx: HandlerTransaction | None = None
         self._cancelled = False
 
     @property
     def id(self) -> str:
         """The id of the job."""
-        return job_id_of(self._message.queue, self._message.id or 0)
+        return job_id_of(self.message.queue, self.message.id or 0)
 
     @property
     def attempt(self) -> int:
         """The number of this attempt, counted from 1."""
-        return self._message.attempt
+        return self.message.attempt
 
     @property
     def headers(self) -> Headers:
         """The headers of the job's message."""
-        return self._message.headers
+        return self.message.headers
 
     @property
     def cancelled(self) -> bool:
@@ -57,8 +96,19 @@ class JobContext:
     def tx(self) -> HandlerTransaction:
         """The transaction of the job: its steps commit with the acknowledgement, or not at all."""
         if self._tx is None:
-            self._tx = HandlerTransaction(self._limits)
+            self._tx = HandlerTransaction(self.limits)
         return self._tx
+
+    def emit(self, chunk: Any) -> Awaitable[None]:
+        """Add a chunk to the output of the job: bytes, text, or what JSON can express.
+
+        `handle.stream()` reads it. In a plain function the chunk is durable when the call returns. A
+        coroutine must await the call.
+        """
+        if self._send is None:
+            raise InvalidInput("this job cannot write output: no worker runs it")
+        self.has_output = True
+        return self._send(append_chunk(self.id, self.attempt, chunk, self.limits))
 
     @property
     def begun_tx(self) -> HandlerTransaction | None:

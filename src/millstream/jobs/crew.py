@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 
 from millstream.clock import Clock
-from millstream.jobs.runner import Execute, JobAttempt, Runner
+from millstream.jobs.driving import Execute
+from millstream.jobs.runner import JobAttempt, Runner
 from millstream.queue.model.message import Message
 from millstream.worker.crew import Crew, Report, ThreadCrew
 from millstream.worker.effects import Handled

@@ -13,13 +13,10 @@ from millstream.errors import InvalidInput
 from millstream.header import HeaderValue
 from millstream.jobs.arguments import Arguments
 from millstream.jobs.context import JobContext
+from millstream.jobs.continuation import TASK_HEADER
 from millstream.jobs.options import PRIORITY_HEADER, TaskOptions
 from millstream.jobs.results import ResultType
 from millstream.queue.model.spec import PRIORITY_MAX
-
-TASK_HEADER = "task"
-"""The header of a message that names the task of the job."""
-
 
 R = TypeVar("R")
 Pending = Coroutine[Any, Any, R]

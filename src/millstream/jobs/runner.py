@@ -11,17 +11,28 @@ import inspect
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from msgspec import Raw
 
 from millstream.clock import Clock
 from millstream.command import Command
 from millstream.errors import InvalidInput
 from millstream.jobs.arguments import BoundCall
-from millstream.jobs.context import CURRENT, JobContext
-from millstream.jobs.definition import TASK_HEADER, TaskDefinition
+from millstream.jobs.context import CURRENT, SENT, JobContext, Send, Sent
+from millstream.jobs.continuation import (
+    RESULTS_HEADER,
+    TASK_HEADER,
+    Follower,
+    results_of_members,
+)
+from millstream.jobs.definition import TaskDefinition
+from millstream.jobs.driving import AsyncExecute, Execute, Steps, drive, drive_async
+from millstream.jobs.endings import end_done, end_failed, read_outcomes
 from millstream.jobs.job_ids import job_id_of
+from millstream.jobs.options import RESULTS_S
 from millstream.jobs.outcomes import (
     AttemptsUsed,
     WrongArguments,
@@ -32,6 +43,7 @@ from millstream.jobs.outcomes import (
 from millstream.jobs.reports import JobFinished, JobOutcome, JobStarted, OnJob
 from millstream.jobs.results import encode_result
 from millstream.limits import Limits
+from millstream.log.commands import GetExtent
 from millstream.queue.commands import GetAttempts
 from millstream.queue.model.message import Message
 from millstream.worker.effects import Handled, Verdict
@@ -39,9 +51,6 @@ from millstream.worker.leases import ClaimKey, claim_of
 from millstream.worker.shift import TimeLimitExceeded
 
 _logger = logging.getLogger("millstream.jobs")
-
-Execute = Callable[[Command[Any]], Any]
-AsyncExecute = Callable[[Command[Any]], Awaitable[Any]]
 
 
 class UnknownTask(Exception):
@@ -71,7 +80,10 @@ class Runner:
         limits: Limits,
         clock: Clock,
         on_job: OnJob | None = None,
+        *,
+        keep_s: float = RESULTS_S,
     ) -> None:
+        self._keep_s = keep_s
         self._tasks = tasks
         self._limits = limits
         self._clock = clock
@@ -95,62 +107,52 @@ class Runner:
     # Running.
 
     def run(self, message: Message, execute: Execute, is_dropped: Callable[[], bool]) -> Handled:
-        """JobAttempt a job whose task is a plain function."""
-        run = self._begin(message)
+        """Run a job whose task is a plain function."""
+
+        def send(command: Command[Any]) -> Sent:
+            execute(command)
+            return SENT
+
+        run = self._begin(message, send)
         if isinstance(run, Handled):
             return run
         token = CURRENT.set(run.context)
         if self.on_timed is not None and run.task.options.timeout_s is not None:
             self.on_timed(run)
         try:
-            if message.attempt > run.task.options.max_attempts:
-                self._check_attempts(run, execute(GetAttempts(message.queue, message.claim_id)))
-            args, kwargs = _arguments_of(run)
+            args, kwargs = drive(self._prepare(run), execute)
             result = run.task.call(args, kwargs, run.context)
-            if inspect.iscoroutine(result):
+            if run.task.is_generator:
+                result = _emitted(run.context, result)
+            elif inspect.iscoroutine(result):
                 result.close()
                 raise TypeError("the task returned a coroutine: make the task itself `async def`")
             encoded = encode_result(run.task.name, result)
         except BaseException as error:  # any error of the task: the verdict decides
-            tries = None
-            if message.attempt >= run.task.options.max_attempts:
-                tries = execute(GetAttempts(message.queue, message.claim_id))
-            return self._failed(run, error, tries)
+            return drive(self._fail(run, error, is_dropped), execute)
         finally:
             CURRENT.reset(token)
-        tx = run.context.begun_tx
-        if tx is None or is_dropped():
-            return self._done(run, encoded)
-        tx.committed(execute(tx.closing(message, encoded)))
-        return self._done(run, encoded, committed=True)
+        return drive(self._finish(run, encoded, is_dropped), execute)
 
     async def run_async(self, message: Message, execute: AsyncExecute) -> Handled:
-        """JobAttempt a job whose task is a coroutine function."""
-        run = self._begin(message)
+        """Run a job whose task is a coroutine function."""
+        run = self._begin(message, execute)
         if isinstance(run, Handled):
             return run
         CURRENT.set(run.context)  # each job is a task of the loop, with a context of its own
         try:
-            if message.attempt > run.task.options.max_attempts:
-                tries = await execute(GetAttempts(message.queue, message.claim_id))
-                self._check_attempts(run, tries)
-            args, kwargs = _arguments_of(run)
-            result = await _within(run, run.task.call(args, kwargs, run.context))
-            encoded = encode_result(run.task.name, result)
+            args, kwargs = await drive_async(self._prepare(run), execute)
+            call = run.task.call(args, kwargs, run.context)
+            if run.task.is_generator:
+                call = _emitted_async(run.context, call)
+            encoded = encode_result(run.task.name, await _within(run, call))
         except BaseException as error:  # any error of the task: the verdict decides
-            tries = None
-            if message.attempt >= run.task.options.max_attempts:
-                tries = await execute(GetAttempts(message.queue, message.claim_id))
-            return self._failed(run, error, tries)
-        tx = run.context.begun_tx
-        if tx is None:
-            return self._done(run, encoded)
-        tx.committed(await execute(tx.closing(message, encoded)))
-        return self._done(run, encoded, committed=True)
+            return await drive_async(self._fail(run, error), execute)
+        return await drive_async(self._finish(run, encoded), execute)
 
     # Beginning and ending.
 
-    def _begin(self, message: Message) -> JobAttempt | Handled:
+    def _begin(self, message: Message, send: Send) -> JobAttempt | Handled:
         task = self.task_of(message)
         if task is None:
             return self._refuse(message)
@@ -169,7 +171,9 @@ class Runner:
                     wait_s=max(0.0, (self._clock.wall_ms() - message.timestamp) / 1000),
                 )
             )
-        context = JobContext(task.name, message, self._limits, deadline)
+        context = JobContext(
+            task.name, message, self._limits, deadline, keep_s=self._keep_s, send=send
+        )
         run = self._running[claim_of(message)] = JobAttempt(task, message, context, now_s)
         return run
 
@@ -184,33 +188,67 @@ class Runner:
         self._report(message, name, "unknown_task", 0.0, "")
         return Handled(message, UnknownTask(name), verdict=unknown_task(name))
 
-    def _check_attempts(self, run: JobAttempt, tries: Any) -> None:
-        counted = counted_attempts(tries) - 1  # without the attempt that begins
-        if counted >= run.task.options.max_attempts:
-            raise AttemptsUsed(
-                f"{counted} attempts ended without a result: the worker died, or lost its lease"
-            )
+    def _prepare(self, run: JobAttempt) -> Steps[BoundCall]:
+        """Return the arguments of a job; refuse a job whose attempts are used up."""
+        message = run.message
+        if message.attempt > run.task.options.max_attempts:
+            tries = yield GetAttempts(message.queue, message.claim_id)
+            counted = counted_attempts(tries) - 1  # without the attempt that begins
+            if counted >= run.task.options.max_attempts:
+                raise AttemptsUsed(
+                    f"{counted} attempts ended without a result: the worker died, or lost its lease"
+                )
+        value = message.value or b"{}"
+        if (log := message.headers.get(RESULTS_HEADER)) is not None:
+            value = yield from self._with_results(run, str(log), value)
+        try:
+            return run.task.arguments.decode(value)
+        except InvalidInput as error:
+            raise WrongArguments(str(error)) from None
 
-    def _done(self, run: JobAttempt, result: bytes | None, *, committed: bool = False) -> Handled:
+    def _with_results(self, run: JobAttempt, log: str, value: bytes) -> Steps[bytes]:
+        """Return the arguments of the callback of a group, with the results of its members."""
+        extent = yield GetExtent(log, 0)
+        outcomes = yield from read_outcomes(log, extent.end)
+        first = run.task.arguments.first
+        if not outcomes or first is None:
+            return value
+        callback = Follower(run.task.name, "", first, Raw(value))
+        return callback.value(results_of_members(outcomes))
+
+    def _finish(
+        self, run: JobAttempt, result: bytes | None, is_dropped: Callable[[], bool] = bool
+    ) -> Steps[Handled]:
+        """End a job that is done."""
+        committed = False
+        if not is_dropped():
+            committed = yield from end_done(run.context, result)
         self._running.pop(claim_of(run.message), None)
         self._report_run(run, "done")
         return Handled(run.message, committed=committed, result=result)
 
-    def overdue(self, run: JobAttempt, execute: Execute) -> Handled:
-        """Give up on a plain function that runs longer than its timeout: a thread cannot be stopped."""
-        run.context.cancel()
+    def _fail(
+        self, run: JobAttempt, error: BaseException, is_dropped: Callable[[], bool] = bool
+    ) -> Steps[Handled]:
+        """End an attempt that raised an error."""
         tries = None
         if run.message.attempt >= run.task.options.max_attempts:
-            tries = execute(GetAttempts(run.message.queue, run.message.claim_id))
-        error = TimeLimitExceeded(f"took longer than {run.task.options.timeout_s:g} s")
-        return self._failed(run, error, tries)
-
-    def _failed(self, run: JobAttempt, error: BaseException, tries: Any) -> Handled:
-        self._running.pop(claim_of(run.message), None)
+            tries = yield GetAttempts(run.message.queue, run.message.claim_id)
         verdict = self.verdict(run, error, tries)
+        committed = False
+        if not is_dropped() and (verdict.how == "fail" or run.context.cancelled):
+            committed = yield from end_failed(run.context, verdict)
+        self._running.pop(claim_of(run.message), None)
         outcome: JobOutcome = "failed" if verdict.how == "fail" else "retried"
         self._report_run(run, outcome, verdict.reason.partition("\n")[0])
-        return Handled(run.message, error, verdict=verdict)
+        return Handled(run.message, error, committed=committed, verdict=verdict)
+
+    def overdue(self, run: JobAttempt, execute: Execute) -> Handled:
+        """Give up on a plain function that runs longer than its timeout: a thread cannot be stopped."""
+        error = TimeLimitExceeded(f"took longer than {run.task.options.timeout_s:g} s")
+        handled = drive(self._fail(run, error), execute)
+        run.context.cancel()
+        return handled
 
     def verdict(self, run: JobAttempt, error: BaseException, tries: Any) -> Verdict:
         """Return how an attempt ends; `tries` are all attempts, if this may be the last one."""
@@ -239,11 +277,20 @@ class Runner:
             )
 
 
-def _arguments_of(run: JobAttempt) -> BoundCall:
-    try:
-        return run.task.arguments.decode(run.message.value or b"{}")
-    except InvalidInput as error:
-        raise WrongArguments(str(error)) from None
+def _emitted(context: JobContext, chunks: Generator[Any, None, Any]) -> Any:
+    """Write the chunks of a generator to the output of the job, and return its result."""
+    while True:
+        try:
+            chunk = next(chunks)
+        except StopIteration as stop:
+            return stop.value
+        context.emit(chunk)
+
+
+async def _emitted_async(context: JobContext, chunks: AsyncIterator[Any]) -> None:
+    """Write the chunks of a generator to the output of the job."""
+    async for chunk in chunks:
+        await context.emit(chunk)
 
 
 async def _within(run: JobAttempt, call: Awaitable[Any]) -> Any:

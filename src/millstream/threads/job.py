@@ -4,15 +4,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Generic, Literal, TypeVar
 
 from millstream.errors import NotFound
 from millstream.jobs.errors import JobCancelled, JobFailed
 from millstream.jobs.job_ids import JobPlace, job_id_of
+from millstream.jobs.output import END_HEADER, output_of
 from millstream.jobs.results import ResultType, decode_error
 from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Fate, State
-from millstream.record import Seconds
+from millstream.record import Record, Seconds
+from millstream.threads.log import Log
 from millstream.threads.queue import Queue
 
 R_co = TypeVar("R_co", covariant=True)
@@ -29,6 +32,11 @@ _STATES: dict[State, JobState] = {
     "cancelled": "cancelled",
     "unknown": "unknown",
 }
+
+_UNFINISHED = ("available", "delayed", "in_flight")
+
+STREAM_LOOK_S = 5.0
+"""How often a reader of output looks whether the job has ended without a last record."""
 
 
 @checked_numbers
@@ -86,6 +94,26 @@ class Job(Generic[R_co]):
             raise TimeoutError(f"job {self.id!r} has not ended within {timeout} seconds")
         result: R_co = self._result_of(fate)
         return result
+
+    def stream(self, start: int = 0) -> Iterator[Record]:
+        """Yield the output of the job, chunk by chunk: stored chunks at once, others as they come.
+
+        Ends with the job. Each record has its `offset`: to go on after a break, pass the offset of the
+        last record plus one. If an attempt fails, the next attempt writes its chunks behind; the
+        header `job-attempt` tells them apart.
+        """
+        log = Log(self._queue.session, output_of(self.id))
+        offset = start
+        while True:
+            if not log.wait(offset, timeout=STREAM_LOOK_S):
+                if self._fate().state not in _UNFINISHED and not log.wait(offset, timeout=0):
+                    return  # it ended without output, or its worker died
+                continue
+            for record in log.read(offset):
+                if END_HEADER in record.headers:
+                    return
+                yield record
+                offset = record.offset + 1
 
     def cancel(self) -> bool:
         """Cancel the job: a waiting job never starts. Returns False if the job has ended."""

@@ -28,7 +28,8 @@ class JobStore:
     ) -> None:
         self.tasks: dict[str, TaskDefinition] = {}
         """The definition of each task, by its name."""
-        self._results_s = to_ms(keep_results, "keep_results") / 1000
+        self.results_s = to_ms(keep_results, "keep_results") / 1000
+        """How long the results of ended jobs are kept."""
         self._place = place
         self._opened: Millstream | None = None
         self._opened_by = 0
@@ -90,11 +91,15 @@ class JobStore:
     def make_queue(self, options: TaskOptions) -> None:
         """Create the queue of a task, if it does not exist. A queue that exists is left as it is."""
         queue = self.opened().queue(options.queue)
-        spec = options.spec(self._results_s)
+        spec = options.spec(self.results_s)
         if not queue.exists():
             queue.specify(spec)
         self._made.add(options.queue)
 
+    def has_made(self, queue: str) -> bool:
+        """Return whether a queue is known to exist."""
+        return queue in self._made
+
     def missing_spec(self, options: TaskOptions) -> QueueSpec | None:
         """Return the settings of a task's queue; None if the queue is known to exist."""
-        return None if options.queue in self._made else options.spec(self._results_s)
+        return None if options.queue in self._made else options.spec(self.results_s)

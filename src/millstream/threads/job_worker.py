@@ -9,10 +9,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from millstream.errors import InvalidInput
+from millstream.jobs.chores import CHORES, command_of
 from millstream.jobs.reports import OnJob
 from millstream.jobs.runner import Runner
 from millstream.jobs.shares import QueueShares, shares_of
 from millstream.numbers import checked_numbers
+from millstream.queue.model.message import Message
 from millstream.record import Seconds, to_ms
 from millstream.threads.job_schedules import JobSchedules
 from millstream.threads.job_store import JobStore
@@ -98,10 +100,28 @@ class JobWorker:
         return self._stopped
 
     def _run_jobs(self, *, drain: bool) -> WorkerStats:
-        if len(self._workers) == 1:
-            return self._workers[0].run(drain=drain)
-        work_through(partial(self._run_all, drain=drain), stop=self.stop, cancel=self.stop)
-        return self.stats
+        chores = self._start_chores()
+        try:
+            if len(self._workers) == 1:
+                return self._workers[0].run(drain=drain)
+            work_through(partial(self._run_all, drain=drain), stop=self.stop, cancel=self.stop)
+            return self.stats
+        finally:
+            if chores is not None:
+                chores.stop()
+                chores.join()
+
+    def _start_chores(self) -> Worker | None:
+        """Start a worker that deletes the logs of old jobs, if there are any to delete."""
+        ms = self._jobs.opened()
+        queue = ms.queue(CHORES)
+        if not queue.exists():
+            return None
+
+        def do(message: Message) -> None:
+            ms.session.execute(command_of(message.value))
+
+        return queue.worker(do).start()
 
     def _run_all(self, *, drain: bool) -> None:
         for worker in self._workers:
@@ -156,7 +176,11 @@ class JobWorker:
         workers = []
         for name, share in shares_of(self._wanted, served, self._concurrency).items():
             runner = Runner(
-                self._jobs.tasks, ms.session.limits, ms.session.clock, on_job=self._on_job
+                self._jobs.tasks,
+                ms.session.limits,
+                ms.session.clock,
+                on_job=self._on_job,
+                keep_s=self._jobs.results_s,
             )
             self._runners.append(runner)
             options = WorkerOptions(

@@ -23,6 +23,7 @@ from millstream.log.model.names import check_name
 from millstream.numbers import checked_numbers
 from millstream.record import Seconds
 from millstream.threads.database import Millstream
+from millstream.threads.gathered import Gathered
 from millstream.threads.job import Job
 from millstream.threads.job_schedules import JobSchedules
 from millstream.threads.job_store import JobStore
@@ -200,7 +201,7 @@ class Jobs(JobStore):
         """Refuse two tasks in one queue that want different settings of it."""
         if other.options.queue != task.options.queue:
             return
-        if other.options.spec(self._results_s) != task.options.spec(self._results_s):
+        if other.options.spec(self.results_s) != task.options.spec(self.results_s):
             raise InvalidInput(
                 f"tasks {other.name!r} and {task.name!r} are in queue {task.options.queue!r}, but "
                 "unique= is a setting of a queue: give one of them another queue=..."
@@ -213,6 +214,10 @@ class Jobs(JobStore):
         place = place_of_job(id)
         ms = self.opened()
         return Job(ms.queue(place.queue), place, _PLAIN_JSON)
+
+    def gathered(self, id: str) -> Gathered[Any]:
+        """Return the handle of a chain or a group by its id."""
+        return Gathered(self.opened(), id)
 
     def current(self) -> JobContext:
         """Return the context of the job that runs here; raises outside of a job."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from millstream.embedded.steps import TaskStep
 from millstream.errors import InvalidInput, NotFound
 from millstream.jobs.context import CURRENT
 from millstream.jobs.definition import TaskDefinition
-from millstream.jobs.job_ids import JobPlace
+from millstream.jobs.job_ids import JobPlace, job_id_of
 from millstream.limits import Limits
 from millstream.numbers import checked_numbers
 from millstream.queue.commands import SpecifyQueue
@@ -22,6 +22,7 @@ from millstream.queue.put_commands import put_batch, put_one, reported
 from millstream.record import Seconds
 from millstream.threads.job import Job
 from millstream.threads.job_store import JobStore
+from millstream.threads.signature import Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -178,6 +179,14 @@ class Task(Generic[P, R, C]):
     def _headers(self) -> dict[str, Any]:
         return self.definition.headers_with(self._options.priority)
 
+    def s(self, *args: Any, **kwargs: Any) -> Signature[R]:
+        """Return a call of this task, to chain or to gather.
+
+        The first argument of a call that follows another is the result of the call before: leave it
+        out. The arguments are checked when the chain or the group is put.
+        """
+        return Signature(self._jobs, self.definition, args, kwargs, self._options.priority)
+
     def put_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], limits: Limits) -> TaskStep:
         """Return the steps of a put in a transaction; for `tx.put`."""
         command = self._command(
@@ -186,7 +195,7 @@ class Task(Generic[P, R, C]):
         options = self.definition.options
         spec = self._jobs.missing_spec(options)
         before = [] if spec is None else [SpecifyQueue(options.queue, spec)]
-        return TaskStep(options.queue, before, command)
+        return TaskStep(before, command, partial(job_id_of, options.queue))
 
 
 def _tuple_of(call: Any) -> tuple[Any, ...]:

@@ -347,6 +347,10 @@ class Shift:
                 continue
             if error is not None:
                 verdict = outcome.verdict or self._ending(error)
+                if outcome.committed:
+                    self.leases.drop([message])
+                    self._count(failed=1)
+                    continue
                 ended.setdefault(verdict, []).append(message)
                 if not (self._is_cancelled and isinstance(error, CancelledError)):
                     delay_s = verdict.delay_s

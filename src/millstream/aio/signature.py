@@ -1,0 +1,220 @@
+"""Signatures as coroutines hold them: calls of tasks to chain, to gather, and to put later."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from msgspec import Raw
+
+from millstream.aio.gathered import Gathered
+from millstream.aio.job_store import JobStore
+from millstream.command import Transact
+from millstream.embedded.steps import TaskStep
+from millstream.errors import InvalidInput
+from millstream.jobs.chores import CHORES, make_chores
+from millstream.jobs.continuation import (
+    GROUP_LOG,
+    MEMBERS_MAX,
+    Continuation,
+    Follower,
+    OnFailure,
+    Part,
+    check_on_failure,
+)
+from millstream.jobs.definition import TaskDefinition
+from millstream.limits import Limits
+from millstream.log.commands import SetMetadata
+from millstream.queue.commands import SpecifyQueue
+from millstream.queue.put_commands import put_one
+
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class Signature(Generic[R]):
+    """A call of a task that is not put yet, and the calls that follow it.
+
+    `R` is the result of the last call.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        task: TaskDefinition,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        priority: int | None = None,
+    ) -> None:
+        self.store = store
+        self.tasks = [task]
+        """The tasks of the chain, in order."""
+        self._args, self._kwargs = args, kwargs
+        self._priority = priority
+        self._followers: list[Follower] = []
+
+    def __repr__(self) -> str:
+        return f"Signature({' -> '.join(task.name for task in self.tasks)})"
+
+    def __call__(self) -> Any:
+        """Refuse a call: a signature is put, not called."""
+        raise InvalidInput(
+            "a signature is put with .put(), or in a transaction with tx.put(signature)"
+        )
+
+    def then(self, follower: Signature[S]) -> Signature[S]:
+        """Return the chain in which a call follows, with the result as its first argument."""
+        chain: Signature[S] = Signature(
+            self.store, self.tasks[0], self._args, self._kwargs, self._priority
+        )
+        chain.tasks = [*self.tasks, *follower.tasks]
+        chain._followers = [*self._followers, follower.as_follower(), *follower._followers]
+        return chain
+
+    def as_follower(self) -> Follower:
+        """Return the first call of this chain as a call that follows another."""
+        task = self.tasks[0]
+        if task.options.is_unique:
+            raise InvalidInput(
+                f"task {task.name!r} is unique, so it can only be the first of a chain"
+            )
+        arguments = Raw(task.arguments.encode_after(self._args, self._kwargs))
+        priority = self._priority if self._priority is not None else task.options.priority
+        return Follower(task.name, task.options.queue, task.arguments.first, arguments, priority)
+
+    async def put(self) -> Gathered[R]:
+        """Put the chain, and return the handle of its last result."""
+        return await _put(self)
+
+    def put_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], limits: Limits) -> TaskStep:
+        """Return the steps of a put in a transaction; for `tx.put`."""
+        part = Part(_new_log(), 0, 1, keep_s=self.store.results_s)
+        steps = [*_queue_steps(self.store, self.tasks), *_describe(part, is_chain=True)]
+        return TaskStep(steps, self.first_step(part, limits), _log_of(part))
+
+    def first_step(self, part: Part, limits: Limits) -> Any:
+        """Return the command that puts the first job, as a member of a group."""
+        task = self.tasks[0]
+        headers = Continuation(self._followers, part).headers(task.headers_with(self._priority))
+        encoded = task.arguments.encode(self._args, self._kwargs)
+        return put_one(
+            task.options.queue,
+            encoded,
+            key=None,
+            headers=headers,
+            priority=None,
+            group=None,
+            dedup=None,
+            delay=None,
+            at=None,
+            producer=None,
+            limits=limits,
+        )
+
+
+class Group(Generic[R]):
+    """Calls to put together; `R` is the result of the callback, or the list of all results."""
+
+    def __init__(
+        self,
+        members: Iterable[Signature[Any]],
+        *,
+        on_failure: OnFailure,
+        then: Signature[R] | None,
+    ) -> None:
+        self._members = list(members)
+        self._on_failure = check_on_failure(on_failure)
+        self._then = then
+        if not 1 <= len(self._members) <= MEMBERS_MAX:
+            raise InvalidInput(
+                f"a group has from 1 to {MEMBERS_MAX:,} members, not {len(self._members):,}"
+            )
+        for member in [*self._members, *([] if then is None else [then])]:
+            if not isinstance(member, Signature):
+                raise InvalidInput(
+                    f"a member is a call of a task, as in f.s(1), not {member!r:.100}"
+                )
+            if member.tasks[0].options.is_unique:
+                raise InvalidInput(
+                    f"task {member.tasks[0].name!r} is unique: a group would wait for a job that was "
+                    "dropped"
+                )
+        if then is not None and len(then.tasks) > 1:
+            raise InvalidInput("the callback of a group is one call, not a chain")
+        self.store = self._members[0].store
+
+    def __call__(self) -> Any:
+        """Refuse a call: a group is put, not called."""
+        raise InvalidInput("a group is put with .put(), or in a transaction with tx.put(group)")
+
+    async def put(self) -> Gathered[R]:
+        """Put all members in one commit, and return the handle of the group."""
+        return await _put(self)
+
+    def put_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], limits: Limits) -> TaskStep:
+        """Return the steps of a put in a transaction; for `tx.put`."""
+        callback = None if self._then is None else self._then.as_follower()
+        log, size = _new_log(), len(self._members)
+        tasks = [task for member in self._members for task in member.tasks]
+        tasks += [] if self._then is None else self._then.tasks
+        parts = [
+            Part(log, index, size, self._on_failure, callback, keep_s=self.store.results_s)
+            for index in range(size)
+        ]
+        puts = [
+            member.first_step(part, limits)
+            for member, part in zip(self._members, parts, strict=True)
+        ]
+        before = [*_queue_steps(self.store, tasks), *_describe(parts[0]), *puts[:-1]]
+        return TaskStep(before, puts[-1], _log_of(parts[0]))
+
+
+def gather(
+    members: Iterable[Signature[Any]],
+    *,
+    on_failure: OnFailure = "fail",
+    then: Signature[R] | None = None,
+) -> Group[R]:
+    """Return a group of calls. `put` puts all of them; `then` is called with the list of results.
+
+    With `on_failure="fail"` the group fails with its first failed member, and the callback is not put.
+    With "collect" the list has an object with `kind`, `message` and `trace` for a failed member.
+    """
+    return Group(members, on_failure=on_failure, then=then)
+
+
+def _new_log() -> str:
+    return f"{GROUP_LOG}{secrets.token_hex(12)}"
+
+
+def _describe(part: Part, *, is_chain: bool = False) -> list[Any]:
+    """Return the step that notes the shape of a group in the metadata of its log."""
+    shape = {
+        "size": part.size,
+        "on_failure": part.on_failure,
+        "has_callback": part.callback is not None,
+        "is_chain": is_chain,
+    }
+    return [SetMetadata(part.log, "group", shape)]
+
+
+def _log_of(part: Part) -> Callable[[Any], str]:
+    return lambda _answer: part.log.removeprefix(GROUP_LOG)
+
+
+def _queue_steps(store: JobStore, tasks: Iterable[TaskDefinition]) -> list[Any]:
+    steps: list[Any] = [] if store.has_made(CHORES) else [make_chores()]
+    queues = {task.options.queue: task.options for task in tasks}
+    for name, options in queues.items():
+        spec = store.missing_spec(options)
+        if spec is not None:
+            steps.append(SpecifyQueue(name, spec))
+    return steps
+
+
+async def _put(call: Signature[Any] | Group[Any]) -> Gathered[Any]:
+    ms = await call.store.opened()
+    step = call.put_step((), {}, ms.session.limits)
+    answers = await ms.session.execute(Transact([*step.before, step.command]))
+    return Gathered(ms, step.read(answers[-1]))

@@ -1,0 +1,169 @@
+"""Chains and groups: what the end of a job sets going, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream
+from millstream import JobFailed, Jobs, gather
+from millstream.errors import InvalidInput, NotFound
+
+pytestmark = pytest.mark.embedded
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    with Jobs(tmp_path / "jobs.db") as jobs:
+        yield jobs
+
+
+@pytest.fixture
+def add(jobs: Jobs) -> millstream.Task[[int, int], int, int]:
+    @jobs.task(name="add", queue="numbers")
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    return add
+
+
+def double(n: int) -> int:
+    """Be a function at the top of a module."""
+    return 2 * n
+
+
+def drain(jobs: Jobs) -> None:
+    jobs.worker(concurrency=2).run(drain=True)
+
+
+def test_a_chain_hands_each_result_to_the_next_call(jobs: Jobs, add: Any) -> None:
+    twice = jobs.task(double)
+    chain = add.s(1, 2).then(twice.s()).then(add.s(b=10)).put()
+    drain(jobs)
+    assert chain.result(timeout=5) == 16
+    assert jobs.gathered(chain.id).result() == 16
+
+
+def test_a_chain_ends_with_the_first_call_that_fails(jobs: Jobs, add: Any) -> None:
+    called = []
+
+    @jobs.task(name="fails", max_attempts=1)
+    def fails(n: int) -> None:
+        raise LookupError(f"no {n}")
+
+    last = jobs.task(name="last")(lambda n: called.append(n))
+    chain = add.s(1, 2).then(fails.s()).then(last.s()).put()
+    drain(jobs)
+    with pytest.raises(JobFailed, match="LookupError: no 3"):
+        chain.result(timeout=5)
+    assert called == []
+
+
+def test_a_group_returns_its_results_in_order(jobs: Jobs, add: Any) -> None:
+    twice = jobs.task(double)
+    group = gather([add.s(1, 1), add.s(2, 2).then(twice.s()), twice.s(8)]).put()
+    drain(jobs)
+    assert group.result(timeout=5) == [2, 8, 16]
+    assert group.done() == 3
+
+
+def test_the_last_member_puts_the_callback_once(jobs: Jobs, add: Any) -> None:
+    called = []
+
+    @jobs.task(name="total")
+    def total(numbers: list[int], start: int = 0) -> int:
+        called.append(numbers)
+        return start + sum(numbers)
+
+    group = gather([add.s(n, n) for n in range(20)], then=total.s(start=5)).put()
+    jobs.worker(concurrency=8).run(drain=True)
+    assert group.result(timeout=5) == 5 + 380
+    assert called == [[2 * n for n in range(20)]]
+
+
+def failing_group(jobs: Jobs, on_failure: Any) -> tuple[Any, list[Any]]:
+    called: list[Any] = []
+
+    @jobs.task(name="check", max_attempts=1)
+    def check(n: int) -> int:
+        if n == 1 and "repaired" not in called:
+            raise ValueError("one is wrong")
+        return n
+
+    note = jobs.task(name="note")(lambda results: called.append(results))
+    group = gather([check.s(n) for n in range(3)], on_failure=on_failure, then=note.s()).put()
+    drain(jobs)
+    return group, called
+
+
+def test_a_failed_member_fails_its_group(jobs: Jobs) -> None:
+    group, called = failing_group(jobs, "fail")
+    with pytest.raises(JobFailed, match="ValueError: one is wrong"):
+        group.result(timeout=5)
+    assert called == []
+
+
+def test_a_group_that_collects_hands_errors_to_the_callback(jobs: Jobs) -> None:
+    group, called = failing_group(jobs, "collect")
+    assert group.result(timeout=5) is None
+    [[first, second, third]] = called
+    assert (first, third) == (0, 2)
+    assert (second["kind"], second["message"]) == ("ValueError", "one is wrong")
+
+
+def test_a_member_that_is_redriven_counts_once(jobs: Jobs) -> None:
+    group, called = failing_group(jobs, "collect")
+    called.append("repaired")
+    assert jobs.opened().queue("jobs").redrive() == 1
+    drain(jobs)
+    assert len(called) == 2
+    assert group.done() == 4
+
+
+def test_a_failed_callback_is_redriven_alone(jobs: Jobs, add: Any) -> None:
+    broken = [True]
+
+    @jobs.task(name="report", max_attempts=1)
+    def report(numbers: list[int]) -> int:
+        if broken:
+            raise OSError("disk full")
+        return sum(numbers)
+
+    group = gather([add.s(1, 1), add.s(2, 2)], then=report.s()).put()
+    drain(jobs)
+    with pytest.raises(JobFailed, match="OSError: disk full"):
+        group.result(timeout=5)
+    broken.clear()
+    assert jobs.opened().queue("jobs").redrive() == 1
+    drain(jobs)
+    assert group.result(timeout=5) == 6
+
+
+def test_a_transaction_puts_chains_and_groups(jobs: Jobs, add: Any) -> None:
+    with jobs.opened().transaction() as tx:
+        chain = tx.put(add.s(1, 2).then(add.s(3)))
+        group = tx.put(gather([add.s(1, 1)]))
+    drain(jobs)
+    assert jobs.gathered(chain.result).result(timeout=5) == 6
+    assert jobs.gathered(group.result).result(timeout=5) == [2]
+
+
+def test_wrong_chains_and_groups_are_refused(jobs: Jobs, add: Any) -> None:
+    unique = jobs.task(name="unique", unique=True)(lambda n: None)
+    with pytest.raises(InvalidInput, match="its first argument is the result of the job before"):
+        add.s(1, 2).then(add.s(1, 2, 3))
+    with pytest.raises(InvalidInput, match="argument 'a': expected `int`"):
+        add.s("1", 2).put()
+    with pytest.raises(InvalidInput, match="is unique, so it can only be the first of a chain"):
+        add.s(1, 2).then(unique.s())
+    with pytest.raises(InvalidInput, match="a group has from 1 to 10,000 members"):
+        gather([])
+    with pytest.raises(InvalidInput, match="a member is a call of a task"):
+        gather([add])
+    with pytest.raises(InvalidInput, match="on_failure is 'fail' or 'collect'"):
+        gather([add.s(1, 2)], on_failure="ignore")  # type: ignore[arg-type]
+    with pytest.raises(NotFound, match="there is no chain or group 'x'"):
+        jobs.gathered("x").result()
