@@ -11,9 +11,10 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from random import Random
 from time import sleep
 
-from millstream.bench.measure import PAYLOAD_BYTES, StepMeter, payloads
+from millstream.bench.measure import PAYLOAD_BYTES, StepMeter, payloads, seconds
 from millstream.bench.turns import Side, alternate
 from millstream.threads.database import Millstream
 from millstream.threads.database import open as open_file
@@ -21,6 +22,8 @@ from millstream.threads.database import open as open_file
 ROWS = 1_000
 QUEUE = "inbox"
 PAUSE_S = 0.001
+PAUSES_S = 0.05
+CLAIM_WAIT_S = 30.0
 
 _TABLES = (
     "CREATE TABLE stock (item TEXT PRIMARY KEY, n INTEGER NOT NULL)",
@@ -92,6 +95,27 @@ def posts(directory: Path, total_s: float, *, rows: int) -> tuple[StepMeter, Ste
         limit, meter = alternate(contenders, total_s)
         store.queue(QUEUE).purge()
     return limit, meter
+
+
+def claim_latency(directory: Path, total_s: float) -> StepMeter:
+    """Return the times from the commit of a post until a consumer that waits has claimed the message.
+
+    Posts come at random moments, because the store looks for posts at regular moments.
+    """
+    meter, random = StepMeter(), Random(1)
+    path, (value,) = directory / "latency.db", payloads(1)
+    with _inbox(path) as connection, open_file(path) as store:
+        queue = store.queue(QUEUE)
+        ends_s = seconds() + total_s
+        while seconds() < ends_s:
+            sleep(random.uniform(0, PAUSES_S))
+            connection.execute(_POST, (QUEUE, value))
+            committed_s = seconds()
+            queue.ack(queue.claim(wait=CLAIM_WAIT_S))
+            meter.step_s.append(seconds() - committed_s)
+            meter.messages += 1
+        meter.elapsed_s = sum(meter.step_s)
+    return meter
 
 
 @contextmanager

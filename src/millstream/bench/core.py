@@ -192,6 +192,13 @@ def inbox_single(bench: CoreBench) -> ReportRow:
     return bench.row(meter, limit).require_ratio(0.8)
 
 
+def inbox_latency(bench: CoreBench) -> ReportRow:
+    """From the commit of a message that was put by SQL until a waiting consumer has claimed it."""
+    meter = application.claim_latency(bench.directory, bench.seconds)
+    p95_ms = meter.percentile_ms(0.95)
+    return meter.row(details={"p95_ms": p95_ms}).require("p95 ≤ 50 ms", p95_ms <= 50)
+
+
 class CoroutineCrowd:
     """Coroutines on a store, which all append as fast as they can for a while."""
 
@@ -250,5 +257,6 @@ SUITE = Suite(
     sql_begin,
     inbox,
     inbox_single,
+    inbox_latency,
     open_large,
 )
