@@ -12,8 +12,7 @@ The message exists if and only if the transaction is committed. The call inserts
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from sqlalchemy import Connection, column, insert, table, text
 from sqlalchemy.exc import OperationalError
@@ -21,12 +20,12 @@ from sqlalchemy.orm import Session, scoped_session
 
 from millstream.engine.sqlite.schema import INBOX, INBOX_TABLES, PREFIX
 from millstream.errors import InvalidInput
-from millstream.header import HeadersLike
-from millstream.record import Seconds
 from millstream.sql.posts import (
     NO_TABLE,
     POST_COLUMNS,
     InboxPost,
+    MessageOptions,
+    RecordOptions,
     message_post,
     not_adopted,
     not_sqlite,
@@ -45,95 +44,38 @@ _INSERT = insert(table(INBOX, *map(column, POST_COLUMNS)))
 
 
 @overload
-def put(
-    session: Blocking,
-    queue: str,
-    value: Any,
-    *,
-    key: bytes | str | None = None,
-    headers: HeadersLike | None = None,
-    priority: int | None = None,
-    group: str | None = None,
-    dedup: str | None = None,
-    delay: Seconds | None = None,
-    deliver_at: datetime | int | None = None,
-) -> None: ...
+def put(session: Blocking, queue: str, value: Any, **options: Unpack[MessageOptions]) -> None: ...
 @overload
 def put(
-    session: Awaited,
-    queue: str,
-    value: Any,
-    *,
-    key: bytes | str | None = None,
-    headers: HeadersLike | None = None,
-    priority: int | None = None,
-    group: str | None = None,
-    dedup: str | None = None,
-    delay: Seconds | None = None,
-    deliver_at: datetime | int | None = None,
+    session: Awaited, queue: str, value: Any, **options: Unpack[MessageOptions]
 ) -> Coroutine[Any, Any, None]: ...
 def put(
-    session: Blocking | Awaited,
-    queue: str,
-    value: Any,
-    *,
-    key: bytes | str | None = None,
-    headers: HeadersLike | None = None,
-    priority: int | None = None,
-    group: str | None = None,
-    dedup: str | None = None,
-    delay: Seconds | None = None,
-    deliver_at: datetime | int | None = None,
+    session: Blocking | Awaited, queue: str, value: Any, **options: Unpack[MessageOptions]
 ) -> Coroutine[Any, Any, None] | None:
     """Put a message into a queue, in the transaction of a session or connection.
 
-    The arguments mean the same as in `Queue.put`; `deliver_at` is a time with a time zone. Invalid arguments
-    raise `InvalidInput` here. A queue that does not exist is found later: the row goes to
-    `millstream_inbox_failed`. A session that is bound to several databases: hand in
-    `session.connection(bind_arguments=...)`.
+    The options `key`, `headers`, `priority`, `group`, `dedup` and `delay` mean the same as in
+    `Queue.put`; `deliver_at` is a time with a time zone. Invalid arguments raise `InvalidInput` here. A
+    queue that does not exist is found later: the row goes to `millstream_inbox_failed`. A session that
+    is bound to several databases: hand in `session.connection(bind_arguments=...)`.
     """
-    post = message_post(
-        queue,
-        value,
-        key=key,
-        headers=headers,
-        priority=priority,
-        group=group,
-        dedup=dedup,
-        delay=delay,
-        deliver_at=deliver_at,
-    )
-    return _run(session, post)
+    return _run(session, message_post(queue, value, **options))
 
 
 @overload
-def append(
-    session: Blocking,
-    log: str,
-    value: Any,
-    *,
-    key: bytes | str | None = None,
-    headers: HeadersLike | None = None,
-) -> None: ...
+def append(session: Blocking, log: str, value: Any, **options: Unpack[RecordOptions]) -> None: ...
 @overload
 def append(
-    session: Awaited,
-    log: str,
-    value: Any,
-    *,
-    key: bytes | str | None = None,
-    headers: HeadersLike | None = None,
+    session: Awaited, log: str, value: Any, **options: Unpack[RecordOptions]
 ) -> Coroutine[Any, Any, None]: ...
 def append(
-    session: Blocking | Awaited,
-    log: str,
-    value: Any,
-    *,
-    key: bytes | str | None = None,
-    headers: HeadersLike | None = None,
+    session: Blocking | Awaited, log: str, value: Any, **options: Unpack[RecordOptions]
 ) -> Coroutine[Any, Any, None] | None:
-    """Append a record to a log, in the transaction of a session or connection."""
-    return _run(session, record_post(log, value, key=key, headers=headers))
+    """Append a record to a log, in the transaction of a session or connection.
+
+    The options `key` and `headers` mean the same as in `Log.append`.
+    """
+    return _run(session, record_post(log, value, **options))
 
 
 def create_inbox(connection: Connection) -> None:

@@ -14,13 +14,10 @@ in `INSTALLED_APPS`, `manage.py migrate` makes the inbox too, also in the databa
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from millstream.django.inbox import insert_post
-from millstream.header import HeadersLike
-from millstream.record import Seconds
-from millstream.sql.posts import message_post, record_post
+from millstream.sql.posts import MessageOptions, RecordOptions, message_post, record_post
 
 if TYPE_CHECKING:
     from millstream.django.backend import MillstreamBackend as MillstreamBackend
@@ -38,45 +35,23 @@ def __getattr__(name: str) -> Any:
 
 
 def put(
-    queue: str,
-    value: Any,
-    *,
-    using: str = "default",
-    key: bytes | str | None = None,
-    headers: HeadersLike | None = None,
-    priority: int | None = None,
-    group: str | None = None,
-    dedup: str | None = None,
-    delay: Seconds | None = None,
-    deliver_at: datetime | int | None = None,
+    queue: str, value: Any, *, using: str = "default", **options: Unpack[MessageOptions]
 ) -> None:
     """Put a message into a queue, in the current transaction of the database `using`.
 
-    The other arguments mean the same as in `Queue.put`; `deliver_at` is a time with a time zone. Invalid
-    arguments raise `InvalidInput` here. A queue that does not exist is found later: the row goes to
-    `millstream_inbox_failed`. Outside of `atomic` the message is committed at once.
+    The options `key`, `headers`, `priority`, `group`, `dedup` and `delay` mean the same as in
+    `Queue.put`; `deliver_at` is a time with a time zone. Invalid arguments raise `InvalidInput` here. A
+    queue that does not exist is found later: the row goes to `millstream_inbox_failed`. Outside of
+    `atomic` the message is committed at once.
     """
-    post = message_post(
-        queue,
-        value,
-        key=key,
-        headers=headers,
-        priority=priority,
-        group=group,
-        dedup=dedup,
-        delay=delay,
-        deliver_at=deliver_at,
-    )
-    insert_post(post, using)
+    insert_post(message_post(queue, value, **options), using)
 
 
 def append(
-    log: str,
-    value: Any,
-    *,
-    using: str = "default",
-    key: bytes | str | None = None,
-    headers: HeadersLike | None = None,
+    log: str, value: Any, *, using: str = "default", **options: Unpack[RecordOptions]
 ) -> None:
-    """Append a record to a log, in the current transaction of the database `using`."""
-    insert_post(record_post(log, value, key=key, headers=headers), using)
+    """Append a record to a log, in the current transaction of the database `using`.
+
+    The options `key` and `headers` mean the same as in `Log.append`.
+    """
+    insert_post(record_post(log, value, **options), using)

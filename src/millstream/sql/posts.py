@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
@@ -45,17 +45,35 @@ class InboxPost(NamedTuple):
 POST_COLUMNS = InboxPost._fields
 
 
+class RecordOptions(TypedDict, total=False):
+    """The options of `append` in a transaction of the application; as of `Log.append`."""
+
+    key: bytes | str | None
+    headers: HeadersLike | None
+
+
+class MessageOptions(RecordOptions, total=False):
+    """The options of `put` in a transaction of the application; as of `Queue.put`."""
+
+    priority: int | None
+    group: str | None
+    dedup: str | None
+    delay: Seconds | None
+    deliver_at: datetime | int | None
+    """A time with a time zone, or milliseconds since 1970."""
+
+
 def message_post(
     queue: str,
     value: Any,
     *,
-    key: bytes | str | None,
-    headers: HeadersLike | None,
-    priority: int | None,
-    group: str | None,
-    dedup: str | None,
-    delay: Seconds | None,
-    deliver_at: datetime | int | None,
+    key: bytes | str | None = None,
+    headers: HeadersLike | None = None,
+    priority: int | None = None,
+    group: str | None = None,
+    dedup: str | None = None,
+    delay: Seconds | None = None,
+    deliver_at: datetime | int | None = None,
 ) -> InboxPost:
     """Return the post of a message for a queue. Raises `InvalidInput`."""
     check_name(queue, "queue")
@@ -72,7 +90,11 @@ def message_post(
 
 
 def record_post(
-    log: str, value: Any, *, key: bytes | str | None, headers: HeadersLike | None
+    log: str,
+    value: Any,
+    *,
+    key: bytes | str | None = None,
+    headers: HeadersLike | None = None,
 ) -> InboxPost:
     """Return the post of a record for a log. Raises `InvalidInput`."""
     check_name(log, "log")
