@@ -96,7 +96,7 @@ def test_what_is_only_read_leaves_every_file_as_it_was(surface: Surface, path: P
         assert [one.name for one in ms.logs()] == ["queue:q", "x"]
         assert [one.value for one in ms.queue("q").peek()] == [b"job"]
         assert ms.queue("q").message(0).state == "available"
-        assert ms.queue("q").info().unrouted == 1
+        assert ms.queue("q").info().available == 1
         assert ms.sql("SELECT count(*) FROM app").rows == [(0,)]
         assert ms.stats()["engine"] == "sqlite"
     assert files(path.parent) == before

@@ -59,7 +59,7 @@ def test_all_is_put_though_nobody_reads_how_many(cli: Any, program: Program) -> 
         running.stdout = None
         _, told = running.communicate(LINES, timeout=60)
     assert (running.returncode, told) == (0, b"")
-    assert cli.json("queue", "info", "jobs")["unrouted"] == 20_000
+    assert cli.json("queue", "info", "jobs")["available"] == 20_000
 
 
 def test_an_append_that_fails_after_its_reader_went_is_an_error(cli: Any, program: Program) -> None:
@@ -137,5 +137,5 @@ def test_what_deletes_needs_yes_without_a_terminal(cli: Any, arguments: list[str
     assert told.endswith("Use --yes")
     assert "there is no terminal to ask on" in told
     assert cli.json("log", "info", "a")["records"] == 2
-    assert cli.json("queue", "info", "jobs")["unrouted"] == 1
+    assert cli.json("queue", "info", "jobs")["available"] == 1
     cli(*arguments, "--yes")

@@ -88,7 +88,7 @@ def test_a_ready_message_counts_beside_delayed_ones(
     queue.put(b"now", **groups[25])  # type: ignore[arg-type]
     clock.advance(5)
     assert age(ms, clock, queue) == 5
-    assert counts(queue) in ({"delayed": 25, "available": 1}, {"delayed": 25, "unrouted": 1})
+    assert counts(queue) == {"delayed": 25, "available": 1}
     (message,) = queue.claim(5, lease=10_000)
     assert message.value == b"now"
     assert age(ms, clock, queue) is None

@@ -16,7 +16,7 @@ from millstream.queue.model.spec import QueueSettings
 from millstream.record import moment
 from millstream.testing import SimulatedClock
 
-from .conftest import values
+from .conftest import counts, values
 
 
 class Mail(msgspec.Struct):
@@ -76,7 +76,7 @@ def test_a_peek_shows_delayed_messages_with_their_due_times(
     seconds = {b"retry": 50, b"delay": 20, b"at": 30, b"at too": 30}
     assert due == {value: now + timedelta(seconds=after) for value, after in seconds.items()}
     assert values(queue.peek(9)) == [b"ready"]
-    assert (queue.info().available + queue.info().unrouted, queue.info().delayed) == (1, 4)
+    assert (queue.info().available, queue.info().delayed) == (1, 4)
     clock.advance(25)
     assert set(values(queue.peek(9))) == {b"ready", b"delay"}
     assert len(queue.peek(9, state="delayed")) == 3
@@ -112,3 +112,22 @@ def test_help_shows_every_setting_with_its_default_and_meaning(ms: Millstream) -
     assert signature.parameters["dedup_while"].default == ""
     assert signature.parameters["max_attempts"].default == 5
     assert inspect.signature(ms.queue("q").alter).parameters["lease"].default is ...
+
+
+def test_messages_that_were_put_are_available_at_once(ms: Millstream) -> None:
+    queue = ms.create_queue("q", sources="orders", filter="region = 'eu'")
+    queue.put_many([b"0", b"1"])
+    assert counts(queue) == {"available": 2}
+    ms.log("orders").append(b"2")
+    assert counts(queue) == {"available": 2, "unrouted": 1}, "whether the filter matches is unknown"
+    assert values(queue.claim(9)) == [b"0", b"1"]
+    assert counts(queue) == {"in_flight": 2}
+
+
+def test_messages_that_may_be_repeats_are_available_once_they_are_routed(ms: Millstream) -> None:
+    queue = ms.create_queue("q", dedup_by="_key")
+    queue.put(b"0", key="a")
+    queue.put(b"again", key="a")
+    assert counts(queue) == {"unrouted": 2}
+    assert values(queue.peek(9)) == [b"0"]
+    assert counts(queue) == {"available": 1}

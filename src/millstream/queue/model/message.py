@@ -359,9 +359,11 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     name: str
     spec: QueueSpec
     available: int
-    """Messages that are routed and claimable now."""
+    """Messages that wait for a claim: routed messages that are due, and messages that were put."""
     unrouted: int
-    """Records behind the routing position in the logs; the filter may drop a part."""
+    """Records of source logs that the queue has not looked at; the filter may drop a part. For a queue
+    with `dedup_by` also new messages that were put, because they may be repeats.
+    """
     delayed: int
     """Routed messages that are not due yet: put for later, or waiting for the next attempt."""
     in_flight: int

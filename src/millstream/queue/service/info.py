@@ -15,6 +15,7 @@ from millstream.log.reading.reader import RowMoved, entries_of
 from millstream.queue import commands as c
 from millstream.queue.model import pace
 from millstream.queue.model.message import QueueInfo, Skipped
+from millstream.queue.model.own_logs import own_logs
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.index import NOISY, QUIET
 from millstream.queue.rules.lookup import find_bucket, find_queue, of_queue
@@ -118,11 +119,12 @@ def _info(view: View, name: str) -> QueueInfo | Facts | None:
     incoming, done = queue.rates.now(now_ms)
     wall_ms = view.state.clock.wall_ms()
     since_ms = claimable_ms(view, queue, facts.sources)
+    put = _put(queue, facts.sources)
     return QueueInfo(
         name=name,
         spec=queue.spec,
-        available=counts.available - waiting + due,
-        unrouted=sum(source.behind for source in facts.sources),
+        available=counts.available - waiting + due + put,
+        unrouted=sum(source.behind for source in facts.sources) - put,
         delayed=waiting - due,
         in_flight=counts.in_flight,
         done=counts.done,
@@ -144,6 +146,14 @@ def _info(view: View, name: str) -> QueueInfo | Facts | None:
         withdrawn=queue.withdrawn,
         cancelled=queue.cancelled,
     )
+
+
+def _put(queue: QueueState, sources: list[QueueSource]) -> int:
+    """Return the number of messages that were put, are not routed yet, and are no repeats for certain."""
+    if queue.spec.dedup_by:
+        return 0
+    own = own_logs(queue.name)
+    return sum(source.behind for source in sources if source.name in own)
 
 
 def _due(view: View, queue: QueueState, now_ms: int) -> int:

@@ -88,7 +88,7 @@ function Counts({ of }) {
   const odd = [["duplicates", "repeats dropped"], ["lost", "lost"], ["damaged", "damaged"], ["withdrawn", "withdrawn"],
     ["letters", "letters owed"]].filter(([field]) => of[field]).map(([field, label]) => [label, count(of[field]), { kind: "warn" }]);
   return html`<${Figures} of=${[
-    ["waiting", count(of.available + of.unrouted), { title: `${count(of.available)} routed, ${count(of.unrouted)} in the logs beyond that` }],
+    ["waiting", count(of.available + of.unrouted), { title: `${count(of.available)} messages, ${count(of.unrouted)} records of source logs that the queue has not looked at` }],
     ["delayed", count(of.delayed)],
     ["in flight", count(of.in_flight)],
     ["failed", count(of.failed), { kind: of.failed ? "bad" : "" }],
