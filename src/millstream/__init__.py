@@ -21,7 +21,8 @@ from millstream.errors import MillstreamError
 from millstream.header import Headers
 from millstream.jobs.context import JobContext
 from millstream.jobs.errors import JobCancelled, JobFailed
-from millstream.jobs.reports import JobFinished, JobStarted
+from millstream.jobs.job_progress import JobProgress
+from millstream.jobs.reports import JobCancelling, JobFinished, JobStarted
 from millstream.limits import Limits
 from millstream.log.model.block import RecordBlock
 from millstream.queue.model.backoff import Backoff
@@ -92,9 +93,11 @@ __all__ = [
     "Item",
     "Job",
     "JobCancelled",
+    "JobCancelling",
     "JobContext",
     "JobFailed",
     "JobFinished",
+    "JobProgress",
     "JobStarted",
     "JobWorker",
     "Jobs",

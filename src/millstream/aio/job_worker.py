@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from millstream.aio.job_schedules import JobSchedules
 from millstream.aio.job_store import JobStore
+from millstream.aio.queue import Queue
 from millstream.aio.worker import Worker
 from millstream.aio.worker_runtime import SideCall, make_job_crew, work_through
 from millstream.errors import InvalidInput
@@ -20,6 +21,7 @@ from millstream.queue.model.message import Message
 from millstream.record import Seconds, to_ms
 from millstream.worker.effects import Complain
 from millstream.worker.options import WorkerOptions
+from millstream.worker.shift import IDLE_WAIT_S
 from millstream.worker.stats import WorkerStats
 
 BATCH_MAX = 1_000
@@ -48,7 +50,8 @@ class JobWorker:
         self._lease = lease
         self._workers: list[Worker] = []
         self._runners: list[Runner] = []
-        self._stopped = False
+        self._queues: list[Queue] = []
+        self._stopped = self._is_done = False
         self._started: SideCall | None = None
 
     @property
@@ -99,6 +102,10 @@ class JobWorker:
 
     async def _run_jobs(self, *, drain: bool) -> WorkerStats:
         chores = await self._start_chores()
+        watches = [
+            SideCall(partial(self._watch_cancels, *pair), name="millstream-cancels")
+            for pair in zip(self._queues, self._runners, strict=True)
+        ]
         try:
             if len(self._workers) == 1:
                 return await self._workers[0].run(drain=drain)
@@ -107,9 +114,21 @@ class JobWorker:
             )
             return self.stats
         finally:
+            self._is_done = True
+            for watch in watches:
+                await watch.close()
             if chores is not None:
                 chores.stop()
                 await chores.join()
+
+    async def _watch_cancels(self, queue: Queue, runner: Runner) -> None:
+        """Ask running jobs of a queue to end when they are cancelled, until the worker ends."""
+        seen = 0
+        while not self._is_done:
+            requests = await queue.wait_cancels(seen, timeout=IDLE_WAIT_S)
+            if requests is not None:
+                seen = requests.total
+                runner.cancel(requests.claims)
 
     async def _start_chores(self) -> Worker | None:
         """Start a worker that deletes the logs of old jobs, if there are any to delete."""
@@ -192,7 +211,9 @@ class JobWorker:
                 log=_reported_by_the_runner,
             )
             crew = partial(make_job_crew, runner, share, ms.session)
-            workers.append(Worker(await ms.queue(name), ms.session, options, crew=crew))
+            queue = await ms.queue(name)
+            self._queues.append(queue)
+            workers.append(Worker(queue, ms.session, options, crew=crew))
         return workers
 
 

@@ -10,9 +10,11 @@ from typing import Any
 from millstream.errors import InvalidInput
 from millstream.header import Headers
 from millstream.jobs.job_ids import job_id_of
+from millstream.jobs.job_progress import JobProgress, encode_progress, progress_of
 from millstream.jobs.output import append_chunk
 from millstream.limits import Limits
 from millstream.log.commands import Append
+from millstream.queue.commands import NoteProgress
 from millstream.queue.model.message import Message
 from millstream.worker.handler import HandlerTransaction
 
@@ -25,7 +27,7 @@ class Sent:
 
 
 SENT = Sent()
-Send = Callable[[Append], Awaitable[None]]
+Send = Callable[[Append | NoteProgress], Awaitable[None]]
 """Executes a command of the running job."""
 
 
@@ -37,10 +39,12 @@ class JobContext:
 
     __slots__ = (
         "_cancelled",
+        "_progress",
         "_send",
         "_tx",
         "deadline",
         "has_output",
+        "is_cancel_requested",
         "keep_s",
         "limits",
         "message",
@@ -70,7 +74,10 @@ class JobContext:
         """Whether this attempt has output."""
         self._send = send
         self._tx: HandlerTransaction | None = None
+        self._progress: JobProgress | None = None
         self._cancelled = False
+        self.is_cancel_requested = False
+        """Whether someone cancelled the job while it ran."""
 
     @property
     def id(self) -> str:
@@ -109,6 +116,22 @@ class JobContext:
             raise InvalidInput("this job cannot write output: no worker runs it")
         self.has_output = True
         return self._send(append_chunk(self.id, self.attempt, chunk, self.limits))
+
+    def progress(self, fraction: float, text: str = "") -> Awaitable[None]:
+        """Note how far the job has come, from 0 to 1, for `handle.progress()`.
+
+        Each change is a commit; a step of less than one percent with the same text is left out. A
+        coroutine should await the call.
+        """
+        progress = progress_of(fraction, text)
+        before, self._progress = self._progress, progress
+        if before is not None and before.text == text and abs(before.fraction - fraction) < 0.01:
+            self._progress = before
+            return SENT
+        if self._send is None:
+            return SENT
+        claims = [(self.message.claim_id, 1, self.message.attempt)]
+        return self._send(NoteProgress(self.message.queue, claims, encode_progress(progress)))
 
     @property
     def begun_tx(self) -> HandlerTransaction | None:

@@ -36,6 +36,7 @@ class JobCrew:
         """The crew of coroutines, made with the first coroutine."""
         self._limits = TimeLimits(clock, self._give_up)
         runner.on_timed = self._limits.add
+        runner.on_cancelled = self._cancel
 
     def begin(self, message: Message) -> None:
         """JobAttempt a job on the next free thread, or on the event loop."""
@@ -63,6 +64,11 @@ class JobCrew:
 
     def _run(self, message: Message, is_dropped: Callable[[], bool]) -> Handled:
         return self._runner.run(message, self._execute, is_dropped)
+
+    def _cancel(self, run: JobAttempt) -> None:
+        """Cancel a coroutine; a plain function sees `ctx.cancelled`."""
+        if run.task.is_async and self._tasks is not None:
+            self._tasks.abandon(run.message)
 
     def _give_up(self, run: JobAttempt) -> None:
         if self._threads.drop(run.message):

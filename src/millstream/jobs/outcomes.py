@@ -17,6 +17,8 @@ UNKNOWN_TASK = "unknown task"
 UNKNOWN_DELAY_S = 30.0
 """How long a job waits that a worker did not know: another worker may know its task."""
 
+CANCEL_REASON = "cancelled while it ran"
+
 _NOT_COUNTED = (UNKNOWN_TASK, STOPPED, CANCELLED)
 """The beginnings of reasons of attempts in which the task did not run."""
 

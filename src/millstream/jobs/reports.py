@@ -32,6 +32,13 @@ class JobFinished(Struct, frozen=True, kw_only=True):
     """Why the attempt did not succeed: the class and the text of its error, in one line."""
 
 
-JobReport = JobStarted | JobFinished
+class JobCancelling(Struct, frozen=True, kw_only=True):
+    """A running job was cancelled, and its task was asked to end."""
+
+    id: str
+    attempt: int
+
+
+JobReport = JobStarted | JobFinished | JobCancelling
 OnJob = Callable[[JobReport], None]
 """Takes each report, on the thread that runs the job: it must not block."""

@@ -11,7 +11,7 @@ import inspect
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -34,13 +34,14 @@ from millstream.jobs.endings import end_done, end_failed, read_outcomes
 from millstream.jobs.job_ids import job_id_of
 from millstream.jobs.options import RESULTS_S
 from millstream.jobs.outcomes import (
+    CANCEL_REASON,
     AttemptsUsed,
     WrongArguments,
     counted_attempts,
     unknown_task,
     verdict_of,
 )
-from millstream.jobs.reports import JobFinished, JobOutcome, JobStarted, OnJob
+from millstream.jobs.reports import JobCancelling, JobFinished, JobOutcome, JobStarted, OnJob
 from millstream.jobs.results import encode_result
 from millstream.limits import Limits
 from millstream.log.commands import GetExtent
@@ -48,7 +49,7 @@ from millstream.queue.commands import GetAttempts
 from millstream.queue.model.message import Message
 from millstream.worker.effects import Handled, Verdict
 from millstream.worker.leases import ClaimKey, claim_of
-from millstream.worker.shift import TimeLimitExceeded
+from millstream.worker.shift import CANCELLED, TimeLimitExceeded
 
 _logger = logging.getLogger("millstream.jobs")
 
@@ -90,6 +91,8 @@ class Runner:
         self._on_job = on_job
         self.on_timed: Callable[[JobAttempt], None] | None = None
         """Takes each attempt at a plain function with a timeout, when it begins."""
+        self.on_cancelled: Callable[[JobAttempt], None] | None = None
+        """Takes each running job that is asked to end."""
         self._running: dict[ClaimKey, JobAttempt] = {}
         self.unknown: Counter[str] = Counter()
         """How many jobs named a task that is not known here, by name."""
@@ -136,7 +139,11 @@ class Runner:
 
     async def run_async(self, message: Message, execute: AsyncExecute) -> Handled:
         """Run a job whose task is a coroutine function."""
-        run = self._begin(message, execute)
+
+        def send(command: Command[Any]) -> Awaitable[None]:
+            return asyncio.ensure_future(execute(command))
+
+        run = self._begin(message, send)
         if isinstance(run, Handled):
             return run
         CURRENT.set(run.context)  # each job is a task of the loop, with a context of its own
@@ -250,8 +257,24 @@ class Runner:
         run.context.cancel()
         return handled
 
+    def cancel(self, claims: Iterable[int]) -> None:
+        """Ask running jobs to end; claims of other workers are ignored."""
+        requested = set(claims)
+        for run in list(self._running.values()):
+            if run.message.claim_id in requested and not run.context.is_cancel_requested:
+                run.context.is_cancel_requested = True
+                run.context.cancel()
+                if self._on_job is not None:
+                    self._on_job(JobCancelling(id=run.context.id, attempt=run.message.attempt))
+                if self.on_cancelled is not None:
+                    self.on_cancelled(run)
+
     def verdict(self, run: JobAttempt, error: BaseException, tries: Any) -> Verdict:
         """Return how an attempt ends; `tries` are all attempts, if this may be the last one."""
+        if run.context.is_cancel_requested:
+            return Verdict("nack", CANCEL_REASON, 0)
+        if isinstance(error, asyncio.CancelledError):
+            return Verdict("nack", CANCELLED, 0)
         most = run.task.options.max_attempts
         is_last = tries is not None and counted_attempts(tries) >= most
         return verdict_of(error, run.task, run.message.attempt, random.random(), is_last=is_last)

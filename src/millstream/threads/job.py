@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 from millstream.errors import NotFound
 from millstream.jobs.errors import JobCancelled, JobFailed
 from millstream.jobs.job_ids import JobPlace, job_id_of
+from millstream.jobs.job_progress import JobProgress, decode_progress
 from millstream.jobs.output import END_HEADER, output_of
 from millstream.jobs.results import ResultType, decode_error
 from millstream.numbers import checked_numbers
@@ -115,9 +116,17 @@ class Job(Generic[R_co]):
                 yield record
                 offset = record.offset + 1
 
+    def progress(self) -> JobProgress | None:
+        """Return the last progress that the running job has noted; None if it has noted none."""
+        return decode_progress(self._fate().progress)
+
     def cancel(self) -> bool:
-        """Cancel the job: a waiting job never starts. Returns False if the job has ended."""
-        return self._queue.cancel(self._place.put_id)
+        """Cancel the job, durably: a waiting job never starts, and a running job is asked to end.
+
+        Returns False if the job has ended, or is unknown. A running job that ends well all the same
+        is done.
+        """
+        return self._queue.cancel(self._place.put_id, running=True) is not False
 
     def _fate(self) -> Fate:
         return self._queue.message(self._place.put_id)

@@ -18,10 +18,12 @@ from millstream.queue.model.message import Message
 from millstream.record import Seconds, to_ms
 from millstream.threads.job_schedules import JobSchedules
 from millstream.threads.job_store import JobStore
+from millstream.threads.queue import Queue
 from millstream.threads.worker import Worker
 from millstream.threads.worker_runtime import SideCall, make_job_crew, work_through
 from millstream.worker.effects import Complain
 from millstream.worker.options import WorkerOptions
+from millstream.worker.shift import IDLE_WAIT_S
 from millstream.worker.stats import WorkerStats
 
 BATCH_MAX = 1_000
@@ -50,7 +52,8 @@ class JobWorker:
         self._lease = lease
         self._workers: list[Worker] = []
         self._runners: list[Runner] = []
-        self._stopped = False
+        self._queues: list[Queue] = []
+        self._stopped = self._is_done = False
         self._started: SideCall | None = None
 
     @property
@@ -101,15 +104,31 @@ class JobWorker:
 
     def _run_jobs(self, *, drain: bool) -> WorkerStats:
         chores = self._start_chores()
+        watches = [
+            SideCall(partial(self._watch_cancels, *pair), name="millstream-cancels")
+            for pair in zip(self._queues, self._runners, strict=True)
+        ]
         try:
             if len(self._workers) == 1:
                 return self._workers[0].run(drain=drain)
             work_through(partial(self._run_all, drain=drain), stop=self.stop, cancel=self.stop)
             return self.stats
         finally:
+            self._is_done = True
+            for watch in watches:
+                watch.close()
             if chores is not None:
                 chores.stop()
                 chores.join()
+
+    def _watch_cancels(self, queue: Queue, runner: Runner) -> None:
+        """Ask running jobs of a queue to end when they are cancelled, until the worker ends."""
+        seen = 0
+        while not self._is_done:
+            requests = queue.wait_cancels(seen, timeout=IDLE_WAIT_S)
+            if requests is not None:
+                seen = requests.total
+                runner.cancel(requests.claims)
 
     def _start_chores(self) -> Worker | None:
         """Start a worker that deletes the logs of old jobs, if there are any to delete."""
@@ -192,7 +211,9 @@ class JobWorker:
                 log=_reported_by_the_runner,
             )
             crew = partial(make_job_crew, runner, share, ms.session)
-            workers.append(Worker(ms.queue(name), ms.session, options, crew=crew))
+            queue = ms.queue(name)
+            self._queues.append(queue)
+            workers.append(Worker(queue, ms.session, options, crew=crew))
         return workers
 
 
