@@ -48,6 +48,7 @@ GENERATED = (
     "schedules",
     "signature",
     "stage",
+    "stored_jobs",
     "sync",
     "task",
     "transaction",

@@ -134,23 +134,25 @@ class Admission:
         *,
         traceparent: str | None = None,
         is_counted: bool = True,
+        need: Need | None = None,
     ) -> Call[T]:
         """Admit a command in the order above, or raise the reason why not, and count the refusal.
 
         `holdings` are the claims of the client; without, the claims of all requests of the token count.
         `is_counted=False` is for frames of rooms: a room bounds the frames of each connection, and
-        thousands of its clients may share one token.
+        thousands of its clients may share one token. `need` is the right that an endpoint requires in
+        place of the rights that the command declares.
         """
         kind = type(command)
         try:
             principal = self.tokens.confirm_at_once(principal)
-            principal.check(command)
+            _check_rights(principal, command, need)
             check_command(command)
             command = principal.signed(command)
             command = bounded(command, self._settings, self._limits)
             if traceparent is not None:
                 command = traced(command, traceparent, self._limits)
-            call: Call[T] = Call(self, principal, command, holdings)
+            call: Call[T] = Call(self, principal, command, holdings, need)
             call.reserve(is_counted=is_counted)
         except Exception as error:
             self.meter.failed(kind, error)
@@ -200,6 +202,7 @@ class Call(Generic[T]):
         "began_s",
         "command",
         "holdings",
+        "need",
         "principal",
         "spans",
         "waits",
@@ -211,12 +214,15 @@ class Call(Generic[T]):
         principal: Principal,
         command: Command[T],
         holdings: ClaimCounts | None,
+        need: Need | None = None,
     ) -> None:
         self._admission = admission
         self.principal = principal
         """The client, with the rights that it had when the command was admitted."""
         self.command = command
         """The command as it is to be carried out."""
+        self.need = need
+        """The right that stands in place of the rights that the command declares."""
         traits = command.traits
         self._holds = traits.holds
         if holdings is None and traits.holds:
@@ -257,7 +263,8 @@ class Call(Generic[T]):
 
     def confirm(self) -> None:
         """Check again that the client may ask for this; the token's entry must be fresh."""
-        self._admission.tokens.confirm_at_once(self.principal).check(self.command)
+        principal = self._admission.tokens.confirm_at_once(self.principal)
+        _check_rights(principal, self.command, self.need)
 
     def settle(self, answer: Any) -> None:
         """Account for the answer, or for the exception in its place, and give back all that is held."""
@@ -293,3 +300,14 @@ class Call(Generic[T]):
         spans, self.spans = self.spans, None
         if spans is not None:
             self._admission.tracer.end(spans, answer)
+
+
+def _check_rights(principal: Principal, command: Command[Any], need: Need | None) -> None:
+    """Refuse a command that is not allowed: by the right of its endpoint, or by its own rights.
+
+    A listing needs no right: it has only the names that the principal may see.
+    """
+    if need is None or command.traits.needs == "seen":
+        principal.check(command)
+    else:
+        principal.require(need)

@@ -30,7 +30,7 @@ from millstream.rooms.commands import ListRooms, MintBrowserTicket, MintTicket, 
 from millstream.server.admission import Admission, Call
 from millstream.server.auth.access import Principal, copyable, visible
 from millstream.server.auth.authentication import Authentication
-from millstream.server.auth.need import names_parent, needs_of_parent
+from millstream.server.auth.need import Need, names_parent, needs_of_parent
 from millstream.server.auth.quota import Quota
 from millstream.server.auth.tickets import mint_browser_ticket, mint_ticket
 from millstream.server.auth.tokens import Tokens
@@ -182,21 +182,23 @@ class Core:
         *,
         traceparent: str | None = None,
         level: ReadLevel = STRONG,
+        need: Need | None = None,
     ) -> T:
         """Admit a command of a principal, carry it out, and return its answer.
 
         `holdings` are the claims of the client; without, the claims of all requests of the token
         count. Published records carry `traceparent`. `level` is how fresh a node's read must be.
+        `need` is the right that an endpoint requires in place of the command's own rights.
         """
         if self.seat is not None:
             await self._check_seat(self.seat, command, level)
             try:
-                return await self._execute(principal, command, holdings, traceparent)
+                return await self._execute(principal, command, holdings, traceparent, need)
             except (NotLeader, NoQuorum) as error:
                 if not _is_half_done(command):
                     raise
                 raise _deposed(command, error) from error
-        return await self._execute(principal, command, holdings, traceparent)
+        return await self._execute(principal, command, holdings, traceparent, need)
 
     async def _check_seat(self, seat: ClusterRole, command: Command[Any], level: ReadLevel) -> None:
         """Refuse a command that only the leading node may answer."""
@@ -211,6 +213,7 @@ class Core:
         command: Command[T],
         holdings: ClaimCounts | None,
         traceparent: str | None,
+        need: Need | None,
     ) -> T:
         """Admit a command, carry it out, and settle its call, in the caller's task."""
         try:
@@ -218,7 +221,9 @@ class Core:
         except Exception as error:
             self.meter.failed(type(command), error)
             raise
-        call = self.admission.admit(principal, command, holdings, traceparent=traceparent)
+        call = self.admission.admit(
+            principal, command, holdings, traceparent=traceparent, need=need
+        )
         try:
             answer = await self._carry_out(call)
         except Exception as error:
@@ -260,17 +265,17 @@ class Core:
             wall_ms = self.store.clock.wall_ms()
             return await mint_browser_ticket(self.tokens, principal, command, wall_ms=wall_ms)  # type: ignore[return-value]
         if command.traits.needs == "seen":
-            return await self._seen(principal, command)  # type: ignore[no-any-return]
+            return await self._seen(principal, command, call.need)  # type: ignore[no-any-return]
         if names_parent(command):
             parent = await self.session.execute(GetParent(command.log))  # type: ignore[attr-defined]
             for need in () if parent is None else needs_of_parent(command, parent):
                 principal.require(need)
         return await self.session.execute(command, turns)
 
-    async def _seen(self, principal: Principal, command: Any) -> Any:
+    async def _seen(self, principal: Principal, command: Any, need: Need | None) -> Any:
         """Answer a listing with the names that a principal may see."""
         if isinstance(command, ListLogs | ListQueues | ListRooms):
-            return await self._list(principal, command)
+            return await self._list(principal, command, need)
         if isinstance(command, SummarizeLogs):
             return await self._summarize(principal, command)
         if isinstance(command, SummarizeNamed):
@@ -290,7 +295,7 @@ class Core:
             held = self.admission.holdings_of(principal) if holdings is None else holdings
             held.note(ReturnClaims(command.queue, lots_claimed(answer)), None)
 
-    async def _list(self, principal: Principal, command: Any) -> Any:
+    async def _list(self, principal: Principal, command: Any, need: Need | None) -> Any:
         """Return a page of the names that a principal may see; an empty page is the last one."""
         entries: list[Any] = []
         step = replace(command, limit=max(command.limit, LISTED_AT_ONCE))
@@ -302,7 +307,7 @@ class Core:
                     raise
                 step = replace(step, limit=command.limit)  # the damage may lie behind the page
                 continue
-            entries += visible(principal, page)
+            entries += visible(principal, page, need)
             if len(page) < step.limit:
                 break
             step = replace(step, after=page[-1].name)

@@ -31,6 +31,8 @@ FOR_ANY_TOKEN = {
     ("GET", "/logs"): "an empty listing",
     ("GET", "/queues"): "an empty listing",
     ("GET", "/forks"): "an empty listing",
+    ("GET", "/jobs"): "an empty listing",
+    ("GET", "/jobs/tasks"): "an empty listing",
     ("GET", "/rooms"): "an empty listing",
     ("GET", "/replica/logs"): "an empty listing",
     ("GET", "/openapi.json"): "the same for everybody",
@@ -73,7 +75,8 @@ def asked(at: Guarded) -> Iterator[tuple[str, str, str]]:
 
 
 def _example(place: re.Match[str]) -> str:
-    return {"log": "orders", "queue": "mail", "offset": "0", "claim_id": "1"}.get(place[1], "x")
+    names = {"log": "orders", "queue": "mail", "offset": "0", "claim_id": "1", "job": "mail-0"}
+    return names.get(place[1], "x")
 
 
 async def status(at: Guarded, method: str, path: str, address: str, **head: str) -> int:
@@ -141,7 +144,7 @@ def test_no_route_does_anything_for_a_token_without_the_right() -> None:
                     denied += found == 403
             assert at.core.store.state.seq == before
             assert denied > 20
-            for address in ("/logs", "/queues", "/forks", "/replica/logs", "/health"):
+            for address in ("/logs", "/queues", "/forks", "/jobs", "/replica/logs", "/health"):
                 answer = await at.ask("GET", address, headers=head)
                 assert "orders" not in answer.text
                 assert "mail" not in answer.text

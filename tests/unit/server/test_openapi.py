@@ -195,6 +195,8 @@ async def _ask_every_example(rest: Rest) -> None:
             await rest.post("/queues/invoices/messages", json={"value": 1})
             (message,) = (await rest.get("/queues/invoices/messages?limit=1")).json()["messages"]
             asked["url"] = asked["url"].replace(claim, str(message["claim_id"]))
+        if "{job}" in endpoint.path:
+            asked["url"] = asked["url"].replace(examples.NAMES["job"], await _ended_job(rest))
         if endpoint.name == "mergeFork":
             fork = (await rest.post("/logs/orders/fork", json={})).json()["fork"]
             asked["url"] = asked["url"].replace("orders", fork)
@@ -206,6 +208,17 @@ async def _ask_every_example(rest: Rest) -> None:
             continue  # its body is not JSON; tests/unit/server/test_rest_replica.py sends some
         answer = await rest.request(**asked)
         assert answer.status_code < 300, (endpoint.name, answer.text)
+
+
+async def _ended_job(rest: Rest) -> str:
+    """Put a job that fails at once, and return its id."""
+    await rest.put("/queues/jobs")
+    body = {"value": {}, "headers": {"task": "t"}}
+    id = (await rest.post("/queues/jobs/messages", json=body)).json()["id"]
+    messages = (await rest.post("/queues/jobs/claims", json={"n": 10})).json()["messages"]
+    claims = [message["claim"] for message in messages]  # also of a job that was tried again
+    await rest.post("/queues/jobs/fail", json={"claims": claims, "reason": "no"})
+    return f"jobs-{id}"
 
 
 def test_there_is_an_example_of_every_body() -> None:

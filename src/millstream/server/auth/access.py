@@ -105,9 +105,11 @@ NOBODY = Principal("nobody", ())
 """The principal of requests that need no token."""
 
 
-def visible(principal: Principal, infos: list[Info]) -> list[Info]:
-    """Return the entries of a listing that a principal may read."""
-    return [info for info in infos if principal.allows(need_to_see(info))]
+def visible(principal: Principal, infos: list[Info], need: Need | None = None) -> list[Info]:
+    """Return the entries of a listing that a principal may read, or for which it has a right."""
+    if need is None:
+        return [info for info in infos if principal.allows(need_to_see(info))]
+    return [info for info in infos if principal.allows(replace(need, name=info.name))]
 
 
 def copyable(principal: Principal, names: list[str]) -> list[str]:

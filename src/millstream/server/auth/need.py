@@ -22,7 +22,7 @@ from millstream.record import LogInfo
 from millstream.replica.forks.aside import fork_pattern
 from millstream.rooms.model import RoomInfo
 
-Noun = Literal["log", "queue", "room", "replica", "store"]
+Noun = Literal["log", "queue", "job", "room", "replica", "store"]
 
 RESERVED = "millstream:"
 """The prefix of logs in which the server keeps its own data."""

@@ -64,7 +64,7 @@ class Permission(Struct, frozen=True):
             return [Need("store", action, "", is_explicit=action == "admin")]
         if self.noun != "*":
             return [Need(self.noun, action, pattern, is_pattern=True)]
-        nouns: tuple[Noun, ...] = ("log", "queue", "room", "replica")
+        nouns: tuple[Noun, ...] = ("log", "queue", "job", "room", "replica")
         needs = [Need(noun, action, pattern, is_pattern=True) for noun in nouns]
         return [*needs, Need("store", action, "")] if matches(pattern, "") else needs
 

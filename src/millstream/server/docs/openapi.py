@@ -27,6 +27,7 @@ TAGS = {
     "queues": "Work queues: each message goes to one consumer at a time",
     "messages": "Put messages into a queue, and look at them",
     "claims": "Claim messages, and finish them",
+    "jobs": "Functions that run in the background: their state, results and output",
     "transactions": "Several operations in one commit",
     "rooms": "Live messages to all listeners, presence, and retained values",
     "staging": "Bulk writes from many tasks, published in one commit",

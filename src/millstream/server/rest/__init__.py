@@ -13,6 +13,8 @@ from millstream.server.rest import (
     cursors,
     failures,
     forks,
+    job_stream,
+    jobs,
     live,
     logs,
     messages,
@@ -29,6 +31,6 @@ from millstream.server.rest import (
 
 _NOUNS = (
     *(logs, forks, records, search, cursors, queues, messages, failures, claims, rooms),
-    *(transactions, staging, replica, status, clients, live, cluster, tokens),
+    *(jobs, job_stream, transactions, staging, replica, status, clients, live, cluster, tokens),
 )
 ENDPOINTS = tuple(entry for noun in _NOUNS for entry in noun.endpoint)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from copy import copy
+from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from millstream.errors import InvalidInput, InvalidName
 from millstream.log.model.names import NUMBER_MAX, check_name
 from millstream.record import to_ms
 from millstream.server.auth.access import Principal
+from millstream.server.auth.need import Need
 from millstream.server.cluster.role import ALONE, Asker
 from millstream.server.core import Core
 from millstream.server.observe.tracing import traceparent_of
@@ -38,6 +40,7 @@ class Ask:
         self.clock = core.session.clock
         self.data = b""
         """The body as received."""
+        self._need_of: Callable[[Command[Any]], Need] | None = None
         self._scope = scope
         self._request = request
         self._traceparent = traceparent_of(scope)
@@ -63,7 +66,14 @@ class Ask:
             command,
             traceparent=self._traceparent,
             level=self._asker.read_level,
+            need=None if self._need_of is None else self._need_of(command),
         )
+
+    def by_right(self, need_of: Callable[[Command[Any]], Need]) -> Ask:
+        """Return the same request, whose commands need another right than those they declare."""
+        asked = copy(self)
+        asked._need_of = need_of
+        return asked
 
     async def close(self) -> None:
         """Do nothing: the store belongs to the server."""

@@ -7,6 +7,8 @@ import { follow, leave, usePulse } from "./live.js";
 import { Overview } from "./overview.js";
 import { LogPage, Logs } from "./logs.js";
 import { QueuePage, Queues } from "./queues.js";
+import { Jobs } from "./jobs.js";
+import { JobPage } from "./job.js";
 import { RoomPage, Rooms } from "./rooms.js";
 import { Replicas } from "./replicas.js";
 import { Clients } from "./clients.js";
@@ -20,6 +22,7 @@ const PAGES = [
   { name: "", title: "Overview", key: "o", page: Overview },
   { name: "logs", title: "Logs", key: "l", page: Logs, one: LogPage },
   { name: "queues", title: "Queues", key: "q", page: Queues, one: QueuePage },
+  { name: "jobs", title: "Jobs", key: "j", page: Jobs, one: JobPage },
   { name: "rooms", title: "Rooms", key: "r", page: Rooms, one: RoomPage },
   { name: "replicas", title: "Replicas", key: "c", page: Replicas },
   { name: "clients", title: "Clients", key: "w", page: Clients },

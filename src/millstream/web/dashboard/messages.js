@@ -114,9 +114,10 @@ export function Detail({ of, columns, lead = null, children }) {
   </td></tr>`;
 }
 
-const ENDINGS = { done: "good", again: "warn", failed: "bad", in_flight: "info" };
+const ENDINGS = { done: "good", again: "warn", failed: "bad", cancelled: "warn", in_flight: "info" };
 
-function History({ of }) {
+/** The attempts at a message. */
+export function History({ of }) {
   if (!of.length) return null;
   return html`<h3>Attempts</h3><table class="history folds">
     <thead><tr><th class=number>#</th><th>consumer</th><th>from</th><th class=number>took</th><th>ended</th><th>reason</th></tr></thead>

@@ -16,14 +16,32 @@ const PIECE = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/gs;
  * were written: JSON.stringify has them digit for digit. A browser without JSON.rawJSON rounds them.
  */
 export async function askExact(address, list) {
-  const answer = await session.ms.fetch(session.ms.urls[0] + address);
-  const text = await answer.text();
+  const text = await askText(address);
   const page = JSON.parse(text);
   if (!JSON.rawJSON) return page;
-  const exact = JSON.parse(text, (_, value, { source }) => (
-    typeof value === "number" && JSON.stringify(value) !== source ? JSON.rawJSON(source) : value));
+  const exact = parseExactly(text);
   page[list].forEach((one, i) => { if (one.value !== undefined) one.value = exact[list][i].value; });
   return page;
+}
+
+/** Ask for an answer with all its numbers as they were written. */
+export async function askExactly(address) {
+  return parseExactly(await askText(address));
+}
+
+async function askText(address) {
+  return (await session.ms.fetch(session.ms.urls[0] + address)).text();
+}
+
+function parseExactly(text) {
+  if (!JSON.rawJSON) return JSON.parse(text);
+  return JSON.parse(text, (_, value, { source }) => (
+    typeof value === "number" && JSON.stringify(value) !== source ? JSON.rawJSON(source) : value));
+}
+
+/** A value of JSON, indented; its numbers as they were written. */
+export function Json({ of, label }) {
+  return html`<div class=payload><pre tabindex=0 aria-label=${label}>${shown("json", JSON.stringify(of) ?? "", null, Infinity)}</pre></div>`;
 }
 
 /** The bytes of what a listing shows of a value: JSON under `value`, or `base64`. */

@@ -51,6 +51,7 @@ export function onLog(action, name) {
 }
 
 export const onQueue = (action, name) => ({ noun: "queue", action, name });
+export const onJobs = (action, queue) => ({ noun: "job", action, name: queue });
 export const onRoom = (action, name) => ({ noun: "room", action, name });
 /** What is needed to make a log or a queue whose name is not known yet: the right on any name. */
 export const onSome = (noun, action) => ({ noun, action, name: null });

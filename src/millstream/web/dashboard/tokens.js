@@ -6,7 +6,7 @@ import { Ago, Answer, Confirm, Dialog, Problem, Search, useTask, when } from "./
 import { path, session, who } from "./session.js";
 
 const DAY_S = 86_400;
-const NOUNS = ["log", "queue", "room", "replica", "store", "*"];
+const NOUNS = ["log", "queue", "job", "room", "replica", "store", "*"];
 const EVERYTHING = "admin"; // a permission of one word: all rights, also to manage tokens
 
 export function Tokens() {

@@ -1,0 +1,193 @@
+"""Jobs over REST: lists by task and state, single jobs with results, cancel, retry, and live output.
+
+These endpoints have a permission of their own: `job:read:QUEUE` shows the jobs of a queue, and
+`job:write:QUEUE` cancels and retries them. It allows nothing else on the queue, so a person who
+watches jobs need not be able to put, claim or purge messages.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from millstream.aio.stored_jobs import StoredJobs, no_job
+from millstream.command import Action, Command
+from millstream.errors import NotFound
+from millstream.jobs.description import (
+    JobDetail,
+    JobPage,
+    ListedState,
+    ShownState,
+    TaskCounts,
+)
+from millstream.jobs.job_ids import place_of_job
+from millstream.jobs.output import OUTPUT
+from millstream.jobs.results import JobError
+from millstream.queue import commands as c
+from millstream.server.auth.need import Need, need_of_log
+from millstream.server.rest.ask import Ask
+from millstream.server.rest.endpoint import Endpoints, Reply
+from millstream.server.rest.payload import Wait
+
+PAGE_MAX = 1_000
+
+
+class JobsQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which jobs to list."""
+
+    state: ListedState = "waiting"
+    """`scheduled`: for later, or before the next attempt."""
+    task: Annotated[str, Meta(min_length=1, max_length=1_000)] | None = None
+    """Only jobs of this task. A page may be short then; continue at `next`."""
+    queue: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    """Only jobs of this queue; default: of all queues that were made for jobs."""
+    limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 100
+    after: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+    """The `next` of the page before."""
+
+
+class TaskList(Struct, kw_only=True):
+    """The tasks that have jobs."""
+
+    tasks: list[TaskCounts]
+    """Among the first 1,000 jobs of each state in each queue."""
+
+
+class JobWaitQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """How long to wait for the end of a job."""
+
+    wait: Wait = 0.0
+    """Seconds to wait until the job is done, failed or cancelled."""
+
+
+class JobResult(Struct, kw_only=True, omit_defaults=True):
+    """How a job has ended; until then, its state."""
+
+    id: str
+    state: ShownState
+    result: Raw | UnsetType = UNSET
+    """The result of a done job, as JSON."""
+    error: JobError | UnsetType = UNSET
+    """The error of a failed job."""
+
+
+class CancelledJob(Struct, kw_only=True):
+    """The answer to a cancel."""
+
+    id: str
+    cancelled: bool
+    """Whether the job is cancelled: it does not start."""
+    requested: bool
+    """Whether the job runs, and is asked to end."""
+    state: ShownState
+
+
+endpoint = Endpoints("jobs")
+
+
+def on_jobs(ask: Ask, action: Action) -> Ask:
+    """Return the request; its commands need the right on jobs, not the rights on their queue."""
+    return ask.by_right(lambda command: Need("job", action, _queue_of(command)))
+
+
+def _queue_of(command: Command[Any]) -> str:
+    """Return the queue of a command about jobs: it names the queue, its log, or the output of a job."""
+    queue = getattr(command, "queue", None)
+    if queue is not None:
+        return str(queue)
+    log = str(getattr(command, "log", ""))
+    if log.startswith(OUTPUT):
+        return place_of_job(log.removeprefix(OUTPUT)).queue
+    return need_of_log("read", log).name
+
+
+@endpoint("GET /jobs", errors=(404,))
+async def list_jobs(ask: Ask, query: JobsQuery) -> JobPage:
+    """List jobs in a state, by task and queue; oldest first within a queue.
+
+    Needs `job:read` on a queue; jobs of other queues are left out.
+    """
+    return await StoredJobs(on_jobs(ask, "read")).page(
+        query.state, task=query.task, queue=query.queue, limit=query.limit, after=query.after
+    )
+
+
+@endpoint("GET /jobs/tasks")
+async def list_tasks(ask: Ask) -> TaskList:
+    """Count jobs by task and state.
+
+    Counts the first 1,000 jobs of each state in each queue. Needs `job:read` on a queue; jobs of other
+    queues are left out.
+    """
+    return TaskList(tasks=await StoredJobs(on_jobs(ask, "read")).tasks())
+
+
+@endpoint("GET /jobs/{job}", errors=(404,))
+async def get_job(ask: Ask, job: str, query: JobWaitQuery) -> JobDetail:
+    """Show a job: arguments, state, attempts, progress, result or error, and its output.
+
+    With `wait`, the answer comes once the job has ended, or after this time. Needs `job:read`.
+    """
+    asked = on_jobs(ask, "read")
+    await _wait(asked, job, query)
+    return await StoredJobs(asked).get(job)
+
+
+@endpoint(
+    "GET /jobs/{job}/result",
+    description="The job has ended",
+    also={202: "The job has not ended yet"},
+    errors=(404,),
+)
+async def get_job_result(ask: Ask, job: str, query: JobWaitQuery) -> Reply[JobResult]:
+    """Return the result of a job, or its error; `wait` waits for the end of the job.
+
+    Needs `job:read`.
+    """
+    asked = on_jobs(ask, "read")
+    await _wait(asked, job, query)
+    detail = await StoredJobs(asked).get(job)
+    answer = JobResult(id=job, state=detail.state)
+    if detail.state == "done":
+        answer.result = detail.result
+    elif detail.state == "failed" and detail.error is not None:
+        answer.error = detail.error
+    return Reply(answer, 200 if detail.state in ("done", "failed", "cancelled") else 202)
+
+
+@endpoint("POST /jobs/{job}/cancel", errors=(404,))
+async def cancel_job(ask: Ask, job: str) -> CancelledJob:
+    """Cancel a job: a job that waits never starts, and a job that runs is asked to end.
+
+    A repeat of the request succeeds. Needs `job:write`.
+    """
+    store = StoredJobs(on_jobs(ask, "write"))
+    outcome = await store.cancel(job)
+    return CancelledJob(
+        id=job,
+        cancelled=outcome is True,
+        requested=outcome == "requested",
+        state=(await store.get(job)).state,
+    )
+
+
+@endpoint("POST /jobs/{job}/retry", errors=(404, 409))
+async def retry_job(ask: Ask, job: str) -> JobDetail:
+    """Try a failed job again, with all attempts of its task.
+
+    The answer is 409 if the job is not failed. Needs `job:write`.
+    """
+    store = StoredJobs(on_jobs(ask, "write"))
+    await store.retry(job)
+    return await store.get(job)
+
+
+async def _wait(ask: Ask, id: str, query: JobWaitQuery) -> None:
+    """Wait for the end of a job, if the request asks for it."""
+    if wait_ms := ask.wait_ms(query.wait):
+        place = place_of_job(id)
+        try:
+            await ask.unless_over(c.WaitForMessage(place.queue, place.put_id, wait_ms))
+        except NotFound:
+            raise no_job(id) from None
