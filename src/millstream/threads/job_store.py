@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -45,6 +47,17 @@ class JobStore:
                 "these jobs use an open store already: bind them before their first use"
             )
         self._place = place
+
+    @contextmanager
+    def bound_to(self, ms: Millstream) -> Iterator[None]:
+        """Use another open store inside of a `with` block, and the former store after it; for tests."""
+        former = self._place, self._opened, self._opened_by, self._made, self._queues
+        self._place, self._opened, self._opened_by = ms, None, 0
+        self._made, self._queues = set(), {}
+        try:
+            yield
+        finally:
+            self._place, self._opened, self._opened_by, self._made, self._queues = former
 
     def opened(self) -> Millstream:
         """Return the open store; the first call in a process opens it."""

@@ -43,6 +43,7 @@ NOT_AWAITED = {
     (aio.JobWorker, "stopping"),
     (aio.JobWorker, "unknown_tasks"),
     (aio.Jobs, "bind"),
+    (aio.Jobs, "bound_to"),
     (aio.Jobs, "current"),
     (aio.Jobs, "every"),
     (aio.Group, "put_step"),
