@@ -22,6 +22,7 @@ from millstream.cli.config import use_file
 from millstream.cli.demo import demo
 from millstream.cli.display import PrintedLine, silence
 from millstream.cli.doctor import doctor
+from millstream.cli.exec import execute
 from millstream.cli.log import log
 from millstream.cli.place import CA, STORE, TOKEN
 from millstream.cli.promote import promote
@@ -36,7 +37,6 @@ from millstream.cli.store import adopt, copy, fold, migrate, stats
 from millstream.cli.sync import sync
 from millstream.cli.token import token
 from millstream.cli.top import top
-from millstream.cli.worker import worker
 from millstream.errors import MillstreamError
 
 __all__ = ["app", "main"]
@@ -171,8 +171,8 @@ command(app, 'put mail \'{"to": "ada"}\' --priority 5', "put mail --delay 15m < 
 app.add_typer(queue, name="queue")
 app.add_typer(room, name="room")
 command(
-    app, "worker mail --exec ./send.sh --concurrency 4", "worker mail --exec ./send.sh --drain"
-)(worker)
+    app, "exec mail ./send.sh --concurrency 4", "exec mail './send.sh --now' --drain", name="exec"
+)(execute)
 command(app, "sync http://depot:8080 --push --logs 'device/*'", "sync backup.db --create")(sync)
 command(
     app,

@@ -16,7 +16,7 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 def test_a_failed_attempt_of_a_worker_is_a_line_with_time_and_level(cli: Any) -> None:
     cli("queue", "create", "mail", "--max-attempts", "1")
     cli("put", "mail", "x")
-    cli("worker", "mail", "--drain", "--exec", "sh -c 'echo no address >&2; exit 1'")
+    cli("exec", "mail", "--drain", "sh -c 'echo no address >&2; exit 1'")
     (line,) = [line for line in cli.stderr.splitlines() if "claim=" in line]
     assert re.fullmatch(rf"{TIME} warning queue=mail claim=\d+:1 attempt failed: no address", line)
 

@@ -83,13 +83,13 @@ def test_queues_over_a_server(cli: Any, url: str, monkeypatch: pytest.MonkeyPatc
     assert cli.json("queue", "renew", "jobs", claim, "--lease", "5m")["count"] == 1
     cli("queue", "nack", "jobs", claim)
     assert cli("queue", "pop", "jobs", "--values", "-n", "2") == "a\nb\n"
-    stats = cli.json("worker", "jobs", "--drain", "--exec", f"test $MILLSTREAM_STORE = {url}")
+    stats = cli.json("exec", "jobs", "--drain", f"test $MILLSTREAM_STORE = {url}")
     assert stats["retried"] > 0, "there is no shell"
     stats = cli.json("queue", "info", "jobs")
     assert (stats["done"], stats["failed"]) == (2, 1)
     assert cli.json("queue", "redrive", "jobs")["redriven"] == 1
     shell = f"sh -c 'test $MILLSTREAM_STORE = {url}'"
-    assert cli.json("worker", "jobs", "--drain", "--exec", shell)["done"] == 1
+    assert cli.json("exec", "jobs", "--drain", shell)["done"] == 1
 
 
 def test_a_server_is_synced_with_a_file_from_either_side(cli: Any, url: str) -> None:

@@ -188,7 +188,7 @@ def test_fold_says_how_many_commits_it_moved(cli: Any) -> None:
     assert cli("fold") == "0 commits folded\n"
 
 
-@pytest.mark.parametrize("part", ["millstream", "millstream.cli.worker"])
+@pytest.mark.parametrize("part", ["millstream", "millstream.cli.exec"])
 def test_an_interrupt_while_the_program_is_imported_is_quiet(part: str) -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     module, _, function = project["project"]["scripts"]["millstream"].partition(":")

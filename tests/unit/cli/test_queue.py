@@ -1,4 +1,4 @@
-"""`millstream put`, `millstream queue` and `millstream worker`."""
+"""`millstream put`, `millstream queue` and `millstream exec`."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_queues_are_listed(jobs: Any) -> None:
         ("queue", "info", "none"),
         ("queue", "claim", "none"),
         ("queue", "delete", "none"),
-        ("worker", "none", "--exec", "true"),
+        ("exec", "none", "true"),
     ],
 )
 def test_an_unknown_queue_is_one_clear_line(jobs: Any, command: tuple[str, ...]) -> None:
@@ -226,14 +226,14 @@ def test_an_unknown_queue_is_one_clear_line(jobs: Any, command: tuple[str, ...])
 def test_a_claim_that_is_none_is_refused(jobs: Any) -> None:
     for text in ("5", "a:1", "5:"):
         jobs("queue", "ack", "jobs", text, code=2)
-    jobs("worker", "jobs", "--exec", "no-such-program-anywhere", code=2)
-    jobs("worker", "jobs", "--exec", "'", code=2)
+    jobs("exec", "jobs", "no-such-program-anywhere", code=2)
+    jobs("exec", "jobs", "'", code=2)
 
 
 def test_a_command_works_on_every_message(jobs: Any, tmp_path: Path) -> None:
     jobs("put", "jobs", "-k", "key", "-H", "to-whom=Ada", "one", "two")
     script = 'echo "$(cat) $MILLSTREAM_KEY $MILLSTREAM_HEADER_TO_WHOM $MILLSTREAM_ATTEMPT" >> out'
-    stats = jobs.json("worker", "jobs", "--drain", "--exec", shell(script))
+    stats = jobs.json("exec", "jobs", "--drain", shell(script))
     assert (stats["done"], stats["retried"], stats["lost"]) == (2, 0, 0)
     assert (tmp_path / "out").read_text() == "one key Ada 1\ntwo key Ada 1\n"
 
@@ -241,7 +241,7 @@ def test_a_command_works_on_every_message(jobs: Any, tmp_path: Path) -> None:
 def test_exit_codes_decide(jobs: Any) -> None:
     jobs("put", "jobs", "0", "1", "75", "100")
     script = 'read code; echo first >&2; echo "code $code" >&2; exit $code'
-    stats = jobs.json("worker", "jobs", "--drain", "-c", "4", "--exec", shell(script))
+    stats = jobs.json("exec", "jobs", "--drain", "-c", "4", shell(script))
     assert (stats["done"], stats["retried"], stats["failed"]) == (1, 2, 3)
     lines = jobs("queue", "peek", "jobs", "--state", "failed").splitlines()
     told = {tuple(line.split("\t")[2:]) for line in lines}
@@ -253,7 +253,7 @@ def test_exit_codes_decide(jobs: Any) -> None:
 def test_a_command_over_its_time_is_killed_and_tried_again(jobs: Any) -> None:
     jobs("put", "jobs", "x")
     script = 'test "$MILLSTREAM_ATTEMPT" = 2 || sleep 1000'
-    stats = jobs.json(*("worker", "jobs", "--drain", "--time-limit", "1s", "--exec", shell(script)))
+    stats = jobs.json(*("exec", "jobs", "--drain", "--time-limit", "1s", shell(script)))
     assert (stats["done"], stats["retried"]) == (1, 1)
 
 
@@ -262,7 +262,7 @@ def test_sigterm_lets_the_running_command_finish(
 ) -> None:
     jobs("put", "jobs", "a", "b")
     os.mkfifo(tmp_path / "release")
-    with program("worker", "jobs", "--exec", shell("echo begun; cat release")) as worker:
+    with program("exec", "jobs", shell("echo begun; cat release")) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"begun\n"
         worker.send_signal(signal.SIGTERM)
@@ -278,12 +278,12 @@ def test_a_killed_worker_loses_nothing(
 ) -> None:
     jobs("queue", "alter", "jobs", "--max-attempts", "9", "--lease", "500ms")
     jobs("put", "jobs", input=b"".join(b"%d\n" % n for n in range(20)))
-    with program("worker", "jobs", "-c", "2", "--exec", shell("echo $(cat)")) as worker:
+    with program("exec", "jobs", "-c", "2", shell("echo $(cat)")) as worker:
         assert worker.stdout is not None
         for _ in range(5):
             worker.stdout.readline()
         worker.kill()
-    jobs("worker", "jobs", "--drain", "-c", "4", "--exec", shell("cat >/dev/null"))
+    jobs("exec", "jobs", "--drain", "-c", "4", shell("cat >/dev/null"))
     found = facts(jobs)
     assert (found["done"], found["failed"], found["in_flight"]) == (20, 0, 0)
 

@@ -1,4 +1,4 @@
-"""`millstream worker`: run a program for every message of a queue.
+"""`millstream exec`: run a program for every message of a queue.
 
 The program gets the value on its standard input, and the other fields in environment variables. The
 exit code decides: 0 is done, 100 fails the message, further codes (75 is customary) retry it.
@@ -35,10 +35,13 @@ REASON_BYTES = 4_096
 _NOT_IN_NAMES = re.compile(r"[^A-Z0-9]")
 
 
-def worker(
+def execute(
     queue: QueueName,
     command: Annotated[
-        str, typer.Option("--exec", metavar="CMD", help="A program and its arguments; no shell.")
+        str,
+        typer.Argument(
+            metavar="COMMAND", help="A program and its arguments, as one word; no shell."
+        ),
     ],
     place: StorePlace,
     concurrency: Annotated[
@@ -94,9 +97,9 @@ def _program(command: str) -> list[str]:
     try:
         arguments = shlex.split(command)
     except ValueError as error:
-        raise typer.BadParameter(f"--exec {command!r}: {error}") from None
+        raise typer.BadParameter(f"COMMAND {command!r}: {error}") from None
     if not arguments or shutil.which(arguments[0]) is None:
-        raise typer.BadParameter(f"--exec: there is no program {''.join(arguments[:1])!r}")
+        raise typer.BadParameter(f"COMMAND: there is no program {''.join(arguments[:1])!r}")
     return arguments
 
 
