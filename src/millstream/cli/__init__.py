@@ -37,6 +37,7 @@ from millstream.cli.store import adopt, copy, fold, migrate, stats
 from millstream.cli.sync import sync
 from millstream.cli.token import token
 from millstream.cli.top import top
+from millstream.cli.worker import worker
 from millstream.errors import MillstreamError
 
 __all__ = ["app", "main"]
@@ -170,6 +171,12 @@ app.add_typer(log, name="log")
 command(app, 'put mail \'{"to": "ada"}\' --priority 5', "put mail --delay 15m < lines.txt")(put)
 app.add_typer(queue, name="queue")
 app.add_typer(room, name="room")
+command(
+    app,
+    "worker shop.tasks:jobs --concurrency 20",
+    "worker shop.tasks:jobs --processes 4 --queues mail:3,reports:1 --max-memory 500MiB",
+    "worker shop.tasks:jobs --reload",
+)(worker)
 command(
     app, "exec mail ./send.sh --concurrency 4", "exec mail './send.sh --now' --drain", name="exec"
 )(execute)

@@ -25,7 +25,7 @@ from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 DEFAULT_STORE = "millstream.db"
 
 
-def _or_root_s(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+def or_value_of_root(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
     """Let `millstream --store X command` mean the same as `millstream command --store X`."""
     source = context.get_parameter_source(parameter.name or "")
     root_value = context.find_root().params.get(parameter.name or "")
@@ -40,19 +40,19 @@ STORE = typer.Option(
     metavar="PLACE",
     envvar="MILLSTREAM_STORE",
     help="The store: a file, a bucket at s3://…, or a server at http://… or https://….",
-    callback=_or_root_s,
+    callback=or_value_of_root,
     show_default=DEFAULT_STORE,
 )
 TOKEN = typer.Option(
     "--token",
     metavar="TEXT",
     help="The token for a server; @FILE reads it from a file.",
-    callback=_or_root_s,
+    callback=or_value_of_root,
     allow_from_autoenv=False,
     show_default="MILLSTREAM_TOKEN",
 )
 CA = typer.Option(
-    "--ca", metavar="FILE", help="Certificates to trust, for a server.", callback=_or_root_s
+    "--ca", metavar="FILE", help="Certificates to trust, for a server.", callback=or_value_of_root
 )
 
 

@@ -104,7 +104,9 @@ class Scrub:
                 self._note_if_due()
                 self._due_s = began_s + FIRST_S
             self.last_failure = None
-        except MillstreamError as error:  # a missing or busy file, for example: its users report it
+        except (
+            MillstreamError
+        ) as error:  # a missing or busy file, for example, which callers report
             self.last_failure = error.message
             self._due_s = began_s + FIRST_S
 

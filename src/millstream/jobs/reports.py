@@ -7,7 +7,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-JobOutcome = Literal["done", "retried", "failed", "unknown_task"]
+JobOutcome = Literal["done", "retried", "failed", "unknown_task", "dropped"]
+"""How an attempt ended. A plain function that goes on after its timeout ends as `dropped`: the
+timeout had ended the attempt before."""
 
 
 class JobStarted(Struct, frozen=True, kw_only=True):
@@ -15,6 +17,9 @@ class JobStarted(Struct, frozen=True, kw_only=True):
 
     id: str
     task: str
+    queue: str
+    claim_id: int
+    """The number of the claim; with the attempt it names the lease of the job."""
     attempt: int
     wait_s: float
     """How long the job waited after it was put."""
@@ -30,6 +35,8 @@ class JobFinished(Struct, frozen=True, kw_only=True):
     run_s: float
     reason: str = ""
     """Why the attempt did not succeed: the class and the text of its error, in one line."""
+    is_left_running: bool = False
+    """Whether a plain function goes on after its timeout: only the end of the process stops the function."""
 
 
 class JobCancelling(Struct, frozen=True, kw_only=True):

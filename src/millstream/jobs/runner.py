@@ -61,7 +61,7 @@ class UnknownTask(Exception):
 class JobAttempt:
     """One attempt at a job: its task, its context, and the time at which it began."""
 
-    __slots__ = ("context", "message", "started_s", "task")
+    __slots__ = ("context", "is_given_up", "is_overdue", "message", "started_s", "task")
 
     def __init__(
         self, task: TaskDefinition, message: Message, context: JobContext, started_s: float
@@ -70,6 +70,8 @@ class JobAttempt:
         self.message = message
         self.context = context
         self.started_s = started_s
+        self.is_overdue = self.is_given_up = False
+        """Whether the attempt has ended, and its plain function goes on."""
 
 
 class Runner:
@@ -174,6 +176,8 @@ class Runner:
                 JobStarted(
                     id=job_id_of(message.queue, message.id or 0),
                     task=task.name,
+                    queue=message.queue,
+                    claim_id=message.claim_id,
                     attempt=message.attempt,
                     wait_s=max(0.0, (self._clock.wall_ms() - message.timestamp) / 1000),
                 )
@@ -192,7 +196,13 @@ class Runner:
                 "job_of_unknown_task task=%s queue=%s: the job stays waiting", name, message.queue
             )
         self.unknown[name] += 1
-        self._report(message, name, "unknown_task", 0.0, "")
+        if self._on_job is not None:
+            job_id = job_id_of(message.queue, message.id or 0)
+            self._on_job(
+                JobFinished(
+                    id=job_id, task=name, attempt=message.attempt, outcome="unknown_task", run_s=0.0
+                )
+            )
         return Handled(message, UnknownTask(name), verdict=unknown_task(name))
 
     def _prepare(self, run: JobAttempt) -> Steps[BoundCall]:
@@ -253,7 +263,9 @@ class Runner:
     def overdue(self, run: JobAttempt, execute: Execute) -> Handled:
         """Give up on a plain function that runs longer than its timeout: a thread cannot be stopped."""
         error = TimeLimitExceeded(f"took longer than {run.task.options.timeout_s:g} s")
+        run.is_overdue = True
         handled = drive(self._fail(run, error), execute)
+        run.is_given_up = True
         run.context.cancel()
         return handled
 
@@ -281,21 +293,15 @@ class Runner:
 
     def _report_run(self, run: JobAttempt, outcome: JobOutcome, reason: str = "") -> None:
         if self._on_job is not None:
-            took_s = self._clock.seconds() - run.started_s
-            self._report(run.message, run.task.name, outcome, took_s, reason)
-
-    def _report(
-        self, message: Message, task: str, outcome: JobOutcome, run_s: float, reason: str
-    ) -> None:
-        if self._on_job is not None:
             self._on_job(
                 JobFinished(
-                    id=job_id_of(message.queue, message.id or 0),
-                    task=task,
-                    attempt=message.attempt,
-                    outcome=outcome,
-                    run_s=run_s,
+                    id=job_id_of(run.message.queue, run.message.id or 0),
+                    task=run.task.name,
+                    attempt=run.message.attempt,
+                    outcome="dropped" if run.is_given_up else outcome,
+                    run_s=self._clock.seconds() - run.started_s,
                     reason=reason,
+                    is_left_running=run.is_overdue and not run.is_given_up,
                 )
             )
 

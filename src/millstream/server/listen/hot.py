@@ -97,7 +97,7 @@ class HotCycle:
 
 
 def hot_head(method: bytes, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Head | None:
-    """Return the headers of a request that may be hot; None if its head rules that out.
+    """Return the headers of a request that may be hot; None for a head that excludes a hot request.
 
     A hot request has a small body with a known size, and no repeated header: which of two equal
     headers counts is left to the framework.

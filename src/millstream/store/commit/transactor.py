@@ -290,7 +290,7 @@ class Transactor:
                         self._keep_pace()
                     group = self._take(patient=waits and (caller is None or not caller.joint))
                     began_s = self._gather.began_s = self._clock.seconds()
-                    is_over = True  # also if the commit raises: its tickets have their errors then
+                    is_over = True  # also if the commit raises, and the tickets have the errors
                     if group:
                         is_over = self._committer.commit_group(group, waits=waits)
                     if is_over:

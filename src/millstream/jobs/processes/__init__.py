@@ -1,0 +1,1 @@
+"""Worker processes: a supervisor and the child processes that run jobs."""
