@@ -61,7 +61,8 @@ const TIMES = { scheduled: "due", running: "lease ends", waiting: "due" };
 
 /** How far a job is: a share from 0 to 1, and words. */
 function Progress({ of }) {
-  const values = of !== null && typeof of === "object" ? Object.values(of) : [of];
+  const plain = JSON.parse(JSON.stringify(of)); // its numbers may be kept as they were written
+  const values = typeof plain === "object" ? Object.values(plain) : [plain];
   const share = values.find((one) => typeof one === "number");
   const words = values.find((one) => typeof one === "string") ?? "";
   if (share === undefined && !words) return html`<code>${JSON.stringify(of)}</code>`;

@@ -14,7 +14,7 @@ export function Schedules() {
     <tbody>${schedules.map((one) => html`<tr key=${one.name}>
       <td><b>${one.name}</b>${one.paused && html` <span class="badge warn">paused</span>`}
         ${one.failure && html`<p class="bad small">${one.failure}</p>`}</td>
-      <td class=mono data-label=task>${one.task}</td>
+      <td class="mono task" data-label=task>${one.task}</td>
       <td class="mono value" data-label=arguments>${preview({ value: one.arguments })}</td>
       <td data-label=every>${typeof one.every === "number" ? format(one.every, "s") : html`<code>${one.every}</code> ${one.tz}`}</td>
       <td data-label="next ticks"><${Ticks} of=${one} /></td>
