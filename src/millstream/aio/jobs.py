@@ -13,7 +13,9 @@ from millstream.aio.job import Job
 from millstream.aio.job_schedules import JobSchedules
 from millstream.aio.job_store import JobStore
 from millstream.aio.job_worker import JobWorker
+from millstream.aio.queue import Queue
 from millstream.aio.task import Task
+from millstream.command import Transact
 from millstream.errors import InvalidInput
 from millstream.jobs.context import JobContext, current_job
 from millstream.jobs.definition import Pending, TaskDefinition
@@ -21,11 +23,14 @@ from millstream.jobs.job_ids import place_of_job
 from millstream.jobs.options import ATTEMPTS, QUEUE, RESULTS_S, BackoffLike, options_of
 from millstream.jobs.reports import OnJob
 from millstream.jobs.results import ResultType
+from millstream.jobs.selection import Matcher, matches
 from millstream.jobs.shares import QueueShares
 from millstream.jobs.task_names import task_name_of
 from millstream.jobs.ticks import Missed
 from millstream.log.model.names import check_name
 from millstream.numbers import checked_numbers
+from millstream.queue.model.message import PeekState
+from millstream.queue.runs import cancel_command
 from millstream.record import Seconds
 
 P = ParamSpec("P")
@@ -33,6 +38,11 @@ R = TypeVar("R")
 C = TypeVar("C")
 
 _PLAIN_JSON = ResultType()
+
+UNFINISHED: tuple[PeekState, ...] = ("available", "delayed", "in_flight")
+"""The states of jobs that can be cancelled, in the order in which a job goes through them."""
+
+CANCELS_PER_COMMIT = 500
 
 
 class TaskDecorator(Protocol):
@@ -212,6 +222,39 @@ class Jobs(JobStore):
         place = place_of_job(id)
         ms = await self.opened()
         return Job(await ms.queue(place.queue), place, _PLAIN_JSON)
+
+    async def cancel(self, where: str, *, queue: str | None = None, dry_run: bool = False) -> int:
+        """Cancel all jobs that match a filter and have not ended, and return their number.
+
+        The filter sees the headers of jobs: `"task = 'shop.tasks:mail'"`. Waiting jobs never start,
+        and running jobs are asked to end. Without `queue`, jobs in the queues of all tasks are
+        searched. With `dry_run` jobs are only counted.
+        """
+        from millstream.filters import parse  # only users of filters pay for their parser
+
+        condition = parse(where)
+        ms = await self.opened()
+        names = {task.options.queue for task in self.tasks.values()} if queue is None else {queue}
+        total = 0
+        for name in sorted(names):
+            if await (await ms.queue(name)).exists():
+                total += await self._cancel_in(await ms.queue(name), condition, dry_run=dry_run)
+        return total
+
+    async def _cancel_in(self, queue: Queue, condition: Matcher, *, dry_run: bool) -> int:
+        total = 0
+        for state in UNFINISHED:
+            after = -1
+            while page := await queue.peek(CANCELS_PER_COMMIT, state=state, after=after):
+                after = page[-1].claim_id
+                chosen = [message for message in page if matches(condition, message)]
+                if dry_run or not chosen:
+                    total += len(chosen)
+                    continue
+                steps = [cancel_command(queue.name, message, running=True) for message in chosen]
+                outcomes = await queue.session.execute(Transact(steps))
+                total += sum(outcome is not False for outcome in outcomes)
+        return total
 
     async def gathered(self, id: str) -> Gathered[Any]:
         """Return the handle of a chain or a group by its id."""

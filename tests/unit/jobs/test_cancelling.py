@@ -105,3 +105,16 @@ def test_a_job_that_ends_well_after_a_cancel_is_done(jobs: Jobs) -> None:
         assert job.cancel()
         assert job.result(timeout=10) == 7
     assert not job.cancel()
+
+
+def test_jobs_that_match_a_filter_are_cancelled(jobs: Jobs) -> None:
+    mail = jobs.task(name="mail")(lambda n: None)
+    other = jobs.task(name="other", queue="others")(lambda: None)
+    handles = [*mail.put_many([(n,) for n in range(3)]), mail.put_in(60, 4)]
+    kept = other.put()
+    assert jobs.cancel("task = 'mail'", dry_run=True) == 4
+    assert [job.state() for job in handles] == ["waiting"] * 3 + ["scheduled"]
+    assert jobs.cancel("task = 'mail'", queue="others") == 0
+    assert jobs.cancel("task = 'mail'") == 4
+    assert [job.state() for job in handles] == ["cancelled"] * 4
+    assert kept.state() == "waiting"
