@@ -18,6 +18,7 @@ from millstream.header import HeadersLike
 from millstream.log.model.names import check_name
 from millstream.numbers import checked_numbers
 from millstream.queue import commands as c
+from millstream.queue.model.group_limits import GroupLimit
 from millstream.queue.model.message import (
     Ending,
     Message,
@@ -95,6 +96,22 @@ class Queue(MessageFates):
     async def resume(self) -> None:
         """Let messages be claimed again."""
         await self._session.execute(c.PauseQueue(self.name, False))
+
+    async def limit_group(
+        self, group: str, *, in_flight: int | None = None, rate: float | None = None
+    ) -> bool:
+        """Give one group limits of its own, from now on; return whether anything changed.
+
+        `in_flight` and `rate` replace `group_in_flight` and `group_rate` of the queue for this group;
+        0 is any number, and None the queue's own. Without both, the group's own limits are removed.
+        """
+        return await self._session.execute(
+            c.LimitGroup(self.name, group, GroupLimit(in_flight, rate))
+        )
+
+    async def group_limits(self) -> dict[str, GroupLimit]:
+        """Return the groups that have limits of their own, by name."""
+        return await self._session.execute(c.ListGroupLimits(self.name))
 
     async def ticket(
         self, can: Literal["put", "read", "write"] = "put", expires: Seconds = 60

@@ -6,6 +6,7 @@ A claim is written CLAIM_ID:ATTEMPT, as `claim` prints it.
 from __future__ import annotations
 
 import sys
+from base64 import b64encode
 from typing import Annotated, Any
 
 import typer
@@ -155,17 +156,43 @@ def message(
 
 
 def _shown_fate(queue: Queue, id: int, fate: Fate) -> Printed:
+    notes = {name: _note_text(getattr(fate, name)) for name in ("result", "error", "progress")}
     named = {"until": fate.until, "reason": fate.reason, "claim id": fate.claim_id}
+    named |= {name: text for name, text in notes.items() if text is not None}
+    if fate.is_cancel_requested:
+        named["cancel requested"] = True
     pairs = [("state", fate.state), ("attempts", fate.attempts), *named.items()]
-    return Printed({"queue": queue.name, "id": id, **asdict(fate)}, FactSheet(pairs))
+    return Printed({"queue": queue.name, "id": id, **asdict(fate), **notes}, FactSheet(pairs))
 
 
-def cancel(queue: Queue, id: Id) -> Printed:
+def _note_text(note: bytes | None) -> str | None:
+    """Return a result, an error or a progress as text; bytes that are no text in base64."""
+    if note is None:
+        return None
+    try:
+        return note.decode()
+    except UnicodeDecodeError:
+        return f"base64:{b64encode(note).decode()}"
+
+
+def cancel(
+    queue: Queue,
+    id: Id,
+    running: Annotated[
+        bool, typer.Option("--running", help="Ask the consumer of a message in flight to stop.")
+    ] = False,
+) -> Printed:
     """Cancel a message that waits, is delayed or is scheduled: no consumer gets it.
 
     Fails if the message is in flight, has ended, or is unknown.
     """
-    if not queue.cancel(id):
+    outcome = queue.cancel(id, running=running)
+    if outcome == "requested":
+        return Printed(
+            {"queue": queue.name, "id": id, "cancelled": False, "requested": True},
+            f"the consumer of message {id} is asked to stop",
+        )
+    if not outcome:
         state = queue.message(id).state
         raise Conflict(
             f"message {id} of queue {queue.name!r} cannot be cancelled: its state is {state!r}; only "

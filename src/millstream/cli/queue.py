@@ -30,6 +30,7 @@ from millstream.cli.declared import Fields
 from millstream.cli.display import FactSheet, Printed, Table, per_second, plural, rough, safe
 from millstream.cli.names import QueueName
 from millstream.cli.settings import CHANGES, SETTINGS, changes_of, parse_start, spec_facts
+from millstream.errors import InvalidInput
 from millstream.queue.model.spec import RATE_MAX, RATE_MIN
 
 queue = typer.Typer(help="Create, watch and work on queues.", no_args_is_help=True)
@@ -214,6 +215,38 @@ def resume(queue: Queue) -> Printed:
     return Printed({"queue": queue.name, "paused": False}, f"queue {safe(queue.name)} resumed")
 
 
+@command(queue, "queue limit mail acme --in-flight 10", "queue limit mail acme --remove")
+def limit(
+    queue: Queue,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The name of the group.")],
+    in_flight: Annotated[
+        int | None, typer.Option(min=0, help="Most messages in flight; 0: unlimited.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0, help="Claims per second; 0: unlimited.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Use the queue's limits again.")] = False,
+) -> Printed:
+    """Give a group limits of its own, from now on, instead of the queue's."""
+    if remove == (in_flight is not None or rate is not None):
+        raise InvalidInput("a limit needs --in-flight, --rate or both; or --remove alone")
+    queue.limit_group(group, in_flight=in_flight, rate=rate)
+    return limits(queue)
+
+
+@command(queue, "queue limits mail")
+def limits(queue: Queue) -> Printed:
+    """List the groups that have limits of their own."""
+    by_group = queue.group_limits()
+    rows = [(name, limit.in_flight, limit.rate) for name, limit in by_group.items()]
+    shown = {
+        name: {"in_flight": limit.in_flight, "rate": limit.rate} for name, limit in by_group.items()
+    }
+    return Printed(
+        {"queue": queue.name, "limits": shown}, Table(("group", "in flight", "rate"), rows)
+    )
+
+
 @command(queue, "queue delete mail --yes")
 def delete(queue: Queue, consent: Consent) -> Printed:
     """Delete a queue with its inbox, permanently; its sources stay."""
@@ -230,7 +263,7 @@ command(queue, "queue fail mail 1024:1 --reason 'no such address'")(fail)
 command(queue, "queue renew mail 1024:1 --lease 10m")(renew)
 command(queue, "queue peek mail --state failed", "queue peek mail --state delayed")(peek)
 command(queue, "queue message mail 17")(message)
-command(queue, "queue cancel mail 17")(cancel)
+command(queue, "queue cancel mail 17", "queue cancel mail 17 --running")(cancel)
 command(queue, "queue wait mail 17 --timeout 30s")(wait)
 command(queue, "queue attempts mail 1024")(attempts)
 command(queue, 'queue replace mail 1024 \'{"to": "ada@example.org"}\' -H kind=welcome')(

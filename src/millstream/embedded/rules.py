@@ -24,7 +24,7 @@ from millstream.log.rules.ancestry import Tail
 from millstream.log.rules.append import Appending
 from millstream.log.rules.guards import GuardedRule
 from millstream.queue import commands as q
-from millstream.queue.rules import cancelling, claims, endings, partitions, puts
+from millstream.queue.rules import cancelling, claims, endings, limiting, partitions, puts
 from millstream.queue.rules import operations as queues
 from millstream.queue.service import (
     assignment,
@@ -100,6 +100,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     q.RenewClaims: endings.renew,
     q.CancelWaiting: cancelling.cancel_waiting,
     q.NoteProgress: endings.note_progress,
+    q.LimitGroup: limiting.limit_group,
     m.SpecifyRoom: rooms.specify,
     m.DeleteRoom: rooms.delete,
     m.JoinRoom: presence.join,
@@ -202,6 +203,7 @@ _VIEWS: dict[type[Read[Any]], Callable[[View, Any], Any]] = {
     c.GetOwner: owner.get_owner,
     c.GetParent: fork.get_parent,
     r.GetStampedMetadata: metadata.stamped_metadata,
+    q.ListGroupLimits: limiting.list_group_limits,
     m.DescribeRoom: rooms.describe_room,
     m.ListRooms: rooms.list_rooms,
     m.ListInstances: instances.list_instances,

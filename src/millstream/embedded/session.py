@@ -33,6 +33,7 @@ from millstream.log.rules.retention import LogUpkeep, cursors_passed
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.cancel_requests import CancelRequests
 from millstream.queue.model.group import Group
+from millstream.queue.model.group_limits import GroupLimits
 from millstream.queue.model.roster import Roster
 from millstream.queue.model.state import QueueState
 from millstream.queue.service.backlog import route_before
@@ -60,6 +61,7 @@ KINDS: Kinds = {
     keys.INSTANCE: InstanceState,
     keys.ROSTER: Roster,
     keys.CANCELS: CancelRequests,
+    keys.GROUP_LIMITS: GroupLimits,
 }
 """The entities of all parts."""
 

@@ -20,6 +20,7 @@ _NUMBERED = {
     keys.ROOM: "what is kept of the room of log {}",
     keys.ROSTER: "the roster of the groups of queue {}",
     keys.CANCELS: "the cancel requests of queue {}",
+    keys.GROUP_LIMITS: "the limits of single groups of queue {}",
 }
 _TRAILING = {keys.CURSOR: "the cursor {!r} of log {}", keys.PRODUCER: "the producer {!r} of log {}"}
 _PAIRS = {

@@ -48,6 +48,7 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x2a  cluster          (nothing)                     how far a node is in its shared log
     0x2b  note             queue id, claim id (u64)      result, error, progress of a message
     0x2c  cancels          queue id (u64)                claims in flight that are asked to stop
+    0x2d  group limits     queue id (u64)                groups with limits of their own
 
     * as TerminatedBytes. In 0x14 to 0x18 a claim is written number first, then bucket size, so
       that claims sort by number.
@@ -103,6 +104,7 @@ ROSTER = 0x29
 CLUSTER = 0x2A
 NOTE = 0x2B
 CANCELS = 0x2C
+GROUP_LIMITS = 0x2D
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
@@ -160,6 +162,9 @@ roster = _of_one(ROSTER)
 
 cancels = _of_one(CANCELS)
 """Queue id → the key of a queue's cancel requests."""
+
+group_limits = _of_one(GROUP_LIMITS)
+"""Queue id → the key of the limits of a queue's single groups."""
 
 entry = _of_two(ENTRY)
 """Log id, last offset → the key of the entry whose last record has this offset.

@@ -11,6 +11,7 @@ from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait,
 from millstream.format.packing import Batch, Single
 from millstream.format.rfc import RfcRecord
 from millstream.queue.model.cancel_requests import RequestedCancels
+from millstream.queue.model.group_limits import GroupLimit
 from millstream.queue.model.message import (
     CancelOutcome,
     Fate,
@@ -148,6 +149,27 @@ class PauseQueue(Operation[None], frozen=True):
 
     queue: str
     paused: bool
+
+
+class LimitGroup(Operation[bool], frozen=True):
+    """Give a group limits of its own, instead of the queue's; an empty limit removes them.
+
+    Returns whether anything changed.
+    """
+
+    traits = Traits(needs=(on_queue("admin"),), repeat="harmless", is_step=True)
+
+    queue: str
+    group: str
+    limit: GroupLimit
+
+
+class ListGroupLimits(Read[dict[str, GroupLimit]], frozen=True):
+    """Return the groups of a queue that have limits of their own, by name."""
+
+    traits = Traits(needs=(on_queue("read"),))
+
+    queue: str
 
 
 class PutMessages(Operation[int], frozen=True):

@@ -265,6 +265,7 @@ def with_strides() -> Stored:
         (running,) = queue.claim(1, consumer="w", ack=held)
         queue.cancel(queue.put(b"5"))
         queue.cancel(running, running=True)
+        ms.queue("g", group_by="g").limit_group("x", in_flight=10)
         return Stored(unfolded(engine), dict(engine.survivors()))
 
 

@@ -14,6 +14,7 @@ from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
+from millstream.queue.model.group_limits import GroupLimit
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.service.assignment import Assignment, AssignMessages
 from millstream.queue.service.bulk_reads import ListAttempts, ListPositions, ListUnrouted
@@ -94,6 +95,8 @@ TABLE: list[tuple[Any, str]] = [
     (queues.CancelWaiting("mail", 1, 1), "queue:write:mail"),
     (queues.WaitForMessage("mail", 1, 0), "queue:read:mail"),
     (queues.WaitForCancels("mail", 0, 0), "queue:read:mail"),
+    (queues.LimitGroup("mail", "acme", GroupLimit(2)), "queue:admin:mail"),
+    (queues.ListGroupLimits("mail"), "queue:read:mail"),
     (queues.NoteProgress("mail", [], b""), "queue:write:mail"),
     (queues.FindMessages("mail", [1]), "queue:read:mail"),
     (queues.ClaimMessages("mail", 1, None, "c", None, []), "queue:write:mail"),

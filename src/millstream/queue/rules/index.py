@@ -8,7 +8,7 @@ has freed. Groups are opened on first use and written back once.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 
 from msgspec.structs import replace
 
@@ -18,9 +18,11 @@ from millstream.queue.model import pace
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.counts import Counts
 from millstream.queue.model.group import NO_STANDING, NOBODY, Group, GroupStanding
+from millstream.queue.model.group_limits import GroupLimit, GroupLimits
 from millstream.queue.model.roster import Roster, Rostered
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.open_group import OpenGroup
+from millstream.queue.rules.waiting_rows import find_delay
 from millstream.store.commit.transaction import WriteTransaction
 
 QUIET, NOISY = 0, 1
@@ -35,6 +37,8 @@ ROWS_PER_READ = 16
 
 ROWS_INLINE_MAX = 250
 """More rows than this go straight to the base table instead of the delta of their commit."""
+
+NO_LIMITS: Mapping[str, GroupLimit] = {}
 
 Rank = tuple[int, int]
 Entry = tuple[Rank, int, int, str, int]
@@ -56,8 +60,10 @@ class Index:
         self._flown: dict[str, int] = {}
         """Groups → the change of their number of messages in flight."""
         self._roster = Roster()
+        self._limits: Mapping[str, GroupLimit] = NO_LIMITS
         if queue.spec.group_by:
             self._roster = tx.entity(keys.roster(queue.queue_id), Roster)
+            self._limits = tx.entity(keys.group_limits(queue.queue_id), GroupLimits).limits
 
     def rank(self, priority: int, at_ms: int) -> int:
         """Return a message's rank: its append time, minus a step per priority level."""
@@ -87,7 +93,8 @@ class Index:
             return
         open_group = self._group(group)
         self._fly(group, -1)
-        if self._queue.spec.ordered:
+        # A group whose limit was lowered may have another head, which stays.
+        if open_group.now.head == NOBODY and self._in_flight_max(group) == 1:
             open_group.now = replace(open_group.now, head=claim_id, rank=None)
         else:
             self._lift(open_group)
@@ -237,10 +244,10 @@ class Index:
         """Count a message of the lane as in flight, if its group allows another; return whether it
         does.
         """
-        spec, flying = self._queue.spec, self._flying(name)
-        if (limit := spec.group_in_flight) and flying >= limit:
+        flying = self._flying(name)
+        if (limit := self._in_flight_max(name)) and flying >= limit:
             return False
-        group = self._group(name) if spec.group_rate or self._has_record(name) else None
+        group = self._group(name) if self._rate(name) or self._has_record(name) else None
         if group is not None and not self._is_free(group):
             return False
         if not limit and self._class(name) == NOISY:
@@ -254,13 +261,59 @@ class Index:
     def _is_free(self, group: OpenGroup) -> bool:
         """Return whether a group has no member outside the lane and its rate allows another claim."""
         now = group.now
-        return now.head == NOBODY and not now.waiting and self._may_claim(now.paid_until_ms)
+        return now.head == NOBODY and not now.waiting and self._may_claim(group)
 
-    def _may_claim(self, paid_until_ms: float) -> bool:
+    def _may_claim(self, group: OpenGroup) -> bool:
         """Return whether the rate of a group allows another claim now."""
-        spec, now_ms = self._queue.spec, self._tx.store_ms
-        rate, burst = spec.group_rate, spec.group_burst
-        return not rate or bool(pace.affordable(rate, paid_until_ms, now_ms, burst))
+        rate, burst, now_ms = (
+            self._rate(group.name),
+            self._queue.spec.group_burst,
+            self._tx.store_ms,
+        )
+        return not rate or bool(pace.affordable(rate, group.now.paid_until_ms, now_ms, burst))
+
+    def _in_flight_max(self, name: str) -> int:
+        """Return the most messages of a group in flight; 0 for any number."""
+        limit = self._limits.get(name) if self._limits else None
+        if limit is None or limit.in_flight is None:
+            return self._queue.spec.group_in_flight
+        return limit.in_flight
+
+    def _rate(self, name: str) -> float:
+        """Return the claims per second of a group; 0 for any number."""
+        limit = self._limits.get(name) if self._limits else None
+        return self._queue.spec.group_rate if limit is None or limit.rate is None else limit.rate
+
+    def relimit(self, name: str) -> None:
+        """Apply the new limits of a group to its waiting messages; what its rate has used up is
+        forgotten.
+        """
+        group = self._group(name)
+        group.now = replace(group.now, paid_until_ms=pace.NEVER_MS)
+        head, rank = group.now.head, group.now.rank
+        limit = self._in_flight_max(name)
+        if head != NOBODY and rank is None:
+            self._awake_head(group)
+        elif rank is not None and limit and self._flying(name) >= limit:
+            self._hide(head, rank, 1)
+            group.now = replace(group.now, head=NOBODY, rank=None)
+            self._join(group, head, rank[1], 0)
+        self._lift(group)
+
+    def _awake_head(self, group: OpenGroup) -> None:
+        """Make a head claimable that waited for the rate of its group only."""
+        tx, queue, head = self._tx, self._queue, group.now.head
+        bucket_id = bucket_of(head)
+        bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
+        slot = head - bucket_id
+        row = find_delay(tx, queue, head, bucket.until_ms[slot], 0, exact=False)
+        if bucket.until_ms[slot] > tx.store_ms or row is None or row.kind != "waiting":
+            return  # its own time has not come
+        if row.count == 1:
+            tx.erase(row.key)
+            self._counts.waiting -= 1
+            priority = bucket.mark(slot)[0]
+            self._place_head(group, self.rank(priority, bucket.arrived_ms(slot)), 0)
 
     def pass_over(self, claim_id: int, name: str, *, at_ms: int, due_ms: int) -> None:
         """Move a blocked message from the lane into its group."""
@@ -324,10 +377,10 @@ class Index:
 
     def _paid(self, group: OpenGroup) -> float:
         """Return the time until which the group's rate is used up after another claim."""
-        paid_ms, spec = group.now.paid_until_ms, self._queue.spec
-        if not spec.group_rate:
+        paid_ms, rate = group.now.paid_until_ms, self._rate(group.name)
+        if not rate:
             return paid_ms
-        return pace.paid(spec.group_rate, paid_ms, self._tx.store_ms, 1, spec.group_burst)
+        return pace.paid(rate, paid_ms, self._tx.store_ms, 1, self._queue.spec.group_burst)
 
     def _join(self, group: OpenGroup, claim_id: int, rank: int, due_ms: int) -> None:
         value = rank.to_bytes(8, "big") + due_ms.to_bytes(8, "big")
@@ -338,7 +391,7 @@ class Index:
 
     def _lift(self, group: OpenGroup) -> None:
         """Make the next member the group head, if the group may have another message in flight."""
-        now, limit = group.now, self._queue.spec.group_in_flight
+        now, limit = group.now, self._in_flight_max(group.name)
         if now.head != NOBODY or not now.waiting or (limit and self._flying(group.name) >= limit):
             return
         claim_id, value = group.next_member(self._tx)
@@ -350,9 +403,9 @@ class Index:
 
     def _place_head(self, group: OpenGroup, rank: int, due_ms: int) -> None:
         """Make the head claimable, or let it wait until it is due and the group's rate allows it."""
-        now, rate = group.now, self._queue.spec.group_rate
-        if not self._may_claim(now.paid_until_ms):
-            due_ms = max(due_ms, pace.next_ms(rate, now.paid_until_ms))
+        now = group.now
+        if not self._may_claim(group):
+            due_ms = max(due_ms, pace.next_ms(self._rate(group.name), now.paid_until_ms))
         if due_ms > self._tx.store_ms:
             self.wait(now.head, due_ms)
         else:
@@ -364,7 +417,7 @@ class Index:
         self._ready[group.now.head] = (shown, group.name, 1)
 
     def _class(self, name: str) -> int:
-        if self._queue.spec.group_in_flight:
+        if self._in_flight_max(name):
             return QUIET
         in_flight = self._flying(name)
         if in_flight < NOISY_MIN:

@@ -358,6 +358,7 @@ def _delete_some(tx: WriteTransaction, queue_id: int) -> bool:
         (keys.GROUP, ROWS_PER_DELETION),
         (keys.ROSTER, ROWS_PER_DELETION),
         (keys.CANCELS, ROWS_PER_DELETION),
+        (keys.GROUP_LIMITS, ROWS_PER_DELETION),
     ):
         page = tx.view.find(*keys.of_queue(kind, queue_id), limit=limit)
         for key in page:

@@ -12,8 +12,9 @@ from millstream.errors import InvalidInput
 from millstream.format.ids import split_id
 from millstream.queue import commands as c
 from millstream.queue.model.backoff import Backoff
+from millstream.queue.model.group_limits import GroupLimit
 from millstream.queue.model.message import QueueInfo, messages_of
-from millstream.queue.model.spec import QueueSpec, no_queue, spec_of
+from millstream.queue.model.spec import IN_FLIGHT_MAX, QueueSpec, no_queue, spec_of
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints, Reply
 from millstream.server.rest.logs import Existed, Page, RemovedCount, checked_after
@@ -72,6 +73,24 @@ class RedriveBody(Struct, forbid_unknown_fields=True, kw_only=True):
     rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     """Messages per second that become available; default: all at once."""
     dry_run: bool = False
+
+
+class LimitBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The limits of one group."""
+
+    group: str
+    """The name of the group."""
+    in_flight: Annotated[int, Meta(ge=0, le=IN_FLIGHT_MAX)] | None = None
+    """Most messages of the group in flight; 0 is any number, null the queue's own limit."""
+    rate: Annotated[float, Meta(ge=0)] | None = None
+    """Claims per second of the group; 0 is any number, null the queue's own limit."""
+
+
+class GroupLimitsShown(Struct, kw_only=True):
+    """The groups with limits of their own."""
+
+    limits: list[LimitBody]
+    """The limits of each group, in the order of the names."""
 
 
 endpoint = Endpoints("queues")
@@ -150,6 +169,25 @@ async def resume_queue(ask: Ask, queue: str) -> QueueShown:
     """Resume a paused queue: messages can be claimed again."""
     await ask.execute(c.PauseQueue(queue, False))
     return await get_queue(ask, queue)
+
+
+@endpoint("GET /queues/{queue}/group-limits", errors=(404,))
+async def list_group_limits(ask: Ask, queue: str) -> GroupLimitsShown:
+    """List the groups of a queue that have limits of their own."""
+    limits = await ask.execute(c.ListGroupLimits(queue))
+    return GroupLimitsShown(
+        limits=[
+            LimitBody(group=name, in_flight=limit.in_flight, rate=limit.rate)
+            for name, limit in limits.items()
+        ]
+    )
+
+
+@endpoint("PUT /queues/{queue}/group-limits", errors=(404,))
+async def limit_group(ask: Ask, queue: str, body: LimitBody) -> GroupLimitsShown:
+    """Give one group limits of its own, instead of the queue's; without limits, remove them."""
+    await ask.execute(c.LimitGroup(queue, body.group, GroupLimit(body.in_flight, body.rate)))
+    return await list_group_limits(ask, queue)
 
 
 @endpoint("POST /queues/{queue}/purge", body_optional=True, errors=(404,))
