@@ -7,6 +7,7 @@ from typing import Literal, overload
 
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput
+from millstream.log.model.names import check_integer
 from millstream.numbers import checked_numbers
 from millstream.queue import commands as c
 from millstream.queue.model.cancel_requests import RequestedCancels
@@ -28,7 +29,10 @@ class MessageFates:
 
     async def messages(self, ids: Iterable[int]) -> list[Fate]:
         """Return the states of up to 1,000 messages by their ids, in the order of the ids."""
-        return await self._session.execute(c.FindMessages(self.name, list(ids)))
+        if not isinstance(ids, Iterable):
+            raise InvalidInput(f"ids are several whole numbers, not {ids!r:.100}")
+        checked_ids = [check_integer("each of ids", id) for id in ids]
+        return await self._session.execute(c.FindMessages(self.name, checked_ids))
 
     async def wait(self, message: Message | int, *, timeout: Seconds | None = None) -> Fate | None:
         """Wait until a message has ended, and return its fate; None after `timeout` seconds.
