@@ -235,7 +235,7 @@ def _moved(
 
 
 def _take(tx: WriteTransaction, ids: list[int]) -> None:
-    """Delete the rows of posts; raise `PostsTaken` unless all of them are there."""
+    """Delete the rows of posts; raise `PostsTaken` if a row is missing."""
     first, last = min(ids), max(ids)
     if last - first + 1 == len(ids):  # one range takes a third of the time of single ids
         taken = tx.sql(_TAKE_ALL, (first, last))
@@ -321,7 +321,7 @@ def _command(stretch: list[Post], limits: Limits) -> Operation[Any]:
 def _converted(
     column: Iterable[Any], convert: Callable[[Any], T], *, default: Any = None
 ) -> list[T] | None:
-    """Convert the values of a column; None if all of them are the default."""
+    """Convert the values of a column; return None if every value is the default."""
     values = list(column)
     return None if values.count(default) == len(values) else list(map(convert, values))
 

@@ -113,7 +113,7 @@ def _row_type(description: tuple[tuple[str, Any], ...]) -> type[SqlRow]:
 def kind_of(statement: str) -> Literal["reads", "changes", "other"]:
     """Return whether a text is certainly a single SELECT, or a single change that returns no rows.
 
-    Every other text is "other", also if it only reads.
+    Other statements are "other": a common table expression may read or change.
     """
     text = statement.lstrip().upper()
     if ";" in text:
