@@ -23,6 +23,7 @@ from millstream.cli.demo import demo
 from millstream.cli.display import PrintedLine, silence
 from millstream.cli.doctor import doctor
 from millstream.cli.exec import execute
+from millstream.cli.job import job
 from millstream.cli.log import log
 from millstream.cli.place import CA, STORE, TOKEN
 from millstream.cli.promote import promote
@@ -171,6 +172,7 @@ app.add_typer(log, name="log")
 command(app, 'put mail \'{"to": "ada"}\' --priority 5', "put mail --delay 15m < lines.txt")(put)
 app.add_typer(queue, name="queue")
 app.add_typer(room, name="room")
+app.add_typer(job, name="job")
 command(
     app,
     "worker shop.tasks:jobs --concurrency 20",

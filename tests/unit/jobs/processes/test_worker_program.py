@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import millstream
 from tests.unit.jobs.processes.programs import SHOP, WorkerProgram
 
 pytestmark = pytest.mark.embedded
@@ -155,6 +156,20 @@ def test_a_job_over_its_timeout_is_killed_with_its_process(shop: Any, folder: Pa
         release_when_held(folder, worker, times=2)
         done = worker.until("job_done", job=held.id)
     assert done["attempt"] == 2
+
+
+def test_a_cancelled_job_that_goes_on_is_killed_with_its_process(shop: Any, folder: Path) -> None:
+    handle = shop.hold.put("never")
+    with WorkerProgram(folder, "shop:jobs", "--kill-after", "500ms") as worker:
+        worker.until("ready")
+        while not (folder / "held").exists():
+            assert worker.process.poll() is None
+        assert handle.cancel()
+        killed = worker.until("child_killed", job=handle.id)
+        assert killed["reason"] == "was cancelled and did not end"
+        with pytest.raises(millstream.JobCancelled):
+            handle.result(timeout=60)
+    assert len((folder / "held").read_text().split()) == 1
 
 
 def release_when_held(folder: Path, worker: WorkerProgram, times: int) -> None:

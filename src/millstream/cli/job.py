@@ -1,0 +1,185 @@
+"""`millstream job`: look at jobs, cancel them, try them again, and print their results."""
+
+from __future__ import annotations
+
+from typing import Annotated, get_args
+
+import typer
+from msgspec import Raw
+
+from millstream import Millstream
+from millstream.cli.arguments import duration
+from millstream.cli.command import command
+from millstream.cli.display import FactSheet, Printed, Table, cell, plural, safe
+from millstream.errors import MillstreamError
+from millstream.jobs.description import JobDetail, ListedState
+from millstream.jobs.results import JobError
+from millstream.threads.jobs import Jobs
+from millstream.threads.stored_jobs import StoredJobs
+
+job = typer.Typer(help="Look at jobs, cancel them, try them again.", no_args_is_help=True)
+
+STATES: tuple[ListedState, ...] = get_args(ListedState)
+ARGUMENTS_SHOWN = 60
+"""So many characters of the arguments are in a list."""
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="The id of the job, as in jobs-17.")]
+JobIds = Annotated[
+    list[str], typer.Argument(metavar="JOB...", help="The ids of the jobs, as in jobs-17.")
+]
+
+
+def list_jobs(
+    ms: Millstream,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STATE",
+            help="waiting, scheduled, running, done or failed.",
+            show_default="all states",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only jobs of this task.")
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="Only jobs of this queue.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="Jobs per state.")
+    ] = 20,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="JOB", help="Continue after a page, with its `next`; needs --state."),
+    ] = None,
+) -> Printed:
+    """List jobs, oldest first in each state."""
+    if state is not None and state not in STATES:
+        raise typer.BadParameter(f"--state must be one of {', '.join(STATES)}; not {state!r}")
+    if after is not None and state is None:
+        raise typer.BadParameter("--after continues the list of one state: name it with --state")
+    stored = StoredJobs(ms.session)
+    wanted = [known for known in STATES if state in (None, known)]
+    pages = [
+        stored.page(known, task=task, queue=queue, limit=limit, after=after) for known in wanted
+    ]
+    jobs = [info for page in pages for info in page.jobs]
+    more = {known: page.next for known, page in zip(wanted, pages, strict=True) if page.next}
+    rows = [
+        (
+            info.id,
+            info.task,
+            info.state,
+            info.attempts,
+            info.put,
+            _short(info.arguments),
+            info.reason,
+        )
+        for info in jobs
+    ]
+    columns = ("job", "task", "state", "attempts", "put", "arguments", "reason")
+    styles = {"job": "cyan", "reason": "red"}
+    table = Table(columns, rows, none="no jobs", styles=styles, spare=("put", "arguments"))
+    return Printed({"jobs": jobs, "next": more}, table)
+
+
+def show_job(ms: Millstream, id: JobId) -> Printed:
+    """Show a job: arguments, attempts, progress, result or error."""
+    detail = StoredJobs(ms.session).get(id)
+    pairs = [
+        ("job", detail.id),
+        ("task", detail.task),
+        ("state", _state(detail)),
+        ("arguments", _text(detail.arguments)),
+        ("put", detail.put),
+        ("until", detail.until),
+        ("attempts", detail.attempts),
+        ("schedule", detail.schedule),
+        ("progress", _text(detail.progress)),
+        ("result", _text(detail.result)),
+        ("error", _error_line(detail.error)),
+    ]
+    facts = FactSheet([(name, value) for name, value in pairs if cell(value) != "-"])
+    tries = Table(
+        ("attempt", "claimed", "ended", "outcome", "reason"),
+        [
+            (number, made.claimed, made.ended, made.outcome, made.reason.partition("\n")[0])
+            for number, made in enumerate(detail.tries, start=1)
+        ],
+        none="no attempts",
+    )
+    trace = detail.error.trace if detail.error is not None else ""
+    lines = [safe(line) for line in trace.splitlines()]
+    return Printed(detail, facts, tries, *lines)
+
+
+def cancel_jobs(ms: Millstream, ids: JobIds) -> Printed:
+    """Cancel jobs: a job that waits never starts, a job that runs is asked to end.
+
+    The exit code is 1 if a job had ended before.
+    """
+    stored = StoredJobs(ms.session)
+    outcomes = {id: stored.cancel(id) for id in ids}
+    words = {True: "cancelled", "requested": "asked to end", False: "has ended already"}
+    lines = [f"{safe(id)} {words[outcome]}" for id, outcome in outcomes.items()]
+    answers = [
+        {"id": id, "cancelled": outcome is True, "requested": outcome == "requested"}
+        for id, outcome in outcomes.items()
+    ]
+    return Printed(answers, *lines, code=int(False in outcomes.values()))
+
+
+def retry_jobs(ms: Millstream, ids: JobIds) -> Printed:
+    """Try failed jobs again, with all attempts of their tasks."""
+    stored = StoredJobs(ms.session)
+    for id in ids:
+        stored.retry(id)
+    return Printed({"retried": ids}, f"{plural(len(ids), 'job')} will run again")
+
+
+def show_result(
+    ms: Millstream,
+    id: JobId,
+    timeout: Annotated[
+        float | None, duration("How long to wait for the end of the job.", default="no wait")
+    ] = None,
+) -> Printed:
+    """Print the result of a job as JSON.
+
+    Fails if the job failed, was cancelled, or has not ended.
+    """
+    handle = Jobs(ms).get(id)
+    try:
+        handle.result(timeout=timeout or 0)  # raises the error of a failed job
+    except TimeoutError:
+        state = handle.state()
+        raise MillstreamError(f"job {id!r} has not ended: it is {state}; --timeout waits") from None
+    result = StoredJobs(ms.session).get(id).result
+    return Printed(result, bytes(result).decode())
+
+
+def _state(detail: JobDetail) -> str:
+    return f"{detail.state}, asked to end" if detail.is_cancel_requested else detail.state
+
+
+def _text(value: Raw) -> str:
+    text = bytes(value).decode()
+    return "" if text == "null" else text
+
+
+def _short(arguments: Raw) -> str:
+    text = bytes(arguments).decode()
+    return text if len(text) <= ARGUMENTS_SHOWN else f"{text[: ARGUMENTS_SHOWN - 1]}…"
+
+
+def _error_line(error: JobError | None) -> str:
+    return "" if error is None else error.text
+
+
+command(job, "job list --state failed", "job list --task shop.tasks:send_mail", name="list")(
+    list_jobs
+)
+command(job, "job show jobs-17", name="show")(show_job)
+command(job, "job cancel jobs-17", name="cancel")(cancel_jobs)
+command(job, "job retry jobs-17 jobs-18", name="retry")(retry_jobs)
+command(job, "job result jobs-17", "job result jobs-17 --timeout 30s", name="result")(show_result)
