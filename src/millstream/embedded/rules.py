@@ -132,7 +132,7 @@ _PROCEDURE_STEPS: dict[type[Command[Any]], Callable[[WriteTransaction, Any], Any
 }
 """Procedures that a transaction can carry out as a step, in its own commit."""
 
-_SINGLE_COMMITS = frozenset(
+SINGLE_COMMITS = frozenset(
     kind
     for kind in (*_OPERATIONS, *_OPERATION_OBJECTS)
     if not kind.traits.tidies and not kind.traits.may_be_for_later
@@ -266,11 +266,6 @@ def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
 
 def _run(rule: Callable[[WriteTransaction, Any], T], command: Any, tx: WriteTransaction) -> T:
     return rule(tx, command)
-
-
-def is_single_commit(command: Command[Any]) -> bool:
-    """Return whether a command is an operation without work before or after its commit."""
-    return type(command) in _SINGLE_COMMITS
 
 
 def put_for_later(command: Command[Any]) -> set[str]:

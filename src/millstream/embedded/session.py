@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from millstream.clock import Clock
 from millstream.command import Command, Operation, tidies
-from millstream.embedded.rules import answer, is_single_commit, operation, put_for_later
+from millstream.embedded.rules import SINGLE_COMMITS, answer, operation, put_for_later
 from millstream.embedded.session_turn import SessionTurn
 from millstream.embedded.sql_inbox import SqlInbox, has_inbox
 from millstream.engine import process_fork
@@ -164,7 +164,7 @@ class EmbeddedSession:
 
     def execute(self, command: Command[T]) -> T:
         """Answer a command; its writes are durable on return."""
-        if is_single_commit(command):
+        if type(command) in SINGLE_COMMITS:
             return self.store.run(operation(command))  # type: ignore[arg-type]
         if isinstance(command, Operation):
             if queues := put_for_later(command):

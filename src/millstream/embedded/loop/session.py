@@ -21,9 +21,9 @@ from millstream.embedded.loop.loop_claims import Claims
 from millstream.embedded.loop.loop_turn import LoopTurn, LoopTurns
 from millstream.embedded.loop.weight import CLAIM_WEIGHT, are_light, weight_of
 from millstream.embedded.rules import (
+    SINGLE_COMMITS,
     WAITS,
     answer,
-    is_single_commit,
     operation,
     put_for_later,
 )
@@ -157,7 +157,7 @@ class AsyncEmbeddedSession:
             raise RuntimeError("a store that was opened in one event loop is used in another")
         if self._turns.holder is not None and command.writes:
             self._turns.refuse_holder()
-        if is_single_commit(command):
+        if type(command) in SINGLE_COMMITS:
             return await self.begin(command)  # type: ignore[arg-type]
         if isinstance(command, Operation):
             if queues := put_for_later(command):

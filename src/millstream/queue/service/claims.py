@@ -42,6 +42,9 @@ from millstream.store.store import Store
 FEW_RECORDS = 128
 """The most new records that an event loop routes for a claim by itself."""
 
+ROUTED_AHEAD, ROUTE, DONE = ClaimPlan.ROUTED_AHEAD, ClaimPlan.ROUTE, NextStep.DONE
+"""The members that every claim compares; to get a member from its class takes five times as long."""
+
 TIME_LIMITS_S = {NextStep.DAMAGED: 1.0, NextStep.BLOCKED: 1.0}
 """How long a claim repeats a step before it answers with the messages it has."""
 
@@ -85,18 +88,23 @@ def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) ->
     acked, results, missing, overtaken = query.acked, query.results, query.count, 0
     deadlines_s: dict[NextStep, float] = {}
     while True:
-        facts = _facts_for(store, query, missing, overtaken)
-        plan = plan_claim(facts)
+        plan = _plan(store, query, missing, overtaken)
         routed: list[c.Routed] = []
-        is_ahead = plan is ClaimPlan.ROUTED_AHEAD
-        if is_ahead:
-            _use_ahead(store, query.queue, facts)
-        elif plan is ClaimPlan.ROUTE:
+        is_ahead = plan is ROUTED_AHEAD
+        if plan is ROUTE:
             routed, is_ahead = _route_for_claim(store, query.queue, missing)
         command = c.ClaimRouted(
             query.queue, missing, query.lease_ms, query.consumer, routed, acked, results
         )
-        granted, lots = _commit_claim(store, query, command, claimed)
+        if query.pop:
+            granted, lots = store.run(partial(pop_routed, command=command))
+            claimed.has_begun = True
+        else:
+            granted = store.run(Claiming(command))
+            claimed.has_begun = True
+            lots = read_granted(store, query.queue, granted)
+        note_ahead(store, query.queue, granted)
+        claimed.lots = claimed.lots + lots if claimed.lots else lots
         acked, results = [], []
         ended = ClaimRound(
             plan,
@@ -109,10 +117,10 @@ def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) ->
         )
         step = next_step(ended)
         exhausted: tuple[NextStep, ...] = ()
-        while step is not NextStep.DONE and not _has_time(store, deadlines_s, step):
+        while step is not DONE and not _has_time(store, deadlines_s, step):
             exhausted = *exhausted, step
             step = next_step(ended, exhausted)
-        if step is NextStep.DONE:
+        if step is DONE:
             claimed.remaining = granted.remaining
             return
         if step is NextStep.OVERTAKEN:
@@ -123,11 +131,19 @@ def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) ->
             missing -= granted.count
 
 
-def _facts_for(store: Store, query: c.ClaimMessages, missing: int, overtaken: int) -> ClaimFacts:
+def _plan(store: Store, query: c.ClaimMessages, missing: int, overtaken: int) -> ClaimPlan:
+    """Choose the plan of a claim; messages routed ahead count as claimed if the plan uses them.
+
+    So parallel claims do not rely on the same messages.
+    """
     check_integer("a claim's count", missing)
-    caches, queue = store.caches, query.queue
-    keeps_up = not query.pop and queue in caches.of(KeepingUp)
-    return ClaimFacts(missing, caches.of(RoutedAhead).get(queue, 0), keeps_up, overtaken)
+    queue, ahead = query.queue, store.caches.of(RoutedAhead)
+    routed_ahead = ahead.get(queue, 0)
+    keeps_up = not query.pop and queue in store.caches.of(KeepingUp)
+    plan = plan_claim(ClaimFacts(missing, routed_ahead, keeps_up, overtaken))
+    if plan is ROUTED_AHEAD:
+        ahead[queue] = routed_ahead - missing
+    return plan
 
 
 def _route_for_claim(store: Store, queue: str, missing: int) -> tuple[list[c.Routed], bool]:
@@ -139,22 +155,6 @@ def _route_for_claim(store: Store, queue: str, missing: int) -> tuple[list[c.Rou
     if facts.spec.takes_all and behind(facts) <= ARRIVALS_MAX:
         store.caches.of(KeepingUp).add(queue)
     return routed, not routed and facts.fresh > 0 and facts.can_claim_lane
-
-
-def _commit_claim(
-    store: Store, query: c.ClaimMessages, command: c.ClaimRouted, claimed: _Claimed
-) -> tuple[c.Granted, list[Lot]]:
-    """Commit a round of a claim and read its messages."""
-    if query.pop:
-        granted, lots = store.run(partial(pop_routed, command=command))
-        claimed.has_begun = True
-    else:
-        granted = store.run(Claiming(command))
-        claimed.has_begun = True
-        lots = read_granted(store, query.queue, granted)
-    note_ahead(store, query.queue, granted)
-    claimed.lots = claimed.lots + lots if claimed.lots else lots
-    return granted, lots
 
 
 def _has_time(store: Store, deadlines_s: dict[NextStep, float], step: NextStep) -> bool:
@@ -194,17 +194,14 @@ def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, 
     # while no commit is in flight. Waking a thread costs more than routing these.
     if query.pop:
         return None
-    facts = _facts_for(store, query, query.count, 0)
-    plan = plan_claim(facts)
+    plan = _plan(store, query, query.count, 0)
     routed: list[c.Routed] = []
-    if plan is ClaimPlan.ROUTED_AHEAD:
-        _use_ahead(store, query.queue, facts)
-    elif plan is ClaimPlan.ROUTE and store.is_fast and not store.is_committing:
+    if plan is ROUTE and store.is_fast and not store.is_committing:
         queue = store.view(partial(facts_of, name=query.queue))
         if queue is None or not _has_few_records(queue):
             return None
         routed = route(store, queue, query.count)
-    elif plan is not ClaimPlan.ARRIVALS:
+    elif plan is not ROUTED_AHEAD and plan is not ClaimPlan.ARRIVALS:
         return None
     command = c.ClaimRouted(
         query.queue,
@@ -215,7 +212,7 @@ def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, 
         query.acked,
         query.results,
     )
-    return command, plan is ClaimPlan.ROUTE
+    return command, plan is ROUTE
 
 
 def claim_in_commit(
@@ -264,11 +261,6 @@ def can_claim_in_commit(facts: Facts) -> bool:
 def note_ahead(store: Store, queue: str, granted: c.Granted) -> None:
     """Remember the number of fresh messages that a claim left."""
     store.caches.of(RoutedAhead)[queue] = granted.fresh
-
-
-def _use_ahead(store: Store, queue: str, facts: ClaimFacts) -> None:
-    """Count messages routed ahead as claimed, so that parallel claims do not rely on them too."""
-    store.caches.of(RoutedAhead)[queue] = facts.routed_ahead - facts.missing
 
 
 def pop_routed(tx: WriteTransaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Lot]]:

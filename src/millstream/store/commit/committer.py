@@ -194,7 +194,13 @@ class StoreCommitter:
             commit_s = self._clock.seconds() - began_s
             for tell in listeners.commit:
                 tell(operations, commit_s, self._sync_s)
-        self._after_commit(folds=folds)
+        state, limits = self._state, self._limits
+        unfolded, size = state.seq - state.folded, state.tail_total
+        if folds and self._tail_is_full():
+            self._fold_behind()
+        if unfolded > limits.fold_deltas_min or size > limits.fold_bytes_min or not self._kept:
+            self._kept = True
+            self._wake_keeper()
 
     def sync(self, writer: Writer, commit: Commit) -> None:
         """Hand a commit to the engine, and return when the commit is durable."""
@@ -205,15 +211,6 @@ class StoreCommitter:
         began_s = self._clock.seconds()
         writer.commit(commit)
         self._sync_s = self._clock.seconds() - began_s
-
-    def _after_commit(self, *, folds: bool) -> None:
-        state, limits = self._state, self._limits
-        unfolded, size = state.seq - state.folded, state.tail_total
-        if folds and self._tail_is_full():
-            self._fold_behind()
-        if unfolded > limits.fold_deltas_min or size > limits.fold_bytes_min or not self._kept:
-            self._kept = True
-            self._wake_keeper()
 
     def _fold_behind(self) -> None:
         """Fold now, because the tail has reached its limit; a failure does not undo the last commit."""

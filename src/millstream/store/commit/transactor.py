@@ -378,17 +378,15 @@ class Transactor:
         gather, rested = self._gather, False
         try:
             while not (ticket.done or ticket.commits):
-                if deferred.have_come:
-                    self._leave(ticket)
-                    break
                 if gather.first is ticket:
                     self._await_others(ticket, rested=rested)
                 elif not rested and gather.is_only(ticket) and (nap_s := self._nap_s()):
                     ticket.naps = True
                     rested = not ticket.wait(nap_s)
                     ticket.naps = False
-                else:
-                    ticket.wait()
+                elif not ticket.wait():  # a signal has come
+                    self._leave(ticket)
+                    break
         finally:
             self._wake_next(ticket)
         return ticket.commits and not ticket.done

@@ -128,7 +128,7 @@ class State:
         self.folded = self.seq = _folded(snapshot)
         if self.folded > self.views.seq:
             self.views.clear()  # deltas that were folded meanwhile can no longer update the views
-        self.dirty.clear(self.folded)
+        self.dirty.restart(self.folded)
         self.advance(snapshot)
         block = snapshot.get(keys.ID_BLOCK_KEY)
         if block is not None:
@@ -143,7 +143,7 @@ class State:
         self.published.clear()
         self.pending = None
         self.weight = self._weight_kept = 0
-        self.dirty.clear(folded=0)
+        self.dirty.restart(folded=0)
         self.damaged.clear()
         self._followers.clear()
         self.tail_bytes.clear()

@@ -10,44 +10,39 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 
-class Unfolded:
-    """Keys of entities, each with its first and last unfolded delta."""
+class Unfolded(dict[bytes, list[int]]):
+    """Keys of entities, each with its first and last unfolded delta.
 
-    __slots__ = ("_by_first", "_folded", "_spans")
+    A dictionary itself, because every commit asks for the number of entities.
+    """
+
+    __slots__ = ("_by_first", "_folded")
 
     def __init__(self) -> None:
-        self._spans: dict[bytes, list[int]] = {}
+        super().__init__()
         self._by_first: dict[int, list[bytes]] = {}
-        """The first unfolded delta → keys of entities; keys that are not in `_spans` are out of date."""
+        """The first unfolded delta → keys of entities; keys without a span are out of date."""
         self._folded = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._spans)
-
-    def __len__(self) -> int:
-        return len(self._spans)
 
     def last(self, key: bytes) -> int:
         """Return the last delta that changed an unfolded entity."""
-        return self._spans[key][1]
+        return self[key][1]
 
     def oldest(self, through: int) -> Iterator[tuple[int, bytes]]:
         """Yield the entities that deltas up to `through` changed, in the order of their first delta."""
-        spans = self._spans
         for seq in range(self._folded + 1, through + 1):
             for key in self._by_first.get(seq, ()):
-                span = spans.get(key)
+                span = self.get(key)
                 if span is not None and span[0] == seq:
                     yield seq, key
 
     def note(self, seq: int, changes: Iterable[tuple[bytes, Any]]) -> None:
         """Note the changes of the newest delta."""
-        spans = self._spans
         new = []
         for key, _ in changes:
-            span = spans.get(key)
+            span = self.get(key)
             if span is None:
-                spans[key] = [seq, seq]
+                self[key] = [seq, seq]
                 new.append(key)
             else:
                 span[1] = seq
@@ -56,16 +51,16 @@ class Unfolded:
 
     def written(self, key: bytes) -> bool:
         """Note that the record of an entity is up to date; return False if this was known."""
-        return self._spans.pop(key, None) is not None
+        return self.pop(key, None) is not None
 
     def folded_through(self, seq: int) -> list[bytes]:
         """Note that all deltas up to `seq` are folded; return the entities without a later change."""
-        spans, later = self._spans, []
+        later: list[bytes] = []
         clean: list[bytes] = []
         for _, key in self.oldest(seq):
-            span = spans[key]
+            span = self[key]
             if span[1] <= seq:
-                del spans[key]
+                del self[key]
                 clean.append(key)
             else:
                 span[0] = seq + 1
@@ -77,8 +72,8 @@ class Unfolded:
         self._folded = seq
         return clean
 
-    def clear(self, folded: int) -> None:
+    def restart(self, folded: int) -> None:
         """Forget all entities; the next deltas are those after `folded`."""
-        self._spans.clear()
+        self.clear()
         self._by_first.clear()
         self._folded = folded
