@@ -67,7 +67,7 @@ class StoredJobs:
         limit: int = 100,
         after: str | None = None,
     ) -> JobPage:
-        """Return a page of jobs in a state: of one task, or of all; in one queue, or in all.
+        """Return a page of jobs in a state. `task` and `queue` select the jobs of a task and of a queue.
 
         `after` is `next` of the page before. A page of one task may be short, because a call looks at
         10,000 jobs at most; `next` is set then.
@@ -173,7 +173,7 @@ class StoredJobs:
         return messages_of(lots)
 
     async def _record(self, place: JobPlace) -> Record | None:
-        """Return the record of a job; None if its log does not hold it any more."""
+        """Return the record of a job; None if the log has deleted the record."""
         log, offset = place_of_put(*place)
         if offset >= NUMBER_MAX:
             return None

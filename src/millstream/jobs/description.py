@@ -65,7 +65,7 @@ class JobInfo(Struct, kw_only=True):
 
 
 class JobDetail(JobInfo, kw_only=True):
-    """A job with its attempts, its progress, its result or its error, and its output."""
+    """A job with attempts, progress, result or error, and output."""
 
     is_cancel_requested: bool = False
     """Whether the running job is asked to end."""

@@ -70,7 +70,7 @@ class Ask:
         )
 
     def by_right(self, need_of: Callable[[Command[Any]], Need]) -> Ask:
-        """Return the same request, whose commands need another right than those they declare."""
+        """Return the request with another check: `need_of` replaces the rights that commands declare."""
         asked = copy(self)
         asked._need_of = need_of
         return asked

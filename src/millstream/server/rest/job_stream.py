@@ -40,7 +40,7 @@ endpoint = Endpoints("jobs")
 
 
 class StreamQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Where the output begins."""
+    """The start of the output."""
 
     start: Position | None = None
     """The offset of the first chunk; default: the first chunk of the job."""

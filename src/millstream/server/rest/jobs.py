@@ -1,6 +1,6 @@
 """Jobs over REST: lists by task and state, single jobs with results, cancel, retry, and live output.
 
-These endpoints have a permission of their own: `job:read:QUEUE` shows the jobs of a queue, and
+The permissions of these endpoints have the noun `job`: `job:read:QUEUE` shows the jobs of a queue, and
 `job:write:QUEUE` cancels and retries them. It allows nothing else on the queue, so a person who
 watches jobs need not be able to put, claim or purge messages.
 """
@@ -34,14 +34,14 @@ PAGE_MAX = 1_000
 
 
 class JobsQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which jobs to list."""
+    """The jobs to list."""
 
     state: ListedState = "waiting"
     """`scheduled`: for later, or before the next attempt."""
     task: Annotated[str, Meta(min_length=1, max_length=1_000)] | None = None
     """Only jobs of this task. A page may be short then; continue at `next`."""
     queue: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
-    """Only jobs of this queue; default: of all queues that were made for jobs."""
+    """Only jobs of this queue; default: jobs of every queue that was made for jobs."""
     limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 100
     after: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
     """The `next` of the page before."""
@@ -62,7 +62,7 @@ class JobWaitQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class JobResult(Struct, kw_only=True, omit_defaults=True):
-    """How a job has ended; until then, its state."""
+    """The state of a job, and the result or the error of an ended job."""
 
     id: str
     state: ShownState
@@ -77,7 +77,7 @@ class CancelledJob(Struct, kw_only=True):
 
     id: str
     cancelled: bool
-    """Whether the job is cancelled: it does not start."""
+    """Whether the job is cancelled, and so does not start."""
     requested: bool
     """Whether the job runs, and is asked to end."""
     state: ShownState
