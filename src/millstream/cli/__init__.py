@@ -31,6 +31,7 @@ from millstream.cli.put import put
 from millstream.cli.queue import queue
 from millstream.cli.read import read
 from millstream.cli.room import room
+from millstream.cli.schedule import schedule
 from millstream.cli.serve import serve
 from millstream.cli.spark import spark
 from millstream.cli.sql import sql
@@ -173,6 +174,7 @@ command(app, 'put mail \'{"to": "ada"}\' --priority 5', "put mail --delay 15m < 
 app.add_typer(queue, name="queue")
 app.add_typer(room, name="room")
 app.add_typer(job, name="job")
+app.add_typer(schedule, name="schedule")
 command(
     app,
     "worker shop.tasks:jobs --concurrency 20",

@@ -37,7 +37,7 @@ TASK_HEADER = "task"
 NEVER_MS = 253_370_764_800_000
 """The due time of a schedule that has no next tick, or is paused: 1 January 9999."""
 
-FIRED_KEPT_S = 3600.0
+FIRED_KEPT_S = 60.0
 """How long the queue remembers the messages of ticks that have fired."""
 
 LEASE_S = 10.0
@@ -118,16 +118,23 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     """A schedule as users see it."""
 
     name: str
+    """The name of the schedule."""
     task: str
+    """The name of the task that runs at each tick."""
     queue: str
+    """The queue of the task."""
     arguments: dict[str, Any]
+    """The arguments of each job, by parameter."""
     every: str | float
     """The cron expression, or the seconds between two ticks."""
     tz: str
+    """The time zone of the cron expression."""
     missed: Missed
+    """What happens to ticks that passed while no worker ran."""
     paused: bool
+    """Whether the schedule waits for a resume."""
     next: datetime | None
-    """The next tick, in UTC; None for a paused schedule."""
+    """The next tick, in UTC; none for a paused schedule."""
     last: datetime | None
     """The last tick that fired, in UTC."""
     declared: bool

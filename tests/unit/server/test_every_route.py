@@ -49,6 +49,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/tickets"): {"permissions": ["*:admin"]},
     ("POST", "/tokens"): {"name": "more", "permissions": ["*:admin"]},
     ("POST", "/queues/{queue}/messages/{claim_id}/replace"): {"value": 1},
+    ("PUT", "/schedules/{schedule}"): {"task": "work", "every": 60},
 }
 """Bodies that are right, where a wrong one would be refused before the right to send it."""
 

@@ -21,6 +21,7 @@ NAMES = {
     "part": "0",
     "token": "billing",
     "room": "canvas",
+    "schedule": "nightly",
 }
 """Example values of path parameters."""
 
@@ -32,6 +33,8 @@ QUERIES = {
     "listQueues": {"limit": "20"},
     "listJobs": {"state": "failed", "limit": "20"},
     "getJobResult": {"wait": "10"},
+    "listSchedules": {"upcoming": "3"},
+    "getSchedule": {"upcoming": "5"},
     "listTokens": {"limit": "20"},
     "listForks": {"limit": "100"},
     "peekMessages": {"state": "available", "limit": "10"},
@@ -68,6 +71,13 @@ BODIES: dict[str, Any] = {
     "takeRecords": {"n": 100, "wait": 20},
     "acknowledgeRecords": {"up_to": 2},
     "seekCursor": {"offset": 0},
+    "putSchedule": {
+        "task": "shop.tasks:report",
+        "every": "30 1 * * *",
+        "tz": "Europe/Lisbon",
+        "arguments": {"days": 1},
+        "queue": "invoices",
+    },
     "specifyQueue": {
         "sources": ["orders"],
         "group_by": "customer",

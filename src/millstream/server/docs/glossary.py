@@ -105,6 +105,7 @@ WORDS = {
     "room": "The room's name.",
     "rooms": "Rooms in the order of their names.",
     "running": "Jobs that run now.",
+    "schedule": "The schedule's name.",
     "scheduled": "Jobs for later, or before their next attempt.",
     "seconds": "How long, up to an hour.",
     "section": "How many records a non-durable cursor acknowledges before its progress is stored.",

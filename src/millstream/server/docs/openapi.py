@@ -28,6 +28,7 @@ TAGS = {
     "messages": "Put messages into a queue, and look at them",
     "claims": "Claim messages, and finish them",
     "jobs": "Functions that run in the background: their state, results and output",
+    "schedules": "Schedules of jobs: times at which a task runs",
     "transactions": "Several operations in one commit",
     "rooms": "Live messages to all listeners, presence, and retained values",
     "staging": "Bulk writes from many tasks, published in one commit",

@@ -22,6 +22,7 @@ from millstream.server.rest import (
     records,
     replica,
     rooms,
+    schedules,
     search,
     staging,
     status,
@@ -31,6 +32,7 @@ from millstream.server.rest import (
 
 _NOUNS = (
     *(logs, forks, records, search, cursors, queues, messages, failures, claims, rooms),
-    *(jobs, job_stream, transactions, staging, replica, status, clients, live, cluster, tokens),
+    *(jobs, job_stream, schedules, transactions, staging, replica, status, clients, live),
+    *(cluster, tokens),
 )
 ENDPOINTS = tuple(entry for noun in _NOUNS for entry in noun.endpoint)
