@@ -112,7 +112,10 @@ class AsyncJobProcess:
             bound = await open_async(plan.store, token=plan.token, ca=plan.ca)
             self._jobs.bind(bound)
         try:
-            ms = await self._jobs.opened()
+            try:
+                ms = await self._jobs.opened()
+            except InvalidInput as error:
+                raise _without_store(plan, error) from None
             for operation in endings_of(plan.orphans):
                 await ms.session.execute(operation)
             await self._worker.run(drain=plan.drain)
