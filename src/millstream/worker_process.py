@@ -9,7 +9,6 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
-from millstream.command import Operation
 from millstream.errors import InvalidInput
 from millstream.jobs.processes.application import UnusableApplication, load_application
 from millstream.jobs.processes.child import ChildWorker
@@ -125,7 +124,7 @@ class AsyncJobProcess:
                 await bound.close()
 
 
-def endings_of(orphans: tuple[Orphan, ...]) -> list[Operation[Any]]:
+def endings_of(orphans: tuple[Orphan, ...]) -> list[FinishClaims]:
     """Return the commands that end the attempts of a dead process.
 
     An attempt counts if its process died because of it. Claims without a valid lease are ignored.

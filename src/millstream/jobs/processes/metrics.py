@@ -38,9 +38,7 @@ def metrics_text(figures: Mapping[str, TaskFigures], processes: int) -> str:
     for field, name, kind, text in _FAMILIES:
         lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
         lines += [
-            f'{name}{{task="{_escaped(task)}"}} {getattr(counters, field):g}'
-            if isinstance(getattr(counters, field), float)
-            else f'{name}{{task="{_escaped(task)}"}} {getattr(counters, field)}'
+            f'{name}{{task="{_escaped(task)}"}} {getattr(counters, field)}'
             for task, counters in sorted(figures.items())
         ]
     return "\n".join(lines) + "\n"
