@@ -23,6 +23,7 @@ class SuiteName(StrEnum):
 
     CORE = "core"
     QUEUE = "queue"
+    JOBS = "jobs"
     SERVER = "server"
     SPARK = "spark"
     REPLICA = "replica"
@@ -34,6 +35,7 @@ class SuiteName(StrEnum):
 _DEFAULTS: dict[SuiteName, dict[str, float]] = {
     SuiteName.CORE: {"seconds": 4.0, "sync_delay_ms": 0.0},
     SuiteName.QUEUE: {"seconds": 20.0, "sync_delay_ms": 0.0},
+    SuiteName.JOBS: {"seconds": 5.0},
     SuiteName.SERVER: {"seconds": 5.0, "sync_delay_ms": 0.0},
     SuiteName.SPARK: {"seconds": 20.0, "records": 1_000_000},
     SuiteName.REPLICA: {"seconds": 5.0, "records": 1_000_000},
@@ -49,7 +51,7 @@ def bench(
         SuiteName,
         typer.Argument(
             metavar="SUITE",
-            help="core: appends, reads and opening; queue: claims and routing; server: over "
+            help="core: appends, reads and opening; queue: claims and routing; jobs: functions on queues; server: over "
             "loopback; spark: source, sink and routing; replica: syncs; rooms: live push; s3: object storage; "
             "cluster: three nodes.",
         ),
