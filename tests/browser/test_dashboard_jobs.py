@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import millstream
@@ -95,6 +96,24 @@ def test_output_is_shown_as_the_job_writes_it(page: Any, shop: Serving) -> None:
         says(page.get_by_label("The output"), "Hello, world")
         queue.ack(message)
         says(page.locator("section[aria-label=Output] .badge"), "ended")
+
+
+def test_a_schedule_is_triggered_paused_and_resumed(page: Any, shop: Serving) -> None:
+    complaints = watch(page)
+    body = {"task": "shop:charge", "every": "30 1 * * *", "tz": "Europe/Lisbon"}
+    answer = httpx.put(f"{shop.url}/schedules/nightly", json=body | {"arguments": {"order": 5}})
+    assert answer.status_code == 201, answer.text
+    go(page, shop, "jobs", tab="schedules")
+    assert page.locator("td[data-label='next ticks'] li").count() == 3
+    page.get_by_role("button", name="Trigger").click()
+    says(page.locator(".notice.good"), "Put job jobs-3.")
+    page.get_by_role("button", name="Pause").click()
+    says(page.locator("td .badge"), "paused")
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("button", name="Pause").wait_for()
+    go(page, shop, "jobs", "jobs-3")
+    assert page.locator(".facts a:text-is('nightly')").count() == 1
+    assert complaints == []
 
 
 def test_a_token_that_reads_sees_no_buttons(page: Any, path: Path) -> None:

@@ -47,14 +47,18 @@ async def test_wrong_schedules_are_refused_and_nothing_is_stored(rest: Rest) -> 
 @pytest.mark.parametrize(
     ("rights", "allowed"),
     [
-        ("queue:read:jobs.schedules", {"list"}),
-        ("queue:write:jobs.schedules", {"list", "pause"}),
-        ("queue:write:jobs.schedules queue:put:jobs", {"list", "pause", "trigger", "put"}),
+        ("job:read:jobs.schedules", {"list"}),
+        ("job:write:jobs.schedules", {"list", "pause"}),
+        ("job:write:jobs.schedules job:write:jobs", {"list", "pause", "trigger"}),
+        ("job:write:jobs", set()),
+        ("queue:write:jobs.schedules queue:put:jobs", {"put"}),
         ("queue:admin:jobs", set()),
     ],
 )
 @looped
-async def test_rights_on_the_queue_of_schedules_decide(rights: str, allowed: set[str]) -> None:
+async def test_rights_on_jobs_decide_and_a_put_needs_rights_on_queues(
+    rights: str, allowed: set[str]
+) -> None:
     engine = MemoryEngine()
     async with serving(engine=engine) as rest:
         await rest.put("/queues/jobs")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from millstream.aio.stored_jobs import StoredJobs, no_job
-from millstream.command import Action, Command
+from millstream.command import Action, Command, Transact
 from millstream.errors import NotFound
 from millstream.jobs.description import (
     JobDetail,
@@ -87,8 +87,19 @@ endpoint = Endpoints("jobs")
 
 
 def on_jobs(ask: Ask, action: Action) -> Ask:
-    """Return the request; its commands need the right on jobs, not the rights on their queue."""
-    return ask.by_right(lambda command: Need("job", action, _queue_of(command)))
+    """Return the request; its commands need the right on jobs, not the rights on their queue.
+
+    A transaction needs the right on the queue of each step.
+    """
+
+    def need_of(command: Command[Any]) -> Need:
+        steps = command.steps if isinstance(command, Transact) else [command]
+        *others, last = (Need("job", action, _queue_of(step)) for step in steps)
+        for need in others:
+            ask.principal.require(need)
+        return last
+
+    return ask.by_right(need_of)
 
 
 def _queue_of(command: Command[Any]) -> str:

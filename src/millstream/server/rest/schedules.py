@@ -1,7 +1,9 @@
 """Schedules of jobs over REST: list, put, pause, resume, trigger and delete them.
 
-The rights are those on the queue `jobs.schedules`, which holds the schedules: to read it, or to write
-it. A put and a trigger also need the right to put into the queue of the job.
+As for jobs, the permissions have the noun `job`: `job:read:jobs.schedules` shows schedules, and
+`job:write:jobs.schedules` pauses and resumes them. A trigger also needs `job:write` on the queue of the
+job. A put defines new work, and a delete ends it: both need `queue:write:jobs.schedules`, and a put also
+the right to put into the queue of the job.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from millstream.jobs.ticks import Missed
 from millstream.queue.commands import PutMessages
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints, Reply
+from millstream.server.rest.jobs import on_jobs
 from millstream.server.rest.logs import Existed
 from millstream.server.rest.messages import Priority
 
@@ -107,31 +110,33 @@ async def put_schedule(ask: Ask, schedule: str, body: ScheduleBody) -> Reply[Sch
 @endpoint("GET /schedules")
 async def list_schedules(ask: Ask, query: UpcomingQuery) -> Schedules:
     """List the schedules of jobs in the order of their names."""
-    return Schedules(schedules=await ScheduleStore(ask).list(upcoming=query.upcoming))
+    return Schedules(
+        schedules=await ScheduleStore(on_jobs(ask, "read")).list(upcoming=query.upcoming)
+    )
 
 
 @endpoint("GET /schedules/{schedule}", errors=(404,))
 async def get_schedule(ask: Ask, schedule: str, query: UpcomingQuery) -> ScheduleInfo:
     """Show a schedule."""
-    return await ScheduleStore(ask).get(schedule, upcoming=query.upcoming)
+    return await ScheduleStore(on_jobs(ask, "read")).get(schedule, upcoming=query.upcoming)
 
 
 @endpoint("POST /schedules/{schedule}/pause", errors=(404, 409))
 async def pause_schedule(ask: Ask, schedule: str) -> ScheduleInfo:
     """Stop a schedule until it is resumed; its ticks meanwhile do not fire later."""
-    return await ScheduleStore(ask).pause(schedule)
+    return await ScheduleStore(on_jobs(ask, "write")).pause(schedule)
 
 
 @endpoint("POST /schedules/{schedule}/resume", errors=(404, 409))
 async def resume_schedule(ask: Ask, schedule: str) -> ScheduleInfo:
     """Let a schedule fire again, from its first tick after now."""
-    return await ScheduleStore(ask).resume(schedule)
+    return await ScheduleStore(on_jobs(ask, "write")).resume(schedule)
 
 
 @endpoint("POST /schedules/{schedule}/trigger", errors=(404, 409))
 async def trigger_schedule(ask: Ask, schedule: str) -> TriggeredJob:
     """Put a job of a schedule now; its ticks stay as they are."""
-    return TriggeredJob(job=await ScheduleStore(ask).trigger(schedule))
+    return TriggeredJob(job=await ScheduleStore(on_jobs(ask, "write")).trigger(schedule))
 
 
 @endpoint("DELETE /schedules/{schedule}", errors=(409,))

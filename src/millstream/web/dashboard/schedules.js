@@ -6,6 +6,7 @@ import { preview } from "./payload.js";
 import { onJobs, path, query, refusal, session } from "./session.js";
 
 const TICKS = 3; // next ticks of each schedule
+const STORED = "jobs.schedules"; // the queue that holds the schedules
 
 export function Schedules() {
   const found = useAnswer(() => session.ms.get(query("/schedules", { upcoming: TICKS })));
@@ -32,7 +33,7 @@ function Ticks({ of }) {
 /** What an operator does to a schedule; nothing without the permission. */
 function ScheduleActs({ of, onChange }) {
   const task = useTask();
-  const need = onJobs("write", of.queue);
+  const need = onJobs("write", STORED);
   if (refusal(need)) return null;
   const ask = (verb) => task.run(async () => {
     const answer = await session.ms.post(path("schedules", of.name, verb));
@@ -40,7 +41,7 @@ function ScheduleActs({ of, onChange }) {
     return verb === "trigger" ? `Put job ${answer.job}.` : true;
   });
   return html`
-    <${Act} need=${need} disabled=${task.busy} onClick=${() => ask("trigger")}>Trigger<//>
+    ${!refusal(onJobs("write", of.queue)) && html`<${Act} need=${need} disabled=${task.busy} onClick=${() => ask("trigger")}>Trigger<//>`}
     <${Act} need=${need} disabled=${task.busy} onClick=${() => ask(of.paused ? "resume" : "pause")}>${of.paused ? "Resume" : "Pause"}<//>
     <${Outcome} task=${task} />`;
 }
