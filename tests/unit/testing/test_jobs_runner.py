@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream import JobContext, JobFailed, Jobs
+from millstream import JobContext, JobFailed, Jobs, gather
 from millstream.errors import InvalidInput
 from millstream.testing import JobsRunner, SimulatedClock, jobs_eagerly
 
@@ -150,3 +150,16 @@ def test_a_task_cannot_step_the_runner(jobs: Jobs) -> None:
         task.put()
         with pytest.raises(InvalidInput, match="jobs run already"):
             runner.run_due(raise_errors=True)
+
+
+def test_chains_and_groups_run_to_their_end(jobs: Jobs) -> None:
+    @jobs.task(name="add")
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    with JobsRunner(jobs) as runner:
+        chain = add.s(1, 2).then(add.s(3)).put()
+        group = gather([add.s(1, 2), add.s(3, 4)]).put()
+        runner.run_due()
+        assert chain.result(timeout=0) == 6
+        assert group.result(timeout=0) == [3, 7]
