@@ -18,6 +18,10 @@ Promises:
   older than since it was appended, or is due.
 - What waits can be cancelled, by its id or as a peek shows it, and nothing else can; it is never
   delivered, and its state is told as long as that of what is done.
+- What is in flight can be asked to stop: it is cancelled if its attempt is given back or its lease
+  ends, and keeps its end if it is acknowledged or fails.
+- The result of what is done, and the last error and progress of all else, are told as they were
+  given by the one whose lease held; a repeat changes none of it.
 - The RFC's records, made at any time, say of every message what the queue says.
 """
 
@@ -94,6 +98,11 @@ class Entry:
     """When it was appended, redriven or replaced, in store time."""
     again: bool = False
     """Whether it was redriven."""
+    requested: bool = False
+    """Whether its consumer is asked to stop."""
+    result: bytes | None = None
+    error: bytes | None = None
+    progress: bytes | None = None
     past: list[Attempt] = field(default_factory=list)
     """The attempts before that."""
     tries: list[Attempt] = field(default_factory=list)
@@ -249,14 +258,17 @@ class QueueMachine(RuleBasedStateMachine):
         self, handle: int, count: int, lease_s: int | None, consumer: str, picks: list[int]
     ) -> None:
         chosen = self.choose(picks)
+        results = self.results_for(chosen)
         if self.judge(chosen, "ack") == "lost":
             with pytest.raises(LeaseLost):
-                self.queue(handle).claim(count, ack=chosen)
+                self.queue(handle).claim(count, ack=chosen, results=results)
             return
         self.settle_first(handle)
-        self.finished(chosen, "ack")
+        self.finished(chosen, "ack", results=results)
         claimable = self.claimable()
-        found = self.queue(handle).claim(count, lease=lease_s, consumer=consumer, ack=chosen)
+        found = self.queue(handle).claim(
+            count, lease=lease_s, consumer=consumer, ack=chosen, results=results
+        )
         lease_ms = 10_000 if lease_s is None else lease_s * 1000
         assert len(found) == min(count, len(claimable))
         for message in found:
@@ -355,19 +367,46 @@ class QueueMachine(RuleBasedStateMachine):
             return "held"
         if outcome == "nack":
             ended = entry.tries[-1].reason != "lease expired"
+            if entry.state == "cancelled" and entry.tries[-1].outcome == "cancelled":
+                return "repeated" if ended else "lost"
             is_last = entry.state == "failed" and len(entry.tries) >= self.most
             return "repeated" if (entry.state == "available" or is_last) and ended else "lost"
         return "repeated" if entry.state == OUTCOMES[outcome] else "lost"
 
-    def finished(self, messages: list[Message], outcome: str, delay_ms: int | None = None) -> None:
-        for message in messages:
+    def results_for(self, messages: list[Message]) -> list[bytes | None]:
+        """Results for some of the messages: none, small ones and large ones."""
+        self.number += 1
+        sizes = [None, 10, 3_000]
+        chosen = [sizes[(self.number + message.claim_id) % 3] for message in messages]
+        return [None if size is None else b"%d" % self.number * size for size in chosen]
+
+    def finished(
+        self,
+        messages: list[Message],
+        outcome: str,
+        delay_ms: int | None = None,
+        *,
+        results: list[bytes | None] | None = None,
+        error: bytes | None = None,
+    ) -> None:
+        given = results or [None] * len(messages)
+        for message, result in zip(messages, given, strict=True):
             if self.judge_one(message, outcome) == "held":
-                self.end(self.by_claim[message.claim_id], outcome, "why", delay_ms)
+                entry = self.by_claim[message.claim_id]
+                self.end(entry, outcome, "why", delay_ms)
+                entry.result = result
+                if error is not None:
+                    entry.error, entry.progress = error, None
 
     def end(self, entry: Entry, outcome: str, reason: str, delay_ms: int | None) -> None:
         state = OUTCOMES[outcome]
+        if state == "again" and entry.requested:
+            self.was_cancelled(entry)
+            entry.tries[-1].outcome, entry.tries[-1].reason = "cancelled", reason
+            return
         if state == "again" and len(entry.tries) >= self.most:
             state = "failed"
+        entry.requested = False
         entry.tries[-1].outcome, entry.tries[-1].reason = state, reason
         entry.state = "available" if state == "again" else state
         entry.done_ms = self.now_ms
@@ -393,8 +432,14 @@ class QueueMachine(RuleBasedStateMachine):
         chosen = self.choose(picks)
         queue = self.queue(handle)
         options: dict[str, Any] = {"delay": delay_s} if outcome == "nack" else {}
+        results, error = None, None
         if outcome != "ack":
-            options["reason"] = "why"
+            self.number += 1
+            error = b"error %d" % self.number if self.number % 2 else None
+            options |= {"reason": "why", "error": error}
+        else:
+            results = self.results_for(chosen)
+            options["result"] = results
         lost = self.judge(chosen, outcome) == "lost"
         if outcome == "fail" and any(self.failed_by_expiry(message) for message in chosen):
             return  # what it is told depends on the upkeep: see test_leases.py
@@ -404,7 +449,8 @@ class QueueMachine(RuleBasedStateMachine):
                     getattr(queue, outcome)(chosen, **options)
             else:
                 getattr(queue, outcome)(chosen, **options)
-                self.finished(chosen, outcome, None if delay_s is None else delay_s * 1000)
+                delay_ms = None if delay_s is None else delay_s * 1000
+                self.finished(chosen, outcome, delay_ms, results=results, error=error)
 
     def failed_by_expiry(self, message: Message) -> bool:
         entry = self.by_claim[message.claim_id]
@@ -441,6 +487,80 @@ class QueueMachine(RuleBasedStateMachine):
             commit()
             self.came(log, [value], [True])
             self.finished(chosen, "ack")
+
+    @precondition(lambda self: self.held)
+    @rule(handle=HANDLES, picks=PICKS, size=st.sampled_from([1, 3_000]))
+    def note_progress(self, handle: int, picks: list[int], size: int) -> None:
+        chosen, progress = self.choose(picks), b"p" * size
+        self.expire()
+        if any(self.judge_one(message, "ack") != "held" for message in chosen):
+            with pytest.raises(LeaseLost):
+                self.queue(handle).note_progress(chosen, progress)
+            return
+        self.queue(handle).note_progress(chosen, progress)
+        for message in chosen:
+            self.by_claim[message.claim_id].progress = progress
+
+    @precondition(lambda self: self.held)
+    @rule(handle=HANDLES, picks=PICKS, in_transaction=st.booleans())
+    def ask_to_stop(self, handle: int, picks: list[int], in_transaction: bool) -> None:
+        """What is in flight is asked; of what has ended, the state is told."""
+        self.settled(handle)
+        for message in self.choose(picks):
+            entry = self.by_claim[message.claim_id]
+            if entry.state not in ("in_flight", "done", "failed") or self.is_over(entry):
+                continue
+            self.ask(handle, message, in_transaction=in_transaction)
+
+    @rule(
+        handle=HANDLES,
+        count=st.integers(1, 6),
+        ending=st.sampled_from(["nack", "fail", "ack", "expire"]),
+        in_transaction=st.booleans(),
+    )
+    def stop_what_runs(self, handle: int, count: int, ending: str, in_transaction: bool) -> None:
+        """Every second message that was claimed just now is asked to stop; then all of them end."""
+        self.put(handle, count)
+        self.claim(handle, count, None, "ann", [])
+        held = [one for one in self.held[-count:] if self.is_held(one)]
+        for message in held[::2]:
+            self.ask(handle, message, in_transaction=in_transaction)
+        if ending == "expire":
+            self.clock.advance(20)
+            self.settled(handle)
+        else:
+            error = None if ending == "ack" else b"error %d" % self.number
+            results = self.results_for(held) if ending == "ack" else None
+            self.queue(handle).finish_each(held, ending, reason="why", result=results, error=error)
+            self.finished(held, ending, results=results, error=error)
+        for number in range(len(self.entries)):
+            self.look_at_notes(1 - handle, number)
+
+    def ask(self, handle: int, message: Message, *, in_transaction: bool) -> None:
+        entry = self.by_claim[message.claim_id]
+        if in_transaction:
+            with self.handles[handle].transaction() as tx:
+                later = tx.cancel("q", message, running=True)
+            outcome = later.result
+        else:
+            outcome = self.queue(handle).cancel(message, running=True)
+        assert outcome == ("requested" if entry.state == "in_flight" else False)
+        entry.requested = entry.state == "in_flight"
+
+    @rule(handle=HANDLES, pick=st.integers(0, 1_000))
+    def look_at_notes(self, handle: int, pick: int) -> None:
+        self.settled(handle)
+        known = [one for one in self.entries if one.log == INBOX and one.state != "gone"]
+        known = [one for one in known if not self.is_over(one)]
+        if not known:
+            return
+        entry = known[pick % len(known)]
+        fate = self.queue(handle).message(entry.offset)
+        is_done = entry.state == "done"
+        assert fate.result == (entry.result if is_done else None)
+        assert fate.error == (None if is_done else entry.error)
+        assert fate.progress == (None if is_done else entry.progress)
+        assert fate.is_cancel_requested == entry.requested
 
     @precondition(lambda self: self.held)
     @rule(handle=HANDLES, picks=PICKS, lease_s=st.integers(1, 20))
@@ -559,7 +679,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.was_cancelled(self.find_available(message))
 
     def was_cancelled(self, entry: Entry) -> None:
-        entry.state, entry.done_ms = "cancelled", self.now_ms
+        entry.state, entry.done_ms, entry.requested = "cancelled", self.now_ms, False
         self.cancelled += 1
 
     @rule(handle=HANDLES)
@@ -580,6 +700,7 @@ class QueueMachine(RuleBasedStateMachine):
             entry.state = "gone"
             past = [*entry.past, *entry.tries]
             self.entries.append(Entry(entry.log, entry.offset, entry.value, again=True, past=past))
+            self.entries[-1].error, self.entries[-1].progress = entry.error, entry.progress
             self.entries[-1].state = "available"
             self.entries[-1].came_ms = self.now_ms
 

@@ -31,8 +31,8 @@ class MessageFates:
 
     def messages(self, ids: Iterable[int]) -> list[Fate]:
         """Return the states of up to 1,000 messages by their ids, in the order of the ids."""
-        if not isinstance(ids, Iterable):
-            raise InvalidInput(f"ids are several whole numbers, not {ids!r:.100}")
+        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+            raise InvalidInput(f"ids are several whole numbers, not {type(ids).__name__}")
         checked_ids = [check_integer("each of ids", id) for id in ids]
         return self._session.execute(c.FindMessages(self.name, checked_ids))
 
