@@ -10,7 +10,7 @@ from typing import Self
 
 from millstream.aio.database import Millstream, open
 from millstream.aio.queue import Queue
-from millstream.aio.runtime import Lock
+from millstream.aio.runtime import Lock, close_at_exit
 from millstream.errors import InvalidInput
 from millstream.jobs.definition import TaskDefinition
 from millstream.jobs.options import TaskOptions
@@ -69,7 +69,11 @@ class JobStore:
                     )
                 self._made, self._queues = set(), {}
                 place = self._place
-                self._opened = place if isinstance(place, Millstream) else await open(place)
+                if isinstance(place, Millstream):
+                    self._opened = place
+                else:
+                    self._opened = await open(place)
+                    close_at_exit(self.close)
                 self._opened_by = os.getpid()
             return self._opened
 

@@ -25,6 +25,7 @@ __all__ = [
     "Turn",
     "Unbroken",
     "begin_turn",
+    "close_at_exit",
     "opening",
 ]
 
@@ -86,6 +87,10 @@ def opening(function: Callable[_P, Coroutine[Any, Any, _C]]) -> Callable[_P, _Op
         return _Opening(function(*given, **named))
 
     return begin
+
+
+def close_at_exit(close: Callable[[], Awaitable[None]]) -> None:
+    """Do nothing: no event loop runs when the process ends, so its owner closes the store."""
 
 
 async def begin_turn(session: AsyncSession, timeout_s: float) -> Turn:

@@ -18,7 +18,7 @@ from millstream.queue.model.spec import QueueSpec
 from millstream.record import Seconds, to_ms
 from millstream.threads.database import Millstream, open
 from millstream.threads.queue import Queue
-from millstream.threads.runtime import Lock
+from millstream.threads.runtime import Lock, close_at_exit
 
 
 @checked_numbers
@@ -71,7 +71,11 @@ class JobStore:
                     )
                 self._made, self._queues = set(), {}
                 place = self._place
-                self._opened = place if isinstance(place, Millstream) else open(place)
+                if isinstance(place, Millstream):
+                    self._opened = place
+                else:
+                    self._opened = open(place)
+                    close_at_exit(self.close)
                 self._opened_by = os.getpid()
             return self._opened
 

@@ -6,11 +6,13 @@ the same text is here, and under the same names in `millstream.aio.runtime`.
 
 from __future__ import annotations
 
+import atexit
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import Future
 from threading import Event, Lock
 from typing import Any, TypeVar, overload
+from weakref import WeakMethod
 
 from millstream.command import Command, Session
 from millstream.embedded.session_turn import SessionTurn as Turn
@@ -27,6 +29,7 @@ __all__ = [
     "Turn",
     "Unbroken",
     "begin_turn",
+    "close_at_exit",
     "opening",
 ]
 
@@ -36,6 +39,21 @@ T = TypeVar("T")
 def opening(function: T) -> T:
     """Coroutines have to wrap what opens a handle; threads enter the handle itself."""
     return function
+
+
+def close_at_exit(close: Callable[[], None]) -> None:
+    """Call a method when the process ends, if its object is still there.
+
+    Threads that a worker has abandoned may run on. A store that is open while Python clears its
+    modules could then be used after it was freed.
+    """
+    method = WeakMethod(close)
+
+    def call() -> None:
+        if (found := method()) is not None:
+            found()
+
+    atexit.register(call)
 
 
 def begin_turn(session: Session, timeout_s: float) -> Turn:
