@@ -73,13 +73,8 @@ class Deferral:
             self._depth += 1
             return
         # Handlers may be changed at any time, and Python tells nobody.
-        if (seen := list(map(getsignal, NUMBERS))) != self._seen:
-            self._handlers = {
-                number: self._handlers[number] if handler is self._recorder else handler
-                for number, handler in zip(NUMBERS, seen, strict=True)
-                if callable(handler)
-            }
-            self._seen = seen
+        if (seen := [*map(getsignal, NUMBERS)]) != self._seen:
+            self._note_handlers(seen)
         recorder = self._recorder
         try:
             for number in self._handlers:
@@ -112,6 +107,16 @@ class Deferral:
             self._depth = 0
             if self._come:
                 self._handle()
+
+    def _note_handlers(self, seen: list[Any]) -> None:
+        """Note the handlers that were written in Python."""
+        # A method of its own: a comprehension that uses `self` slows down each use of `self` around it.
+        self._handlers = {
+            number: self._handlers[number] if handler is self._recorder else handler
+            for number, handler in zip(NUMBERS, seen, strict=True)
+            if callable(handler)
+        }
+        self._seen = seen
 
     def _leave(self) -> None:
         self._depth = 1
