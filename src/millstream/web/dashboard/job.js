@@ -14,6 +14,11 @@ export function StateBadge({ of }) {
   return html`<span class="badge ${KINDS[of] ?? ""}">${of}</span>`;
 }
 
+/** The name of a task, which may be broken behind its dots and its colon. */
+export function TaskName({ of }) {
+  return of.split(/(?<=[.:])/).map((part, at) => html`${at > 0 && html`<wbr />`}${part}`);
+}
+
 /** What an operator does to a job; nothing without the permission. */
 export function JobActs({ of, onChange }) {
   const task = useTask();

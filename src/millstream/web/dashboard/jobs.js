@@ -3,7 +3,7 @@ import { html, useState } from "../vendor/preact.js";
 import { useAnswer } from "./live.js";
 import { Answer, LinkBar, count, when } from "./parts.js";
 import { askExactly, preview } from "./payload.js";
-import { JobActs } from "./job.js";
+import { JobActs, TaskName } from "./job.js";
 import { Schedules } from "./schedules.js";
 import { path, query, session } from "./session.js";
 
@@ -61,7 +61,7 @@ function JobList({ state, task }) {
           ${state === "failed" && html`<th>reason</th>`}<th></th></tr></thead>
         <tbody>${jobs.map((one) => html`<tr key=${one.id}>
           <td class="mono whole"><a href=${`#${path("jobs", one.id)}`}>${one.id}</a></td>
-          <td class="mono task" data-label=task>${one.task}</td>
+          <td class="mono task" data-label=task><span><${TaskName} of=${one.task} /></span></td>
           <td class="mono value" data-label=arguments>${preview({ value: one.arguments })}</td>
           <td class=number data-label=attempts>${count(one.attempts)}</td>
           <td class=whole data-label=${TIMES[state]}>${when(state === "waiting" ? one.put : one.until)}</td>

@@ -1,5 +1,6 @@
 // Schedules: which task each one puts, when it fires next; pause, resume and trigger.
 import { html } from "../vendor/preact.js";
+import { TaskName } from "./job.js";
 import { useAnswer } from "./live.js";
 import { Act, Answer, Outcome, format, useTask, when } from "./parts.js";
 import { preview } from "./payload.js";
@@ -15,9 +16,9 @@ export function Schedules() {
     <tbody>${schedules.map((one) => html`<tr key=${one.name}>
       <td><b>${one.name}</b>${one.paused && html` <span class="badge warn">paused</span>`}
         ${one.failure && html`<p class="bad small">${one.failure}</p>`}</td>
-      <td class="mono task" data-label=task>${one.task}</td>
+      <td class="mono task" data-label=task><span><${TaskName} of=${one.task} /></span></td>
       <td class="mono value" data-label=arguments>${preview({ value: one.arguments })}</td>
-      <td data-label=every>${typeof one.every === "number" ? format(one.every, "s") : html`<code>${one.every}</code> ${one.tz}`}</td>
+      <td data-label=every>${typeof one.every === "number" ? format(one.every, "s") : html`<span><code>${one.every}</code> ${one.tz}</span>`}</td>
       <td data-label="next ticks"><${Ticks} of=${one} /></td>
       <td class=whole data-label="last tick">${when(one.last)}</td>
       <td class=acts><${ScheduleActs} of=${one} onChange=${found.reload} /></td></tr>`)}</tbody></table></div>`
