@@ -26,7 +26,7 @@ from millstream.worker.endurance import may_pass
 
 log = logging.getLogger("millstream.jobs")
 
-WAIT_S = 0.25
+WAIT_S = 0.5
 """How long a worker waits for a due tick before it looks whether it should stop."""
 
 PAUSE_S = 1.0

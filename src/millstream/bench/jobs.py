@@ -11,6 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from millstream.bench.job_schedules import jobs_schedules
 from millstream.bench.jobs_program import define_tasks
 from millstream.bench.measure import ReportRow, Step, StepMeter, seconds
 from millstream.bench.suite import Suite
@@ -137,4 +138,4 @@ def huey_step(path: Path) -> Step | None:
     return step
 
 
-SUITE = Suite(JobsBench, jobs_put, jobs_run, jobs_latency)
+SUITE = Suite(JobsBench, jobs_put, jobs_run, jobs_latency, jobs_schedules)

@@ -14,7 +14,17 @@ def test_every_workload_reports_its_figures(tmp_path: Path) -> None:
     names = list(workloads.SUITE.workloads)
     rows = workloads.SUITE.run(names, directory=tmp_path, seconds_each=0.05, started=started.append)
     found = {row["workload"]: row for row in map(msgspec.to_builtins, rows)}
-    assert started == names == list(found) == ["jobs_put", "jobs_run", "jobs_latency"]
+    assert (
+        started
+        == names
+        == list(found)
+        == [
+            "jobs_put",
+            "jobs_run",
+            "jobs_latency",
+            "jobs_schedules",
+        ]
+    )
     for row in found.values():
         assert row["per_second"] > 0
         assert row["required"]
