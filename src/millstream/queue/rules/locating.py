@@ -28,7 +28,7 @@ SKIPPED_MAX = 8
 """The most neighbouring buckets without a record of the log that a step of the bisection skips."""
 
 
-class Place(NamedTuple):
+class FoundSlot(NamedTuple):
     """The slot of a message."""
 
     bucket_id: int
@@ -46,7 +46,7 @@ def slot_in(bucket: Bucket, log_id: int, offset: int) -> int | None:
     return None
 
 
-def bisect_message(view: View, queue: QueueState, log_id: int, offset: int) -> Place | None:
+def bisect_message(view: View, queue: QueueState, log_id: int, offset: int) -> FoundSlot | None:
     """Return the slot of a message, or None: the message is unknown, redriven, or far from its
     lane's neighbours.
     """
@@ -59,7 +59,7 @@ def bisect_message(view: View, queue: QueueState, log_id: int, offset: int) -> P
             continue
         bucket_id, bucket, first = probe
         if (slot := slot_in(bucket, log_id, offset)) is not None:
-            return Place(bucket_id, bucket, slot)
+            return FoundSlot(bucket_id, bucket, slot)
         if first > offset:
             high = min(middle, split_id(bucket_id)[1])
         else:
@@ -87,12 +87,12 @@ def _probe(
 
 def _look_around(
     view: View, queue: QueueState, bucket_id: int, log_id: int, offset: int
-) -> Place | None:
+) -> FoundSlot | None:
     """Look at the buckets before and behind a bucket."""
     for near_id in chain(_before(queue, bucket_id), _behind(view, queue, bucket_id)):
         bucket = find_bucket(view, queue, near_id)
         if (slot := slot_in(bucket, log_id, offset)) is not None:
-            return Place(near_id, bucket, slot)
+            return FoundSlot(near_id, bucket, slot)
     return None
 
 

@@ -152,6 +152,7 @@ def has_patterns(spec: QueueSpec) -> bool:
 
 
 def source_of(view: View, queue: QueueState, log_id: int) -> QueueSource:
+    """Return a log as a source of a queue: how far it is routed, its end, and its gaps."""
     head = view.entity(keys.head(log_id), Head)
     position = queue.positions.get(log_id, 0)
     gaps = tuple(gap for gap in head.gaps if gap[1] > position) if head.gaps else ()
