@@ -39,22 +39,22 @@ def load_application(name: str, *, folder: str, is_jobs: Callable[[Any], bool]) 
     if folder not in sys.path:
         sys.path.insert(0, folder)
     module = _import(name, module_name, folder)
-    found = module
+    value = module
     for word in attribute.split("."):
-        if not hasattr(found, word):
+        if not hasattr(value, word):
             raise UnusableApplication(
                 f"the module {module_name} has no attribute {attribute!r}"
                 + _similar(attribute, _names_of_jobs(module, is_jobs)),
                 application=name,
             )
-        found = getattr(found, word)
-    if not is_jobs(found):
+        value = getattr(value, word)
+    if not is_jobs(value):
         raise UnusableApplication(
-            f"{name} is a {type(found).__name__}, and a worker needs a Jobs object"
+            f"{name} is a {type(value).__name__}, and a worker needs a Jobs object"
             + _similar("", _names_of_jobs(module, is_jobs)),
             application=name,
         )
-    return found
+    return value
 
 
 def _import(name: str, module_name: str, folder: str) -> Any:
@@ -76,7 +76,7 @@ def _import(name: str, module_name: str, folder: str) -> Any:
 
 
 def _names_of_jobs(module: Any, is_jobs: Callable[[Any], bool]) -> list[str]:
-    return [name for name, value in vars(module).items() if is_jobs(value)]
+    return [name for name, member in vars(module).items() if is_jobs(member)]
 
 
 def _similar(name: str, names: list[str]) -> str:
