@@ -44,7 +44,7 @@ from millstream.rooms.model import InstanceInfo, RoomInfo, RoomMessage
 from millstream.rooms.settings import RoomSettings
 from millstream.threads.cursor import Cursor
 from millstream.threads.database import Millstream, open
-from millstream.threads.gathered import Gathered
+from millstream.threads.gathered import GatheredJobs
 from millstream.threads.interactive import InteractiveTransaction
 from millstream.threads.job import Job
 from millstream.threads.job_worker import JobWorker
@@ -54,7 +54,7 @@ from millstream.threads.partitioned import PartitionedLog
 from millstream.threads.partitioned_cursor import PartitionedCursor
 from millstream.threads.queue import Queue
 from millstream.threads.room import Room
-from millstream.threads.signature import Group, Signature, gather
+from millstream.threads.signature import JobGroup, Signature, gather
 from millstream.threads.stage import Stage
 from millstream.threads.task import Task
 from millstream.threads.transaction import Transaction
@@ -87,8 +87,8 @@ __all__ = [
     "HandlerTransaction",
     "Headers",
     "InstanceInfo",
-    "Gathered",
-    "Group",
+    "GatheredJobs",
+    "JobGroup",
     "InteractiveTransaction",
     "Item",
     "Job",

@@ -16,7 +16,7 @@ from millstream.aio.worker import Worker
 SURFACES = ("threads", "coroutines")
 NOUNS = (
     aio.Cursor,
-    aio.Gathered,
+    aio.GatheredJobs,
     aio.Job,
     aio.JobWorker,
     aio.Jobs,

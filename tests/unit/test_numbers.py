@@ -55,7 +55,7 @@ class Numeric(NamedTuple):
 def nouns() -> dict[str, type]:
     found = {name: kind for name in aio.__all__ if inspect.isclass(kind := getattr(aio, name))}
     del found["InteractiveTransaction"]  # has the methods of `Steps`, as `Transaction` has
-    del found["Group"], found["Signature"]  # take no numbers
+    del found["JobGroup"], found["Signature"]  # take no numbers
     del found["Task"]  # takes the parameters of its function; `tests/unit/jobs` has its numbers
     return {**found, "Worker": aio_worker.Worker}
 
@@ -122,7 +122,7 @@ def holders(ms: Any) -> dict[str, Any]:
         "Jobs": jobs,
         "Job": jobs.get("jobs-0"),
         "JobWorker": jobs.worker(),
-        "Gathered": jobs.gathered("none"),
+        "GatheredJobs": jobs.gathered("none"),
     }
 
 

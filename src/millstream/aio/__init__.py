@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from millstream.aio.cursor import Cursor
 from millstream.aio.database import Millstream, open
-from millstream.aio.gathered import Gathered
+from millstream.aio.gathered import GatheredJobs
 from millstream.aio.interactive import InteractiveTransaction
 from millstream.aio.job import Job
 from millstream.aio.job_worker import JobWorker
@@ -27,15 +27,15 @@ from millstream.aio.partitioned import PartitionedLog
 from millstream.aio.partitioned_cursor import PartitionedCursor
 from millstream.aio.queue import Queue
 from millstream.aio.room import Room
-from millstream.aio.signature import Group, Signature, gather
+from millstream.aio.signature import JobGroup, Signature, gather
 from millstream.aio.stage import Stage
 from millstream.aio.task import Task
 from millstream.aio.transaction import Transaction
 
 __all__ = [
     "Cursor",
-    "Gathered",
-    "Group",
+    "GatheredJobs",
+    "JobGroup",
     "InteractiveTransaction",
     "Job",
     "JobWorker",

@@ -22,8 +22,8 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 @checked_numbers
-class Gathered(Generic[R_co]):
-    """A chain or a group, by its id. Any process that opens the store can hold it."""
+class GatheredJobs(Generic[R_co]):
+    """A chain or a group, by its id. Every process with the store open can make this handle."""
 
     def __init__(self, ms: Millstream, id: str) -> None:
         self._ms = ms
@@ -31,7 +31,7 @@ class Gathered(Generic[R_co]):
         """The id, for `jobs.gathered`."""
 
     def __repr__(self) -> str:
-        return f"Gathered({self.id!r})"
+        return f"GatheredJobs({self.id!r})"
 
     async def done(self) -> int:
         """Return how many members have ended."""

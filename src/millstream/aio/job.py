@@ -40,7 +40,7 @@ STREAM_LOOK_S = 5.0
 
 @checked_numbers
 class Job(Generic[R_co]):
-    """A job, by its id. Any process that opens the store can hold it."""
+    """A job, by its id. Every process with the store open can make this handle."""
 
     __slots__ = ("_place", "_queue", "_type", "was_duplicate")
 
@@ -97,7 +97,7 @@ class Job(Generic[R_co]):
     async def stream(self, start: int = 0) -> AsyncIterator[Record]:
         """Yield the output of the job, chunk by chunk: stored chunks at once, others as they come.
 
-        Ends with the job. Each record has its `offset`: to go on after a break, pass the offset of the
+        Ends with the job. A record has an `offset`: to go on after a break, pass the offset of the
         last record plus one. If an attempt fails, the next attempt writes its chunks behind; the
         header `job-attempt` tells them apart.
         """
@@ -117,14 +117,14 @@ class Job(Generic[R_co]):
                 offset = record.offset + 1
 
     async def progress(self) -> JobProgress | None:
-        """Return the last progress that the running job has noted; None if it has noted none."""
+        """Return the last progress of a running job, or None for a job without progress."""
         return decode_progress((await self._fate()).progress)
 
     async def cancel(self) -> bool:
         """Cancel the job, durably: a waiting job never starts, and a running job is asked to end.
 
-        Returns False if the job has ended, or is unknown. A running job that ends well all the same
-        is done.
+        Returns False if the job has ended, or is unknown. A running job that returns a result is
+        done.
         """
         return await self._queue.cancel(self._place.put_id, running=True) is not False
 

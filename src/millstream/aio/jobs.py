@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from millstream.aio.database import Millstream
-from millstream.aio.gathered import Gathered
+from millstream.aio.gathered import GatheredJobs
 from millstream.aio.job import Job
 from millstream.aio.job_schedules import JobSchedules
 from millstream.aio.job_store import JobStore
@@ -256,9 +256,9 @@ class Jobs(JobStore):
                 total += sum(outcome is not False for outcome in outcomes)
         return total
 
-    async def gathered(self, id: str) -> Gathered[Any]:
+    async def gathered(self, id: str) -> GatheredJobs[Any]:
         """Return the handle of a chain or a group by its id."""
-        return Gathered(await self.opened(), id)
+        return GatheredJobs(await self.opened(), id)
 
     def current(self) -> JobContext:
         """Return the context of the job that runs here; raises outside of a job."""

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Raw
 
-from millstream.aio.gathered import Gathered
+from millstream.aio.gathered import GatheredJobs
 from millstream.aio.job_store import JobStore
 from millstream.command import Transact
 from millstream.embedded.steps import TaskStep
@@ -18,9 +18,9 @@ from millstream.jobs.continuation import (
     GROUP_LOG,
     MEMBERS_MAX,
     Continuation,
-    Follower,
+    FollowingCall,
+    GroupPart,
     OnFailure,
-    Part,
     check_on_failure,
 )
 from millstream.jobs.definition import TaskDefinition
@@ -52,7 +52,7 @@ class Signature(Generic[R]):
         """The tasks of the chain, in order."""
         self._args, self._kwargs = args, kwargs
         self._priority = priority
-        self._followers: list[Follower] = []
+        self._followers: list[FollowingCall] = []
 
     def __repr__(self) -> str:
         return f"Signature({' -> '.join(task.name for task in self.tasks)})"
@@ -72,7 +72,7 @@ class Signature(Generic[R]):
         chain._followers = [*self._followers, follower.as_follower(), *follower._followers]
         return chain
 
-    def as_follower(self) -> Follower:
+    def as_follower(self) -> FollowingCall:
         """Return the first call of this chain as a call that follows another."""
         task = self.tasks[0]
         if task.options.is_unique:
@@ -81,19 +81,21 @@ class Signature(Generic[R]):
             )
         arguments = Raw(task.arguments.encode_after(self._args, self._kwargs))
         priority = self._priority if self._priority is not None else task.options.priority
-        return Follower(task.name, task.options.queue, task.arguments.first, arguments, priority)
+        return FollowingCall(
+            task.name, task.options.queue, task.arguments.first, arguments, priority
+        )
 
-    async def put(self) -> Gathered[R]:
+    async def put(self) -> GatheredJobs[R]:
         """Put the chain, and return the handle of its last result."""
         return await _put(self)
 
     def put_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], limits: Limits) -> TaskStep:
         """Return the steps of a put in a transaction; for `tx.put`."""
-        part = Part(_new_log(), 0, 1, keep_s=self.store.results_s)
+        part = GroupPart(_new_log(), 0, 1, keep_s=self.store.results_s)
         steps = [*_queue_steps(self.store, self.tasks), *_describe(part, is_chain=True)]
         return TaskStep(steps, self.first_step(part, limits), _log_of(part))
 
-    def first_step(self, part: Part, limits: Limits) -> Any:
+    def first_step(self, part: GroupPart, limits: Limits) -> Any:
         """Return the command that puts the first job, as a member of a group."""
         task = self.tasks[0]
         headers = Continuation(self._followers, part).headers(task.headers_with(self._priority))
@@ -113,7 +115,7 @@ class Signature(Generic[R]):
         )
 
 
-class Group(Generic[R]):
+class JobGroup(Generic[R]):
     """Calls to put together; `R` is the result of the callback, or the list of all results."""
 
     def __init__(
@@ -148,7 +150,7 @@ class Group(Generic[R]):
         """Refuse a call: a group is put, not called."""
         raise InvalidInput("a group is put with .put(), or in a transaction with tx.put(group)")
 
-    async def put(self) -> Gathered[R]:
+    async def put(self) -> GatheredJobs[R]:
         """Put all members in one commit, and return the handle of the group."""
         return await _put(self)
 
@@ -159,7 +161,7 @@ class Group(Generic[R]):
         tasks = [task for member in self._members for task in member.tasks]
         tasks += [] if self._then is None else self._then.tasks
         parts = [
-            Part(log, index, size, self._on_failure, callback, keep_s=self.store.results_s)
+            GroupPart(log, index, size, self._on_failure, callback, keep_s=self.store.results_s)
             for index in range(size)
         ]
         puts = [
@@ -175,20 +177,20 @@ def gather(
     *,
     on_failure: OnFailure = "fail",
     then: Signature[R] | None = None,
-) -> Group[R]:
-    """Return a group of calls. `put` puts all of them; `then` is called with the list of results.
+) -> JobGroup[R]:
+    """Return a group of calls. `put` puts all members in one commit; `then` is called with the list of results.
 
     With `on_failure="fail"` the group fails with its first failed member, and the callback is not put.
     With "collect" the list has an object with `kind`, `message` and `trace` for a failed member.
     """
-    return Group(members, on_failure=on_failure, then=then)
+    return JobGroup(members, on_failure=on_failure, then=then)
 
 
 def _new_log() -> str:
     return f"{GROUP_LOG}{secrets.token_hex(12)}"
 
 
-def _describe(part: Part, *, is_chain: bool = False) -> list[Any]:
+def _describe(part: GroupPart, *, is_chain: bool = False) -> list[Any]:
     """Return the step that notes the shape of a group in the metadata of its log."""
     shape = {
         "size": part.size,
@@ -199,7 +201,7 @@ def _describe(part: Part, *, is_chain: bool = False) -> list[Any]:
     return [SetMetadata(part.log, "group", shape)]
 
 
-def _log_of(part: Part) -> Callable[[Any], str]:
+def _log_of(part: GroupPart) -> Callable[[Any], str]:
     return lambda _answer: part.log.removeprefix(GROUP_LOG)
 
 
@@ -213,8 +215,8 @@ def _queue_steps(store: JobStore, tasks: Iterable[TaskDefinition]) -> list[Any]:
     return steps
 
 
-async def _put(call: Signature[Any] | Group[Any]) -> Gathered[Any]:
+async def _put(call: Signature[Any] | JobGroup[Any]) -> GatheredJobs[Any]:
     ms = await call.store.opened()
     step = call.put_step((), {}, ms.session.limits)
     answers = await ms.session.execute(Transact([*step.before, step.command]))
-    return Gathered(ms, step.read(answers[-1]))
+    return GatheredJobs(ms, step.read(answers[-1]))

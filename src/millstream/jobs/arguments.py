@@ -79,7 +79,7 @@ class Arguments:
 
     @property
     def first(self) -> str | None:
-        """The parameter that takes the result of the job before; None if there is no parameter."""
+        """The parameter that takes the result of the job before, or None for a task without parameters."""
         return self._names[0] if self._names else None
 
     def encode_after(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:

@@ -14,7 +14,7 @@ from millstream.queue.commands import PutMessages, SpecifyQueue
 from millstream.queue.model.spec import ATTEMPTS_MAX, QueueSpec
 
 CHORES = "jobs.chores"
-"""The queue of chores. Workers of jobs serve it if it exists when they start."""
+"""The queue of chores. A worker of jobs serves this queue if the queue exists at the start of the worker."""
 
 CHORES_SPEC = QueueSpec(max_attempts=ATTEMPTS_MAX, done_retention=60.0)
 

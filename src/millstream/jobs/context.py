@@ -1,4 +1,4 @@
-"""The context of a running job: what a task can ask about its job, and say about it."""
+"""The context of a running job: facts for the task, and the reports of the task."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from millstream.queue.model.message import Message
 from millstream.worker.handler import HandlerTransaction
 
 
-class Sent:
-    """An awaitable that is done: the call that returned it has waited already."""
+class AlreadySent:
+    """An awaitable that is done, because the call of a plain function has waited."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
 
 
-SENT = Sent()
+SENT = AlreadySent()
 Send = Callable[[Append | NoteProgress], Awaitable[None]]
 """Executes a command of the running job."""
 
 
 class JobContext:
-    """The running job, as its task sees it.
+    """The running job, for the function of the task.
 
     A task gets it by a parameter with this annotation, or from `jobs.current()`.
     """
@@ -64,7 +64,7 @@ class JobContext:
         self.task = task
         """The name of the task."""
         self.deadline = deadline
-        """When this attempt must have ended; None without a timeout."""
+        """The end of this attempt's time, or None for a task without a timeout."""
         self.message = message
         """The message of the job, as its worker claimed it."""
         self.limits = limits
@@ -77,7 +77,7 @@ class JobContext:
         self._progress: JobProgress | None = None
         self._cancelled = False
         self.is_cancel_requested = False
-        """Whether someone cancelled the job while it ran."""
+        """Whether a caller cancelled the job during this attempt."""
 
     @property
     def id(self) -> str:
@@ -96,7 +96,7 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job is to end: it was cancelled, or its time is over."""
+        """Whether the task should end: the job was cancelled, or the attempt is overdue."""
         return self._cancelled
 
     @property

@@ -34,7 +34,7 @@ MEMBERS_MAX = 10_000
 OnFailure = Literal["fail", "collect"]
 
 
-class Follower(Struct, frozen=True, omit_defaults=True):
+class FollowingCall(Struct, frozen=True, omit_defaults=True):
     """A job that is put when another job is done."""
 
     task: str
@@ -53,7 +53,7 @@ class Follower(Struct, frozen=True, omit_defaults=True):
         return _encode({self.first: Raw(result or b"null"), **given})
 
 
-class Part(Struct, frozen=True, omit_defaults=True):
+class GroupPart(Struct, frozen=True, omit_defaults=True):
     """The place of a job in a group."""
 
     log: str
@@ -61,7 +61,7 @@ class Part(Struct, frozen=True, omit_defaults=True):
     index: int
     size: int
     on_failure: OnFailure = "fail"
-    callback: Follower | None = None
+    callback: FollowingCall | None = None
     is_callback: bool = False
     """Whether the job is the callback itself: its outcome is the outcome of the group."""
     keep_s: float = 7 * 86400.0
@@ -80,8 +80,8 @@ class MemberOutcome(Struct, frozen=True, omit_defaults=True):
 class Continuation(Struct, frozen=True):
     """What follows the end of a job."""
 
-    followers: list[Follower] = []  # msgspec copies it
-    part: Part | None = None
+    followers: list[FollowingCall] = []  # msgspec copies it
+    part: GroupPart | None = None
 
     def headers(self, task: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:
         """Return the headers of a job with this continuation."""
@@ -98,11 +98,11 @@ class Continuation(Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_followers = msgspec.json.Decoder(list[Follower]).decode
-_decode_part = msgspec.json.Decoder(Part).decode
+_decode_followers = msgspec.json.Decoder(list[FollowingCall]).decode
+_decode_part = msgspec.json.Decoder(GroupPart).decode
 
 
-def headers_of(follower: Follower) -> dict[str, HeaderValue]:
+def headers_of(follower: FollowingCall) -> dict[str, HeaderValue]:
     """Return the headers of a follower without its continuation."""
     headers: dict[str, HeaderValue] = {TASK_HEADER: follower.task}
     if follower.priority is not None:
@@ -111,7 +111,7 @@ def headers_of(follower: Follower) -> dict[str, HeaderValue]:
 
 
 def continuation_of(headers: Mapping[str, Any]) -> Continuation | None:
-    """Return the continuation of a job; None for a job of its own."""
+    """Return the continuation of a job, or None for a job outside of chains and groups."""
     then, part = headers.get(THEN_HEADER), headers.get(PART_HEADER)
     if then is None and part is None:
         return None
@@ -121,10 +121,10 @@ def continuation_of(headers: Mapping[str, Any]) -> Continuation | None:
     )
 
 
-def callback_headers(part: Part) -> dict[str, HeaderValue]:
+def callback_headers(part: GroupPart) -> dict[str, HeaderValue]:
     """Return the headers of the callback of a group."""
     assert part.callback is not None
-    place = Part(part.log, part.size, part.size, is_callback=True, keep_s=part.keep_s)
+    place = GroupPart(part.log, part.size, part.size, is_callback=True, keep_s=part.keep_s)
     headers = Continuation(part=place).headers(headers_of(part.callback))
     headers[RESULTS_HEADER] = part.log
     return headers

@@ -15,7 +15,7 @@ from millstream.worker.effects import Handled
 
 
 class JobCrew:
-    """Runs each job where its task belongs."""
+    """Runs jobs of plain functions on threads, and jobs of coroutine functions on a loop."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The definition of a task: its function, its name, its options, and its parameters."""
+"""The definition of a task: function, name, options and parameters."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TaskDefinition:
         return {**self._headers, PRIORITY_HEADER: priority}
 
     def unique_key(self, encoded: bytes) -> str | None:
-        """Return the key of a unique job for its encoded arguments; None for other tasks."""
+        """Return the key of a unique job for the encoded arguments, or None for a task without a key."""
         if not self.options.is_unique:
             return None
         names = self.options.unique_by
@@ -66,7 +66,7 @@ class TaskDefinition:
         return f"{self.name} {hashlib.blake2b(encoded, digest_size=16).hexdigest()}"
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], context: JobContext) -> Any:
-        """Call the function, with its context if it wants one."""
+        """Call the function, with the context if a parameter asks for the context."""
         if self.context_parameter is None:
             return self.function(*args, **kwargs)
         if self._takes_context_first:

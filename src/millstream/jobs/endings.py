@@ -16,8 +16,8 @@ from millstream.format.packing import pack_single
 from millstream.jobs.chores import delete_later
 from millstream.jobs.context import JobContext
 from millstream.jobs.continuation import (
+    GroupPart,
     MemberOutcome,
-    Part,
     callback_headers,
     continuation_of,
     decode_outcome,
@@ -89,7 +89,7 @@ def _output_steps(context: JobContext, how: str) -> list[Any]:
 
 
 def _commit(
-    steps: list[Any], part: Part | None, outcome: MemberOutcome | None, limits: Limits
+    steps: list[Any], part: GroupPart | None, outcome: MemberOutcome | None, limits: Limits
 ) -> Steps[list[Any]]:
     """Commit the steps, with the outcome of a member of a group.
 
@@ -109,7 +109,7 @@ def _commit(
                 raise
 
 
-def _group_steps(part: Part, outcome: MemberOutcome, limits: Limits) -> Steps[list[Any]]:
+def _group_steps(part: GroupPart, outcome: MemberOutcome, limits: Limits) -> Steps[list[Any]]:
     """Return the steps that add an outcome to a group, and complete the group with its last one."""
     extent = yield GetExtent(part.log, 0)
     record = pack_single(
@@ -124,7 +124,7 @@ def _group_steps(part: Part, outcome: MemberOutcome, limits: Limits) -> Steps[li
     if is_last or FAILED in metadata:
         known = yield from read_outcomes(part.log, extent.end)
     if any(other.index == outcome.index for other in known):
-        return []  # a failed member was tried again: its first outcome counts
+        return []  # a failed member was tried again, and the first outcome counts
     steps: list[Any] = [append]
     has_failed = outcome.error is not None or any(other.error is not None for other in known)
     if outcome.error is not None:

@@ -1,4 +1,4 @@
-"""Errors that callers of jobs see: a job that failed, or that was cancelled."""
+"""Errors for callers of jobs: a failed job, and a cancelled job."""
 
 from __future__ import annotations
 

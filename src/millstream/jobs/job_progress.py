@@ -34,7 +34,7 @@ encode_progress = msgspec.json.Encoder().encode
 
 
 def decode_progress(encoded: bytes | None) -> JobProgress | None:
-    """Return a stored progress; None if there is none that a job has noted."""
+    """Return a stored progress, or None for a job without progress."""
     try:
         return None if encoded is None else msgspec.json.decode(encoded, type=JobProgress)
     except msgspec.MsgspecError:

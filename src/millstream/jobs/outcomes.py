@@ -15,7 +15,7 @@ from millstream.worker.shift import CANCELLED, STOPPED
 
 UNKNOWN_TASK = "unknown task"
 UNKNOWN_DELAY_S = 30.0
-"""How long a job waits that a worker did not know: another worker may know its task."""
+"""How long a job waits that a worker did not know: a different worker may know the task."""
 
 CANCEL_REASON = "cancelled while it ran"
 
@@ -28,7 +28,7 @@ class WrongArguments(Exception):
 
 
 class AttemptsUsed(Exception):
-    """Every attempt of a job ended without a result: its workers died, or lost their leases."""
+    """Every attempt of a job ended without a result, because workers died or lost leases."""
 
 
 def unknown_task(name: object) -> Verdict:

@@ -16,7 +16,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class JobError(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The error of an attempt: its class, its text, and its bounded traceback."""
+    """The error of an attempt: class, text and bounded traceback."""
 
     kind: str
     message: str = ""
@@ -39,7 +39,7 @@ class UnencodableResult(Exception):
 
 
 def encode_result(task: str, result: Any) -> bytes | None:
-    """Return a result as JSON; None for no result."""
+    """Return a result as JSON, or None for a task without a result."""
     if result is None:
         return None
     try:
@@ -72,7 +72,7 @@ def decode_error(encoded: bytes | None, reason: str) -> JobError:
         try:
             return msgspec.json.decode(encoded, type=JobError)
         except msgspec.MsgspecError:
-            pass  # another program ended the message: its reason is there
+            pass  # another program ended the message with a reason
     summary, _, trace = reason.partition("\n")
     return JobError(kind="", message=summary, trace=trace)
 

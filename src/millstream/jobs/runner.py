@@ -1,4 +1,4 @@
-"""Runs one job from its message: finds the task, calls it, and says how the attempt ends.
+"""Runs a job from a message: finds the task, calls the function, and decides the end of the attempt.
 
 The runner holds no lease and claims nothing: a worker, or a process that a worker feeds, calls it.
 Every error of a task becomes a verdict. Only the store's own errors are raised.
@@ -21,11 +21,11 @@ from millstream.clock import Clock
 from millstream.command import Command
 from millstream.errors import InvalidInput
 from millstream.jobs.arguments import BoundCall
-from millstream.jobs.context import CURRENT, SENT, JobContext, Send, Sent
+from millstream.jobs.context import CURRENT, SENT, AlreadySent, JobContext, Send
 from millstream.jobs.continuation import (
     RESULTS_HEADER,
     TASK_HEADER,
-    Follower,
+    FollowingCall,
     results_of_members,
 )
 from millstream.jobs.definition import TaskDefinition
@@ -59,7 +59,7 @@ class UnknownTask(Exception):
 
 
 class JobAttempt:
-    """One attempt at a job: its task, its context, and the time at which it began."""
+    """One attempt at a job: task, context, and start time."""
 
     __slots__ = ("context", "is_given_up", "is_overdue", "message", "started_s", "task")
 
@@ -100,7 +100,7 @@ class Runner:
         """How many jobs named a task that is not known here, by name."""
 
     def task_of(self, message: Message) -> TaskDefinition | None:
-        """Return the task of a job; None if it is not known here."""
+        """Return the task of a job, or None for a task that this process does not know."""
         name = message.headers.get(TASK_HEADER)
         return self._tasks.get(name) if isinstance(name, str) else None
 
@@ -114,7 +114,7 @@ class Runner:
     def run(self, message: Message, execute: Execute, is_dropped: Callable[[], bool]) -> Handled:
         """Run a job whose task is a plain function."""
 
-        def send(command: Command[Any]) -> Sent:
+        def send(command: Command[Any]) -> AlreadySent:
             execute(command)
             return SENT
 
@@ -230,7 +230,7 @@ class Runner:
         first = run.task.arguments.first
         if not outcomes or first is None:
             return value
-        callback = Follower(run.task.name, "", first, Raw(value))
+        callback = FollowingCall(run.task.name, "", first, Raw(value))
         return callback.value(results_of_members(outcomes))
 
     def _finish(
@@ -282,7 +282,7 @@ class Runner:
                     self.on_cancelled(run)
 
     def verdict(self, run: JobAttempt, error: BaseException, tries: Any) -> Verdict:
-        """Return how an attempt ends; `tries` are all attempts, if this may be the last one."""
+        """Return how an attempt ends; `tries` holds all attempts before a possible last attempt."""
         if run.context.is_cancel_requested:
             return Verdict("nack", CANCEL_REASON, 0)
         if isinstance(error, asyncio.CancelledError):

@@ -16,7 +16,7 @@ QueueShares = Iterable[str] | Mapping[str, int]
 def shares_of(
     wanted: QueueShares | None, served: Sequence[str], concurrency: int
 ) -> dict[str, int]:
-    """Return how many jobs of each queue run at a time: by weight, and at least one of each."""
+    """Return how many jobs of each queue run at a time: by weight, and at least 1 per queue."""
     if not 1 <= concurrency <= CONCURRENCY_MAX:
         raise InvalidInput(
             f"concurrency must be from 1 to {CONCURRENCY_MAX:,} jobs, got {concurrency:,}"

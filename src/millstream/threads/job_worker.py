@@ -27,7 +27,7 @@ from millstream.worker.shift import IDLE_WAIT_S
 from millstream.worker.stats import WorkerStats
 
 BATCH_MAX = 1_000
-"""The most jobs that one claim takes."""
+"""The most jobs of a claim."""
 
 
 @checked_numbers
@@ -222,4 +222,4 @@ def _handled_by_the_crew(message: Any) -> None:
 
 
 def _reported_by_the_runner(complaint: Complain) -> None:
-    """Log nothing: the runner reports each job that fails."""
+    """Log nothing, because the runner reports failed jobs."""

@@ -27,7 +27,7 @@ from millstream.queue.model.message import PeekState
 from millstream.queue.runs import cancel_command
 from millstream.record import Seconds
 from millstream.threads.database import Millstream
-from millstream.threads.gathered import Gathered
+from millstream.threads.gathered import GatheredJobs
 from millstream.threads.job import Job
 from millstream.threads.job_schedules import JobSchedules
 from millstream.threads.job_store import JobStore
@@ -258,9 +258,9 @@ class Jobs(JobStore):
                 total += sum(outcome is not False for outcome in outcomes)
         return total
 
-    def gathered(self, id: str) -> Gathered[Any]:
+    def gathered(self, id: str) -> GatheredJobs[Any]:
         """Return the handle of a chain or a group by its id."""
-        return Gathered(self.opened(), id)
+        return GatheredJobs(self.opened(), id)
 
     def current(self) -> JobContext:
         """Return the context of the job that runs here; raises outside of a job."""

@@ -54,12 +54,12 @@ class Task(Generic[P, R, C]):
         self._jobs = jobs
         self._options = options
         self.definition = definition
-        """The function, its name and its options, as workers use them."""
+        """The function, name and options, for workers."""
         update_wrapper(self, definition.function)
 
     @property
     def task_name(self) -> str:
-        """The name by which jobs name this task."""
+        """The name of this task in stored jobs."""
         return self.definition.name
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class Task(Generic[P, R, C]):
         return self._put(encoded, replace(self._options, at=when, delay=None))
 
     def put_many(self, calls: Iterable[Call]) -> list[Job[R]]:
-        """Put a job for each call, all or none: a tuple of arguments, or a mapping by name."""
+        """Put a job per call in one commit. A call is a tuple of arguments, or a mapping by name."""
         encode = self.definition.arguments.encode
         values = [
             encode((), call) if isinstance(call, Mapping) else encode(_tuple_of(call), {})

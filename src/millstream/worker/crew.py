@@ -23,7 +23,7 @@ CLOSE_S = 5.0
 Report = Callable[[Handled], None]
 Handle = Callable[[Message, Callable[[], bool]], Handled]
 """Runs a handler on a message, and returns how it ended. The function that it gets says whether the
-message was abandoned meanwhile: its steps are then dropped."""
+message was abandoned. Steps of an abandoned message are dropped."""
 AsyncHandle = Callable[[Message], Awaitable[Handled]]
 
 

@@ -1,4 +1,4 @@
-"""Handling: runs a worker's handler on one message, and commits its transaction, if it has any."""
+"""Handling: runs a worker's handler on a message, and commits the transaction of the handler."""
 
 from __future__ import annotations
 

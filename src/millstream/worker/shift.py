@@ -199,9 +199,9 @@ class Shift:
         return claim
 
     def _adapt(self) -> None:
-        """Double the batch if the last one was full and is done soon; halve it if it took long.
+        """Double the batch after a full and short batch; halve the batch after a long batch.
 
-        A worker holds little more than `PACE_S` of work, so that other workers get their share.
+        A worker holds little more than `PACE_S` of work and leaves the rest to other workers.
         """
         took_s = self._now_s - self._asked_s
         if took_s > PACE_S:

@@ -30,9 +30,9 @@ TWINS = [
     (millstream.Task, aio.Task),
     (millstream.Job, aio.Job),
     (millstream.JobWorker, aio.JobWorker),
-    (millstream.Gathered, aio.Gathered),
+    (millstream.GatheredJobs, aio.GatheredJobs),
     (millstream.Signature, aio.Signature),
-    (millstream.Group, aio.Group),
+    (millstream.JobGroup, aio.JobGroup),
 ]
 NOT_AWAITED = {
     (aio.Job, "id"),
@@ -46,7 +46,7 @@ NOT_AWAITED = {
     (aio.Jobs, "bound_to"),
     (aio.Jobs, "current"),
     (aio.Jobs, "every"),
-    (aio.Group, "put_step"),
+    (aio.JobGroup, "put_step"),
     (aio.Jobs, "has_made"),
     (aio.Jobs, "missing_spec"),
     (aio.Jobs, "task"),
