@@ -180,7 +180,7 @@ class ScheduleStore:
         return placed + (await self._fire_batch(batch) if batch else 0)
 
     async def _fire_batch(self, batch: Sequence[tuple[Message, Change]]) -> int:
-        """Fire schedules in one transaction; each in its own if that one is refused.
+        """Fire schedules in one transaction. If the store refuses it, fire each schedule alone.
 
         An unknown outcome is raised and not repeated: the commit may exist. If it does not, the leases
         end, and a worker claims the ticks again.

@@ -67,7 +67,7 @@ Ticks = Interval | Cron
 
 
 class Firing(Struct, frozen=True):
-    """The ticks that fire now, and the tick at which to look again; None if there is no other tick."""
+    """The ticks that fire now, and the next tick, which is None after the last tick."""
 
     ticks: list[int]
     next_ms: int | None
