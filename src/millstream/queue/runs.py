@@ -99,9 +99,9 @@ def results_of(messages: Messages, result: bytes | Sequence[bytes | None] | None
             "result, or None"
         )
     return [
-        (message.claim_id, given)
-        for message, given in zip(chosen, result, strict=True)
-        if given is not None
+        (message.claim_id, message_result)
+        for message, message_result in zip(chosen, result, strict=True)
+        if message_result is not None
     ]
 
 

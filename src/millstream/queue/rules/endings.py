@@ -169,7 +169,7 @@ def _write_notes(ledger: Ledger, ended: Sequence[Part], command: c.FinishClaims)
     claims = {
         bucket_id + slot for bucket_id, (start, stop), _ in ended for slot in range(start, stop)
     }
-    write_results(tx, queue_id, [given for given in command.results if given[0] in claims])
+    write_results(tx, queue_id, [result for result in command.results if result[0] in claims])
     if command.error is not None:
         write_error(tx, queue_id, claims, command.error)
 
@@ -337,7 +337,7 @@ def _cancel_requested(
     ledger: Ledger, claimed_parts: Iterable[Part], requested: Container[int], reason: str
 ) -> list[Part]:
     """Cancel messages whose consumers were asked to stop; return the other parts."""
-    tx, queue, others, over = ledger.tx, ledger.queue, [], []
+    tx, queue, remaining_parts, over = ledger.tx, ledger.queue, [], []
     for bucket_id, (start, stop), attempt in claimed_parts:
         bucket = ledger.bucket(bucket_id)
         first = start
@@ -345,7 +345,7 @@ def _cancel_requested(
             if bucket_id + slot not in requested:
                 continue
             if first < slot:
-                others.append((bucket_id, (first, slot), attempt))
+                remaining_parts.append((bucket_id, (first, slot), attempt))
             first = slot + 1
             over.append(bucket_id + slot)
             if bucket.marks and queue.spec.group_by:
@@ -358,11 +358,11 @@ def _cancel_requested(
             ledger.change_alive(bucket_id, -1)
             ledger.busy[bucket_id] = earliest(bucket)
         if first < stop:
-            others.append((bucket_id, (first, stop), attempt))
+            remaining_parts.append((bucket_id, (first, stop), attempt))
     if over:
         tx.change(ledger.key, Unlisted(len(over), []))
         tx.change(keys.cancels(queue.queue_id), CancelsNoted(over=over))
-    return others
+    return remaining_parts
 
 
 def note_progress(tx: WriteTransaction, command: c.NoteProgress) -> None:
