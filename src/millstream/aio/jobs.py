@@ -194,31 +194,31 @@ class Jobs(JobStore):
         return decorate
 
     def _add(self, definition: TaskDefinition) -> Task[..., Any, Any]:
-        known = self.tasks.get(definition.name)
-        if known is not None:
+        namesake = self.tasks.get(definition.name)
+        if namesake is not None:
             raise InvalidInput(
-                f"two tasks have the name {definition.name!r}: {_place_of(known)} and "
+                f"two tasks have the name {definition.name!r}: {_place_of(namesake)} and "
                 f"{_place_of(definition)}; give one of them another name=..."
             )
-        for other in self.tasks.values():
-            self._check_queue(other, definition)
+        for registered in self.tasks.values():
+            self._check_queue(registered, definition)
         self.tasks[definition.name] = definition
         return Task(self, definition)
 
-    def _check_queue(self, other: TaskDefinition, task: TaskDefinition) -> None:
+    def _check_queue(self, registered: TaskDefinition, task: TaskDefinition) -> None:
         """Refuse two tasks in one queue that want different settings of it."""
-        if other.options.queue != task.options.queue:
+        if registered.options.queue != task.options.queue:
             return
-        if other.options.spec(self.results_s) != task.options.spec(self.results_s):
+        if registered.options.spec(self.results_s) != task.options.spec(self.results_s):
             raise InvalidInput(
-                f"tasks {other.name!r} and {task.name!r} are in queue {task.options.queue!r}, but "
+                f"tasks {registered.name!r} and {task.name!r} are in queue {task.options.queue!r}, but "
                 "unique= is a setting of a queue: give one of them another queue=..."
             )
 
     # Jobs.
 
     async def get(self, id: str) -> Job[Any]:
-        """Return the handle of a job by its id. The job need not be known here."""
+        """Return the handle of a job by its id. The job need not exist."""
         place = place_of_job(id)
         ms = await self.opened()
         return Job(await ms.queue(place.queue), place, _PLAIN_JSON)

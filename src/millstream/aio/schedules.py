@@ -81,8 +81,8 @@ class ScheduleStore:
         """Return the schedules in the order of their names, with a number of next ticks each."""
         newest: dict[str, StoredSchedule] = {}
         async for stored in self._stored():
-            known = newest.get(stored.schedule.name)
-            if known is None or known.message.claim_id <= stored.message.claim_id:
+            newest_so_far = newest.get(stored.schedule.name)
+            if newest_so_far is None or newest_so_far.message.claim_id <= stored.message.claim_id:
                 newest[stored.schedule.name] = stored
         return [_info(newest[name], upcoming) for name in sorted(newest)]
 
@@ -113,20 +113,20 @@ class ScheduleStore:
             return False
         return True
 
-    async def store(self, wanted: Schedule) -> s.State:
+    async def store(self, declaration: Schedule) -> s.State:
         """Store a schedule, or give a stored schedule of the same name this definition."""
         for _ in range(CHANGES_MAX):
-            if await self._create(wanted):
+            if await self._create(declaration):
                 return "created"
             try:
-                before = (await self._need(wanted.name)).schedule
-                if s.revise(before, wanted).schedule == before:
+                before = (await self._need(declaration.name)).schedule
+                if s.revise(before, declaration).schedule == before:
                     return "unchanged"
-                await self._change(wanted.name, partial(s.revise, wanted=wanted))
+                await self._change(declaration.name, partial(s.revise, declaration=declaration))
             except NotFound:
                 continue  # another caller has deleted the schedule meanwhile
             return "changed"
-        raise _contended(wanted.name)
+        raise _contended(declaration.name)
 
     async def sync(self, declared: Iterable[Schedule]) -> SyncReport:
         """Store the schedules that a program declares; report the stored ones that it does not declare.
@@ -136,14 +136,14 @@ class ScheduleStore:
         stored = {each.schedule.name: each.schedule async for each in self._stored()}
         report = SyncReport()
         names = set()
-        for wanted in declared:
-            names.add(wanted.name)
-            before = stored.get(wanted.name)
-            if before is not None and s.revise(before, wanted).schedule == before:
-                report.unchanged.append(wanted.name)
+        for declaration in declared:
+            names.add(declaration.name)
+            before = stored.get(declaration.name)
+            if before is not None and s.revise(before, declaration).schedule == before:
+                report.unchanged.append(declaration.name)
                 continue
-            state = await self.store(wanted)
-            getattr(report, state).append(wanted.name)
+            state = await self.store(declaration)
+            getattr(report, state).append(declaration.name)
         report.undeclared.extend(
             name for name, each in sorted(stored.items()) if each.declared and name not in names
         )
@@ -209,18 +209,21 @@ class ScheduleStore:
 
     # How schedules are stored.
 
-    async def _create(self, wanted: Schedule) -> bool:
+    async def _create(self, declaration: Schedule) -> bool:
         """Put the message of a new schedule; False if there is a schedule of this name."""
         for _ in range(2):
             try:
                 result = await self._queue.put(
-                    wanted.encoded(), dedup=wanted.name, at=wanted.due_ms, detail=True
+                    declaration.encoded(),
+                    dedup=declaration.name,
+                    at=declaration.due_ms,
+                    detail=True,
                 )
             except NotFound:
                 await self._queue.specify(s.queue_spec())
             else:
                 return not result.repeated
-        raise _contended(wanted.name)
+        raise _contended(declaration.name)
 
     async def _change(
         self,

@@ -91,14 +91,16 @@ class Signature(Generic[R]):
 
     def put_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], limits: Limits) -> TaskStep:
         """Return the steps of a put in a transaction; for `tx.put`."""
-        part = GroupPart(_new_log(), 0, 1, keep_s=self.store.results_s)
-        steps = [*_queue_steps(self.store, self.tasks), *_describe(part, is_chain=True)]
-        return TaskStep(steps, self.first_step(part, limits), _log_of(part))
+        membership = GroupPart(_new_log(), 0, 1, keep_s=self.store.results_s)
+        steps = [*_queue_steps(self.store, self.tasks), *_describe(membership, is_chain=True)]
+        return TaskStep(steps, self.first_step(membership, limits), _log_of(membership))
 
-    def first_step(self, part: GroupPart, limits: Limits) -> Any:
+    def first_step(self, membership: GroupPart, limits: Limits) -> Any:
         """Return the command that puts the first job, as a member of a group."""
         task = self.tasks[0]
-        headers = Continuation(self._followers, part).headers(task.headers_with(self._priority))
+        headers = Continuation(self._followers, membership).headers(
+            task.headers_with(self._priority)
+        )
         encoded = task.arguments.encode(self._args, self._kwargs)
         return put_one(
             task.options.queue,
@@ -160,16 +162,16 @@ class JobGroup(Generic[R]):
         log, size = _new_log(), len(self._members)
         tasks = [task for member in self._members for task in member.tasks]
         tasks += [] if self._then is None else self._then.tasks
-        parts = [
+        memberships = [
             GroupPart(log, index, size, self._on_failure, callback, keep_s=self.store.results_s)
             for index in range(size)
         ]
         puts = [
-            member.first_step(part, limits)
-            for member, part in zip(self._members, parts, strict=True)
+            member.first_step(membership, limits)
+            for member, membership in zip(self._members, memberships, strict=True)
         ]
-        before = [*_queue_steps(self.store, tasks), *_describe(parts[0]), *puts[:-1]]
-        return TaskStep(before, puts[-1], _log_of(parts[0]))
+        before = [*_queue_steps(self.store, tasks), *_describe(memberships[0]), *puts[:-1]]
+        return TaskStep(before, puts[-1], _log_of(memberships[0]))
 
 
 def gather(
@@ -190,19 +192,19 @@ def _new_log() -> str:
     return f"{GROUP_LOG}{secrets.token_hex(12)}"
 
 
-def _describe(part: GroupPart, *, is_chain: bool = False) -> list[Any]:
+def _describe(membership: GroupPart, *, is_chain: bool = False) -> list[Any]:
     """Return the step that notes the shape of a group in the metadata of its log."""
     shape = {
-        "size": part.size,
-        "on_failure": part.on_failure,
-        "has_callback": part.callback is not None,
+        "size": membership.size,
+        "on_failure": membership.on_failure,
+        "has_callback": membership.callback is not None,
         "is_chain": is_chain,
     }
-    return [SetMetadata(part.log, "group", shape)]
+    return [SetMetadata(membership.log, "group", shape)]
 
 
-def _log_of(part: GroupPart) -> Callable[[Any], str]:
-    return lambda _answer: part.log.removeprefix(GROUP_LOG)
+def _log_of(membership: GroupPart) -> Callable[[Any], str]:
+    return lambda _answer: membership.log.removeprefix(GROUP_LOG)
 
 
 def _queue_steps(store: JobStore, tasks: Iterable[TaskDefinition]) -> list[Any]:

@@ -55,15 +55,15 @@ class Arguments:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Return the arguments of a call as JSON; raise `InvalidInput` that names a wrong argument."""
-        given = self._given(args, kwargs)
+        named_arguments = self._given(args, kwargs)
         try:
-            encoded = self._encoder.encode(given)
+            encoded = self._encoder.encode(named_arguments)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise self._refuse_encoding(given, error) from None
+            raise self._refuse_encoding(named_arguments, error) from None
         self._fields_of(encoded)
         if self._unannotated:
-            for name in self._unannotated & given.keys():
-                self._check_plain(name, given[name])
+            for name in self._unannotated & named_arguments.keys():
+                self._check_plain(name, named_arguments[name])
         return encoded
 
     def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,9 +110,11 @@ class Arguments:
         fields = self._fields_of(encoded)
         if self._is_simple and self._needed == len(self._names):
             return BoundCall(msgspec.structs.astuple(fields), {})
-        given = {name: getattr(fields, name) for name in self._parameters}
-        given = {name: value for name, value in given.items() if value is not msgspec.UNSET}
-        bound = inspect.BoundArguments(self._signature, given)
+        named_arguments = {name: getattr(fields, name) for name in self._parameters}
+        named_arguments = {
+            name: value for name, value in named_arguments.items() if value is not msgspec.UNSET
+        }
+        bound = inspect.BoundArguments(self._signature, named_arguments)
         return BoundCall(bound.args, bound.kwargs)
 
     def _fields_of(self, encoded: bytes) -> Any:

@@ -49,8 +49,8 @@ class FollowingCall(Struct, frozen=True, omit_defaults=True):
         """Return the arguments as JSON, with a result as the first argument."""
         if self.first is None:
             return bytes(self.arguments)
-        given = msgspec.json.decode(self.arguments, type=dict[str, Raw])
-        return _encode({self.first: Raw(result or b"null"), **given})
+        partial_arguments = msgspec.json.decode(self.arguments, type=dict[str, Raw])
+        return _encode({self.first: Raw(result or b"null"), **partial_arguments})
 
 
 class GroupPart(Struct, frozen=True, omit_defaults=True):
@@ -81,20 +81,22 @@ class Continuation(Struct, frozen=True):
     """What follows the end of a job."""
 
     followers: list[FollowingCall] = []  # msgspec copies it
-    part: GroupPart | None = None
+    membership: GroupPart | None = None
 
     def headers(self, task: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:
         """Return the headers of a job with this continuation."""
         headers = dict(task)
         if self.followers:
             headers[THEN_HEADER] = _encode(self.followers).decode()
-        if self.part is not None:
-            headers[PART_HEADER] = _encode(self.part).decode()
+        if self.membership is not None:
+            headers[PART_HEADER] = _encode(self.membership).decode()
         return headers
 
     def next_headers(self) -> dict[str, HeaderValue]:
         """Return the headers of the first follower, which carries the others."""
-        return Continuation(self.followers[1:], self.part).headers(headers_of(self.followers[0]))
+        return Continuation(self.followers[1:], self.membership).headers(
+            headers_of(self.followers[0])
+        )
 
 
 _encode = msgspec.json.Encoder().encode
@@ -112,21 +114,23 @@ def headers_of(follower: FollowingCall) -> dict[str, HeaderValue]:
 
 def continuation_of(headers: Mapping[str, Any]) -> Continuation | None:
     """Return the continuation of a job, or None for a job outside of chains and groups."""
-    then, part = headers.get(THEN_HEADER), headers.get(PART_HEADER)
-    if then is None and part is None:
+    then, membership = headers.get(THEN_HEADER), headers.get(PART_HEADER)
+    if then is None and membership is None:
         return None
     return Continuation(
         [] if then is None else _decode_followers(str(then)),
-        None if part is None else _decode_part(str(part)),
+        None if membership is None else _decode_part(str(membership)),
     )
 
 
-def callback_headers(part: GroupPart) -> dict[str, HeaderValue]:
+def callback_headers(membership: GroupPart) -> dict[str, HeaderValue]:
     """Return the headers of the callback of a group."""
-    assert part.callback is not None
-    place = GroupPart(part.log, part.size, part.size, is_callback=True, keep_s=part.keep_s)
-    headers = Continuation(part=place).headers(headers_of(part.callback))
-    headers[RESULTS_HEADER] = part.log
+    assert membership.callback is not None
+    place = GroupPart(
+        membership.log, membership.size, membership.size, is_callback=True, keep_s=membership.keep_s
+    )
+    headers = Continuation(membership=place).headers(headers_of(membership.callback))
+    headers[RESULTS_HEADER] = membership.log
     return headers
 
 

@@ -60,8 +60,8 @@ class TaskDefinition:
             return None
         names = self.options.unique_by
         if names:
-            given = msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
-            chosen = {name: given[name] for name in names if name in given}
+            raw_arguments = msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
+            chosen = {name: raw_arguments[name] for name in names if name in raw_arguments}
             encoded = msgspec.json.encode(chosen)
         return f"{self.name} {hashlib.blake2b(encoded, digest_size=16).hexdigest()}"
 
@@ -79,14 +79,14 @@ class TaskDefinition:
         return first.name == self.context_parameter and first.kind is not first.KEYWORD_ONLY
 
     def _check_key(self) -> None:
-        known = [
+        parameter_names = [
             p for p in inspect.signature(self.function).parameters if p != self.context_parameter
         ]
         for name in self.options.unique_by:
-            if name not in known:
+            if name not in parameter_names:
                 raise InvalidInput(
                     f"task {self.name!r}: unique_by names {name!r}, which is no parameter of it; it "
-                    f"has {', '.join(known) or 'none'}"
+                    f"has {', '.join(parameter_names) or 'none'}"
                 )
 
 

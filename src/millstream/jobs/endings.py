@@ -44,29 +44,29 @@ def end_done(context: JobContext, result: bytes | None) -> Steps[bool]:
     if continuation is None and context.begun_tx is None and not context.has_output:
         return False
     tx, limits = context.tx, context.limits
-    own = tx.closing(context.message, result).steps
-    steps = [*own, *_output_steps(context, "done")]
-    part = None if continuation is None else continuation.part
+    task_steps = tx.closing(context.message, result).steps
+    steps = [*task_steps, *_output_steps(context, "done")]
+    membership = None if continuation is None else continuation.membership
     if continuation is not None and continuation.followers:
         follower = continuation.followers[0]
         value, headers = follower.value(result), continuation.next_headers()
         steps.append(_put(follower.queue, value, headers, limits))
-        part = None
+        membership = None
     outcome = None
-    if part is not None:
+    if membership is not None:
         outcome = MemberOutcome(
-            part.index, msgspec.Raw(result or b"null"), is_callback=part.is_callback
+            membership.index, msgspec.Raw(result or b"null"), is_callback=membership.is_callback
         )
-    answers = yield from _commit(steps, part, outcome, limits)
-    tx.committed(answers[: len(own)])
+    answers = yield from _commit(steps, membership, outcome, limits)
+    tx.committed(answers[: len(task_steps)])
     return True
 
 
 def end_failed(context: JobContext, verdict: Verdict) -> Steps[bool]:
     """Commit the end of a job that does not run again; False if the worker is to end it."""
     continuation = continuation_of(context.message.headers)
-    part = None if continuation is None else continuation.part
-    if part is None and not context.has_output:
+    membership = None if continuation is None else continuation.membership
+    if membership is None and not context.has_output:
         return False
     message = context.message
     claims = [(message.claim_id, 1, message.attempt)]
@@ -74,11 +74,11 @@ def end_failed(context: JobContext, verdict: Verdict) -> Steps[bool]:
         message.queue, claims, verdict.how, None, verdict.reason, error=verdict.error
     )
     outcome = None
-    if part is not None:
+    if membership is not None:
         error = decode_error(verdict.error, verdict.reason)
-        outcome = MemberOutcome(part.index, error=error, is_callback=part.is_callback)
+        outcome = MemberOutcome(membership.index, error=error, is_callback=membership.is_callback)
     steps = [finish, *_output_steps(context, FAILED)]
-    yield from _commit(steps, part, outcome, context.limits)
+    yield from _commit(steps, membership, outcome, context.limits)
     return True
 
 
@@ -89,53 +89,55 @@ def _output_steps(context: JobContext, how: str) -> list[Any]:
 
 
 def _commit(
-    steps: list[Any], part: GroupPart | None, outcome: MemberOutcome | None, limits: Limits
+    steps: list[Any], membership: GroupPart | None, outcome: MemberOutcome | None, limits: Limits
 ) -> Steps[list[Any]]:
     """Commit the steps, with the outcome of a member of a group.
 
     The record of the outcome names the end of the log that it expects. If another member ends at the
     same time, the commit of one fails, and is repeated with the new end.
     """
-    if part is None or outcome is None:
+    if membership is None or outcome is None:
         answers: list[Any] = yield Transact(steps)
         return answers
     while True:
-        more = yield from _group_steps(part, outcome, limits)
+        group_steps = yield from _group_steps(membership, outcome, limits)
         try:
-            answers = yield Transact([*steps, *more])
+            answers = yield Transact([*steps, *group_steps])
             return answers
         except EndMoved as error:
-            if error.data.get("log") != part.log:
+            if error.data.get("log") != membership.log:
                 raise
 
 
-def _group_steps(part: GroupPart, outcome: MemberOutcome, limits: Limits) -> Steps[list[Any]]:
+def _group_steps(membership: GroupPart, outcome: MemberOutcome, limits: Limits) -> Steps[list[Any]]:
     """Return the steps that add an outcome to a group, and complete the group with its last one."""
-    extent = yield GetExtent(part.log, 0)
+    extent = yield GetExtent(membership.log, 0)
     record = pack_single(
         encode_outcome(outcome), key=None, headers=None, timestamp=None, limits=limits
     )
-    append = Append(part.log, record, expect_end=extent.end)
-    if part.is_callback:
-        return [append, delete_later(part.log, part.keep_s, limits)]
-    metadata = yield GetMetadata(part.log)
-    known: list[MemberOutcome] = []
-    is_last = extent.end + 1 >= part.size
+    append = Append(membership.log, record, expect_end=extent.end)
+    if membership.is_callback:
+        return [append, delete_later(membership.log, membership.keep_s, limits)]
+    metadata = yield GetMetadata(membership.log)
+    outcomes_before: list[MemberOutcome] = []
+    is_last = extent.end + 1 >= membership.size
     if is_last or FAILED in metadata:
-        known = yield from read_outcomes(part.log, extent.end)
-    if any(other.index == outcome.index for other in known):
+        outcomes_before = yield from read_outcomes(membership.log, extent.end)
+    if any(earlier.index == outcome.index for earlier in outcomes_before):
         return []  # a failed member was tried again, and the first outcome counts
     steps: list[Any] = [append]
-    has_failed = outcome.error is not None or any(other.error is not None for other in known)
+    has_failed = outcome.error is not None or any(
+        earlier.error is not None for earlier in outcomes_before
+    )
     if outcome.error is not None:
-        steps.append(SetMetadata(part.log, FAILED, True))
+        steps.append(SetMetadata(membership.log, FAILED, True))
     if not is_last:
         return steps
-    if part.callback is None or (has_failed and part.on_failure == "fail"):
-        return [*steps, delete_later(part.log, part.keep_s, limits)]
-    callback = part.callback
+    if membership.callback is None or (has_failed and membership.on_failure == "fail"):
+        return [*steps, delete_later(membership.log, membership.keep_s, limits)]
+    callback = membership.callback
     value = bytes(callback.arguments)
-    return [*steps, _put(callback.queue, value, callback_headers(part), limits)]
+    return [*steps, _put(callback.queue, value, callback_headers(membership), limits)]
 
 
 def read_outcomes(log: str, end: int) -> Steps[list[MemberOutcome]]:

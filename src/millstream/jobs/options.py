@@ -145,5 +145,5 @@ def _is_whole(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool)
 
 
-def _wrong(task: str, option: str, expected: str, given: Any) -> InvalidInput:
-    return InvalidInput(f"task {task!r}: {option} is {expected}, not {given!r:.100}")
+def _wrong(task: str, option: str, expected: str, value: Any) -> InvalidInput:
+    return InvalidInput(f"task {task!r}: {option} is {expected}, not {value!r:.100}")

@@ -287,8 +287,8 @@ class Runner:
             return Verdict("nack", CANCEL_REASON, 0)
         if isinstance(error, asyncio.CancelledError):
             return Verdict("nack", CANCELLED, 0)
-        most = run.task.options.max_attempts
-        is_last = tries is not None and counted_attempts(tries) >= most
+        attempts_max = run.task.options.max_attempts
+        is_last = tries is not None and counted_attempts(tries) >= attempts_max
         return verdict_of(error, run.task, run.message.attempt, random.random(), is_last=is_last)
 
     def _report_run(self, run: JobAttempt, outcome: JobOutcome, reason: str = "") -> None:

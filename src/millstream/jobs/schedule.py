@@ -191,23 +191,23 @@ def define(
     return Schedule(name, job, ticks, missed, next_ms=first_ms, declared=declared)  # type: ignore[arg-type]
 
 
-def revise(stored: Schedule, wanted: Schedule) -> Change:
+def revise(stored: Schedule, declaration: Schedule) -> Change:
     """Return a stored schedule with the definition of another one of its name.
 
     The same ticks go on where they are: a tick that is due, or was missed, still fires. A paused
     schedule stays paused.
     """
-    kept = replace(wanted, paused=stored.paused, last_ms=stored.last_ms)
-    if _same_ticks(stored.ticks, wanted.ticks):
+    kept = replace(declaration, paused=stored.paused, last_ms=stored.last_ms)
+    if _same_ticks(stored.ticks, declaration.ticks):
         kept = replace(kept, ticks=stored.ticks, next_ms=stored.next_ms)
     return Change(kept)
 
 
-def _same_ticks(stored: Ticks, wanted: Ticks) -> bool:
+def _same_ticks(stored: Ticks, declaration: Ticks) -> bool:
     """Return whether ticks are described alike; the anchor of an interval is not described."""
-    if isinstance(stored, Interval) and isinstance(wanted, Interval):
-        return stored.every_ms == wanted.every_ms
-    return stored == wanted
+    if isinstance(stored, Interval) and isinstance(declaration, Interval):
+        return stored.every_ms == declaration.every_ms
+    return stored == declaration
 
 
 def pause(stored: Schedule) -> Change:

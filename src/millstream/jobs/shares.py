@@ -14,7 +14,7 @@ QueueShares = Iterable[str] | Mapping[str, int]
 
 
 def shares_of(
-    wanted: QueueShares | None, served: Sequence[str], concurrency: int
+    shares: QueueShares | None, served: Sequence[str], concurrency: int
 ) -> dict[str, int]:
     """Return how many jobs of each queue run at a time: by weight, and at least 1 per queue."""
     if not 1 <= concurrency <= CONCURRENCY_MAX:
@@ -22,12 +22,12 @@ def shares_of(
             f"concurrency must be from 1 to {CONCURRENCY_MAX:,} jobs, got {concurrency:,}"
         )
     weights: dict[str, Any]
-    if wanted is None:
+    if shares is None:
         weights = dict.fromkeys(served, 1)
-    elif isinstance(wanted, Mapping):
-        weights = dict(wanted)
+    elif isinstance(shares, Mapping):
+        weights = dict(shares)
     else:
-        weights = dict.fromkeys([wanted] if isinstance(wanted, str) else wanted, 1)
+        weights = dict.fromkeys([shares] if isinstance(shares, str) else shares, 1)
     if not weights:
         raise InvalidInput("a worker needs a queue: no task is defined, and no queue is named")
     for queue, weight in weights.items():

@@ -86,9 +86,9 @@ class JobSchedules:
         job = _job_of(definition, args, kwargs)
         store = self._store()
         now_ms = self._jobs.opened().session.clock.wall_ms()
-        wanted = define(name, job, every, tz=tz, missed=missed, start=start, now_ms=now_ms)
+        schedule = define(name, job, every, tz=tz, missed=missed, start=start, now_ms=now_ms)
         self._jobs.make_queue(definition.options)
-        store.store(wanted)
+        store.store(schedule)
         return store.get(name)
 
     def list(self, *, upcoming: int = 0) -> list[ScheduleInfo]:
@@ -137,10 +137,10 @@ class JobSchedules:
         job = _job_of(definition, args, kwargs)
         declaration = Declaration(chosen, definition, job, every, tz, missed)
         declaration.schedule(now_ms=0)
-        known = self._declared.get(chosen)
-        if known is not None:
+        namesake = self._declared.get(chosen)
+        if namesake is not None:
             raise InvalidInput(
-                f"two schedules have the name {chosen!r}, of the tasks {known.task.name!r} and "
+                f"two schedules have the name {chosen!r}, of the tasks {namesake.task.name!r} and "
                 f"{definition.name!r}; give one of them another name=..."
             )
         self._declared[chosen] = declaration
@@ -193,9 +193,9 @@ class JobSchedules:
             return task.definition
         definition = self._jobs.tasks.get(task)
         if definition is None:
-            known = ", ".join(sorted(self._jobs.tasks)) or "none"
+            task_names = ", ".join(sorted(self._jobs.tasks)) or "none"
             raise InvalidInput(
-                f"schedule {name!r}: these jobs have no task {task!r:.100}; they have {known:.300}"
+                f"schedule {name!r}: these jobs have no task {task!r:.100}; they have {task_names:.300}"
             )
         return definition
 

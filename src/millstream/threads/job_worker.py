@@ -123,11 +123,11 @@ class JobWorker:
 
     def _watch_cancels(self, queue: Queue, runner: Runner) -> None:
         """Ask running jobs of a queue to end when they are cancelled, until the worker ends."""
-        seen = 0
+        request_count = 0
         while not self._is_done:
-            requests = queue.wait_cancels(seen, timeout=IDLE_WAIT_S)
+            requests = queue.wait_cancels(request_count, timeout=IDLE_WAIT_S)
             if requests is not None:
-                seen = requests.total
+                request_count = requests.total
                 runner.cancel(requests.claims)
 
     def _start_chores(self) -> Worker | None:
