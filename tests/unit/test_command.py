@@ -28,7 +28,7 @@ from millstream.embedded.loop.session import WAITING
 from millstream.embedded.rules import COMMANDS, SINGLE_COMMITS, put_for_later
 from millstream.errors import CannotOpen, Denied, InvalidInput, InvalidName, OutcomeUnknown
 from millstream.log.commands import Append, GetBounds, WaitForOffset
-from millstream.queue.commands import ClaimMessages, PutMessages
+from millstream.queue.commands import CancelMessage, ClaimMessages, PutMessages
 from millstream.record import Producer
 from millstream.remote.repeats import RepeatFate, fate_of, unreachable
 from millstream.replica.sync.follow import WaitForChange
@@ -98,11 +98,13 @@ def test_the_fields_that_a_command_declares_are_there(kind: type[Command[Any]]) 
     traits = kind.traits
     named = [*traits.names, traits.page, traits.bytes]
     if traits.waits is not None:
-        named += [traits.waits.field, traits.waits.once]
+        named += [traits.waits.field, *traits.waits.once]
     if not isinstance(traits.needs, str):
         named += [right.field.split(".")[0] for right in traits.needs]
     assert {name for name in named if name} <= set(kind.__struct_fields__)
-    assert not (traits.is_step and not issubclass(kind, Operation)), "a step is an operation"
+    assert issubclass(kind, Operation | CancelMessage) or not traits.is_step, (
+        "a step is an operation"
+    )
     assert not (traits.repeat == "sequence" and "producer" not in kind.__struct_fields__)
 
 

@@ -37,6 +37,7 @@ REQUIRED = {
     "handler": print,
     "user": "ann",
     "messages": [],
+    "queue": "jobs",
     "offsets": [0, 0],
 }
 """Arguments that are not numbers, for methods which need them."""
@@ -169,7 +170,7 @@ def test_a_number_of_any_size_is_taken_or_refused_by_an_error_of_ours(
         assert ms.log("x").get(0).value == b"0"
 
 
-WAITS_FOR_EVER = {"wait", "result", "tail", "listen", "join", "open"}
+WAITS_FOR_EVER = {"wait", "wait_cancels", "result", "stream", "tail", "listen", "join", "open"}
 """Methods that would wait for what never comes; `open` of a partitioned cursor is not for callers."""
 
 

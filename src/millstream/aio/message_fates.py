@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Literal, overload
 
 from millstream.command import AsyncSession
@@ -27,9 +27,9 @@ class MessageFates:
         """Return the state of a message by the id that `put` returned."""
         return await self._session.execute(c.FindMessage(self.name, id))
 
-    async def messages(self, ids: Iterable[int]) -> list[Fate]:
+    async def messages(self, ids: Sequence[int]) -> list[Fate]:
         """Return the states of up to 1,000 messages by their ids, in the order of the ids."""
-        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
             raise InvalidInput(f"ids are several whole numbers, not {type(ids).__name__}")
         checked_ids = [check_integer("each of ids", id) for id in ids]
         return await self._session.execute(c.FindMessages(self.name, checked_ids))

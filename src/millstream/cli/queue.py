@@ -220,10 +220,10 @@ def limit(
     queue: Queue,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The name of the group.")],
     in_flight: Annotated[
-        int | None, typer.Option(min=0, help="Most messages in flight; 0: unlimited.")
+        int | None, typer.Option(metavar="N", min=0, help="Most messages in flight; 0: unlimited.")
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(min=0, help="Claims per second; 0: unlimited.")
+        float | None, typer.Option(metavar="N", min=0, help="Claims per second; 0: unlimited.")
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Use the queue's limits again.")] = False,
 ) -> Printed:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.cli.arguments import duration, parse_size
+from millstream.cli.command import AsJson
 from millstream.cli.place import CA, TOKEN, StorePlace, or_value_of_root
 
 if TYPE_CHECKING:
@@ -89,7 +90,10 @@ class PoolOptions:
         typer.Option("--processes", "-p", metavar="N", min=1, max=1000, help="Child processes."),
     ] = 1
     start: Annotated[
-        StartMethodName, typer.Option("--start", help="How child processes start.")
+        StartMethodName,
+        typer.Option(
+            "--start", metavar="HOW", help="How child processes start: spawn, or forkserver."
+        ),
     ] = StartMethodName.spawn
     reload: Annotated[
         bool, typer.Option("--reload", help="Restart when a Python file below this folder changes.")
@@ -163,12 +167,13 @@ def worker(
     children: PoolOptions,
     metrics: MetricsOptions,
     place: JobsPlace,
+    json: AsJson = False,
 ) -> None:
     """Run the jobs of an application.
 
     The module is imported with the current folder on sys.path. SIGTERM or Ctrl-C: no new jobs,
     running jobs finish. A second signal ends at once. Each job has a log line on standard error:
-    text in a terminal, JSON otherwise.
+    text in a terminal; JSON otherwise, and with --json.
     """
     from millstream.clock import SystemClock
     from millstream.jobs.processes.application import parse_application
@@ -180,7 +185,7 @@ def worker(
 
     parse_application(application)
     store = place.checked()
-    is_json = not sys.stderr.isatty()
+    is_json = json or not sys.stderr.isatty()
     child = ChildPlan(
         factory=FACTORY,
         application=application,
