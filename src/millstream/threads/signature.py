@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from msgspec import Raw
 
@@ -33,6 +33,7 @@ from millstream.threads.job_store import JobStore
 
 R = TypeVar("R")
 S = TypeVar("S")
+M = TypeVar("M")
 
 
 class Signature(Generic[R]):
@@ -176,12 +177,24 @@ class JobGroup(Generic[R]):
         return TaskStep(before, puts[-1], _log_of(memberships[0]))
 
 
+@overload
+def gather(
+    members: Iterable[Signature[M]], *, on_failure: Literal["fail"] = "fail", then: None = None
+) -> JobGroup[list[M]]: ...
+@overload
+def gather(
+    members: Iterable[Signature[Any]], *, on_failure: OnFailure, then: None = None
+) -> JobGroup[list[Any]]: ...
+@overload
+def gather(
+    members: Iterable[Signature[Any]], *, on_failure: OnFailure = "fail", then: Signature[R]
+) -> JobGroup[R]: ...
 def gather(
     members: Iterable[Signature[Any]],
     *,
     on_failure: OnFailure = "fail",
-    then: Signature[R] | None = None,
-) -> JobGroup[R]:
+    then: Signature[Any] | None = None,
+) -> JobGroup[Any]:
     """Return a group of calls. `put` puts all members in one commit; `then` is called with the list of results.
 
     With `on_failure="fail"` the group fails with its first failed member, and the callback is not put.
