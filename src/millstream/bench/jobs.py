@@ -40,7 +40,7 @@ class JobsBench:
         self.drain()
 
     def drain(self) -> None:
-        """Run all jobs that wait."""
+        """Run the waiting jobs."""
         self.jobs.worker(concurrency=CONCURRENCY).run(drain=True)
 
     def close(self) -> None:

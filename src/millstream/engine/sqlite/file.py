@@ -243,8 +243,8 @@ def create(
         connection = _open(path, busy=busy, vfs=vfs)
         # Closing must not checkpoint a WAL that a dead process left: it is checked first.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        # One statement reads one snapshot. With two, another process could create its store between
-        # them, and its tables would look like those of an application.
+        # A statement reads a single snapshot. Between two statements another process could create
+        # the store, and the new tables would look like tables of an application.
         names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
         if RECORD in names:
             return

@@ -9,13 +9,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import suppress
 
 PRELOAD = "MILLSTREAM_WORKER_PRELOAD"
 
 _folder, _, _module = os.environ.pop(PRELOAD, "").rpartition(os.pathsep)
 if _module:
     sys.path.insert(0, _folder)
-    try:
+    with suppress(Exception):  # the child imports the module again, and reports the error
         importlib.import_module(_module)
-    except Exception:
-        pass

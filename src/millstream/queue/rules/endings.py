@@ -380,7 +380,7 @@ def note_progress(tx: WriteTransaction, command: c.NoteProgress) -> None:
 
 
 def renew(tx: WriteTransaction, command: c.RenewClaims) -> LeaseEnd:
-    """Renew leases, all or none."""
+    """Renew leases; a lost lease leaves all leases as they were."""
     ledger = Ledger(tx, command.queue)
     queue = ledger.queue
     until_ms = tx.store_ms + queue.spec.lease_for(command.lease_ms)
