@@ -60,7 +60,9 @@ class Cron(Struct, frozen=True, tag="cron"):
         """Yield the ticks after a time, in order; ends if the expression never matches again."""
         start = datetime.fromtimestamp(at_ms / 1000, ZoneInfo(self.zone))
         for tick in CronSim(self.expression, start):
-            yield round(tick.timestamp() * 1000)
+            tick_ms = round(tick.timestamp() * 1000)
+            if tick_ms > at_ms:  # in an hour that comes twice, cronsim also yields a passed tick
+                yield tick_ms
 
 
 Ticks = Interval | Cron

@@ -240,17 +240,33 @@ class ScheduleStore:
             if change.schedule == stored.schedule and not change.jobs:
                 return _info(stored, 0)
             try:
-                with Transaction(self._session) as tx:
-                    if stored.state == "in_flight":
-                        tx.nack(stored.message, delay=0, reason="the schedule was changed")
-                    tx.cancel_waiting(stored.message)
-                    answers = _put(tx, change)
+                answers = self._replace(stored, change)
             except Conflict:
                 continue
             if put is not None:
                 put.extend(answers)
             return s.describe(change.schedule or stored.schedule)
         raise _contended(name)
+
+    def _replace(self, stored: StoredSchedule, change: Change) -> JobPuts:
+        """End the message of a schedule, and put its successor and its jobs, in one commit.
+
+        A worker that holds the lease of the message loses the lease. Raises `Conflict` if the message
+        has ended, or if another worker has claimed it meanwhile.
+        """
+        if stored.state == "in_flight":
+            try:
+                return self._end_and_put(stored.message, change, is_leased=True)
+            except LeaseLost:
+                pass  # the lease has ended; a message without a lease waits
+        return self._end_and_put(stored.message, change, is_leased=False)
+
+    def _end_and_put(self, message: Message, change: Change, *, is_leased: bool) -> JobPuts:
+        with Transaction(self._session) as tx:
+            if is_leased:
+                tx.nack(message, delay=0, reason="the schedule was changed")
+            tx.cancel_waiting(message)
+            return _put(tx, change)
 
     def _need(self, name: str) -> StoredSchedule:
         """Return the stored schedule of a name.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from millstream import Millstream
+from millstream import Message, Millstream
+from millstream.command import Command, Transact
 from millstream.errors import InvalidInput, NotFound
 from millstream.jobs import schedule as s
 from millstream.jobs.schedule import ScheduledJob, define
@@ -37,6 +38,22 @@ def ms(clock: SimulatedClock) -> Iterator[Millstream]:
 @pytest.fixture
 def schedules(ms: Millstream) -> ScheduleStore:
     return ScheduleStore(ms.session)
+
+
+class BeforeTransactions:
+    """A session in which something else happens before its first transaction."""
+
+    def __init__(self, ms: Millstream, happens: Callable[[], object]) -> None:
+        self.limits, self.clock = ms.session.limits, ms.session.clock
+        self._session, self._happens = ms.session, [happens]
+
+    def execute(self, command: Command[Any]) -> Any:
+        if isinstance(command, Transact) and self._happens:
+            self._happens.pop()()
+        return self._session.execute(command)
+
+    def close(self) -> None:
+        """Leave the store open."""
 
 
 def put(
@@ -212,6 +229,19 @@ def test_a_paused_schedule_fires_again_after_it_is_resumed(
     assert fired(ms) == ["2026-10-29T01:30"]
 
 
+def test_a_resume_in_the_hour_that_comes_twice_fires_no_tick_again(
+    ms: Millstream, schedules: ScheduleStore, clock: SimulatedClock
+) -> None:
+    put(schedules, clock)
+    run_until(schedules, clock, datetime(2026, 10, 25, 1, 10, tzinfo=UTC))
+    schedules.pause("nightly")
+
+    assert schedules.resume("nightly").next == datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
+
+    run_until(schedules, clock, datetime(2026, 10, 25, 12, tzinfo=UTC))
+    assert fired(ms) == ["2026-10-25T00:30"]
+
+
 def test_a_trigger_puts_a_job_and_leaves_the_ticks(
     ms: Millstream, schedules: ScheduleStore, clock: SimulatedClock
 ) -> None:
@@ -258,6 +288,55 @@ def test_a_change_wins_over_a_worker_that_has_claimed_the_tick(
     assert queue.finish_each(tick, "ack") == [tick], "the worker has lost its lease"
     assert schedules.fire() == 0
     assert schedules.get("nightly").paused
+
+
+CHANGES: dict[str, Callable[[ScheduleStore, SimulatedClock], object]] = {
+    "pause": lambda schedules, _: schedules.pause("nightly"),
+    "resume": lambda schedules, _: schedules.resume("nightly"),
+    "trigger": lambda schedules, _: schedules.trigger("nightly"),
+    "delete": lambda schedules, _: schedules.delete("nightly"),
+    "put": lambda schedules, clock: put(schedules, clock, every="0 5 * * *"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_schedule_whose_worker_died_is_changed_once_the_lease_has_ended(
+    ms: Millstream, schedules: ScheduleStore, clock: SimulatedClock, change: str
+) -> None:
+    put(schedules, clock)
+    clock.advance(timedelta(hours=13))
+    (tick,) = ms.queue(s.QUEUE).claim(1, lease=10)
+    clock.advance(11)
+
+    CHANGES[change](schedules, clock)
+
+    assert ms.queue(s.QUEUE).finish_each(tick, "ack") == [tick], "the dead worker cannot come back"
+    fired(ms)
+    # A trigger keeps the tick, which a living worker now fires.
+    assert schedules.fire() == (change == "trigger")
+    assert [info.paused for info in schedules.list()] == (
+        [] if change == "delete" else [change == "pause"]
+    )
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_and_a_worker_that_claims_the_tick_meanwhile_fire_it_once(
+    ms: Millstream, schedules: ScheduleStore, clock: SimulatedClock, change: str
+) -> None:
+    """The change looks at the schedule of a dead worker; then a living worker claims the tick."""
+    put(schedules, clock)
+    clock.advance(timedelta(hours=13))
+    ms.queue(s.QUEUE).claim(1, lease=10)
+    clock.advance(11)
+    claims: list[Message] = []
+    session = BeforeTransactions(ms, lambda: claims.extend(ms.queue(s.QUEUE).claim(1, lease=10)))
+
+    CHANGES[change](ScheduleStore(session), clock)
+
+    (tick,) = claims
+    assert ms.queue(s.QUEUE).finish_each(tick, "ack") == [tick], "the change took its lease"
+    fired(ms)
+    assert schedules.fire() == (change == "trigger")
 
 
 def test_a_job_that_cannot_be_put_is_tried_again_and_shown(

@@ -46,6 +46,18 @@ def test_a_time_that_spring_leaves_out_fires_right_after_the_gap() -> None:
     assert found == ["29 02:00", "30 01:30"]
 
 
+@pytest.mark.parametrize("day", ["2026-10-25", "2026-03-29"])
+@pytest.mark.parametrize("expression", ["30 1 * * *", "45 1 * * *", "0 2 * * *", "*/30 * * * *"])
+def test_the_next_tick_is_the_same_from_wherever_one_looks(expression: str, day: str) -> None:
+    """Also from an hour that comes twice: a tick that has passed is no next tick."""
+    ticks = Cron(expression, "Europe/Lisbon")
+    midnight = ms(f"{day}T00:00")
+    of_the_week = list(islice(ticks.after(midnight - 1), 7 * 48))
+
+    for at in range(midnight, midnight + 4 * 60 * MINUTE_MS, 5 * MINUTE_MS):
+        assert next(ticks.after(at)) == next(tick for tick in of_the_week if tick > at)
+
+
 @pytest.mark.parametrize(("day", "hours"), [("2026-10-25", 25), ("2026-03-29", 23)])
 def test_an_expression_with_a_wildcard_keeps_its_real_interval(day: str, hours: int) -> None:
     ticks = Cron("*/30 * * * *", "Europe/Lisbon")
