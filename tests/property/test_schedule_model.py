@@ -214,7 +214,7 @@ EVERY = st.sampled_from(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=max(60, settings().max_examples // 2))
 @given(
     every=EVERY,
     zone=st.sampled_from(["UTC", "Europe/Lisbon", "America/New_York"]),
