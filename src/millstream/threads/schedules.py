@@ -35,7 +35,11 @@ CLAIMED_MAX = 250
 JOBS_PER_COMMIT = 2_000
 """Jobs after which a transaction takes no further schedule: other writers wait meanwhile."""
 
-PAGE = 1_000
+PAGE = 5_000
+"""Messages that a search reads at once. Each read looks at the due times of all schedules, so few large
+pages are cheap: a search among 13,000 schedules takes 0.3 s of CPU, and 1.0 s in pages of 1,000.
+"""
+
 CHANGES_MAX = 100
 """How often a change begins anew, because a worker or another caller was faster."""
 

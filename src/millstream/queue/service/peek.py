@@ -182,12 +182,13 @@ def _read_delays(view: View, query: c.PeekMessages) -> _Delays:
     """Read the due times of messages that wait for a wall time."""
     queue = need_queue(view, query.queue)
     time = view.state.time
+    epoch_ms = time.epoch_ms()
     schedule: list[tuple[int, int, int]] = []
     if queue.counts.scheduled and STATES[query.state] == AVAILABLE:
         start, stop = keys.of_queue(keys.SCHEDULE, queue.queue_id)
         for key, value in view.scan(start, stop, limit=SCHEDULE_READ_MAX):
             due_ms, claim_id = keys.due_claim(key)
-            schedule.append((claim_id, keys.run_count(value), due_ms - time.epoch_ms()))
+            schedule.append((claim_id, keys.run_count(value), due_ms - epoch_ms))
     return _Delays(query.state, time.now()[1], sorted(schedule))
 
 
