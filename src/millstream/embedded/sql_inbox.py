@@ -9,12 +9,13 @@
                    in UTC; only for a queue
     message_group, priority, dedup    as the arguments of `Queue.put`
 
-Every handle that may write looks for rows every 20 ms (`store/keeper.py`), and moves them in the order
-of their ids. One commit deletes the rows and stores the messages, so each row is moved once, whichever
+Every handle that may write looks for rows every 20 ms while the file is written (`store/keeper.py`), and
+moves them in the order of their ids. One commit deletes the rows and stores the messages, so each row is moved once, whichever
 process is killed. Two processes may read the same rows: the second one finds that they are gone, and
 stores nothing. A row that can never be moved goes to `millstream_inbox_failed`, with the reason.
 
-SQLite cannot notify another process, so the handles poll.
+SQLite cannot notify another process, so the handles poll. Linux reports writes to the file, so there an
+idle handle sleeps.
 """
 
 from __future__ import annotations

@@ -125,11 +125,27 @@ class InteractiveWriter(Writer, SqlWriter, Protocol):
         """End the running statement with `WriteFailed`; for any thread."""
 
 
-class PostRefuser(Protocol):
+class WriteEvents(Protocol):
+    """Reports writes of any process to a store. One thread waits; any thread may wake it."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a write or a wake-up; return whether a write came since the last call.
+
+        A write is reported before its commit is visible. Raises `OSError` if no more writes are reported.
+        """
+
+    def wake(self) -> None:
+        """End the wait of the other thread."""
+
+
+class SqlEngine(Protocol):
     """What an engine has beyond `Engine` where it has the ability `sql`."""
 
     def refuse_posts(self, reason: str) -> None:
         """Refuse messages that other programs post by SQL; they see the reason."""
+
+    def write_events(self) -> WriteEvents:
+        """Report writes from now on; raise `OSError` where the system does not report them."""
 
 
 class SqlReader(Protocol):

@@ -11,17 +11,31 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
+from millstream.engine.protocol import WriteEvents
 from millstream.errors import MillstreamError
 
 UPKEEP_S = 1.0
 """The interval of upkeep, such as retention by age."""
 
 LOOK_S = 0.02
-"""The interval of looks for messages of other programs; a look of 25 µs takes 0.1 % of a core."""
+"""The interval of looks for messages of other programs, while the file is written."""
+
+SOON_S = 0.002
+"""The time from a write after a quiet time to the first look; further looks come at longer intervals."""
+
+QUIET_LOOKS = 25
+"""After so many looks without a write, the thread sleeps until the next write. A commit becomes visible
+after its sync, so the looks go on for longer than a sync of a slow disk."""
+
+Listen = Callable[[], WriteEvents]
+"""Begins to report writes; raises `OSError` where the system does not report them."""
 
 
 class Keeper:
-    """Runs `work` when woken, when `look` returns True, and every second after that."""
+    """Runs `work` when woken, when `look` returns True, and every second after that.
+
+    `listen` saves looks: without writes there are no new messages.
+    """
 
     def __init__(
         self,
@@ -29,9 +43,16 @@ class Keeper:
         *,
         on_failure: Callable[[Exception], None],
         look: Callable[[], bool] | None = None,
+        listen: Listen | None = None,
     ) -> None:
         self._work = work
         self._look = look
+        self._listen = listen
+        self._events: WriteEvents | None = None
+        self._quiet_looks = 0
+        """The number of looks since the last write."""
+        self._pause_s = LOOK_S
+        """The time until the next look."""
         self._on_failure = on_failure
         self._reported = ""
         self._lock = threading.Lock()
@@ -47,9 +68,15 @@ class Keeper:
         """Run the work soon."""
         self._is_started = True
         if not self._wake.is_set():
-            self._wake.set()
+            self._ring()
         if self._thread is None:
             self.start()
+
+    def _ring(self) -> None:
+        self._wake.set()
+        events = self._events
+        if events is not None:
+            events.wake()
 
     @property
     def is_paused(self) -> bool:
@@ -78,7 +105,7 @@ class Keeper:
         with self._lock:
             self._stopping = True
             thread = self._thread
-        self._wake.set()
+        self._ring()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -112,11 +139,15 @@ class Keeper:
             self._wake.clear()
             return True
         for _ in range(round(UPKEEP_S / LOOK_S)):
-            if self._wake.wait(LOOK_S):
+            if self._wake.wait(self._pause_s):
                 self._wake.clear()
                 return True
+            self._pause_s = min(2 * self._pause_s, LOOK_S)
             if not self._pauses and self._sees_messages(self._look):
+                self._quiet_looks = 0
                 return True
+            if self._is_quiet() and not self._await_write():
+                break
         return self._is_started
 
     def _sees_messages(self, look: Callable[[], bool]) -> bool:
@@ -124,6 +155,33 @@ class Keeper:
             return look()
         except MillstreamError:
             return False  # the next upkeep or the next caller reports the error
+
+    def _is_quiet(self) -> bool:
+        """Return whether the last looks were in vain, and nothing was written meanwhile."""
+        has_written = self._events is not None and self._reports_write(self._events, 0)
+        self._quiet_looks = 0 if has_written else self._quiet_looks + 1
+        return self._quiet_looks >= QUIET_LOOKS
+
+    def _await_write(self) -> bool:
+        """Sleep until a write, a wake-up or the next upkeep; return False for the upkeep."""
+        if self._events is None:
+            if self._listen is not None:
+                try:
+                    self._events = self._listen()
+                except OSError:
+                    self._listen = None
+            return True  # writes before this moment were not reported: look once more
+        if not self._wake.is_set() and self._reports_write(self._events, UPKEEP_S):
+            self._quiet_looks, self._pause_s = 0, SOON_S
+            return True
+        return self._wake.is_set()
+
+    def _reports_write(self, events: WriteEvents, timeout_s: float) -> bool:
+        try:
+            return events.wait(timeout_s)
+        except OSError:
+            self._events = self._listen = None
+            return True
 
     def _work_until_done(self) -> None:
         try:

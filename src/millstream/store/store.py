@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from millstream.clock import Clock, SystemClock
 from millstream.engine import process_fork
-from millstream.engine.protocol import Engine, pace_of
+from millstream.engine.protocol import Engine, SqlEngine, pace_of
 from millstream.engine.scrub import Scrub
 from millstream.errors import (
     CannotOpen,
@@ -360,7 +360,10 @@ class Store:
     def _begin(self) -> None:
         self._pid: int = os.getpid()
         self._keeper: Keeper = Keeper(
-            self._keep, on_failure=self._note_failure, look=self._has_intake()
+            self._keep,
+            on_failure=self._note_failure,
+            look=self._has_intake(),
+            listen=lambda: cast(SqlEngine, self.engine).write_events(),
         )
         self.recovery: Recovery = Recovery(self._recover, self.clock)
         self.watch: Watch = Watch(

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from millstream.errors import WriteFailed
-from millstream.store.keeper import Keeper
+from millstream.store.keeper import QUIET_LOOKS, Keeper
 
 PATIENCE_S = 60
 
@@ -178,3 +178,92 @@ def test_a_stopped_keeper_is_not_woken_any_more() -> None:
     keeper.wake()
     keeper.stop()
     assert slices == []
+
+
+class Writes:
+    """Writes to a file, as a test reports them."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._has_written = self._is_woken = False
+        self.sleeps = threading.Semaphore(0)
+        """Released when the keeper sleeps until the next write."""
+
+    def write(self) -> None:
+        with self._changed:
+            self._has_written = True
+            self._changed.notify()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify()
+
+    def wait(self, timeout_s: float) -> bool:
+        with self._changed:
+            if timeout_s:
+                self.sleeps.release()
+                self._changed.wait_for(lambda: self._has_written or self._is_woken, PATIENCE_S)
+            has_written = self._has_written
+            self._has_written = self._is_woken = False
+            return has_written
+
+
+def test_without_writes_it_sleeps_and_a_write_lets_it_look_again() -> None:
+    writes, worked = Writes(), threading.Event()
+    looks, messages = [0], [0]
+
+    def look() -> bool:
+        looks[0] += 1
+        return messages[0] > 0
+
+    def work() -> bool:
+        messages[0] = 0
+        worked.set()
+        return False
+
+    keeper = Keeper(work, on_failure=ignore, look=look, listen=lambda: writes)
+    keeper.start_looking()
+    assert writes.sleeps.acquire(timeout=PATIENCE_S)
+    before = looks[0]
+    messages[0] = 1
+    assert not worked.is_set(), "nothing was written"
+    writes.write()
+    assert worked.wait(PATIENCE_S)
+    assert looks[0] > before
+    keeper.stop()
+
+
+def test_a_sleeping_keeper_can_be_woken_and_stopped() -> None:
+    writes, worked = Writes(), threading.Event()
+    keeper = Keeper(
+        lambda: worked.set() is not None,
+        on_failure=ignore,
+        look=lambda: False,
+        listen=lambda: writes,
+    )
+    keeper.start_looking()
+    assert writes.sleeps.acquire(timeout=PATIENCE_S)
+    keeper.wake()
+    assert worked.wait(PATIENCE_S)
+    assert writes.sleeps.acquire(timeout=PATIENCE_S)
+    keeper.stop()
+
+
+def test_it_looks_all_the_time_where_no_writes_are_reported() -> None:
+    enough = threading.Event()
+    looks = [0]
+
+    def look() -> bool:
+        looks[0] += 1
+        if looks[0] > 2 * QUIET_LOOKS:
+            enough.set()
+        return False
+
+    def listen() -> Writes:
+        raise OSError("not offered here")
+
+    keeper = Keeper(lambda: False, on_failure=ignore, look=look, listen=listen)
+    keeper.start_looking()
+    assert enough.wait(PATIENCE_S)
+    keeper.stop()

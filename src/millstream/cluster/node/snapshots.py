@@ -17,7 +17,7 @@ from typing import Any, cast
 from millstream.cluster.entry import Position, decode_position
 from millstream.engine.disk import sync_folder
 from millstream.engine.open import open_engine, set_aside
-from millstream.engine.protocol import Engine, Exchangeable, PostRefuser
+from millstream.engine.protocol import Engine, Exchangeable, SqlEngine
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import keys
 
@@ -51,7 +51,7 @@ def _opened(path: Path, options: dict[str, Any]) -> Engine:
         with engine.read() as snapshot:
             decode_position(snapshot.get(keys.CLUSTER_KEY))
         if "sql" in engine.abilities and not engine.read_only:
-            cast(PostRefuser, engine).refuse_posts(NO_POSTS)
+            cast(SqlEngine, engine).refuse_posts(NO_POSTS)
     except BaseException:
         engine.close()
         raise

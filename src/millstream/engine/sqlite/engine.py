@@ -61,6 +61,7 @@ from millstream.engine.sqlite.rows import OnDamage, SqliteReader
 from millstream.engine.sqlite.schema import has_tables, refuse_posts
 from millstream.engine.sqlite.scrub import SCRUB_CACHE_KIB, STAGES, scrub_step
 from millstream.engine.sqlite.wal import FRAME_BYTES, repair_log
+from millstream.engine.sqlite.wal_events import WalEvents
 from millstream.engine.sqlite.writer import SqliteWriter
 from millstream.errors import (
     CannotOpen,
@@ -246,6 +247,10 @@ class SqliteEngine:
     def refuse_posts(self, reason: str) -> None:
         """Refuse messages that other programs post by SQL; they see the reason."""
         refuse_posts((self._writer or self._reopen_writer()).connection, reason)
+
+    def write_events(self) -> WalEvents:
+        """Report writes to the WAL from now on; raise `OSError` where the system does not."""
+        return WalEvents(f"{self._real_path}-wal")
 
     def folder(self) -> Path | None:
         """Return the folder of the file, with links resolved."""
