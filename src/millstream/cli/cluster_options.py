@@ -144,6 +144,11 @@ class NodePlace(ClusterPlace):
         typer.Option(metavar="URL", help="Follow the primary at this address, and serve reads."),
     ] = None
 
+    @property
+    def is_node(self) -> bool:
+        """Whether the options make the server a node of a cluster, or one of a pair."""
+        return bool(self.is_named or self.node or self.primary or self.standby_of)
+
     def settings(self, port: int | None, fields: Fields) -> Settings:
         """Return the server's settings; a node in --peers listens at its address there."""
         from millstream.cluster.peers import PORT, own, parse_peers

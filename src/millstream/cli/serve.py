@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +18,9 @@ from millstream.cli.display import FactSheet, Printed, safe
 from millstream.cli.events import report_event
 from millstream.cli.place import StorePlace
 from millstream.cli.server_lease import leased
+from millstream.engine.place import is_bucket
 from millstream.errors import Fenced
+from millstream.remote.address import SOCKET_PATH
 from millstream.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -87,6 +91,16 @@ def serve(
         str,
         typer.Option(metavar="WHAT", help="When another server took the bucket: exit, or follow."),
     ] = "exit",
+    processes: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=256,
+            help="Server processes that share the port and the file. SIGHUP restarts one after the "
+            "other.",
+        ),
+    ] = 1,
     json: AsJson = False,
 ) -> None:
     """Serve a store on one port: REST, a streaming socket, metrics. Creates the store if needed.
@@ -96,6 +110,7 @@ def serve(
     """
     try:
         from millstream.server import journal
+        from millstream.server.processes.place import take_place
         from millstream.server.serving import Serving
     except ModuleNotFoundError as error:
         raise typer.BadParameter(
@@ -107,6 +122,11 @@ def serve(
         raise typer.BadParameter(f"--auth must be auto, on or off, not {settings.auth!r}")
     journal.write_to(sys.stderr, requests=settings.log_requests)
     mode = _mode(file_mode)
+    member = take_place()
+    if processes > 1 and member is None:
+        _check_alone(cluster, file)
+        settings.check()
+        raise typer.Exit(_serve_group(settings, file, count=processes, json=json))
     pair = pair_of(cluster, settings, file, file_mode=mode)
 
     def served() -> bool:
@@ -115,31 +135,68 @@ def serve(
             leased(str(file), lambda: serving, standby=standby, on_fenced=on_fenced) as lease,
             member_of(cluster.node_plan(settings), file, file_mode=mode) as node,
         ):
-            serving = Serving(file, settings, file_mode=mode, **lease, **node, **pair)
-            return _serve(serving, file, json=json, standby=standby)
+            serving = Serving(file, settings, file_mode=mode, place=member, **lease, **node, **pair)
+            show = partial(_show, serving.url, file, json=json)
+            ready = show if member is None else member.tell_ready
+            return _serve(serving, ready, standby=standby)
 
     while not served():
         pass  # a standby that lost its lease before it served waits again
 
 
-def _serve(serving: Serving, file: Path | str, *, json: bool, standby: bool) -> bool:
+def _check_alone(cluster: NodePlace, file: Path | str) -> None:
+    """Refuse several processes where only one process may write."""
+    if cluster.is_node or is_bucket(str(file)):
+        raise typer.BadParameter(
+            "--processes is for a store in a file: a bucket and a node of a cluster have one writer; "
+            "start more nodes, or standbys, instead"
+        )
+
+
+def _serve_group(settings: Settings, file: Path | str, *, count: int, json: bool) -> int:
+    """Serve with several processes until stopped; return the exit code."""
+    from millstream.server.listen.ports import listen, tls_context
+    from millstream.server.processes.group import ServerGroup
+    from millstream.server.serving import url_of
+
+    tls = tls_context(settings)
+    with listen(settings.host, settings.port) as listening:
+        url = url_of(settings.host, listening.getsockname()[1], is_tls=tls is not None)
+        group = ServerGroup(
+            [sys.executable, "-m", "millstream", *sys.argv[1:]],
+            listening,
+            count=count,
+            stop_s=settings.stop_s,
+            on_ready=partial(_show, url, file, json=json, processes=count),
+        )
+        return group.run()
+
+
+def _show(url: str, file: Path | str, *, json: bool, processes: int = 1) -> None:
+    """Print where the server is reached."""
+    places: dict[str, Any] = {
+        "rest": url,
+        "socket": f"ws{url.removeprefix('http')}{SOCKET_PATH}",
+        "docs": f"{url}/docs",
+        "metrics": f"{url}/metrics",
+        "health": f"{url}/health",
+        "dashboard": f"{url}/",
+    }
+    if processes > 1:
+        places["processes"] = processes
+    shown = f"serving {safe(str(file))}", FactSheet(list(places.items()))
+    Printed({"store": str(file), **places}, *shown).show(as_json=json)
+    sys.stdout.flush()  # these lines may go through a pipe
+
+
+def _serve(serving: Serving, on_ready: Callable[[], None], *, standby: bool) -> bool:
     """Serve until stopped; False if a standby lost its lease before it served."""
     has_served = False
 
     def ready() -> None:
         nonlocal has_served
         has_served = True
-        places = {
-            "rest": serving.url,
-            "socket": serving.socket_url,
-            "docs": f"{serving.url}/docs",
-            "metrics": f"{serving.url}/metrics",
-            "health": f"{serving.url}/health",
-            "dashboard": f"{serving.url}/",
-        }
-        shown = f"serving {safe(str(file))}", FactSheet(list(places.items()))
-        Printed({"store": str(file), **places}, *shown).show(as_json=json)
-        sys.stdout.flush()  # these lines may go through a pipe
+        on_ready()
         # These objects live as long as the server. Frozen, they halve the time of a collection.
         gc.collect()
         gc.freeze()

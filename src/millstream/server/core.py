@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
+from starlette.types import Receive, Scope, Send
 
 from millstream.cluster.read_level import STRONG, ReadLevel
 from millstream.command import Command, Operation, is_repeatable
@@ -41,10 +42,11 @@ from millstream.server.cluster.copies import Copies
 from millstream.server.cluster.forwarder import Forwarder, NodeSession
 from millstream.server.cluster.pair import Pairing
 from millstream.server.cluster.relay import Relay
-from millstream.server.cluster.role import FORWARD_S, ClusterRole, check_cluster
+from millstream.server.cluster.role import FORWARD_S, Asker, ClusterRole, check_cluster
 from millstream.server.observe.health import Checkup
 from millstream.server.observe.live import Live
 from millstream.server.observe.meter import Meter
+from millstream.server.processes.siblings import Siblings
 from millstream.server.settings import Settings
 from millstream.server.staged_parts import Shelf
 from millstream.store.store import Store
@@ -83,6 +85,19 @@ class RoomService(Protocol):
         """Let a client into a room, and return its server-sent events."""
 
 
+class HttpRelay(Protocol):
+    """Passes requests on to another server, as the guard uses it."""
+
+    def takes(self, scope: Scope, asker: Asker) -> bool:
+        """Whether another server must answer a request."""
+
+    async def hand_on(self, scope: Scope, receive: Receive, send: Send, asker: Asker) -> bool:
+        """Let the other server answer; False if this server must answer itself by now."""
+
+    def close(self) -> None:
+        """Close all connections."""
+
+
 class Core:
     """The services that all protocols of a server share; made inside the event loop that serves."""
 
@@ -93,6 +108,7 @@ class Core:
         *,
         seat: ClusterRole | None = None,
         pairing: Pairing | None = None,
+        siblings: Siblings | None = None,
     ) -> None:
         settings.check()
         self.settings = settings
@@ -100,8 +116,10 @@ class Core:
         self.session = NodeSession(store, seat)
         self.seat = seat
         """The seat of a node in its cluster; None on a single server."""
-        self.relay = None if seat is None else Relay(seat)
-        """Hands HTTP requests on to the leading node."""
+        self.siblings = siblings
+        """The other server processes of a group; None for a server that is alone."""
+        self.relay: HttpRelay | None = siblings if seat is None else Relay(seat)
+        """Hands HTTP requests on to the leading node, or to another process of the group."""
         self.pairing = pairing
         """The pair of a primary and its standby, if the server is part of a pair."""
         self.copies = Copies(store.engine, store.clock)
@@ -122,8 +140,10 @@ class Core:
             settings,
             own_place=self._own_place,
             check_cluster=None if seat is None else partial(check_cluster, seat),
+            check_processes=None if siblings is None else siblings.check,
         )
-        self.live = Live(store, self.meter, self.checkup, self.closing)
+        figures = None if siblings is None else siblings.figures
+        self.live = Live(store, self.meter, self.checkup, self.closing, figures)
         """The figures that the dashboard gets once per second."""
         self.rooms: RoomService | None = None
         """The rooms with listeners in this process."""
@@ -329,8 +349,9 @@ class Core:
     async def close(self) -> None:
         """Finish commits and close the store."""
         self.closing.set()
-        if self.seat is not None and self.relay is not None:
+        if self.seat is not None:
             self.seat.close()
+        if self.relay is not None:
             self.relay.close()
         self.copies.close()
         await self.live.close()

@@ -43,6 +43,8 @@ from millstream.server.listen.ports import (
     serve_ports,
     tls_context,
 )
+from millstream.server.processes.place import ProcessPlace
+from millstream.server.processes.siblings import Siblings
 from millstream.server.rooms.hub import Hub
 from millstream.server.settings import Settings
 from millstream.server.socket.socket import PATH
@@ -77,6 +79,7 @@ class Serving:
         cluster_ca: str = "",
         pairing: Pairing | None = None,
         gateways: Sequence[Gateway] = (),
+        place: ProcessPlace | None = None,
     ) -> None:
         """Take the address. `make_engine` opens another engine than the one at the path.
 
@@ -85,6 +88,7 @@ class Serving:
         on loopback without tokens no key is needed. `cluster_ca` signs the certificates of nodes.
         `pairing` makes the server a primary or a standby instead.
         `gateways` are foreign protocols, each on a port of its own.
+        `place` makes the server one process of a group that shares a port.
         """
         self.settings = settings or Settings()
         self.settings.check()
@@ -104,7 +108,8 @@ class Serving:
         self.node: ServedNode | None = None
         """The server's node of a cluster, once the server runs."""
         self._tls = tls_context(self.settings)
-        self._socket = listen(self.settings.host, self.settings.port)
+        self._place = place
+        self._socket = _listen(self.settings, place)
         self.port: int = self._socket.getsockname()[1]
         self._gateways = gateways
         self._gateway_sockets = self._listen_for_gateways()
@@ -134,10 +139,7 @@ class Serving:
     @property
     def url(self) -> str:
         """The address for clients, without a slash at the end."""
-        host = WILDCARDS.get(self.settings.host, self.settings.host)
-        return (
-            f"http{'s' if self._tls else ''}://{f'[{host}]' if ':' in host else host}:{self.port}"
-        )
+        return url_of(self.settings.host, self.port, is_tls=self._tls is not None)
 
     @property
     def socket_url(self) -> str:
@@ -194,6 +196,8 @@ class Serving:
         if with_signals:
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._stop)
+        if self._place is not None:  # nothing comes through this socket but its end
+            loop.add_reader(self._place.group_fd, self._stop)
         try:
             if await self._join_cluster():
                 await self._serve_store(on_ready)
@@ -202,6 +206,8 @@ class Serving:
                 await asyncio.to_thread(self._pairing.close)
             if self.node is not None:
                 await asyncio.to_thread(self.node.stop)
+            if self._place is not None:
+                loop.remove_reader(self._place.group_fd)
             if with_signals:
                 for number in SIGNALS:
                     loop.remove_signal_handler(number)
@@ -223,11 +229,13 @@ class Serving:
 
     async def _serve_store(self, on_ready: Callable[[], object] | None) -> None:
         assert self._stopping is not None
-        seat = self._seat()
-        self.core = core = Core(self._open(), self.settings, seat=seat, pairing=self._pairing)
+        store, seat = self._open(), self._seat()
+        siblings = None if self._place is None else Siblings(self._place, store.clock)
+        self.core = core = Core(
+            store, self.settings, seat=seat, pairing=self._pairing, siblings=siblings
+        )
         core.store.listeners.add(poison=self.give_up)
-        here = f"{self.settings.host}:{self.port}" if self.node is None else self.node.name
-        hub = Hub(core, self.settings.instance or here)
+        hub = Hub(core, self._instance())
         try:
             core.store.start_keeper()  # presence of other servers' users is settled here as well
             if self.settings.instance:
@@ -248,11 +256,21 @@ class Serving:
         config = self._config(core, hub)
         http = partial(HttpConnection, config, connections)
         listeners = [PortListener(self._socket, http, connections, tls=self._tls)]
+        if core.siblings is not None:
+            beside = listen("127.0.0.1", 0)
+            core.siblings.serve_at(beside.getsockname()[1])
+            listeners.append(PortListener(beside, http, connections, tls=None))
         for gateway, listening in zip(self._gateways, self._gateway_sockets, strict=True):
             entrance = GatewayEntrance(core, connections, gateway.credentials)
             connect = partial(gateway.connect, entrance)
             listeners.append(PortListener(listening, connect, connections, tls=self._tls))
         return listeners
+
+    def _instance(self) -> str:
+        """Return the name of this server among the servers of its store."""
+        here = f"{self.settings.host}:{self.port}" if self.node is None else self.node.name
+        name = self.settings.instance or here
+        return name if self._place is None else f"{name}-{self._place.number}"
 
     def _seat(self) -> ClusterRole | None:
         """Return the role of this server in its cluster; None on a single server."""
@@ -281,7 +299,8 @@ class Serving:
         store = self._open_store()
         try:
             self._check_tokens(store)
-            store.scrub_from_now(self.settings.scrub_share)
+            is_first = self._place is None or self._place.number == 1  # one process is enough
+            store.scrub_from_now(self.settings.scrub_share if is_first else 0)
         except BaseException:
             store.close()
             raise
@@ -326,6 +345,17 @@ class Serving:
             ws_max_size=self.settings.frame_bytes_max,
             ws_per_message_deflate=False,
         )
+
+
+def url_of(host: str, port: int, *, is_tls: bool) -> str:
+    """Return the address of a server for clients, without a slash at the end."""
+    host = WILDCARDS.get(host, host)
+    return f"http{'s' if is_tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _listen(settings: Settings, place: ProcessPlace | None) -> socket.socket:
+    """Return the listening socket: of the group, or a new one."""
+    return listen(settings.host, settings.port) if place is None else place.listening()
 
 
 @contextmanager

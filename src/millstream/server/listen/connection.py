@@ -237,6 +237,8 @@ class HttpConnection(HttpToolsProtocol):
         """Have the application answer a request in a task, whose body may be coming yet."""
         super().on_headers_complete()
         cycle = self.cycle
+        if self.all_connections.is_draining:
+            cycle.keep_alive = False
         self.scope["state"] |= {
             "has_come": lambda: not cycle.more_body,
             "is_gone": lambda: cycle.disconnected,
@@ -256,7 +258,7 @@ class HttpConnection(HttpToolsProtocol):
         assert hot is not None
         assert body is not None
         is_kept = self.parser.get_http_version() == "1.1" and self.parser.should_keep_alive()
-        cycle = HotCycle(self, keep_alive=is_kept)
+        cycle = HotCycle(self, keep_alive=is_kept and not self.all_connections.is_draining)
         scope: Any = self.scope
         scope |= {"method": "POST", "raw_path": self.url, "query_string": b""}
         self._held, self._in_head, self.cycle = None, True, cycle  # type: ignore[assignment]

@@ -44,6 +44,8 @@ class Connections:
         self.total_requests = 0
         self.default_headers: list[tuple[bytes, bytes]] = []
         """Headers of every HTTP response."""
+        self.is_draining = False
+        """Whether every HTTP response is the last one of its connection."""
 
     def __len__(self) -> int:
         return len(self.connections) + len(self.handshakes)
@@ -56,6 +58,18 @@ class Connections:
         """Wait for a task when the server stops, and cancel it in the end."""
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+
+    async def drain(self, seconds: float) -> None:
+        """Let every client of HTTP hear with its next answer that its connection ends.
+
+        A connection that is simply closed can meet a request that is on its way, and the client
+        does not know whether the request was executed. Idle clients are not waited for.
+        """
+        self.is_draining = True
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + seconds
+        while self.connections and loop.time() < deadline_s:
+            await asyncio.sleep(TURN_S)
 
     async def end(self, grace_s: float) -> None:
         """Tell all connections to end, wait for their tasks and last answers, and cut the others."""

@@ -149,10 +149,10 @@ class Guard:
         """Return the principal of a request; pages that need no token have the principal `NOBODY`."""
         credential = await self._credentials.read(scope)
         seat, authentication = self._core.seat, self._core.authentication
-        if seat is not None:
+        if self._core.relay is not None:
             scope["state"]["asker"] = _asker(scope, credential)
-            if credential is not None and seat.is_node(credential):
-                return NODE
+        if seat is not None and credential is not None and seat.is_node(credential):
+            return NODE
         is_public = scope["path"] in PUBLIC or scope["path"].startswith(PUBLIC_FOLDER)
         if credential is None and authentication.needs_tokens and is_public:
             return NOBODY

@@ -25,6 +25,10 @@ GRACE = 0.7
 """The part of `stop_s` that requests get to finish; the rest is for closing the store."""
 
 
+DRAIN_S = 0.5
+"""How long a process of a group goes on answering, so that its clients leave without an error."""
+
+
 class CannotListen(MillstreamError):
     """An address that cannot be listened on. Data: `host`, `port`."""
 
@@ -77,10 +81,11 @@ async def serve_ports(
 ) -> None:
     """Serve all ports of a server until it is told to stop, then end all connections in order."""
     core.meter.connections.set_function(lambda: len(connections))
-    _set_date(connections, core)
+    _tick(connections, core)
     try:
         for listener in listeners:
             await listener.open()
+        _tick(connections, core)
         if on_ready is not None:
             on_ready()
         while not stopping.is_set():
@@ -88,18 +93,22 @@ async def serve_ports(
                 async with asyncio.timeout(1.0):
                     await stopping.wait()
             except TimeoutError:
-                _set_date(connections, core)
+                _tick(connections, core)
     finally:
         for listener in listeners:
             listener.close()
+        if core.siblings is not None:  # the clients go on with another process
+            await connections.drain(DRAIN_S)
         core.closing.set()
         await connections.end(core.settings.stop_s * GRACE)
 
 
-def _set_date(connections: Connections, core: Core) -> None:
-    """Move the date in HTTP responses on."""
+def _tick(connections: Connections, core: Core) -> None:
+    """Move the date in HTTP responses on, and write the figures that other processes read."""
     date = formatdate(core.store.clock.wall_ms() / 1000, usegmt=True)
     connections.default_headers = [(b"date", date.encode())]
+    if core.siblings is not None:
+        core.siblings.write(len(connections), [count for _, count in core.meter.commit_counts()])
 
 
 def listen(host: str, port: int) -> socket.socket:

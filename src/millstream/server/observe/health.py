@@ -78,6 +78,8 @@ ADVICE: dict[str, str] = {
     "restart the server: its clients resume where they were.",
     "instances": "Check whether that process hangs, and end it or let it continue. If it is gone for "
     "good: millstream room remove-instance NAME.",
+    "processes": "A process that ended is started again: the server's log shows how it ended. If it "
+    "ends again and again, its last log lines show the reason.",
     "cluster": "Read GET /cluster/status of every node: one node must lead, and a majority must run. A "
     "halted node shows the reason; `millstream cluster repair` rebuilds a lost shared log.",
 }
@@ -114,8 +116,10 @@ class Checkup:
         disk_free: Callable[[Path], int] = lambda p: shutil.disk_usage(p).free,
         own_place: Callable[[], OwnPlace] = lambda: NOWHERE,
         check_cluster: Callable[[], Awaitable[Check]] | None = None,
+        check_processes: Callable[[], Check] | None = None,
     ) -> None:
-        """`check_cluster` is the additional check of a cluster's node."""
+        """`check_cluster` and `check_processes` are additional checks of a cluster's node, and of a
+        group of server processes."""
         self._session = session
         self._queue_age_s_max = settings.queue_age_s_max
         self._disk_free = disk_free
@@ -124,6 +128,7 @@ class Checkup:
         self._stuck: dict[str, tuple[int, float]] = {}
         """Rooms with a backlog: the position, and the time when it was first seen there."""
         self._check_cluster = check_cluster
+        self._check_processes = check_processes
         self._health: Health | None = None
         self._looked_s = 0.0
         self._lock = asyncio.Lock()
@@ -188,6 +193,8 @@ class Checkup:
         folder = store.engine.folder()
         if self._check_cluster is not None:
             checks.append(await self._check_cluster())
+        if self._check_processes is not None:
+            checks.append(self._check_processes())
         if folder is not None:
             free = await asyncio.to_thread(self._disk_free, folder)
             checks.append(check_disk(free))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +21,7 @@ from millstream.errors import MillstreamError
 from millstream.record import Status
 from millstream.server.observe.health import Checkup
 from millstream.server.observe.meter import Meter
+from millstream.server.processes.figures import ProcessFigures, sum_commits
 from millstream.store.store import Store
 
 TICK_S = 1.0
@@ -53,12 +54,19 @@ class Live:
     """The collector of one server. Belongs to the server's event loop."""
 
     def __init__(
-        self, store: Store, meter: Meter, checkup: Checkup, closing: asyncio.Event
+        self,
+        store: Store,
+        meter: Meter,
+        checkup: Checkup,
+        closing: asyncio.Event,
+        processes: Callable[[], list[ProcessFigures]] | None = None,
     ) -> None:
+        """`processes` returns the figures of all processes of a group of servers."""
         self._store = store
         self._meter = meter
         self._checkup = checkup
         self._closing = closing
+        self._processes = processes
         self._kept: deque[Moment] = deque(maxlen=KEPT)
         self._commits: deque[CommitCounts] = deque(maxlen=COMMITS_OVER + 1)
         self._news = asyncio.Event()
@@ -131,7 +139,7 @@ class Live:
                 alone = 0 if self.watchers else alone + 1
                 after, status = await self._look(tally, before)
                 now_s = loop.time()
-                self._commits.append(self._meter.commit_counts())
+                self._commits.append(self._commit_counts())
                 self._tell(flow_between(before, after, now_s - before_s), after, status)
                 before, before_s = after, now_s
                 due_s = max(due_s + self.tick_s, now_s)
@@ -163,11 +171,21 @@ class Live:
             logs=totals.logs,
             queues=totals.queues,
             rooms=totals.rooms,
-            connections=self._meter.connections_open(),
+            connections=self._connections_open(),
             health=status,
         )
         self._kept.append(Moment(figures, event_of(figures)))
         self._wake()
+
+    def _commit_counts(self) -> CommitCounts:
+        if self._processes is None:
+            return self._meter.commit_counts()
+        return sum_commits(self._processes())
+
+    def _connections_open(self) -> int:
+        if self._processes is None:
+            return self._meter.connections_open()
+        return sum(row.connections for row in self._processes())
 
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
@@ -183,7 +201,8 @@ def event_of(figures: Pulse) -> bytes:
 def commit_times(before: CommitCounts, after: CommitCounts) -> CommitTimes:
     """Return the median and the 99th percentile of the commits between two counts, in ms."""
     bounds = [bound for bound, _ in after]
-    counts = [late - early for (_, late), (_, early) in zip(after, before, strict=True)]
+    # A process of a group that was restarted counts from 0 again.
+    counts = [max(0, late - early) for (_, late), (_, early) in zip(after, before, strict=True)]
     if not counts[-1]:
         return CommitTimes()
     shares = (0.5, 0.99)

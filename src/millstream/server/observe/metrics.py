@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import nlargest
 from operator import attrgetter
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from prometheus_client.core import (
     SummaryMetricFamily,
 )
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.parser import text_string_to_metric_families
 
 from millstream import __version__
 from millstream.command import Stats
@@ -66,31 +67,78 @@ _TOTALS = {
 }
 
 
-async def exposition(core: Core, accept: str) -> tuple[bytes, str]:
-    """Return all metrics in a format that the client accepts, and its media type."""
+async def exposition(
+    core: Core, accept: str, shares: Sequence[tuple[int, bytes]] = ()
+) -> tuple[bytes, str]:
+    """Return all metrics in a format that the client accepts, and its media type.
+
+    `shares` are the metrics of the other processes of a group, by their numbers. A metric of one
+    process then has the label `process`: a process that is restarted counts from 0 again, which is
+    visible to Prometheus only if the counters are not summed.
+    """
+    stats = await core.session.execute(Stats())
+    own = await _of_process(core, stats)
+    if core.siblings is not None:
+        parsed = [(core.siblings.number, own)]
+        for number, text in shares:
+            parsed.append((number, [*text_string_to_metric_families(text.decode())]))
+        own = _labelled(parsed)
+    return _encoded([_build(), *own, *await _of_all_processes(core, stats)], accept)
+
+
+async def share_of_process(core: Core) -> bytes:
+    """Return the metrics of this process alone, as text."""
+    own = await _of_process(core, await core.session.execute(Stats()))
+    return _encoded(own, "")[0]
+
+
+def _encoded(families: list[Metric], accept: str) -> tuple[bytes, str]:
     encode, media_type = choose_encoder(accept)
-    families = [*core.meter.registry.collect(), *await _families(core)]
     registry: Any = SimpleNamespace(collect=lambda: families)
     return encode(registry), media_type
 
 
-async def _families(core: Core) -> list[Metric]:
-    """Read all metrics. Names are not filtered: the permission `store:read` covers the complete
-    store."""
-    stats = await core.session.execute(Stats())
+def _labelled(shares: list[tuple[int, list[Metric]]]) -> list[Metric]:
+    """Join the metrics of several processes, each with the label of its process."""
+    families: dict[str, Metric] = {}
+    for number, share in shares:
+        for metric in share:
+            family = families.get(metric.name)
+            if family is None:
+                family = families[metric.name] = Metric(
+                    metric.name, metric.documentation, metric.type
+                )
+            for sample in metric.samples:
+                labels = {**sample.labels, "process": str(number)}
+                family.add_sample(sample.name, labels, sample.value)
+    return [*families.values()]
+
+
+async def _of_process(core: Core, stats: dict[str, Any]) -> list[Metric]:
+    """Return the metrics of this process."""
+    return [
+        *core.meter.registry.collect(),
+        _loop_lag(await loop_lag_s()),
+        *_commits_of_process(stats),
+        *_of_feeds(core),
+        *_of_deliveries(await core.checkup.backlogs()),
+        *_of_cluster(core),
+    ]
+
+
+async def _of_all_processes(core: Core, stats: dict[str, Any]) -> list[Metric]:
+    """Return the metrics of the store. Names are not filtered: the permission `store:read` covers
+    the complete store."""
     logs = await _largest(core, ListLogs, attrgetter("bytes"))
     queues: list[QueueInfo] = await _largest(core, ListQueues, _length)
     cursors = await asyncio.to_thread(_cursors_of, core.store, logs)
     totals = await asyncio.to_thread(_totals_of, core.store, [queue.name for queue in queues])
     return [
-        *_of_server(await loop_lag_s()),
         *_of_store(stats),
         *_of_logs(logs),
         *_of_cursors(cursors),
         *_of_queues(queues, totals),
         *_of_rooms(await core.checkup.backlogs()),
-        *_of_feeds(core),
-        *_of_cluster(core),
     ]
 
 
@@ -129,12 +177,15 @@ def _totals_of(store: Store, names: list[str]) -> dict[str, dict[str, int]]:
     return store.view(ask)
 
 
-def _of_server(lag_s: float) -> Iterator[Metric]:
+def _build() -> Metric:
     version = ".".join(str(number) for number in sys.version_info[:3])
-    yield InfoMetricFamily(
+    return InfoMetricFamily(
         "millstream_build", "The running version.", {"version": __version__, "python": version}
     )
-    yield GaugeMetricFamily(
+
+
+def _loop_lag(lag_s: float) -> Metric:
+    return GaugeMetricFamily(
         "millstream_event_loop_lag_seconds", "How late the event loop is.", lag_s
     )
 
@@ -143,13 +194,16 @@ REQUESTS = ("get", "put", "list", "delete")
 """The kinds of requests that a store in a bucket counts."""
 
 
-def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
+def _commits_of_process(stats: dict[str, Any]) -> Iterator[Metric]:
     for name, text in (
         ("commits", "Commits of this process."),
         ("operations", "Operations in these commits; divided by commits: the mean group size."),
         ("fold_slices", "Slices folded by this process."),
     ):
         yield CounterMetricFamily(f"millstream_store_{name}", text, stats[name])
+
+
+def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
     for name, text in (
         ("sequence", "The newest commit."),
         ("unfolded_commits", "Commits that are not folded yet: the lag of the fold."),
@@ -250,11 +304,29 @@ def _of_cursors(cursors: list[tuple[str, CursorInfo]]) -> Iterator[Metric]:
         yield family
 
 
+_RoomMetric = tuple[type[Any], str, str, Callable[[RoomBacklog], float]]
+
+
 def _of_rooms(backlogs: list[RoomBacklog]) -> Iterator[Metric]:
-    shown = nlargest(NAMES_MAX, backlogs, key=attrgetter("messages"))
-    for kind, name, text, value in (
+    """Return the metrics of rooms that are the same in all processes."""
+    metrics: tuple[_RoomMetric, ...] = (
         (CounterMetricFamily, "sent", "Messages ever sent.", attrgetter("sent")),
         (GaugeMetricFamily, "messages", "Messages that can be read again.", attrgetter("messages")),
+        (GaugeMetricFamily, "users", "Users who are present.", attrgetter("users")),
+        (
+            GaugeMetricFamily,
+            "connections",
+            "Connections of these users, at all instances.",
+            attrgetter("connections"),
+        ),
+        (GaugeMetricFamily, "retained_values", "Retained values.", attrgetter("retained")),
+    )
+    return _families_of_rooms(backlogs, metrics)
+
+
+def _of_deliveries(backlogs: list[RoomBacklog]) -> Iterator[Metric]:
+    """Return how far this process has delivered the messages of rooms to its listeners."""
+    metrics: tuple[_RoomMetric, ...] = (
         (
             GaugeMetricFamily,
             "unpassed_messages",
@@ -267,21 +339,21 @@ def _of_rooms(backlogs: list[RoomBacklog]) -> Iterator[Metric]:
             "Age of the oldest of these messages; 0 without such messages.",
             attrgetter("oldest_s"),
         ),
-        (GaugeMetricFamily, "users", "Users who are present.", attrgetter("users")),
-        (
-            GaugeMetricFamily,
-            "connections",
-            "Connections of these users, at all instances.",
-            attrgetter("connections"),
-        ),
-        (GaugeMetricFamily, "retained_values", "Retained values.", attrgetter("retained")),
         (
             GaugeMetricFamily,
             "health",
             "0 is healthy, 1 a warning, 2 critical.",
             lambda room: RANK[room.status],
         ),
-    ):
+    )
+    return _families_of_rooms(backlogs, metrics)
+
+
+def _families_of_rooms(
+    backlogs: list[RoomBacklog], metrics: Sequence[_RoomMetric]
+) -> Iterator[Metric]:
+    shown = nlargest(NAMES_MAX, backlogs, key=attrgetter("messages"))
+    for kind, name, text, value in metrics:
         family = kind(f"millstream_room_{name}", f"{text} {_ROOMS}", labels=["room"])
         for room in sorted(shown, key=attrgetter("room")):
             family.add_metric([room.room], value(room))

@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
+from millstream.cluster.read_level import HOP_HEADER
 from millstream.record import moment
 from millstream.server.auth.need import Need
 from millstream.server.claim_counts import HeldMessages
 from millstream.server.clients import Client
+from millstream.server.core import Core
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints
 
@@ -45,6 +48,7 @@ class ClientPage(Struct, kw_only=True):
 
 
 endpoint = Endpoints("store")
+_decode = msgspec.json.Decoder(ClientPage).decode
 
 
 @endpoint("GET /clients")
@@ -55,7 +59,22 @@ async def list_clients(ask: Ask) -> ClientPage:
     are shown by `GET /queues/{queue}/consumers`.
     """
     ask.principal.require(Need("store", "admin", ""))
-    core = ask.core
+    page = _own_page(ask.core)
+    siblings = ask.core.siblings
+    if siblings is None:
+        return page
+    if HOP_HEADER in ask.request.headers:
+        page.connections -= 1  # the request of the sibling
+        return page
+    shares = [_decode(share) for _, share in await siblings.ask_all(ask.request)]
+    return ClientPage(
+        clients=[client for share in (page, *shares) for client in share.clients],
+        connections=sum(share.connections for share in (page, *shares)),
+    )
+
+
+def _own_page(core: Core) -> ClientPage:
+    """List the clients of this process."""
     now_ms = core.admission.now_ms()
     requests = [
         Client(kind="http", name=name, claims=claims)

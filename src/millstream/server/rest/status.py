@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from millstream.cluster.read_level import HOP_HEADER
 from millstream.command import Stats
 from millstream.server.auth.need import Need
 from millstream.server.observe import metrics
@@ -46,5 +47,10 @@ async def get_health(ask: Ask) -> Health | Response:
 async def get_metrics(ask: Ask) -> Response:
     """Show the metrics of the server, its store and its queues, for Prometheus."""
     ask.principal.require(Need("store", "read", ""))
-    text, kind = await metrics.exposition(ask.core, ask.request.headers.get("accept", ""))
+    siblings, request = ask.core.siblings, ask.request
+    if siblings is not None and HOP_HEADER in request.headers:
+        return Response(await metrics.share_of_process(ask.core), media_type="text/plain")
+    shares = [] if siblings is None else await siblings.ask_all(request)
+    accept = request.headers.get("accept", "")
+    text, kind = await metrics.exposition(ask.core, accept, shares)
     return Response(text, headers={"content-type": kind})
