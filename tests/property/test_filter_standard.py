@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import InvalidFilter
 from millstream.filters import parse
+from tests.property.examples import examples
 from tests.unit.filters.cases import Row, Tree, reference
 
 KEYWORDS = ("NULL", "TRUE", "FALSE", "NOT", "AND", "OR", "BETWEEN", "LIKE", "IN", "IS", "ESCAPE")
@@ -555,7 +556,7 @@ def agree(text: str) -> None:
         assert found(row) == reference(wanted, row), (text, row)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(SELECTORS)
 @example("a = 017 AND b = 10L")
 @example("NOT a = 1 AND b OR c")
@@ -568,7 +569,7 @@ def test_what_the_standard_accepts_is_accepted_and_means_the_same(text: str) -> 
     agree(text)
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=examples(1_500), deadline=None)
 @given(LOOSE, st.sampled_from(["", " ", "\t", "\u00a0"]))
 @example(["1", "LIKE", "'x'"], "")
 @example(["1", "L"], "")
@@ -578,7 +579,7 @@ def test_words_in_any_order_are_judged_alike(words: list[str], between: str) -> 
     agree(between.join(words))
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 @given(st.text("01789_.eExXbBpPfFdDlL+-", min_size=1, max_size=9))
 @example("0x1.p1")
 @example("0x.p1")

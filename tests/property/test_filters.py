@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from millstream.errors import InvalidInput
 from millstream.filters import parse
 from millstream.filters.like import compile_pattern, parse_pattern
+from tests.property.examples import examples
 from tests.unit.filters.cases import (
     like_by_table,
     random_condition,
@@ -20,7 +21,7 @@ from tests.unit.filters.cases import (
 )
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=examples(1_000))
 @given(st.randoms(use_true_random=False))
 def test_a_filter_answers_as_the_slow_evaluator_does(random: Random) -> None:
     tree = random_condition(random)
@@ -48,7 +49,7 @@ def test_ten_thousand_seeded_filters_answer_as_the_slow_evaluator_does() -> None
         assert answer == reference(tree, row), (number, text, row)
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=examples(1_000))
 @given(st.text("ab%_!", max_size=12), st.text("ab%_!😀", max_size=24))
 @example("%a_b%ab%", "aabab")
 @example("%ab%b", "aab")
@@ -64,7 +65,7 @@ def refusal(text: str) -> InvalidInput | None:
     return None
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.text(alphabet=string.printable + "é😀\x00", max_size=60))
 def test_any_text_is_a_filter_or_refused_as_invalid(text: str) -> None:
     error = refusal(text)
@@ -94,7 +95,7 @@ WORDS = [
 SIGNS = ["(", ")", ",", "=", "<>", "<", "+", "-", "*", "/", "BETWEEN", "ESCAPE", "_key", "?", "'"]
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=examples(1_000))
 @given(st.lists(st.sampled_from(WORDS + SIGNS), max_size=12))
 def test_words_in_any_order_are_a_filter_or_refused_where_they_stand(words: list[str]) -> None:
     text = " ".join(words)

@@ -32,6 +32,7 @@ from millstream.replica import chain
 from millstream.replica import commands as r
 from millstream.replica.chain import Chain
 from millstream.testing import MemoryEngine, Probe, SimulatedClock, memory_store
+from tests.property.examples import examples
 
 LIMITS = Limits(inline_bytes_max=60, fold_slice_deltas=3, tail_deltas_max=20)
 
@@ -313,4 +314,6 @@ class Forks(RuleBasedStateMachine):
 
 def test_forks_read_as_copies_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain, "PIECE_RECORDS_MAX", 4)
-    run_state_machine_as_test(Forks, settings=settings(max_examples=60, stateful_step_count=25))
+    run_state_machine_as_test(
+        Forks, settings=settings(max_examples=examples(60), stateful_step_count=25)
+    )

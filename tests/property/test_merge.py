@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import ForkDetected
 from millstream.replica import Meta, Stamp
+from tests.property.examples import examples
 from tests.unit.replica.lattice import Entry, LogState, OnFork, merge
 
 stamps = st.builds(Stamp, st.integers(0, 3), st.integers(0, 2), st.sampled_from("ab"))
@@ -62,19 +63,19 @@ def check_laws(a: LogState, b: LogState, c: LogState, on_fork: OnFork) -> None:
     assert ab.end == max(a.end, b.end)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(replicas(), replicas(), replicas())
 def test_copies_of_one_log_join(a: LogState, b: LogState, c: LogState) -> None:
     check_laws(a, b, c, "refuse")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(any_states(), any_states(), any_states())
 def test_with_the_longest_any_states_join(a: LogState, b: LogState, c: LogState) -> None:
     check_laws(a, b, c, "longest")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(any_states(), any_states())
 def test_no_offset_changes_its_meaning(a: LogState, b: LogState) -> None:
     try:
@@ -93,7 +94,7 @@ def test_no_offset_changes_its_meaning(a: LogState, b: LogState) -> None:
                 assert merged[offset] == state[offset]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(replicas(), replicas(), st.lists(st.integers(0, 20), max_size=3))
 def test_growing_and_truncating_only_ever_go_up(a: LogState, b: LogState, cuts: list[int]) -> None:
     state = a

@@ -26,6 +26,7 @@ from millstream.replica import chain
 from millstream.replica.commands import GetStampedMetadata, SummarizeLog, Summary
 from millstream.store.state import instance
 from millstream.testing import SimulatedClock, memory_store
+from tests.property.examples import examples
 from tests.unit.replica.copies import Cut, through, values
 
 STORES = 3
@@ -315,7 +316,7 @@ def pair(found: Summary) -> tuple[int, str]:
 
 
 Replicas.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -24,6 +24,7 @@ from millstream.jobs.ticks import LATE_MS, TICKS_PER_STEP
 from millstream.record import wall_ms_of
 from millstream.testing import MemoryEngine, SimulatedClock, memory_store
 from millstream.threads.schedules import ScheduleStore
+from tests.property.examples import examples
 
 DAY_S = 86_400
 LEASE_OVER_S = s.LEASE_S + 1
@@ -241,7 +242,7 @@ EVERY = st.sampled_from(
 )
 
 
-@settings(max_examples=max(60, settings().max_examples // 5))
+@settings(max_examples=examples(60))
 @given(
     every=EVERY,
     zone=st.sampled_from(["UTC", "Europe/Lisbon", "America/New_York"]),

@@ -88,7 +88,7 @@ def test_an_application_that_cannot_be_used_is_one_error_and_exit_code_1(
     )
     with WorkerProgram(folder, application, "--processes", "2") as worker:
         assert worker.ended() == 1
-    assert [line["level"] for line in worker.lines] == ["error"]
+    assert [line.get("level", line) for line in worker.lines] == ["error"]
     assert text in worker.lines[0]["text"]
 
 
