@@ -77,6 +77,21 @@ def test_one_commit_brings_a_message_and_claims_it(here: Millstream, ask: Ask, s
     assert counts(queue) == {"done": 2}
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_one_commit_brings_messages_with_priorities_and_claims_the_best(
+    here: Millstream, ask: Ask, batch: int
+) -> None:
+    queue = here.queue("jobs", lease=60, priority_by="p")
+    waiting = ask(queue.claim, 1, wait=LONG_S)
+    until_standing(here, 1)
+    before = commits(here)
+    queue.put_many([str(n) for n in range(batch)], headers=[{"p": n} for n in range(batch)])
+    [message] = waiting.result(LONG_S / 2)
+    assert commits(here) == before + 1
+    assert message.text == str(batch - 1)
+    assert [m.text for m in queue.claim(3)] == [str(n) for n in reversed(range(batch - 1))]
+
+
 def test_a_pop_is_done_by_the_commit_that_brings_its_message(here: Millstream, ask: Ask) -> None:
     queue = jobs(here)
     waiting = ask(queue.pop, 1, wait=LONG_S)

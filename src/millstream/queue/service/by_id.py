@@ -27,7 +27,7 @@ from millstream.queue.rules.puts import put_reported
 from millstream.queue.rules.sources import source_of
 from millstream.queue.service.backlog import route_through
 from millstream.queue.service.message_fate import search
-from millstream.queue.service.router import route_own_log
+from millstream.queue.service.router import route_log_inside
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.hypothetical import Reading
 from millstream.store.state.view import View
@@ -90,7 +90,7 @@ def _route_own_log(tx: WriteTransaction, name: str, log: str, offset: int) -> No
             "transaction cannot wait for it: cancel the message without a transaction",
             name=name,
         )
-    place_routed(tx, name, [route_own_log(tx.view, queue.spec, source, offset + 1)])
+    place_routed(tx, name, [route_log_inside(tx.view, queue.spec, source, offset + 1)])
 
 
 def _find_in_view(view: View, queue: str, log: str, offset: int) -> PlacedMessage | None:

@@ -70,18 +70,12 @@ def route(store: Store, facts: Facts, want: int) -> list[Routed]:
 
 
 def route_inside(view: View, facts: Facts) -> list[Routed]:
-    """Route all unrouted records of a plain queue without a filter, inside a transaction."""
-    all_routed = []
-    for source in facts.sources:
-        found_records = _View(source, facts.spec, None, source.end)
-        for first, value in _entries(view, source, source.end):
-            found_records.take_all(first, value)
-        all_routed.append(found_records.looked().routed)
-    return all_routed
+    """Route all unrouted records of a queue without a filter, inside a transaction."""
+    return [route_log_inside(view, facts.spec, source, source.end) for source in facts.sources]
 
 
-def route_own_log(view: View, spec: QueueSpec, source: QueueSource, stop: int) -> Routed:
-    """Route one of a queue's own logs up to an offset, inside a transaction."""
+def route_log_inside(view: View, spec: QueueSpec, source: QueueSource, stop: int) -> Routed:
+    """Route a log up to an offset, without a filter, inside a transaction."""
     found_records = _View(source, spec, None, stop)
     for first, value in _entries(view, source, stop):
         if spec.looks_at_headers:
