@@ -9,7 +9,7 @@ from millstream.aio.log import Log
 from millstream.aio.queue import Queue
 from millstream.errors import NotFound
 from millstream.jobs.errors import JobCancelled, JobFailed
-from millstream.jobs.job_ids import JobPlace, job_id_of
+from millstream.jobs.job_ids import job_id_of
 from millstream.jobs.job_progress import JobProgress, decode_progress
 from millstream.jobs.output import END_HEADER, output_of
 from millstream.jobs.results import ResultType, decode_error
@@ -42,18 +42,18 @@ STREAM_LOOK_S = 5.0
 class Job(Generic[R_co]):
     """A job, by its id. Every process with the store open can make this handle."""
 
-    __slots__ = ("_place", "_queue", "_type", "was_duplicate")
+    __slots__ = ("_put_id", "_queue", "_type", "was_duplicate")
 
     def __init__(
         self,
         queue: Queue,
-        place: JobPlace,
+        put_id: int,
         type: ResultType,
         *,
         was_duplicate: bool = False,
     ) -> None:
         self._queue = queue
-        self._place = place
+        self._put_id = put_id
         self._type = type
         self.was_duplicate = was_duplicate
         """Whether `put` found this job of a unique task, and put no other."""
@@ -61,7 +61,7 @@ class Job(Generic[R_co]):
     @property
     def id(self) -> str:
         """The id of the job, for `jobs.get`."""
-        return job_id_of(*self._place)
+        return job_id_of(self._queue.name, self._put_id)
 
     def __repr__(self) -> str:
         return f"Job({self.id!r})"
@@ -83,7 +83,7 @@ class Job(Generic[R_co]):
         after `timeout` seconds, and `NotFound` if it is unknown, or its result has expired.
         """
         try:
-            fate = await self._queue.wait(self._place.put_id, timeout=timeout)
+            fate = await self._queue.wait(self._put_id, timeout=timeout)
         except NotFound:
             raise NotFound(
                 f"there is no job {self.id!r}: it was never put, or its result has expired",
@@ -126,10 +126,10 @@ class Job(Generic[R_co]):
         Returns False if the job has ended, or is unknown. A running job that returns a result is
         done.
         """
-        return await self._queue.cancel(self._place.put_id, running=True) is not False
+        return await self._queue.cancel(self._put_id, running=True) is not False
 
     async def _fate(self) -> Fate:
-        return await self._queue.message(self._place.put_id)
+        return await self._queue.message(self._put_id)
 
     def _result_of(self, fate: Fate) -> Any:
         if fate.state == "cancelled":

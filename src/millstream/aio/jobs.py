@@ -221,7 +221,7 @@ class Jobs(JobStore):
         """Return the handle of a job by its id. The job need not exist."""
         place = place_of_job(id)
         ms = await self.opened()
-        return Job(await ms.queue(place.queue), place, _PLAIN_JSON)
+        return Job(await ms.queue(place.queue), place.put_id, _PLAIN_JSON)
 
     async def cancel(self, where: str, *, queue: str | None = None, dry_run: bool = False) -> int:
         """Cancel all jobs that match a filter and have not ended, and return their number.

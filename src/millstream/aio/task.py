@@ -15,7 +15,7 @@ from millstream.embedded.steps import TaskStep
 from millstream.errors import InvalidInput, NotFound
 from millstream.jobs.context import CURRENT
 from millstream.jobs.definition import TaskDefinition
-from millstream.jobs.job_ids import JobPlace, job_id_of
+from millstream.jobs.job_ids import job_id_of
 from millstream.limits import Limits
 from millstream.numbers import checked_numbers
 from millstream.queue.commands import SpecifyQueue
@@ -40,6 +40,7 @@ class PutOptions:
 
 
 PLAIN = PutOptions()
+NO_NAMES: Mapping[str, Any] = {}
 
 
 @checked_numbers
@@ -111,7 +112,7 @@ class Task(Generic[P, R, C]):
         """Put a job per call in one commit. A call is a tuple of arguments, or a mapping by name."""
         encode = self.definition.arguments.encode
         values = [
-            encode((), call) if isinstance(call, Mapping) else encode(_tuple_of(call), {})
+            encode(call, NO_NAMES) if type(call) is tuple else encode(*_arguments_of(call))
             for call in calls
         ]
         if self.definition.options.is_unique:
@@ -135,9 +136,8 @@ class Task(Generic[P, R, C]):
         except NotFound:
             await self._jobs.make_queue(self.definition.options)
             first = await ms.session.execute(command)
-        queue, type = await self._jobs.queue_of(self.definition), self.definition.result
-        name = queue.name
-        return [Job(queue, JobPlace(name, first + index), type) for index in range(count)]
+        queue, kind = await self._jobs.queue_of(self.definition), self.definition.result
+        return [Job(queue, put_id, kind) for put_id in range(first, first + count)]
 
     async def _put(self, encoded: bytes, options: PutOptions) -> Job[R]:
         ms = await self._jobs.opened()
@@ -153,10 +153,10 @@ class Task(Generic[P, R, C]):
         queue = await self._jobs.queue_of(self.definition)
         if not self.definition.options.is_unique:
             put_id = await ms.session.execute(command)
-            return Job(queue, JobPlace(queue.name, put_id), self.definition.result)
+            return Job(queue, put_id, self.definition.result)
         answer = await ms.session.execute(reported(queue.name, command))
-        place = JobPlace(queue.name, answer.id or 0)
-        return Job(queue, place, self.definition.result, was_duplicate=answer.repeated)
+        kind = self.definition.result
+        return Job(queue, answer.id or 0, kind, was_duplicate=answer.repeated)
 
     def _command(self, encoded: bytes, options: PutOptions, limits: Limits) -> Any:
         definition = self.definition
@@ -196,10 +196,13 @@ class Task(Generic[P, R, C]):
         return TaskStep(before, command, partial(job_id_of, options.queue))
 
 
-def _tuple_of(call: Any) -> tuple[Any, ...]:
-    if not isinstance(call, tuple):
-        raise InvalidInput(
-            "put_many takes a tuple of arguments or a mapping for each job, "
-            f"as in f.put_many([(1,), (2,)]), not {call!r:.100}"
-        )
-    return call
+def _arguments_of(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Return the arguments of a call in a batch, by position and by name."""
+    if isinstance(call, Mapping):
+        return (), call
+    if isinstance(call, tuple):
+        return call, NO_NAMES
+    raise InvalidInput(
+        "put_many takes a tuple of arguments or a mapping for each job, "
+        f"as in f.put_many([(1,), (2,)]), not {call!r:.100}"
+    )
