@@ -8,14 +8,19 @@ but one acknowledgement is accepted.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
-from millstream.aio.worker_runtime import Bell, SideCall, make_crew, work_through
+from millstream.aio.worker_runtime import (
+    Bell,
+    Interruption,
+    SideCall,
+    make_crew,
+    work_through,
+)
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput, MillstreamError, OutcomeUnknown
 from millstream.numbers import checked_numbers
@@ -76,6 +81,13 @@ class Supply(Protocol):
         """Prolong leases; until when."""
 
 
+class DrainCheck(Protocol):
+    """Decides whether a drain is complete; without it, an empty queue decides."""
+
+    async def __call__(self) -> bool:
+        """Return whether nothing is left to do."""
+
+
 @checked_numbers
 class Worker:
     """Runs a handler on the messages of a queue until a stop. A worker starts once."""
@@ -87,8 +99,10 @@ class Worker:
         options: WorkerOptions,
         *,
         crew: Callable[[Report], Crew] | None = None,
+        is_drained: DrainCheck | None = None,
     ) -> None:
         self._make_crew = crew or partial(make_crew, options, session)
+        self._is_drained = is_drained or self._is_empty
         self._queue = queue
         self._clock = session.clock
         self._options = options
@@ -96,7 +110,6 @@ class Worker:
         self._shift: Shift | None = None
         self._stopped = self._runs = self._sleeps = False
         self._told = WorkerStats()
-        self._outcomes: deque[Handled] = deque()
         self._lock = threading.Lock()
         """Guards the shift and its leases."""
 
@@ -122,6 +135,8 @@ class Worker:
             raise InvalidInput("this worker runs already; make another")
         self._happened = Bell()
         """Rung when a handler has ended, or the worker is to stop."""
+        self._waiting = Interruption()
+        """Ended when the worker is to stop: a claim that waits ends then."""
         self._held = Bell()
         """Rung when there are leases again to be kept."""
         self._runs = True
@@ -140,6 +155,7 @@ class Worker:
         """Claim no more; what runs is finished and acknowledged. Does not wait: see `join`."""
         self._stopped = True
         if self._runs:
+            self._waiting.end()
             self._happened.ring()
 
     def start(self, *, drain: bool = False) -> Self:
@@ -181,16 +197,25 @@ class Worker:
         try:
             await work_through(partial(self._work, shift), stop=self.stop, cancel=self._cancel)
         finally:
-            self._crew.close()
             self._runs = False
+            self._crew.close()
             self._held.ring()
             await keeping.close()
 
     # Take events from any thread.
 
-    def _report(self, outcome: Handled) -> None:
-        self._outcomes.append(outcome)
-        self._happened.ring()
+    def _report(self, outcome: Handled) -> Message | None:
+        """Note the end of a handler, and return the message that the free handler begins next."""
+        shift, now_s = self._shift, self._clock.seconds()
+        assert shift is not None
+        with self._lock:
+            has_more = shift.ended((outcome,), now_s=now_s)
+            if self._stopped:
+                shift.stop()
+            message = shift.take(now_s) if self._runs else None
+        if has_more or message is None:
+            self._happened.ring()
+        return message
 
     def _cancel(self) -> None:
         """Have everything given back, and end."""
@@ -211,10 +236,8 @@ class Worker:
         """Ask the shift what to do, until it is done; an error of a hook is told to it too."""
         now_s = self._clock.seconds()
         while True:
-            ended = self._take_outcomes()
+            self._happened.clear()
             with self._lock:
-                if ended:
-                    shift.ended(ended, now_s=now_s)
                 if self._stopped:
                     shift.stop()
                 step = shift.next(now_s)
@@ -230,11 +253,6 @@ class Worker:
                     now_s = self._clock.seconds()
             except Exception as error:
                 self._break(shift, error)
-
-    def _take_outcomes(self) -> list[Handled]:
-        """Hand all received events to the shift before it looks at the time."""
-        self._happened.clear()
-        return [self._outcomes.popleft() for _ in range(len(self._outcomes))]
 
     async def _carry_out(self, shift: Shift, step: Effect) -> None:
         if isinstance(step, Begin):
@@ -261,13 +279,7 @@ class Worker:
         """Ask the queue, and tell the shift what it answered."""
         try:
             if isinstance(step, Claim):
-                claimed = await self._queue.claim(
-                    step.n,
-                    lease=self._lease_s,
-                    wait=step.wait_s,
-                    ack=step.acks,
-                    results=_in_order(step.results, step.acks),
-                )
+                claimed = await self._claim(step)
                 with self._lock:
                     shift.claimed(claimed, now_s=self._clock.seconds())
                     if self._sleeps:
@@ -284,9 +296,9 @@ class Worker:
                 with self._lock:
                     shift.finished(lost)
             else:
-                info = await self._queue.info()
+                is_empty = await self._is_drained()
                 with self._lock:
-                    shift.looked(is_empty=info.is_empty)
+                    shift.looked(is_empty=is_empty)
         except Exception as error:
             with self._lock:
                 shift.failed(error, now_s=self._clock.seconds())
@@ -295,6 +307,20 @@ class Worker:
             with self._lock:
                 shift.failed(unknown, now_s=self._clock.seconds())
             raise
+
+    async def _claim(self, step: Claim) -> list[Message]:
+        """Claim messages; a stop ends a claim that waits. Only a claim without acknowledgements waits."""
+        call = partial(
+            self._queue.claim,
+            step.n,
+            lease=self._lease_s,
+            wait=step.wait_s,
+            ack=step.acks,
+            results=_in_order(step.results, step.acks),
+        )
+        if step.wait_s is None:
+            return await call()
+        return await self._waiting.run(call, instead=[])
 
     async def _wait(self, bell: Bell, until_s: float | None, now_s: float) -> float:
         """Wait for a bell, or for a time at most; the time then."""
@@ -325,6 +351,9 @@ class Worker:
                 with self._lock:
                     leases.renewed(step.messages, since_s=now_s)
             now_s = self._clock.seconds()
+
+    async def _is_empty(self) -> bool:
+        return (await self._queue.info()).is_empty
 
     async def _info(self) -> QueueInfo:
         """How the queue stands, once its store can be asked."""

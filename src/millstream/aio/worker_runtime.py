@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from millstream.command import AsyncSession, Command
 from millstream.errors import Closed
@@ -19,6 +19,8 @@ from millstream.worker.crew import Crew, Report, Tasks, ThreadCrew
 from millstream.worker.effects import Handled
 from millstream.worker.handling import AsyncHandling, PlainHandling
 from millstream.worker.options import WorkerOptions
+
+T = TypeVar("T")
 
 
 class Bell:
@@ -52,6 +54,42 @@ class Bell:
         except TimeoutError:
             return False
         return True
+
+
+class Interruption:
+    """Ends a call that waits; any thread may end it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._limit: asyncio.Timeout | None = None
+        self._is_ended = False
+
+    async def run(self, call: Callable[[], Coroutine[Any, Any, T]], *, instead: T) -> T:
+        """Make a call that only waits and reads; return `instead` if `end` breaks off its wait."""
+        if self._is_ended:
+            return instead
+        try:
+            async with asyncio.timeout(None) as self._limit:
+                return await call()
+        except TimeoutError:
+            if not self._is_ended:
+                raise
+            return instead
+        finally:
+            self._limit = None
+
+    def end(self) -> None:
+        """End the present call, and every later one; nothing if the event loop has ended."""
+        self._is_ended = True
+        try:
+            self._loop.call_soon_threadsafe(self._break)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    def _break(self) -> None:
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(self._loop.time())
 
 
 class SideCall:
@@ -153,6 +191,6 @@ def make_job_crew(runner: Runner, size: int, session: AsyncSession, report: Repo
         size,
         clock=session.clock,
         execute=execute_elsewhere(session),
-        make_tasks=lambda: Tasks(handle, report=report),
+        make_tasks=lambda report: Tasks(handle, report=report),
         report=report,
     )

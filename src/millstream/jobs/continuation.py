@@ -26,6 +26,9 @@ PART_HEADER = "job-part"
 RESULTS_HEADER = "job-results"
 """The header of a callback: the log of its group, and the number of members."""
 
+LINKS = frozenset((THEN_HEADER, PART_HEADER, RESULTS_HEADER))
+"""The headers of jobs in chains and groups."""
+
 GROUP_LOG = "jobs.group."
 """The beginning of the names of groups' logs."""
 

@@ -10,7 +10,7 @@ from millstream.clock import Clock
 from millstream.jobs.driving import Execute
 from millstream.jobs.runner import JobAttempt, Runner
 from millstream.queue.model.message import Message
-from millstream.worker.crew import Crew, Report, ThreadCrew
+from millstream.worker.crew import Crew, IsDropped, Report, ThreadCrew
 from millstream.worker.effects import Handled
 
 
@@ -24,13 +24,13 @@ class JobCrew:
         *,
         clock: Clock,
         execute: Execute,
-        make_tasks: Callable[[], Crew],
+        make_tasks: Callable[[Report], Crew],
         report: Report,
     ) -> None:
         self._runner = runner
         self._execute = execute
         self._report = report
-        self._threads = ThreadCrew(self._run, size, report=report)
+        self._threads = ThreadCrew(self._run, size, report=self._report_plain)
         self._make_tasks = make_tasks
         self._tasks: Crew | None = None
         """The crew of coroutines, made with the first coroutine."""
@@ -39,10 +39,10 @@ class JobCrew:
         runner.on_cancelled = self._cancel
 
     def begin(self, message: Message) -> None:
-        """JobAttempt a job on the next free thread, or on the event loop."""
+        """Run a job on the next free thread, or on the event loop."""
         if self._runner.is_async(message):
             if self._tasks is None:
-                self._tasks = self._make_tasks()
+                self._tasks = self._make_tasks(self._report_async)
             self._tasks.begin(message)
         else:
             self._threads.begin(message)
@@ -62,7 +62,7 @@ class JobCrew:
         if self._tasks is not None:
             self._tasks.close()
 
-    def _run(self, message: Message, is_dropped: Callable[[], bool]) -> Handled:
+    def _run(self, message: Message, is_dropped: IsDropped) -> Handled:
         return self._runner.run(message, self._execute, is_dropped)
 
     def _cancel(self, run: JobAttempt) -> None:
@@ -72,7 +72,25 @@ class JobCrew:
 
     def _give_up(self, run: JobAttempt) -> None:
         if self._threads.drop(run.message):
-            self._report(self._runner.overdue(run, self._execute))
+            following = self._report(self._runner.overdue(run, self._execute))
+            if following is not None:
+                self.begin(following)
+
+    def _report_plain(self, outcome: Handled) -> Message | None:
+        """Report the end of a plain function; a coroutine that follows begins on the loop."""
+        message = self._report(outcome)
+        if message is None or not self._runner.is_async(message):
+            return message
+        self.begin(message)
+        return None
+
+    def _report_async(self, outcome: Handled) -> Message | None:
+        """Report the end of a coroutine; a plain function that follows begins on a thread."""
+        message = self._report(outcome)
+        if message is None or self._runner.is_async(message):
+            return message
+        self.begin(message)
+        return None
 
 
 class TimeLimits:

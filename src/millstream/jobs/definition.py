@@ -31,6 +31,12 @@ class TaskDefinition:
         self.name = name
         self.options = options
         self.context_parameter = _context_parameter(function, name)
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+        self._takes_context_first = (
+            first is not None
+            and first.name == self.context_parameter
+            and first.kind is not first.KEYWORD_ONLY
+        )
         self.arguments = Arguments(function, name, self.context_parameter)
         self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(
             function
@@ -72,11 +78,6 @@ class TaskDefinition:
         if self._takes_context_first:
             return self.function(context, *args, **kwargs)
         return self.function(*args, **{**kwargs, self.context_parameter: context})
-
-    @property
-    def _takes_context_first(self) -> bool:
-        first = next(iter(inspect.signature(self.function).parameters.values()))
-        return first.name == self.context_parameter and first.kind is not first.KEYWORD_ONLY
 
     def _check_key(self) -> None:
         parameter_names = [

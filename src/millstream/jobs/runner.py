@@ -23,6 +23,7 @@ from millstream.errors import InvalidInput
 from millstream.jobs.arguments import BoundCall
 from millstream.jobs.context import CURRENT, SENT, AlreadySent, JobContext, Send
 from millstream.jobs.continuation import (
+    LINKS,
     RESULTS_HEADER,
     TASK_HEADER,
     FollowingCall,
@@ -47,11 +48,13 @@ from millstream.limits import Limits
 from millstream.log.commands import GetExtent
 from millstream.queue.commands import GetAttempts
 from millstream.queue.model.message import Message
+from millstream.worker.crew import IsDropped
 from millstream.worker.effects import Handled, Verdict
-from millstream.worker.leases import ClaimKey, claim_of
 from millstream.worker.shift import CANCELLED, TimeLimitExceeded
 
 _logger = logging.getLogger("millstream.jobs")
+
+NO_ARGUMENTS = b"{}"
 
 
 class UnknownTask(Exception):
@@ -61,7 +64,15 @@ class UnknownTask(Exception):
 class JobAttempt:
     """One attempt at a job: task, context, and start time."""
 
-    __slots__ = ("context", "is_given_up", "is_overdue", "message", "started_s", "task")
+    __slots__ = (
+        "context",
+        "is_given_up",
+        "is_linked",
+        "is_overdue",
+        "message",
+        "started_s",
+        "task",
+    )
 
     def __init__(
         self, task: TaskDefinition, message: Message, context: JobContext, started_s: float
@@ -70,8 +81,14 @@ class JobAttempt:
         self.message = message
         self.context = context
         self.started_s = started_s
+        self.is_linked = not LINKS.isdisjoint(message.headers)
+        """Whether the job belongs to a chain or a group."""
         self.is_overdue = self.is_given_up = False
         """Whether the attempt has ended, and its plain function goes on."""
+
+
+def _is_never_dropped(message: Message) -> bool:
+    return False
 
 
 class Runner:
@@ -95,7 +112,8 @@ class Runner:
         """Takes each attempt at a plain function with a timeout, when it begins."""
         self.on_cancelled: Callable[[JobAttempt], None] | None = None
         """Takes each running job that is asked to end."""
-        self._running: dict[ClaimKey, JobAttempt] = {}
+        self._running: dict[int, JobAttempt] = {}
+        """The running attempts, by the `id` of their messages."""
         self.unknown: Counter[str] = Counter()
         """How many jobs named a task that is not known here, by name."""
 
@@ -111,7 +129,7 @@ class Runner:
 
     # Running.
 
-    def run(self, message: Message, execute: Execute, is_dropped: Callable[[], bool]) -> Handled:
+    def run(self, message: Message, execute: Execute, is_dropped: IsDropped) -> Handled:
         """Run a job whose task is a plain function."""
 
         def send(command: Command[Any]) -> AlreadySent:
@@ -121,23 +139,28 @@ class Runner:
         run = self._begin(message, send)
         if isinstance(run, Handled):
             return run
-        token = CURRENT.set(run.context)
-        if self.on_timed is not None and run.task.options.timeout_s is not None:
+        task, context = run.task, run.context
+        token = CURRENT.set(context)
+        if self.on_timed is not None and task.options.timeout_s is not None:
             self.on_timed(run)
         try:
-            args, kwargs = drive(self._prepare(run), execute)
-            result = run.task.call(args, kwargs, run.context)
-            if run.task.is_generator:
-                result = _emitted(run.context, result)
-            elif inspect.iscoroutine(result):
+            args, kwargs = (
+                drive(self._prepare(run), execute) if _needs_store(run) else _arguments_of(run)
+            )
+            result = task.call(args, kwargs, context)
+            if task.is_generator:
+                result = _emitted(context, result)
+            elif result is not None and inspect.iscoroutine(result):
                 result.close()
                 raise TypeError("the task returned a coroutine: make the task itself `async def`")
-            encoded = encode_result(run.task.name, result)
+            encoded = encode_result(task.name, result)
         except BaseException as error:  # any error of the task: the verdict decides
             return drive(self._fail(run, error, is_dropped), execute)
         finally:
             CURRENT.reset(token)
-        return drive(self._finish(run, encoded, is_dropped), execute)
+        if not _has_ending(run) or is_dropped(message):
+            return self._done(run, encoded)
+        return drive(self._finish(run, encoded), execute)
 
     async def run_async(self, message: Message, execute: AsyncExecute) -> Handled:
         """Run a job whose task is a coroutine function."""
@@ -150,13 +173,19 @@ class Runner:
             return run
         CURRENT.set(run.context)  # each job is a task of the loop, with a context of its own
         try:
-            args, kwargs = await drive_async(self._prepare(run), execute)
+            args, kwargs = (
+                await drive_async(self._prepare(run), execute)
+                if _needs_store(run)
+                else _arguments_of(run)
+            )
             call = run.task.call(args, kwargs, run.context)
             if run.task.is_generator:
                 call = _emitted_async(run.context, call)
             encoded = encode_result(run.task.name, await _within(run, call))
         except BaseException as error:  # any error of the task: the verdict decides
             return await drive_async(self._fail(run, error), execute)
+        if not _has_ending(run):
+            return self._done(run, encoded)
         return await drive_async(self._finish(run, encoded), execute)
 
     # Beginning and ending.
@@ -185,7 +214,7 @@ class Runner:
         context = JobContext(
             task.name, message, self._limits, deadline, keep_s=self._keep_s, send=send
         )
-        run = self._running[claim_of(message)] = JobAttempt(task, message, context, now_s)
+        run = self._running[id(message)] = JobAttempt(task, message, context, now_s)
         return run
 
     def _refuse(self, message: Message) -> Handled:
@@ -215,37 +244,35 @@ class Runner:
                 raise AttemptsUsed(
                     f"{counted} attempts ended without a result: the worker died, or lost its lease"
                 )
-        value = message.value or b"{}"
-        if (log := message.headers.get(RESULTS_HEADER)) is not None:
-            value = yield from self._with_results(run, str(log), value)
-        try:
-            return run.task.arguments.decode(value)
-        except InvalidInput as error:
-            raise WrongArguments(str(error)) from None
+        log = message.headers.get(RESULTS_HEADER)
+        if log is None:
+            return _arguments_of(run)
+        return _arguments_of(run, (yield from self._with_results(run, str(log))))
 
-    def _with_results(self, run: JobAttempt, log: str, value: bytes) -> Steps[bytes]:
+    def _with_results(self, run: JobAttempt, log: str) -> Steps[bytes | None]:
         """Return the arguments of the callback of a group, with the results of its members."""
         extent = yield GetExtent(log, 0)
         outcomes = yield from read_outcomes(log, extent.end)
         first = run.task.arguments.first
         if not outcomes or first is None:
-            return value
-        callback = FollowingCall(run.task.name, "", first, Raw(value))
+            return run.message.value
+        callback = FollowingCall(run.task.name, "", first, Raw(run.message.value or NO_ARGUMENTS))
         return callback.value(results_of_members(outcomes))
 
-    def _finish(
-        self, run: JobAttempt, result: bytes | None, is_dropped: Callable[[], bool] = bool
-    ) -> Steps[Handled]:
-        """End a job that is done."""
-        committed = False
-        if not is_dropped():
-            committed = yield from end_done(run.context, result)
-        self._running.pop(claim_of(run.message), None)
-        self._report_run(run, "done")
+    def _finish(self, run: JobAttempt, result: bytes | None) -> Steps[Handled]:
+        """End a job that is done by a commit of its own."""
+        committed = yield from end_done(run.context, result)
+        return self._done(run, result, committed=committed)
+
+    def _done(self, run: JobAttempt, result: bytes | None, *, committed: bool = False) -> Handled:
+        """Return the end of a job that is done; the worker acknowledges it, with others."""
+        self._running.pop(id(run.message), None)
+        if self._on_job is not None:
+            self._report_run(run, "done")
         return Handled(run.message, committed=committed, result=result)
 
     def _fail(
-        self, run: JobAttempt, error: BaseException, is_dropped: Callable[[], bool] = bool
+        self, run: JobAttempt, error: BaseException, is_dropped: IsDropped = _is_never_dropped
     ) -> Steps[Handled]:
         """End an attempt that raised an error."""
         tries = None
@@ -253,9 +280,9 @@ class Runner:
             tries = yield GetAttempts(run.message.queue, run.message.claim_id)
         verdict = self.verdict(run, error, tries)
         committed = False
-        if not is_dropped() and (verdict.how == "fail" or run.context.cancelled):
+        if not is_dropped(run.message) and (verdict.how == "fail" or run.context.cancelled):
             committed = yield from end_failed(run.context, verdict)
-        self._running.pop(claim_of(run.message), None)
+        self._running.pop(id(run.message), None)
         outcome: JobOutcome = "failed" if verdict.how == "fail" else "retried"
         self._report_run(run, outcome, verdict.reason.partition("\n")[0])
         return Handled(run.message, error, committed=committed, verdict=verdict)
@@ -304,6 +331,24 @@ class Runner:
                     is_left_running=run.is_overdue and not run.is_given_up,
                 )
             )
+
+
+def _needs_store(run: JobAttempt) -> bool:
+    """Whether the store is asked before the task runs; most jobs need no such look."""
+    return run.is_linked or run.message.attempt > run.task.options.max_attempts
+
+
+def _has_ending(run: JobAttempt) -> bool:
+    """Whether the end of a job that is done may need a commit of its own."""
+    return run.is_linked or run.context.begun_tx is not None or run.context.has_output
+
+
+def _arguments_of(run: JobAttempt, value: bytes | None = None) -> BoundCall:
+    """Return the arguments of a call, from the message or from a value in its place."""
+    try:
+        return run.task.arguments.decode(value or run.message.value or NO_ARGUMENTS)
+    except InvalidInput as error:
+        raise WrongArguments(str(error)) from None
 
 
 def _emitted(context: JobContext, chunks: Generator[Any, None, Any]) -> Any:

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from millstream.store.wait_breaker import BreakableWait
 from millstream.store.watch import Wake, Watch
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ def wait(watch: Watch, waiting: Waiting[T]) -> T:
     """Run a wait on this thread, and return its answer."""
     while isinstance(step := step_of(waiting), Sleep):
         changed = threading.Event()
-        with watching(watch, step, changed.set):
+        with BreakableWait(changed.set), watching(watch, step, changed.set):
             if not step.is_over():
                 changed.wait(step.seconds)
     return step.answer

@@ -114,7 +114,7 @@ class JobsRunner:
                 running = runner.run_async(message, execute_there)
                 outcome = thread.submit(asyncio.run, running).result()
         else:
-            outcome = runner.run(message, execute, lambda: False)
+            outcome = runner.run(message, execute, lambda message: False)
         self._finish(outcome)
         if raise_errors and outcome.error is not None:
             raise outcome.error

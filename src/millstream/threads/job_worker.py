@@ -130,6 +130,26 @@ class JobWorker:
                 request_count = requests.total
                 runner.cancel(requests.claims)
 
+    def _is_drained(self) -> bool:
+        """Whether no queue has a job left; the other workers then stop too.
+
+        A job may put a job into another queue while the queues are looked at one by one. So several
+        queues are looked at twice: if none has ended a job in between, none got a job.
+        """
+        before = self._ended_jobs()
+        if before is None or (len(self._queues) > 1 and before != self._ended_jobs()):
+            return False
+        for worker in self._workers:
+            worker.stop()
+        return True
+
+    def _ended_jobs(self) -> list[int] | None:
+        """Return how many jobs have ended in each queue; None if a queue has a job left."""
+        infos = [queue.info() for queue in self._queues]
+        if not all(info.is_empty for info in infos):
+            return None
+        return [info.done + info.failed + info.cancelled for info in infos]
+
     def _start_chores(self) -> Worker | None:
         """Start a worker that deletes the logs of old jobs, if there are any to delete."""
         ms = self._jobs.opened()
@@ -213,7 +233,9 @@ class JobWorker:
             crew = partial(make_job_crew, runner, share, ms.session)
             queue = ms.queue(name)
             self._queues.append(queue)
-            workers.append(Worker(queue, ms.session, options, crew=crew))
+            workers.append(
+                Worker(queue, ms.session, options, crew=crew, is_drained=self._is_drained)
+            )
         return workers
 
 

@@ -10,7 +10,6 @@ but one acknowledgement is accepted.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -22,7 +21,13 @@ from millstream.errors import InvalidInput, MillstreamError, OutcomeUnknown
 from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Ending, Message, QueueInfo
 from millstream.record import Seconds, to_ms
-from millstream.threads.worker_runtime import Bell, SideCall, make_crew, work_through
+from millstream.threads.worker_runtime import (
+    Bell,
+    Interruption,
+    SideCall,
+    make_crew,
+    work_through,
+)
 from millstream.worker.crew import Crew, Report
 from millstream.worker.effects import (
     PAUSES,
@@ -78,6 +83,13 @@ class Supply(Protocol):
         """Prolong leases; until when."""
 
 
+class DrainCheck(Protocol):
+    """Decides whether a drain is complete; without it, an empty queue decides."""
+
+    def __call__(self) -> bool:
+        """Return whether nothing is left to do."""
+
+
 @checked_numbers
 class Worker:
     """Runs a handler on the messages of a queue until a stop. A worker starts once."""
@@ -89,8 +101,10 @@ class Worker:
         options: WorkerOptions,
         *,
         crew: Callable[[Report], Crew] | None = None,
+        is_drained: DrainCheck | None = None,
     ) -> None:
         self._make_crew = crew or partial(make_crew, options, session)
+        self._is_drained = is_drained or self._is_empty
         self._queue = queue
         self._clock = session.clock
         self._options = options
@@ -98,7 +112,6 @@ class Worker:
         self._shift: Shift | None = None
         self._stopped = self._runs = self._sleeps = False
         self._told = WorkerStats()
-        self._outcomes: deque[Handled] = deque()
         self._lock = threading.Lock()
         """Guards the shift and its leases."""
 
@@ -124,6 +137,8 @@ class Worker:
             raise InvalidInput("this worker runs already; make another")
         self._happened = Bell()
         """Rung when a handler has ended, or the worker is to stop."""
+        self._waiting = Interruption()
+        """Ended when the worker is to stop: a claim that waits ends then."""
         self._held = Bell()
         """Rung when there are leases again to be kept."""
         self._runs = True
@@ -142,6 +157,7 @@ class Worker:
         """Claim no more; what runs is finished and acknowledged. Does not wait: see `join`."""
         self._stopped = True
         if self._runs:
+            self._waiting.end()
             self._happened.ring()
 
     def start(self, *, drain: bool = False) -> Self:
@@ -183,16 +199,25 @@ class Worker:
         try:
             work_through(partial(self._work, shift), stop=self.stop, cancel=self._cancel)
         finally:
-            self._crew.close()
             self._runs = False
+            self._crew.close()
             self._held.ring()
             keeping.close()
 
     # Take events from any thread.
 
-    def _report(self, outcome: Handled) -> None:
-        self._outcomes.append(outcome)
-        self._happened.ring()
+    def _report(self, outcome: Handled) -> Message | None:
+        """Note the end of a handler, and return the message that the free handler begins next."""
+        shift, now_s = self._shift, self._clock.seconds()
+        assert shift is not None
+        with self._lock:
+            has_more = shift.ended((outcome,), now_s=now_s)
+            if self._stopped:
+                shift.stop()
+            message = shift.take(now_s) if self._runs else None
+        if has_more or message is None:
+            self._happened.ring()
+        return message
 
     def _cancel(self) -> None:
         """Have everything given back, and end."""
@@ -213,10 +238,8 @@ class Worker:
         """Ask the shift what to do, until it is done; an error of a hook is told to it too."""
         now_s = self._clock.seconds()
         while True:
-            ended = self._take_outcomes()
+            self._happened.clear()
             with self._lock:
-                if ended:
-                    shift.ended(ended, now_s=now_s)
                 if self._stopped:
                     shift.stop()
                 step = shift.next(now_s)
@@ -232,11 +255,6 @@ class Worker:
                     now_s = self._clock.seconds()
             except Exception as error:
                 self._break(shift, error)
-
-    def _take_outcomes(self) -> list[Handled]:
-        """Hand all received events to the shift before it looks at the time."""
-        self._happened.clear()
-        return [self._outcomes.popleft() for _ in range(len(self._outcomes))]
 
     def _carry_out(self, shift: Shift, step: Effect) -> None:
         if isinstance(step, Begin):
@@ -263,13 +281,7 @@ class Worker:
         """Ask the queue, and tell the shift what it answered."""
         try:
             if isinstance(step, Claim):
-                claimed = self._queue.claim(
-                    step.n,
-                    lease=self._lease_s,
-                    wait=step.wait_s,
-                    ack=step.acks,
-                    results=_in_order(step.results, step.acks),
-                )
+                claimed = self._claim(step)
                 with self._lock:
                     shift.claimed(claimed, now_s=self._clock.seconds())
                     if self._sleeps:
@@ -286,9 +298,9 @@ class Worker:
                 with self._lock:
                     shift.finished(lost)
             else:
-                info = self._queue.info()
+                is_empty = self._is_drained()
                 with self._lock:
-                    shift.looked(is_empty=info.is_empty)
+                    shift.looked(is_empty=is_empty)
         except Exception as error:
             with self._lock:
                 shift.failed(error, now_s=self._clock.seconds())
@@ -297,6 +309,20 @@ class Worker:
             with self._lock:
                 shift.failed(unknown, now_s=self._clock.seconds())
             raise
+
+    def _claim(self, step: Claim) -> list[Message]:
+        """Claim messages; a stop ends a claim that waits. Only a claim without acknowledgements waits."""
+        call = partial(
+            self._queue.claim,
+            step.n,
+            lease=self._lease_s,
+            wait=step.wait_s,
+            ack=step.acks,
+            results=_in_order(step.results, step.acks),
+        )
+        if step.wait_s is None:
+            return call()
+        return self._waiting.run(call, instead=[])
 
     def _wait(self, bell: Bell, until_s: float | None, now_s: float) -> float:
         """Wait for a bell, or for a time at most; the time then."""
@@ -327,6 +353,9 @@ class Worker:
                 with self._lock:
                     leases.renewed(step.messages, since_s=now_s)
             now_s = self._clock.seconds()
+
+    def _is_empty(self) -> bool:
+        return self._queue.info().is_empty
 
     def _info(self) -> QueueInfo:
         """How the queue stands, once its store can be asked."""

@@ -10,17 +10,20 @@ import math
 import threading
 from collections.abc import Awaitable, Callable
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from millstream.command import Command, Session
 from millstream.jobs.crew import JobCrew
 from millstream.jobs.runner import Runner
 from millstream.queue.model.message import Message
+from millstream.store.wait_breaker import WaitBreaker, WaitBroken
 from millstream.worker.crew import Crew, LoopCrew, Report, ThreadCrew
 from millstream.worker.effects import Handled
 from millstream.worker.handling import AsyncHandling, PlainHandling
 from millstream.worker.options import WorkerOptions
 from millstream.worker.stop_signals import stopped_by_signals
+
+T = TypeVar("T")
 
 TURN_S = 0.5
 """How long a thread sleeps without a look: a signal that comes just before the main thread falls
@@ -56,10 +59,29 @@ class Bell:
                 return True
 
 
+class Interruption:
+    """Ends a call that waits; any thread may end it, also from a signal's handler."""
+
+    def __init__(self) -> None:
+        self._breaker = WaitBreaker()
+
+    def run(self, call: Callable[[], T], *, instead: T) -> T:
+        """Make a call that only waits and reads; return `instead` if `end` breaks off its wait."""
+        try:
+            return self._breaker.run(call)
+        except WaitBroken:
+            return instead
+
+    def end(self) -> None:
+        """End the present call, and every later one."""
+        self._breaker.end()
+
+
 class SideCall:
     """A call that is made beside its caller, on a thread that does not keep the process alive."""
 
     def __init__(self, call: Callable[[], Any], *, name: str) -> None:
+        self._breaker = WaitBreaker()
         self._call = call
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -67,7 +89,9 @@ class SideCall:
 
     def _run(self) -> None:
         try:
-            self._call()
+            self._breaker.run(self._call)
+        except WaitBroken:
+            pass  # by `close`
         except BaseException as error:  # told by `take_error`
             self._error = error
 
@@ -86,7 +110,8 @@ class SideCall:
         self.ends()
 
     def close(self) -> None:
-        """Wait until it has ended: a thread cannot be cancelled."""
+        """Break off its wait, and wait until it has ended: a thread cannot be cancelled."""
+        self._breaker.end()
         self.ends()
 
 
@@ -124,6 +149,6 @@ def make_job_crew(runner: Runner, size: int, session: Session, report: Report) -
         size,
         clock=session.clock,
         execute=session.execute,
-        make_tasks=lambda: LoopCrew(handle, report=report),
+        make_tasks=lambda report: LoopCrew(handle, report=report),
         report=report,
     )

@@ -1,7 +1,8 @@
 """Crews run handlers, on threads or as tasks of an event loop, and report how each ended.
 
 They decide nothing: the shift decides what happens to a message after its handler. Every begun
-message is reported once.
+message is reported once. The report returns the message that the free handler begins next: to wake
+the thread of the worker for each message took longer than a short handler itself.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from typing import Protocol
 
 from millstream.queue.model.message import Message
 from millstream.worker.effects import Handled
-from millstream.worker.leases import ClaimKey, claim_of
 
 CLOSE_S = 5.0
 """How long a loop may take to end; a coroutine that ignores its cancellation is left behind."""
 
-Report = Callable[[Handled], None]
-Handle = Callable[[Message, Callable[[], bool]], Handled]
-"""Runs a handler on a message, and returns how it ended. The function that it gets says whether the
-message was abandoned. Steps of an abandoned message are dropped."""
+Report = Callable[[Handled], Message | None]
+"""Notes how a handler ended, and returns the message to begin next, if one waits."""
+IsDropped = Callable[[Message], bool]
+"""Says whether a message was abandoned: the steps of an abandoned message are dropped."""
+Handle = Callable[[Message, IsDropped], Handled]
+"""Runs a handler on a message, and returns how it ended."""
 AsyncHandle = Callable[[Message], Awaitable[Handled]]
 
 
@@ -36,8 +38,9 @@ class ThreadCrew:
         self._size = size
         self._is_closed = False
         self._lock = threading.Lock()
-        self._busy: set[ClaimKey] = set()
-        self._abandoned: set[ClaimKey] = set()
+        self._busy: set[int] = set()
+        self._abandoned: set[int] = set()
+        """Messages by `id`: in work, and in work for nothing."""
         self._waiting: SimpleQueue[Message | None] = SimpleQueue()
         for _ in range(self._size):
             self._add_thread()
@@ -49,14 +52,14 @@ class ThreadCrew:
     def abandon(self, message: Message) -> None:
         """Replace a thread that cannot be stopped; the old thread ends with its handler."""
         with self._lock:
-            self._abandoned.add(claim_of(message))
+            self._abandoned.add(id(message))
             self._size += 1
         self._add_thread()
 
     def drop(self, message: Message) -> bool:
         """Abandon a message; False if its handler does not run, because it has ended."""
         with self._lock:
-            if claim_of(message) not in self._busy:
+            if id(message) not in self._busy:
                 return False
         self.abandon(message)
         return True
@@ -71,26 +74,27 @@ class ThreadCrew:
         threading.Thread(target=self._work, name="millstream-handler", daemon=True).start()
 
     def _work(self) -> None:
-        while (message := self._waiting.get()) is not None:
-            claim = claim_of(message)
-            self._busy.add(claim)
+        message = self._waiting.get()
+        while message is not None:
+            key = id(message)
+            self._busy.add(key)
             outcome = self._run(message)
             with self._lock:
-                self._busy.discard(claim)
-                if claim in self._abandoned:
-                    self._abandoned.discard(claim)
+                self._busy.discard(key)
+                if key in self._abandoned:
+                    self._abandoned.discard(key)
                     return
-            self._report(outcome)
+            message = self._report(outcome) or self._waiting.get()
 
     def _run(self, message: Message) -> Handled:
         try:
-            return self._handle(message, partial(self._is_dropped, message))
+            return self._handle(message, self._is_dropped)
         except BaseException as error:  # any error of the handler: the shift decides
             return Handled(message, error)
 
     def _is_dropped(self, message: Message) -> bool:
         with self._lock:
-            return self._is_closed or claim_of(message) in self._abandoned
+            return self._is_closed or id(message) in self._abandoned
 
 
 class Tasks:
@@ -99,17 +103,18 @@ class Tasks:
     def __init__(self, handle: AsyncHandle, *, report: Report) -> None:
         self._handle = handle
         self._report = report
-        self._tasks: dict[ClaimKey, asyncio.Task[Handled]] = {}
+        self._tasks: dict[int, asyncio.Task[Handled]] = {}
+        """The task of each message, by its `id`."""
 
     def begin(self, message: Message) -> None:
         """Run the handler as a task."""
         task = asyncio.create_task(self._work(message))
-        self._tasks[claim_of(message)] = task
+        self._tasks[id(message)] = task
         task.add_done_callback(partial(self._ended, message))
 
     def abandon(self, message: Message) -> None:
         """Cancel the task, which reports its own end."""
-        task = self._tasks.get(claim_of(message))
+        task = self._tasks.get(id(message))
         if task is not None:
             task.cancel()
 
@@ -123,11 +128,12 @@ class Tasks:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _ended(self, message: Message, task: asyncio.Task[Handled]) -> None:
-        del self._tasks[claim_of(message)]
-        if task.cancelled():  # cancelled before it had begun
-            self._report(Handled(message, asyncio.CancelledError()))
-        else:
-            self._report(task.result())
+        del self._tasks[id(message)]
+        is_cancelled = task.cancelled()  # before it had begun
+        outcome = Handled(message, asyncio.CancelledError()) if is_cancelled else task.result()
+        following = self._report(outcome)
+        if following is not None:
+            self.begin(following)
 
     async def _work(self, message: Message) -> Handled:
         try:

@@ -10,6 +10,7 @@ from typing import Any
 from millstream.command import Transact
 from millstream.limits import Limits
 from millstream.queue.model.message import Message
+from millstream.worker.crew import IsDropped
 from millstream.worker.effects import Handled
 from millstream.worker.handler import HandlerTransaction, wants_transaction
 from millstream.worker.options import WorkerOptions
@@ -28,14 +29,14 @@ class PlainHandling:
         self._limits = limits
         self._commit = commit
 
-    def __call__(self, message: Message, is_dropped: Callable[[], bool]) -> Handled:
+    def __call__(self, message: Message, is_dropped: IsDropped) -> Handled:
         """Run the handler; an abandoned message is dropped with the steps of its transaction."""
         if not self._transacts:
             _refuse_coroutine(self._handler(message))
             return Handled(message)
         tx = HandlerTransaction(self._limits)
         _refuse_coroutine(self._handler(message, tx))
-        if is_dropped():
+        if is_dropped(message):
             return Handled(message)
         tx.committed(self._commit(tx.closing(message)))
         return Handled(message, committed=True)

@@ -24,11 +24,13 @@ EARLY = 0.25
 AGAIN_S = 0.05
 """The pause after a failure that may pass."""
 
-ClaimKey = tuple[int, int]
 
+def claim_of(message: Message) -> tuple[int, int]:
+    """Return the name of a claim: the claim id and the attempt; messages are sorted by it.
 
-def claim_of(message: Message) -> ClaimKey:
-    """Return the key of a claim: the claim id and the attempt."""
+    Tables of a worker have `id(message)` as their key, because the object of a claimed message stays
+    the same until its end: a name is a new tuple each time, and took 1 µs of every 8 (2026-11).
+    """
     return message.claim_id, message.attempt
 
 
@@ -37,20 +39,19 @@ class Leases:
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._held: dict[ClaimKey, tuple[Message, float]] = {}
+        self._held: dict[int, tuple[Message, float]] = {}
         self._alone: deque[Message] = deque()
         self._again_s = 0.0
 
     def hold(self, messages: Iterable[Message], *, since_s: float) -> None:
         """Prolong the leases of messages that were claimed at `since_s` or later."""
         due_s = since_s + self._lease_s / 2
-        for message in messages:
-            self._held[claim_of(message)] = (message, due_s)
+        self._held.update({id(message): (message, due_s) for message in messages})
 
     def drop(self, messages: Iterable[Message]) -> None:
         """Stop prolonging the leases of messages."""
         for message in messages:
-            self._held.pop(claim_of(message), None)
+            self._held.pop(id(message), None)
 
     def next(self, now_s: float) -> Renew | Idle:
         """Return the leases to prolong now, or until when nothing is due; without leases, no time."""
@@ -58,7 +59,7 @@ class Leases:
             return Idle(self._again_s)
         while self._alone:
             message = self._alone.popleft()
-            if claim_of(message) in self._held:
+            if id(message) in self._held:
                 return Renew([message])
         first_s = min((due_s for _, due_s in self._held.values()), default=None)
         if first_s is None or first_s > now_s:
@@ -69,7 +70,7 @@ class Leases:
 
     def renewed(self, messages: Iterable[Message], *, since_s: float) -> None:
         """Note that leases were prolonged at `since_s` or later."""
-        self.hold((m for m in messages if claim_of(m) in self._held), since_s=since_s)
+        self.hold([m for m in messages if id(m) in self._held], since_s=since_s)
 
     def refused(self, messages: Sequence[Message], error: Exception, *, now_s: float) -> bool:
         """Note that leases could not be prolonged; False if the error does not pass."""

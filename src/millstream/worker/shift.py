@@ -20,6 +20,9 @@ No thread, clock, socket or await: the worker's shell reports every event with i
 11. Acknowledgements have waited for a claim for `ACK_S`: send the acknowledgements.
 12. Otherwise wait, for outcomes or for the time at which a rule will apply.
 
+Events may come while an effect is on its way, and `take` begins a waiting message at once: the
+thread whose handler has ended goes on by itself, without the worker's shell in between.
+
 A message is acknowledged only after its handler has returned. Returning a message counts as an
 attempt, so a message on its last attempt is handled instead, unless the run was cancelled. An error
 that does not pass ends the shift like a stop, and `error` holds it.
@@ -51,7 +54,7 @@ from millstream.worker.effects import (
     Verdict,
 )
 from millstream.worker.endurance import Endurance, may_pass
-from millstream.worker.leases import ClaimKey, Leases, claim_of
+from millstream.worker.leases import Leases, claim_of
 from millstream.worker.reason import reason_of
 from millstream.worker.stats import WorkerStats
 
@@ -103,7 +106,8 @@ class Shift:
         """The error that ended the shift; None after a stop."""
         self._now_s = float("-inf")
         self._waiting: deque[Message] = deque()
-        self._running: dict[ClaimKey, tuple[Message, float]] = {}
+        self._running: dict[int, tuple[Message, float]] = {}
+        """The running messages by `id`, and when each was begun."""
         self._finished: list[Message] = []
         self._results: dict[int, bytes] = {}
         """The results of finished messages, by claim id."""
@@ -115,6 +119,10 @@ class Shift:
         self._is_stopping = self._is_cancelled = self._is_over = False
         self._to_abandon = False
         self._is_late = self._is_idle = self._was_full = False
+        self._has_news = False
+        """Whether a handler has ended since the last claim was sent."""
+        self._may_wait = not plan.drain
+        """Whether a claim may wait for messages; a drain first asks whether the queue is empty."""
         self._asked: Claim | Finish | Look | None = None
         self._asked_s = 0.0
         self._again: Finish | Look | None = None
@@ -186,17 +194,21 @@ class Shift:
 
     def _claim(self) -> Claim:
         wait_s = None
-        if (
-            not self._running and not self._finished
-        ):  # finished messages are acknowledged before a wait
-            wait_s = min(IDLE_WAIT_S, self._plan.lease_s / 4)
+        if self._may_wait and not self._running and not self._finished:
+            wait_s = min(IDLE_WAIT_S, self._plan.lease_s / 4)  # acknowledgements do not wait
         free = self._plan.concurrency - len(self._running)
         if self._plan.adapts:
             self._adapt()
-        acks = sorted(self._finished, key=claim_of)
-        claim = Claim(max(free, self._batch), wait_s, acks, self._results)
+        claim = Claim(max(free, self._batch), wait_s, *self._take_finished())
         self._asked, self._asked_s = claim, self._now_s
+        self._has_news = False
         return claim
+
+    def _take_finished(self) -> tuple[list[Message], dict[int, bytes]]:
+        """Remove and return the finished messages, in the order of their claims, and their results."""
+        finished, self._finished = sorted(self._finished, key=claim_of), []
+        results, self._results = self._results, {}
+        return finished, results
 
     def _adapt(self) -> None:
         """Double the batch after a full and short batch; halve the batch after a long batch.
@@ -211,8 +223,7 @@ class Shift:
 
     def _acknowledge(self) -> Effect:
         self._is_late = False
-        acked, self._finished = sorted(self._finished, key=claim_of), []
-        results, self._results = self._results, {}
+        acked, results = self._take_finished()
         return self._ask(Finish(acked, "ack", results=results))
 
     def _ask(self, effect: Finish | Look) -> Effect:
@@ -235,15 +246,19 @@ class Shift:
         return next(iter(self._running.values()))[1]
 
     def _begun(self) -> list[Message]:
-        free = self._plan.concurrency - len(self._running)
-        if not self._waiting or free <= 0:
-            return []
-        if self._is_stopping and any(map(self._may_return, self._waiting)):
-            return []
-        messages = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
-        for message in messages:
-            self._running[claim_of(message)] = (message, self._now_s)
+        messages: list[Message] = []
+        while (message := self._begun_next()) is not None:
+            messages.append(message)
         return messages
+
+    def _begun_next(self) -> Message | None:
+        if not self._waiting or len(self._running) >= self._plan.concurrency:
+            return None
+        if self._is_stopping and any(map(self._may_return, self._waiting)):
+            return None
+        message = self._waiting.popleft()
+        self._running[id(message)] = message, self._now_s
+        return message
 
     def _cancelled(self) -> list[Message]:
         """Return the handlers to cancel, once. A coroutine will report its end."""
@@ -269,7 +284,7 @@ class Shift:
 
     def _let_go(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            del self._running[claim_of(message)]
+            del self._running[id(message)]
         self.leases.drop(messages)
         if messages:
             self._count(lost=len(messages))
@@ -285,12 +300,12 @@ class Shift:
         self._asked = None
         self._was_full = len(messages) >= claim.n
         if claim.acks:
-            self._finished, self._results = [], {}
             self._acknowledged(claim.acks)
         self.leases.hold(messages, since_s=self._asked_s)
         self._waiting.extend(messages)
-        self._is_idle = not (messages or claim.acks or self._running)
-        if messages or self._running:
+        self._is_idle = not (messages or self._running or self._finished)
+        self._may_wait = not self._plan.drain
+        if (messages or self._running) and not self._has_news:
             self._look_s = self._now_s + LOOK_S
 
     def finished(self, lost: Iterable[Message]) -> None:
@@ -314,6 +329,7 @@ class Shift:
         """Note whether the queue is empty; an empty queue is drained."""
         self._settled()
         self._is_idle = False
+        self._may_wait = True
         self._is_over = is_empty
 
     def failed(self, error: Exception, *, now_s: float) -> None:
@@ -323,6 +339,8 @@ class Shift:
         if isinstance(effect, Claim):
             # Finished messages are then acknowledged again, which is harmless. Messages that were
             # claimed and never arrived come back when their lease ends.
+            self._finished = [*effect.acks, *self._finished]
+            self._results = {**effect.results, **self._results}
             if isinstance(error, LeaseLost):
                 self._is_late = True
             elif may_pass(error):
@@ -336,14 +354,23 @@ class Shift:
         else:
             self.broke(error)
 
-    def ended(self, outcomes: Iterable[Handled], *, now_s: float) -> None:
-        """Note that handlers have ended; the outcome of an abandoned message is ignored."""
+    def take(self, now_s: float) -> Message | None:
+        """Begin the next waiting message on a handler that has ended; None if the handler is to rest."""
         self._time(now_s)
+        return None if self._to_abandon else self._begun_next()
+
+    def ended(self, outcomes: Iterable[Handled], *, now_s: float) -> bool:
+        """Note that handlers have ended; the outcome of an abandoned message is ignored.
+
+        Returns whether `next` has more to do than before.
+        """
+        self._time(now_s)
+        had_finished = bool(self._finished)
         ended: dict[Verdict, list[Message]] = {}
         done: list[Message] = []
         for outcome in outcomes:
             message, error = outcome.message, outcome.error
-            if self._running.pop(claim_of(message), None) is None:
+            if self._running.pop(id(message), None) is None:
                 continue
             if error is not None:
                 verdict = outcome.verdict or self._ending(error)
@@ -380,6 +407,8 @@ class Shift:
                 )
             )
         self._look_s = self._now_s
+        self._has_news = True
+        return bool(ended) or bool(self._finished) != had_finished
 
     def stop(self) -> None:
         """Stop claiming; running handlers finish."""

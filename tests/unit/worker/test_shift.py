@@ -1,7 +1,7 @@
 """A shift and its leases, as transcripts: an event per line with its time, and what is to be done.
 
 `transcripts/*.txt` hold them. A line is `TIME EVENT -> EFFECTS`: the effects up to the first that
-takes a while. Lines that begin with `#` or have no arrow are words for the reader. A message is a
+takes a while. `takes a b` is a handler that has ended `a` and goes on with `b`. Lines that begin with `#` or have no arrow are words for the reader. A message is a
 letter, with its attempt if that is not the first: `b:3`. `python -m tests.unit.worker.test_shift FILE`
 prints a transcript as it would be now.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 }
 
 
+@cache  # a claimed message stays the same object until its end
 def read_message(word: str) -> Message:
     letter, _, attempt = word.partition(":")
     return message(ord(letter), attempt=int(attempt or 1))
@@ -73,6 +75,10 @@ def read_outcome(word: str) -> Handled:
     else:
         error = ValueError(failure)
     return Handled(read_message(name), error)
+
+
+def _some(message: Message | None) -> list[Message]:
+    return [] if message is None else [message]
 
 
 def written(messages: Sequence[Message]) -> str:
@@ -149,6 +155,9 @@ class ShiftScript:
                 shift.failed(ERRORS[words[0]](), now_s=now_s)
             case "ended":
                 shift.ended(map(read_outcome, words), now_s=now_s)
+            case "takes":
+                shift.ended([read_outcome(words[0])], now_s=now_s)
+                assert written(_some(shift.take(now_s))) == " ".join(words[1:])
             case "stop":
                 shift.stop()
             case "cancel":

@@ -38,8 +38,9 @@ Claimed = tuple[list[Lot], int]
 NOTHING: Claimed = [], 0
 """The outcome of a claim that failed or got no messages."""
 
-Delivery = Duty | Claimed
-"""A duty of a waiter, or the messages that the commit of another caller claimed for it."""
+Delivery = Duty | Claimed | Literal["broken"]
+"""A duty of a waiter, the messages that the commit of another caller claimed for it, or the end of
+the wait because another thread has broken it off (`store.wait_breaker`)."""
 
 
 class LineSleep(Struct, frozen=True, gc=False):

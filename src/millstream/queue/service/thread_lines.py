@@ -33,6 +33,7 @@ from millstream.queue.service.claim_wait import (
 from millstream.queue.service.lines import Lines
 from millstream.store.commit.ticket import Ticket
 from millstream.store.store import Store
+from millstream.store.wait_breaker import BreakableWait, WaitBroken
 
 UNTOLD_S = 1.0
 """How long a claim waits for the outcome of a commit. An interrupted committer may never report it.
@@ -57,6 +58,10 @@ class WaitingThread(WaitingClaim):
         outcome = None if ticket.error is not None else ticket.result
         self.deliver(self._lines.note_outcome(self, outcome))
 
+    def break_off(self) -> None:
+        """End the wait; called by any thread."""
+        self.deliver("broken")
+
     def sleep(self, sleep: LineSleep) -> Delivery | Literal["due"] | None:
         """Carry out a sleep."""
         # A claim that a commit makes for a waiter saves the waiter's own commit: 2.1 instead of 2.5
@@ -69,7 +74,10 @@ class WaitingThread(WaitingClaim):
             is_short = pause_s > UNTOLD_S and (lines.is_watching(self) or lines.looks(self))
             timeout_s = UNTOLD_S if is_short else max(0.0, min(pause_s, TIMEOUT_MAX))
             with suppress(Empty):
-                return self._deliveries.get(timeout=timeout_s)
+                delivery = self._deliveries.get(timeout=timeout_s)
+                if delivery == "broken":
+                    raise WaitBroken
+                return delivery
             if is_short:
                 if lines.looks(self):
                     return "look"
@@ -167,9 +175,10 @@ def _claim_in_line(store: Store, query: ClaimMessages, until_s: float) -> list[L
     waiter, steps = WaitingThread(lines, query), wait_in_line(until_s)
     try:
         step = next(steps)
-        lines.join(waiter)
-        while True:
-            step = steps.send(lines.carry_out(waiter, step))
+        with BreakableWait(waiter.break_off):
+            lines.join(waiter)
+            while True:
+                step = steps.send(lines.carry_out(waiter, step))
     except StopIteration as end:
         claimed: list[Lot] = end.value
         return claimed
