@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,10 +59,40 @@ _HELPS = {
 }
 
 
+@dataclass(frozen=True)
+class ServerOptions:
+    """The options of the program that serves, beside the settings of the server."""
+
+    file_mode: Annotated[
+        str, typer.Option(metavar="MODE", help="The mode of a new file: 600, or 640 for a group.")
+    ] = "600"
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby", help="For a bucket: wait, and take over when its server is gone."
+        ),
+    ] = False
+    on_fenced: Annotated[
+        str,
+        typer.Option(metavar="WHAT", help="When another server took the bucket: exit, or follow."),
+    ] = "exit"
+    processes: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=256,
+            help="Server processes that share the port and the file. SIGHUP restarts one after the "
+            "other.",
+        ),
+    ] = 1
+
+
 def serve(
     place: StorePlace,
     fields: Annotated[Fields, Declared(Settings, _HELPS)],
     cluster: NodePlace,
+    options: ServerOptions,
     path: Annotated[
         str | None,
         typer.Argument(metavar="[PATH]", help="The store's file.", show_default="--store"),
@@ -78,29 +109,6 @@ def serve(
             show_default="8080, or from --peers",
         ),
     ] = None,
-    file_mode: Annotated[
-        str, typer.Option(metavar="MODE", help="The mode of a new file: 600, or 640 for a group.")
-    ] = "600",
-    standby: Annotated[
-        bool,
-        typer.Option(
-            "--standby", help="For a bucket: wait, and take over when its server is gone."
-        ),
-    ] = False,
-    on_fenced: Annotated[
-        str,
-        typer.Option(metavar="WHAT", help="When another server took the bucket: exit, or follow."),
-    ] = "exit",
-    processes: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=256,
-            help="Server processes that share the port and the file. SIGHUP restarts one after the "
-            "other.",
-        ),
-    ] = 1,
     json: AsJson = False,
 ) -> None:
     """Serve a store on one port: REST, a streaming socket, metrics. Creates the store if needed.
@@ -121,18 +129,21 @@ def serve(
     if settings.auth not in ("auto", "on", "off"):
         raise typer.BadParameter(f"--auth must be auto, on or off, not {settings.auth!r}")
     journal.write_to(sys.stderr, requests=settings.log_requests)
-    mode = _mode(file_mode)
+    mode = _mode(options.file_mode)
     member = take_place()
-    if processes > 1 and member is None:
+    if options.processes > 1 and member is None:
         _check_alone(cluster, file)
         settings.check()
-        raise typer.Exit(_serve_group(settings, file, count=processes, json=json))
+        raise typer.Exit(_serve_group(settings, file, count=options.processes, json=json))
     pair = pair_of(cluster, settings, file, file_mode=mode)
+    standby = options.standby
 
     def served() -> bool:
         serving: Serving | None = None
         with (
-            leased(str(file), lambda: serving, standby=standby, on_fenced=on_fenced) as lease,
+            leased(
+                str(file), lambda: serving, standby=standby, on_fenced=options.on_fenced
+            ) as lease,
             member_of(cluster.node_plan(settings), file, file_mode=mode) as node,
         ):
             serving = Serving(file, settings, file_mode=mode, place=member, **lease, **node, **pair)
