@@ -23,6 +23,8 @@ from millstream.cli.demo import demo
 from millstream.cli.display import PrintedLine, silence
 from millstream.cli.doctor import doctor
 from millstream.cli.exec import execute
+from millstream.cli.export import export
+from millstream.cli.import_ import import_records
 from millstream.cli.job import job
 from millstream.cli.log import log
 from millstream.cli.place import CA, STORE, TOKEN
@@ -192,6 +194,20 @@ command(
     "copy orders.db s3://shop/orders",
     "copy s3://shop/orders back.db",
 )(copy)
+command(
+    app,
+    "export orders -o orders.jsonl",
+    "export orders clicks --where \"kind = 'sale'\" --since 7d -o sales.parquet",
+    "export 'device/*' --format csv",
+)(export)
+command(
+    app,
+    "import orders.jsonl",
+    "import sales.parquet --log sales",
+    "import lines.jsonl --skip-bad --json",
+    name="import",
+    create=True,
+)(import_records)
 command(app, "migrate orders.db", "migrate --store orders.db --json")(migrate)
 command(app, "adopt app.db", "adopt app.db --json")(adopt)
 command(

@@ -30,6 +30,7 @@ class SuiteName(StrEnum):
     ROOMS = "rooms"
     CLUSTER = "cluster"
     S3 = "s3"
+    OPS = "ops"
 
 
 _DEFAULTS: dict[SuiteName, dict[str, float]] = {
@@ -42,6 +43,7 @@ _DEFAULTS: dict[SuiteName, dict[str, float]] = {
     SuiteName.ROOMS: {"seconds": 20.0},
     SuiteName.CLUSTER: {"seconds": 8.0, "records": 1_000_000},
     SuiteName.S3: {"seconds": 5.0, "records": 1_000_000},
+    SuiteName.OPS: {"seconds": 5.0, "records": 200_000},
 }
 """The settings of each suite, with their defaults."""
 
@@ -53,7 +55,7 @@ def bench(
             metavar="SUITE",
             help="core: appends, reads and opening; queue: claims and routing; jobs: functions on queues; server: over "
             "loopback; spark: source, sink and routing; replica: syncs; rooms: live push; s3: object storage; "
-            "cluster: three nodes.",
+            "cluster: three nodes; ops: exports and imports.",
         ),
     ],
     only: Annotated[
@@ -77,8 +79,8 @@ def bench(
         typer.Option(
             metavar="N",
             min=1,
-            help="How many records, for spark, replica, s3 and cluster.",
-            show_default="1000000",
+            help="How many records, for spark, replica, s3, cluster and ops.",
+            show_default="1000000; 200000 for ops",
         ),
     ] = None,
     directory: Annotated[
