@@ -58,6 +58,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "ordered, priority": {"group_by": "g", "priority_by": "p"},
     "fair": {"group_by": "g", "group_in_flight": 0},
     "two at once": {"group_by": "g", "group_in_flight": 2},
+    "any order": {"group_by": "g", "group_order": False},
+    "any order, priority": {
+        "group_by": "g",
+        "group_in_flight": 2,
+        "group_order": False,
+        "priority_by": "p",
+    },
 }
 HANDLES = st.integers(0, 1)
 COUNTS = st.integers(1, 4) | st.just(30)
@@ -170,7 +177,8 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         self.most, self.backoff_ms, self.delay_ms = most, backoff_s * 1000, delay_s * 1000
         options = KINDS[kind]
         self.group_most: int = options.get("group_in_flight", 1) if "group_by" in options else 0
-        self.grouped, self.ordered = "group_by" in options, self.group_most == 1
+        self.grouped = "group_by" in options
+        self.ordered = self.group_most == 1 and options.get("group_order", True)
         self.ranked = kind == "priority"
         self.rated = bool(caps["group_rate"])  # what waits for a rate waits on if it is lifted
         self.tokens = Fraction(max(1, caps["rate"]))

@@ -11,11 +11,12 @@ from typing import Self
 from millstream.aio.database import Millstream, open
 from millstream.aio.queue import Queue
 from millstream.aio.runtime import Lock, close_at_exit
-from millstream.errors import InvalidInput
+from millstream.errors import Conflict, InvalidInput
 from millstream.jobs.definition import TaskDefinition
+from millstream.jobs.key_limits import KeyLimits
 from millstream.jobs.options import TaskOptions
 from millstream.numbers import checked_numbers
-from millstream.queue.model.spec import QueueSpec
+from millstream.queue.model.spec import QueueSpec, altered
 from millstream.record import Seconds, to_ms
 
 
@@ -104,12 +105,29 @@ class JobStore:
         return queue
 
     async def make_queue(self, options: TaskOptions) -> None:
-        """Create the queue of a task, if it does not exist. A queue that exists is left as it is."""
+        """Create the queue of a task, if it does not exist.
+
+        A queue that exists is left as it is, but for the limits per key: the limits in the code hold.
+        """
         queue = await (await self.opened()).queue(options.queue)
-        spec = options.spec(self.results_s)
         if not await queue.exists():
-            await queue.specify(spec)
+            await queue.specify(options.spec(self.results_s))
+        elif options.limits is not None:
+            await self._set_limits(queue, options.limits)
         self._made.add(options.queue)
+
+    async def _set_limits(self, queue: Queue, limits: KeyLimits) -> None:
+        spec = (await queue.info()).spec
+        if (limited := altered(spec, limits.settings())) == spec:
+            return
+        try:
+            await queue.specify(limited)
+        except Conflict as error:
+            raise Conflict(
+                f"queue {queue.name!r} holds jobs that were put without limits per key: run them "
+                f"first, or give the task with limits another queue=... ({error})",
+                name=queue.name,
+            ) from error
 
     def has_made(self, queue: str) -> bool:
         """Return whether a queue is known to exist."""

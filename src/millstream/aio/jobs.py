@@ -14,12 +14,14 @@ from millstream.aio.job_schedules import JobSchedules
 from millstream.aio.job_store import JobStore
 from millstream.aio.job_worker import JobWorker
 from millstream.aio.queue import Queue
+from millstream.aio.stored_jobs import StoredJobs
 from millstream.aio.task import Task
 from millstream.command import Transact
 from millstream.errors import InvalidInput
 from millstream.jobs.context import JobContext, current_job
 from millstream.jobs.definition import Pending, TaskDefinition
 from millstream.jobs.job_ids import place_of_job
+from millstream.jobs.key_limits import KeyLimit, LimitsOfTask
 from millstream.jobs.options import ATTEMPTS, QUEUE, RESULTS_S, BackoffLike, options_of
 from millstream.jobs.reports import OnJob
 from millstream.jobs.results import ResultType
@@ -124,6 +126,7 @@ class Jobs(JobStore):
         unique: bool | str | Iterable[str] = False,
         unique_by: str | Iterable[str] = (),
         unique_for: Seconds | None = None,
+        limits: LimitsOfTask | None = None,
     ) -> TaskDecorator: ...
     def task(
         self,
@@ -139,6 +142,7 @@ class Jobs(JobStore):
         unique: bool | str | Iterable[str] = False,
         unique_by: str | Iterable[str] = (),
         unique_for: Seconds | None = None,
+        limits: LimitsOfTask | None = None,
     ) -> Any:
         """Make a task of a function, of either kind; a decorator, with or without options.
 
@@ -146,6 +150,8 @@ class Jobs(JobStore):
         after the `backoff`. `timeout` limits one attempt. A higher `priority`, from 0 to 9, starts
         sooner. `unique` drops a job while another with the same arguments (or the same parameters
         `unique_by`) is in one of the named states; `unique_for` drops it for a while instead.
+        `limits` hold for each key, an argument of the jobs: `{"key": "customer", "running": 2,
+        "per_minute": 60}`.
         """
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
@@ -162,6 +168,7 @@ class Jobs(JobStore):
                 unique=unique,
                 unique_by=unique_by,
                 unique_for=unique_for,
+                limits=limits,
             )
             return self._add(TaskDefinition(function, task, options))
 
@@ -212,7 +219,7 @@ class Jobs(JobStore):
         if registered.options.spec(self.results_s) != task.options.spec(self.results_s):
             raise InvalidInput(
                 f"tasks {registered.name!r} and {task.name!r} are in queue {task.options.queue!r}, but "
-                "unique= is a setting of a queue: give one of them another queue=..."
+                "unique= and limits= are settings of a queue: give one of them another queue=..."
             )
 
     # Jobs.
@@ -259,6 +266,54 @@ class Jobs(JobStore):
     async def gathered(self, id: str) -> GatheredJobs[Any]:
         """Return the handle of a chain or a group by its id."""
         return GatheredJobs(await self.opened(), id)
+
+    # Limits per key.
+
+    async def limit(
+        self,
+        key: object,
+        *,
+        running: int | None = None,
+        per_minute: float | None = None,
+        task: Task[..., Any, Any] | str | None = None,
+    ) -> None:
+        """Give one key limits of its own, from now on, in all processes.
+
+        They replace the limits of the task; None leaves the limit of the task. `task` names one task
+        with limits; without it, the limits are for the key in all tasks with limits.
+        """
+        queues = await self._limited_queues(task)
+        stored = StoredJobs((await self.opened()).session)
+        await stored.limit(key, running=running, per_minute=per_minute, queues=queues)
+
+    async def limits(self) -> list[KeyLimit]:
+        """Return the keys that have limits of their own, by queue and name."""
+        stored = StoredJobs((await self.opened()).session)
+        limited = any(task.options.limits for task in self.tasks.values())
+        return await stored.limits(await self._limited_queues(None)) if limited else []
+
+    async def remove_limit(
+        self, key: object, *, task: Task[..., Any, Any] | str | None = None
+    ) -> bool:
+        """Remove the limits of a key, so that the limits of the task hold; False if it had none."""
+        stored = StoredJobs((await self.opened()).session)
+        return await stored.remove_limit(key, queues=await self._limited_queues(task))
+
+    async def _limited_queues(self, task: Task[..., Any, Any] | str | None) -> list[str]:
+        """Return the queues of tasks with limits; of one task, if a task is named."""
+        name = task.task_name if isinstance(task, Task) else task
+        if name is not None and name not in self.tasks:
+            raise InvalidInput(f"these jobs have no task {name!r:.100}")
+        chosen = [self.tasks[name]] if name is not None else list(self.tasks.values())
+        limited = {each.options.queue: each.options for each in chosen if each.options.limits}
+        if not limited:
+            which = "no task has limits" if name is None else f"task {name!r} has no limits"
+            raise InvalidInput(
+                f'{which}: write @jobs.task(limits={{"key": "customer", "running": 2}})'
+            )
+        for options in limited.values():
+            await self.make_queue(options)
+        return sorted(limited)
 
     def current(self) -> JobContext:
         """Return the context of the job that runs here; raises outside of a job."""

@@ -119,13 +119,12 @@ class Task(Generic[P, R, C]):
             return [await self._put(encoded, self._options) for encoded in values]
         if not values:
             return []
-        headers = self._headers()
         ms = await self._jobs.opened()
         command, count = put_batch(
             self.definition.options.queue,
             values,
             keys=None,
-            headers=[headers] * len(values),
+            headers=self.definition.headers_of_many(values, self._options.priority),
             delay=self._options.delay,
             at=self._options.at,
             limits=ms.session.limits,
@@ -164,7 +163,7 @@ class Task(Generic[P, R, C]):
             definition.options.queue,
             encoded,
             key=None,
-            headers=self._headers(),
+            headers=definition.headers_of(encoded, options.priority),
             priority=None,
             group=None,
             dedup=definition.unique_key(encoded),
@@ -173,9 +172,6 @@ class Task(Generic[P, R, C]):
             producer=None,
             limits=limits,
         )
-
-    def _headers(self) -> dict[str, Any]:
-        return self.definition.headers_with(self._options.priority)
 
     def s(self, *args: Any, **kwargs: Any) -> Signature[R]:
         """Return a call of this task, to chain or to gather.

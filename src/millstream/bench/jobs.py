@@ -11,6 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from millstream.bench.job_limits import run_limited
 from millstream.bench.job_schedules import jobs_schedules
 from millstream.bench.jobs_program import define_tasks
 from millstream.bench.measure import ReportRow, Step, StepMeter, seconds
@@ -116,6 +117,11 @@ def _latencies(bench: JobsBench, total_s: float) -> StepMeter:
     return meter
 
 
+def jobs_limited(bench: JobsBench) -> ReportRow:
+    """Jobs with a limit per key that is never reached; beside it, the same jobs without a limit."""
+    return run_limited(bench.directory, bench.seconds)
+
+
 def huey_step(path: Path) -> Step | None:
     """Return a step that enqueues and runs tasks of huey; None if huey is not installed."""
     if find_spec("huey") is None:
@@ -138,4 +144,4 @@ def huey_step(path: Path) -> Step | None:
     return step
 
 
-SUITE = Suite(JobsBench, jobs_put, jobs_run, jobs_latency, jobs_schedules)
+SUITE = Suite(JobsBench, jobs_put, jobs_run, jobs_latency, jobs_limited, jobs_schedules)

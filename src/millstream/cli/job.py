@@ -11,7 +11,7 @@ from millstream import Millstream
 from millstream.cli.arguments import duration
 from millstream.cli.command import command
 from millstream.cli.display import FactSheet, Printed, Table, cell, plural, safe
-from millstream.errors import MillstreamError
+from millstream.errors import InvalidInput, MillstreamError
 from millstream.jobs.description import JobDetail, ListedState
 from millstream.jobs.results import JobError
 from millstream.threads.jobs import Jobs
@@ -137,6 +137,51 @@ def retry_jobs(ms: Millstream, ids: JobIds) -> Printed:
     return Printed({"retried": ids}, f"{plural(len(ids), 'job')} will run again")
 
 
+def limit_key(
+    ms: Millstream,
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="The key, as in the arguments of the jobs.")
+    ],
+    running: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Most jobs that run at a time.")
+    ] = None,
+    per_minute: Annotated[
+        float | None, typer.Option(metavar="N", help="Most jobs that start in a minute.")
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(metavar="QUEUE", help="Only in this queue.", show_default="all with limits"),
+    ] = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Use the limits of the task again.")
+    ] = False,
+) -> Printed:
+    """Give one key limits of its own, instead of the limits of the task."""
+    if remove == (running is not None or per_minute is not None):
+        raise InvalidInput("a limit needs --running, --per-minute or both; or --remove alone")
+    stored = StoredJobs(ms.session)
+    queues = stored.limited_queues(queue)
+    if remove:
+        stored.remove_limit(key, queues=queues)
+    else:
+        stored.limit(key, running=running, per_minute=per_minute, queues=queues)
+    return list_limits(ms, queue)
+
+
+def list_limits(
+    ms: Millstream,
+    queue: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="Only keys of this queue.")
+    ] = None,
+) -> Printed:
+    """List the keys that have limits of their own."""
+    stored = StoredJobs(ms.session)
+    limits = stored.limits(stored.limited_queues(queue))
+    rows = [(limit.key, limit.queue, limit.running, limit.per_minute) for limit in limits]
+    table = Table(("key", "queue", "running", "per minute"), rows, none="no limits of keys")
+    return Printed({"limits": limits}, table)
+
+
 def show_result(
     ms: Millstream,
     id: JobId,
@@ -183,3 +228,5 @@ command(job, "job show jobs-17", name="show")(show_job)
 command(job, "job cancel jobs-17", name="cancel")(cancel_jobs)
 command(job, "job retry jobs-17 jobs-18", name="retry")(retry_jobs)
 command(job, "job result jobs-17", "job result jobs-17 --timeout 30s", name="result")(show_result)
+command(job, "job limit acme --running 10", "job limit acme --remove", name="limit")(limit_key)
+command(job, "job limits", name="limits")(list_limits)

@@ -24,6 +24,7 @@ _HELPS = {
     "priority_step": "DURATION: a level of priority counts as much as this long a wait.",
     "group_by": "HEADER: the header with the message's group; _key for its key.",
     "group_in_flight": "most messages of a group in flight; 1: in order; 0: unlimited, shared fairly.",
+    "group_order": "keep the order of a group with one message in flight.",
     "group_rate": "claims per second of one group; 0: unlimited.",
     "group_burst": "most claims of one group at once after a pause; 0: those of one second.",
     "max_in_flight": "the maximum number of messages in flight; 0: unlimited.",
@@ -46,6 +47,7 @@ CHANGES = Declared(QueueSpec, _HELPS, show_defaults=False)
 _NEEDS = {
     "priority_step": "priority_by",
     "group_in_flight": "group_by",
+    "group_order": "group_by",
     "group_rate": "group_by",
     "group_burst": "group_rate",
     "burst": "rate",
@@ -113,6 +115,8 @@ def _groups_text(spec: QueueSpec) -> str:
     how = f"up to {spec.group_in_flight:,} of each in flight"
     if spec.ordered:
         how = "one of each at a time, in order"
+    elif spec.group_in_flight == 1:
+        how = "one of each at a time, in any order"
     elif not spec.group_in_flight:
         how = "shared fairly"
     pace = f", {_pace_text(spec.group_rate, spec.group_burst)} each" if spec.group_rate else ""

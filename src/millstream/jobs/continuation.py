@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 
 from millstream.errors import InvalidInput
 from millstream.header import HeaderValue
+from millstream.jobs.key_limits import KEY_HEADER, LimitKey
 from millstream.jobs.options import PRIORITY_HEADER
 from millstream.jobs.results import JobError
 
@@ -47,6 +48,8 @@ class FollowingCall(Struct, frozen=True, omit_defaults=True):
     arguments: Raw
     """The other arguments, as a JSON object."""
     priority: int | None = None
+    limit_key: LimitKey | None = None
+    """Where the arguments have the key of the task's limits."""
 
     def value(self, result: bytes | None) -> bytes:
         """Return the arguments as JSON, with a result as the first argument."""
@@ -95,10 +98,10 @@ class Continuation(Struct, frozen=True):
             headers[PART_HEADER] = _encode(self.membership).decode()
         return headers
 
-    def next_headers(self) -> dict[str, HeaderValue]:
-        """Return the headers of the first follower, which carries the others."""
+    def next_headers(self, value: bytes) -> dict[str, HeaderValue]:
+        """Return the headers of the first follower with its arguments; it carries the others."""
         return Continuation(self.followers[1:], self.membership).headers(
-            headers_of(self.followers[0])
+            headers_of(self.followers[0], value)
         )
 
 
@@ -107,11 +110,13 @@ _decode_followers = msgspec.json.Decoder(list[FollowingCall]).decode
 _decode_part = msgspec.json.Decoder(GroupPart).decode
 
 
-def headers_of(follower: FollowingCall) -> dict[str, HeaderValue]:
-    """Return the headers of a follower without its continuation."""
+def headers_of(follower: FollowingCall, value: bytes) -> dict[str, HeaderValue]:
+    """Return the headers of a follower with its arguments, without its continuation."""
     headers: dict[str, HeaderValue] = {TASK_HEADER: follower.task}
     if follower.priority is not None:
         headers[PRIORITY_HEADER] = follower.priority
+    if follower.limit_key is not None and (key := follower.limit_key.of(value)):
+        headers[KEY_HEADER] = key
     return headers
 
 
@@ -132,7 +137,9 @@ def callback_headers(membership: GroupPart) -> dict[str, HeaderValue]:
     place = GroupPart(
         membership.log, membership.size, membership.size, is_callback=True, keep_s=membership.keep_s
     )
-    headers = Continuation(membership=place).headers(headers_of(membership.callback))
+    callback = membership.callback
+    own_headers = headers_of(callback, bytes(callback.arguments))
+    headers = Continuation(membership=place).headers(own_headers)
     headers[RESULTS_HEADER] = membership.log
     return headers
 

@@ -14,6 +14,7 @@ from millstream.header import HeaderValue
 from millstream.jobs.arguments import Arguments
 from millstream.jobs.context import JobContext
 from millstream.jobs.continuation import TASK_HEADER
+from millstream.jobs.key_limits import KEY_HEADER, LimitKey, check_parameter
 from millstream.jobs.options import PRIORITY_HEADER, TaskOptions
 from millstream.jobs.results import ResultType
 from millstream.queue.model.spec import PRIORITY_MAX
@@ -49,9 +50,34 @@ class TaskDefinition:
         if options.priority is not None:
             self._headers[PRIORITY_HEADER] = options.priority
         self._check_key()
+        self.limit_key = self._limit_key()
+        """Where the arguments have the key of the limits; None for a task without limits."""
+
+    def headers_of(self, encoded: bytes, priority: int | None = None) -> dict[str, HeaderValue]:
+        """Return the headers of a job by its encoded arguments; `priority` replaces the task's."""
+        headers = self.headers_with(priority)
+        if self.limit_key is None or not (key := self.limit_key.of(encoded)):
+            return headers
+        return {**headers, KEY_HEADER: key}
+
+    def headers_of_many(
+        self, calls: list[bytes], priority: int | None
+    ) -> list[dict[str, HeaderValue]]:
+        """Return the headers of jobs by their encoded arguments; equal headers are one object."""
+        headers = self.headers_with(priority)
+        if self.limit_key is None:
+            return [headers] * len(calls)
+        by_key: dict[str, dict[str, HeaderValue]] = {"": headers}
+        key_of, headers_of_calls = self.limit_key.of, []
+        for encoded in calls:
+            key = key_of(encoded)
+            if key not in by_key:
+                by_key[key] = {**headers, KEY_HEADER: key}
+            headers_of_calls.append(by_key[key])
+        return headers_of_calls
 
     def headers_with(self, priority: int | None) -> dict[str, HeaderValue]:
-        """Return the headers of a job; `priority` replaces the priority of the task."""
+        """Return the headers that all jobs have; `priority` replaces the priority of the task."""
         if priority is None:
             return self._headers
         if not 0 <= priority <= PRIORITY_MAX:
@@ -79,10 +105,22 @@ class TaskDefinition:
             return self.function(context, *args, **kwargs)
         return self.function(*args, **{**kwargs, self.context_parameter: context})
 
+    def _parameters(self) -> dict[str, inspect.Parameter]:
+        parameters = inspect.signature(self.function).parameters
+        return {name: p for name, p in parameters.items() if name != self.context_parameter}
+
+    def _limit_key(self) -> LimitKey | None:
+        if self.options.limits is None:
+            return None
+        key, parameters = self.options.limits.key, self._parameters()
+        check_parameter(self.name, key, parameters)
+        default = parameters[key.parameter].default
+        if default is inspect.Parameter.empty:
+            return key
+        return LimitKey(key.path, key.of_default(default))
+
     def _check_key(self) -> None:
-        parameter_names = [
-            p for p in inspect.signature(self.function).parameters if p != self.context_parameter
-        ]
+        parameter_names = list(self._parameters())
         for name in self.options.unique_by:
             if name not in parameter_names:
                 raise InvalidInput(

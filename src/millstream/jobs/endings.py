@@ -49,7 +49,8 @@ def end_done(context: JobContext, result: bytes | None) -> Steps[bool]:
     membership = None if continuation is None else continuation.membership
     if continuation is not None and continuation.followers:
         follower = continuation.followers[0]
-        value, headers = follower.value(result), continuation.next_headers()
+        value = follower.value(result)
+        headers = continuation.next_headers(value)
         steps.append(_put(follower.queue, value, headers, limits))
         membership = None
     outcome = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from millstream.errors import InvalidInput
+from millstream.jobs.key_limits import KeyLimits, limits_of
 from millstream.log.model.names import check_name
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.spec import (
@@ -56,6 +57,8 @@ class TaskOptions:
     """The parameters that make the key of a unique job; empty: all parameters."""
     unique_for_s: float | None = None
     """Instead of states: how long after its put a job keeps its repeats away."""
+    limits: KeyLimits | None = None
+    """The limits per key."""
 
     @property
     def is_unique(self) -> bool:
@@ -70,6 +73,8 @@ class TaskOptions:
             done_retention=results_s,
             keep_payloads=True,
         )
+        if self.limits is not None:
+            spec = altered(spec, self.limits.settings())
         if self.unique_for_s is not None:
             return altered(spec, {"dedup_by": UNIQUE_HEADER, "dedup_window": self.unique_for_s})
         if self.unique:
@@ -91,6 +96,7 @@ def options_of(
     unique: bool | str | Iterable[str],
     unique_by: str | Iterable[str],
     unique_for: Seconds | None,
+    limits: Mapping[str, Any] | None,
 ) -> TaskOptions:
     """Return the options that a user wrote at a decorator; an error names the task and the option."""
     kinds: tuple[Any, ...] = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
@@ -108,9 +114,10 @@ def options_of(
     if unique_for_s is not None and not 0 < unique_for_s <= DEDUP_WINDOW_S_MAX:
         raise _wrong(task, "unique_for", "above 0 seconds and at most 7 days", unique_for)
     states = _unique_states(task, unique) if unique_for_s is None else frozenset()
-    is_unique = bool(states) or unique_for_s is not None
-    if queue is None:  # uniqueness is a setting of a queue, so each unique task has its own queue
-        queue = f"{default_queue}.{task}" if is_unique else default_queue
+    key_limits = limits_of(task, limits)
+    has_settings = bool(states) or unique_for_s is not None or key_limits is not None
+    if queue is None:  # these options are settings of a queue, so the task has a queue of its own
+        queue = f"{default_queue}.{task}" if has_settings else default_queue
     waits = {} if backoff is None else {"backoff": backoff}
     spec = altered(QueueSpec(), waits)
     spec.backoff.check()
@@ -124,6 +131,7 @@ def options_of(
         unique=states,
         unique_by=(unique_by,) if isinstance(unique_by, str) else tuple(unique_by),
         unique_for_s=unique_for_s,
+        limits=key_limits,
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from math import ceil
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -21,7 +22,7 @@ from millstream.jobs.reports import JobFinished, JobReport
 from millstream.jobs.runner import Runner
 from millstream.jobs.schedule import QUEUE as SCHEDULES
 from millstream.queue.model.message import Message
-from millstream.record import Seconds, to_ms, wall_ms_of
+from millstream.record import Seconds, moment, to_ms, wall_ms_of
 from millstream.testing.clock import SimulatedClock
 from millstream.testing.store import memory_store
 from millstream.threads.database import Millstream
@@ -148,10 +149,22 @@ class JobsRunner:
         for queue in [*self._queues(), self.ms.queue(SCHEDULES)]:
             try:
                 delayed = queue.peek(PEEKED_MAX, state="delayed")
+                pause_ms = self._pause_ms(queue)
             except NotFound:
                 continue
             due += [message.until for message in delayed if message.until is not None]
+            if pause_ms is not None:
+                due.append(moment(self.clock.wall_ms() + pause_ms))
         return wall_ms_of(min(due)) if due else None
+
+    def _pause_ms(self, queue: Queue) -> int | None:
+        """Return the time after which a rate per key allows another job; None if none waits for it."""
+        info = queue.info()
+        if not ((info.available or info.delayed) and info.spec.group_by):
+            return None
+        rates = [limit.rate for limit in queue.group_limits().values()]
+        highest = max([info.spec.group_rate, *(rate for rate in rates if rate)])
+        return ceil(1000 / highest) + 1 if highest else None
 
     def _queues(self) -> list[Queue]:
         names = {task.options.queue for task in self._jobs.tasks.values()}

@@ -210,5 +210,5 @@ def _job_of(
         queue=task.options.queue,
         arguments=msgspec.json.decode(encoded),
         unique=task.unique_key(encoded),
-        headers=dict(task.headers_with(None)),
+        headers=dict(task.headers_of(encoded)),
     )

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
-from millstream.errors import InvalidInput
+from millstream.errors import Conflict, InvalidInput
 from millstream.jobs.definition import TaskDefinition
+from millstream.jobs.key_limits import KeyLimits
 from millstream.jobs.options import TaskOptions
 from millstream.numbers import checked_numbers
-from millstream.queue.model.spec import QueueSpec
+from millstream.queue.model.spec import QueueSpec, altered
 from millstream.record import Seconds, to_ms
 from millstream.threads.database import Millstream, open
 from millstream.threads.queue import Queue
@@ -106,12 +107,29 @@ class JobStore:
         return queue
 
     def make_queue(self, options: TaskOptions) -> None:
-        """Create the queue of a task, if it does not exist. A queue that exists is left as it is."""
+        """Create the queue of a task, if it does not exist.
+
+        A queue that exists is left as it is, but for the limits per key: the limits in the code hold.
+        """
         queue = self.opened().queue(options.queue)
-        spec = options.spec(self.results_s)
         if not queue.exists():
-            queue.specify(spec)
+            queue.specify(options.spec(self.results_s))
+        elif options.limits is not None:
+            self._set_limits(queue, options.limits)
         self._made.add(options.queue)
+
+    def _set_limits(self, queue: Queue, limits: KeyLimits) -> None:
+        spec = queue.info().spec
+        if (limited := altered(spec, limits.settings())) == spec:
+            return
+        try:
+            queue.specify(limited)
+        except Conflict as error:
+            raise Conflict(
+                f"queue {queue.name!r} holds jobs that were put without limits per key: run them "
+                f"first, or give the task with limits another queue=... ({error})",
+                name=queue.name,
+            ) from error
 
     def has_made(self, queue: str) -> bool:
         """Return whether a queue is known to exist."""

@@ -85,7 +85,12 @@ class Signature(Generic[R]):
         arguments = Raw(task.arguments.encode_after(self._args, self._kwargs))
         priority = self._priority if self._priority is not None else task.options.priority
         return FollowingCall(
-            task.name, task.options.queue, task.arguments.first, arguments, priority
+            task.name,
+            task.options.queue,
+            task.arguments.first,
+            arguments,
+            priority,
+            task.limit_key,
         )
 
     def put(self) -> GatheredJobs[R]:
@@ -101,10 +106,10 @@ class Signature(Generic[R]):
     def first_step(self, membership: GroupPart, limits: Limits) -> Any:
         """Return the command that puts the first job, as a member of a group."""
         task = self.tasks[0]
-        headers = Continuation(self._followers, membership).headers(
-            task.headers_with(self._priority)
-        )
         encoded = task.arguments.encode(self._args, self._kwargs)
+        headers = Continuation(self._followers, membership).headers(
+            task.headers_of(encoded, self._priority)
+        )
         return put_one(
             task.options.queue,
             encoded,
@@ -149,6 +154,8 @@ class JobGroup(Generic[R]):
                 )
         if then is not None and len(then.tasks) > 1:
             raise InvalidInput("the callback of a group is one call, not a chain")
+        if then is not None:
+            _check_callback_key(then.tasks[0])
         self.store = self._members[0].store
 
     def __call__(self) -> Any:
@@ -201,6 +208,15 @@ def gather(
     With "collect" the list has an object with `kind`, `message` and `trace` for a failed member.
     """
     return JobGroup(members, on_failure=on_failure, then=then)
+
+
+def _check_callback_key(task: TaskDefinition) -> None:
+    key = task.limit_key
+    if key is not None and key.parameter == task.arguments.first:
+        raise InvalidInput(
+            f"the callback {task.name!r} has limits by {key.path!r}, but this parameter takes the list "
+            "of results: name another parameter as the key"
+        )
 
 
 def _new_log() -> str:

@@ -8,8 +8,10 @@ at the jobs of every program. The store has no index by task, so one call scans 
 
 from __future__ import annotations
 
-from millstream.command import Session
-from millstream.errors import Conflict, NotFound, Truncated
+from collections.abc import Sequence
+
+from millstream.command import Session, Transact
+from millstream.errors import Conflict, InvalidInput, NotFound, Truncated
 from millstream.jobs.description import (
     PEEKED,
     JobDetail,
@@ -22,11 +24,19 @@ from millstream.jobs.description import (
     describe_peeked,
 )
 from millstream.jobs.job_ids import JobPlace, job_id_of, place_of_job
+from millstream.jobs.key_limits import (
+    KEY_HEADER,
+    KeyLimit,
+    checked_key,
+    limit_of,
+    limit_shown,
+)
 from millstream.jobs.options import PRIORITY_HEADER
 from millstream.jobs.output import output_of
 from millstream.log.commands import GetBounds, ReadBlocks
 from millstream.log.model.names import NUMBER_MAX, check_name
 from millstream.queue import commands as c
+from millstream.queue.model.group_limits import GroupLimit
 from millstream.queue.model.message import CancelOutcome, Message, QueueInfo, Try, messages_of
 from millstream.queue.model.own_logs import place_of_put
 from millstream.record import Record
@@ -146,6 +156,42 @@ class StoredJobs:
             raise Conflict(
                 f"job {id!r} is {job.state}, not failed: only a failed job is tried again", name=id
             )
+
+    # Limits per key.
+
+    def limited_queues(self, queue: str | None = None) -> list[str]:
+        """Return the queues of tasks with limits per key; of one queue, refuse it without limits."""
+        names = [info.name for info in self.queues() if info.spec.group_by == KEY_HEADER]
+        if queue is not None and queue not in names:
+            raise NotFound(
+                f"there is no queue {queue!r} of a task with limits; these are: "
+                f"{', '.join(names)[:300] or 'none'}",
+                name=queue,
+            )
+        return names if queue is None else [queue]
+
+    def limits(self, queues: Sequence[str]) -> list[KeyLimit]:
+        """Return the keys with limits of their own, by queue and name."""
+        return [
+            limit_shown(key, queue, limit)
+            for queue in queues
+            for key, limit in self._session.execute(c.ListGroupLimits(queue)).items()
+        ]
+
+    def limit(
+        self, key: object, *, running: int | None, per_minute: float | None, queues: Sequence[str]
+    ) -> None:
+        """Give one key limits of its own in some queues, in one commit."""
+        name, limit = limit_of(key, running, per_minute)
+        if not queues:
+            raise InvalidInput("no task has limits, so no key can have limits of its own")
+        self._session.execute(Transact([c.LimitGroup(each, name, limit) for each in queues]))
+
+    def remove_limit(self, key: object, *, queues: Sequence[str]) -> bool:
+        """Remove the limits of a key in some queues; False if it had none."""
+        steps = [c.LimitGroup(queue, checked_key(key), GroupLimit()) for queue in queues]
+        answers = self._session.execute(Transact(steps)) if steps else []
+        return any(answers)
 
     def _find(self, id: str) -> tuple[JobDetail, int | None]:
         """Return a job, and the number of its message in the queue."""

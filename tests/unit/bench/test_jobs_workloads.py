@@ -22,6 +22,7 @@ def test_every_workload_reports_its_figures(tmp_path: Path) -> None:
             "jobs_put",
             "jobs_run",
             "jobs_latency",
+            "jobs_limited",
             "jobs_schedules",
         ]
     )

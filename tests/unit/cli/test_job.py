@@ -95,3 +95,19 @@ def test_a_failed_job_runs_again(jobs: Jobs, tasks: dict[str, Any], job: Any) ->
     assert job.json("retry", failed.id) == {"retried": [failed.id]}
     assert failed.state() == "waiting"
     job("retry", done.id, code=1)
+
+
+def test_a_key_gets_limits_of_its_own(jobs: Jobs, job: Any) -> None:
+    @jobs.task(name="mail", limits={"key": "customer", "running": 2})
+    def mail(customer: str) -> None: ...
+
+    mail.put("acme")
+    assert job.json("limits") == {"limits": []}
+    (limit,) = job.json("limit", "acme", "--running", "10", "--per-minute", "90")["limits"]
+    assert limit == {"key": "acme", "queue": "jobs.mail", "running": 10, "per_minute": 90.0}
+    assert "acme" in job("limits", "--queue", "jobs.mail")
+    job("limits", "--queue", "jobs", code=1)
+    job("limit", "acme", code=1)
+    job("limit", "acme", "--running", "0", code=2)
+    job("limit", "acme", "--per-minute", "0", code=1)
+    assert job.json("limit", "acme", "--remove") == {"limits": []}

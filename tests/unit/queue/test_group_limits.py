@@ -16,8 +16,8 @@ from millstream.threads.queue import Queue
 
 from .conftest import Reopen, fold_all, values
 
-KINDS: list[dict[str, Any]] = [{}, {"priority_by": "p"}]
-"""Messages of groups wait in a lane; or all of them in the index."""
+KINDS: list[dict[str, Any]] = [{}, {"priority_by": "p"}, {"priority_by": "p", "group_order": False}]
+"""Messages of groups wait in a lane; or all of them in the index; or in a lane per priority."""
 
 
 def filled(ms: Millstream, each: int, **how: Any) -> Queue:

@@ -32,6 +32,7 @@ FOR_ANY_TOKEN = {
     ("GET", "/queues"): "an empty listing",
     ("GET", "/forks"): "an empty listing",
     ("GET", "/jobs"): "an empty listing",
+    ("GET", "/jobs/limits"): "an empty listing",
     ("GET", "/jobs/tasks"): "an empty listing",
     ("GET", "/rooms"): "an empty listing",
     ("GET", "/replica/logs"): "an empty listing",
@@ -49,6 +50,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/tickets"): {"permissions": ["*:admin"]},
     ("POST", "/tokens"): {"name": "more", "permissions": ["*:admin"]},
     ("POST", "/queues/{queue}/messages/{claim_id}/replace"): {"value": 1},
+    ("PUT", "/jobs/limits"): {"queue": "jobs", "key": "acme", "running": 1},
     ("PUT", "/schedules/{schedule}"): {"task": "work", "every": 60},
 }
 """Bodies that are right, where a wrong one would be refused before the right to send it."""

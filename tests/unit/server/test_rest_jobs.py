@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millstream.aio import stored_jobs
+from millstream.jobs.key_limits import KEY_HEADER
 from millstream.jobs.options import PRIORITY_HEADER
 from millstream.server.auth.access import Principal
 from millstream.server.auth.permission import parse_permissions
@@ -186,6 +187,23 @@ async def test_bad_input_is_refused_in_words(rest: Rest) -> None:
     problem(await rest.get("/jobs?limit=0"), 422, "InvalidInput")
     problem(await rest.get("/jobs?after=x"), 422, "InvalidInput")
     problem(await rest.get("/jobs?queue=none"), 404, "NotFound")
+
+
+@served
+async def test_keys_get_limits_of_their_own(rest: Rest) -> None:
+    assert (await rest.get("/jobs/limits")).json() == {"limits": []}
+    spec = {"priority_by": PRIORITY_HEADER, "group_by": KEY_HEADER, "group_order": False}
+    await rest.put("/queues/jobs.mail", json=spec)
+    wish = {"queue": "jobs.mail", "key": "acme", "running": 10, "per_minute": 90}
+    expected = {"limits": [{**wish, "per_minute": 90.0}]}
+    assert (await rest.put("/jobs/limits", json=wish)).json() == expected
+    assert (await rest.get("/jobs/limits")).json() == expected
+    removed = await rest.put("/jobs/limits", json={"queue": "jobs.mail", "key": "acme"})
+    assert removed.json() == {"limits": []}
+    for wrong in ({"running": 0}, {"per_minute": 0}, {"runing": 1}, {"key": ""}, {"queue": ""}):
+        answer = await rest.put("/jobs/limits", json={**wish, **wrong})
+        assert answer.status_code == 422, wrong
+    assert (await rest.put("/jobs/limits", json={**wish, "queue": "no"})).status_code == 404
 
 
 @looped

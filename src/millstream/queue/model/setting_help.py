@@ -29,6 +29,7 @@ MEANINGS = {
     "priority_step": "seconds of waiting that a level of priority is worth",
     "group_by": "the header that names a message's group, or '_key' for the key",
     "group_in_flight": "messages of a group in flight: 1 keeps its order; 0 is any number, fairly",
+    "group_order": "whether a group with one message in flight keeps its order",
     "group_rate": "claims per second of each group; 0 is any number",
     "group_burst": "claims of a group at once after a pause; 0: those of one second, at least one",
     "max_in_flight": "messages of the whole queue in flight; 0 is any number",

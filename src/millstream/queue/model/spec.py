@@ -72,6 +72,10 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     group_in_flight: int = 1
     """The most messages of a group in flight: 1 keeps the group's order, 0 is unlimited and fair.
     """
+    group_order: bool = True
+    """Whether a group with one message in flight keeps its order. Without the order, a message that
+    waits for its retry or its due time holds up no other message of its group.
+    """
     group_rate: float = 0.0
     """Claims per second of one group; 0 is any number."""
     group_burst: int = 0
@@ -188,7 +192,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     @property
     def ordered(self) -> bool:
         """Whether a group's messages are handed out in order, one at a time."""
-        return bool(self.group_by) and self.group_in_flight == 1
+        return bool(self.group_by) and self.group_in_flight == 1 and self.group_order
 
     @cached_property
     def is_plain(self) -> bool:
@@ -214,10 +218,10 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
         """Return whether messages of groups wait in a lane, where a claim passes over blocked
         groups.
 
-        Queues with priorities cannot do this: a group keeps the order of its log, whatever the
-        priority.
+        Queues with priorities do this only without `group_order`: otherwise a group keeps the order
+        of its log, whatever the priority.
         """
-        return bool(self.group_by) and not self.priority_by
+        return bool(self.group_by) and not (self.priority_by and self.group_order)
 
     @property
     def in_order(self) -> bool:
@@ -270,6 +274,7 @@ class QueueSettings(TypedDict, total=False):
     priority_step: Seconds
     group_by: str
     group_in_flight: int
+    group_order: bool
     group_rate: float
     group_burst: int
     max_in_flight: int

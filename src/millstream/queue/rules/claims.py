@@ -209,7 +209,7 @@ def _choose_best(ledger: Ledger, count_max: int, chosen: Selection) -> None:
             _, lane = heapq.heappop(fronts)
             limit = min(limit, fronts[0][0]) if fronts else limit
             if ledger.queue.spec.passes:
-                if not take_passing(ledger, chosen, count_max, limit):
+                if not take_passing(ledger, chosen, lane, count_max, limit):
                     return
             else:
                 _take_front(ledger, chosen, lane, count_max - chosen.count, limit)

@@ -1,7 +1,7 @@
-"""The lane of a queue with groups: claims take messages from its front and pass over blocked
+"""A lane of a queue with groups: claims take messages from its front and pass over blocked
 groups.
 
-The messages of all groups wait in a single lane, in order. A claim walks the lane from the front
+The messages of all groups wait in a lane, in order; with priorities, in a lane for each priority. A claim walks the lane from the front
 and takes every message whose group allows it. A blocked message (its group has enough in flight, a
 retry or earlier members wait, or it is not due) is passed over: it moves from the lane into its
 group, where the end of an attempt finds it. So a message that is never blocked costs no row and no
@@ -21,32 +21,31 @@ PASSED_MAX = 2_000
 """The most messages that a commit passes over."""
 
 STEP_MIN = 16
-LANE = 0
 
 
-def take_passing(ledger: Ledger, chosen: Selection, count_max: int, limit: Rank) -> bool:
-    """Take messages off the lane until `count_max` are chosen or another message has a better rank.
+def take_passing(ledger: Ledger, chosen: Selection, lane: int, count_max: int, limit: Rank) -> bool:
+    """Take messages off a lane until `count_max` are chosen or another message has a better rank.
 
     Returns False if too many were passed over; the next claim continues from there.
     """
-    walk = _Walk(ledger, chosen, count_max)
+    walk = _Walk(ledger, chosen, lane, count_max)
     at_ms: int | None = None
-    for bucket_id, slots in _steps(chosen, count_max):
+    for bucket_id, slots in _steps(chosen, lane, count_max):
         for span in ledger.bucket(bucket_id).sources(*slots):
             if span.at_ms != at_ms:
                 at_ms = span.at_ms
-                if walk.walked and (QUIET, ledger.index.rank(LANE, at_ms)) >= limit:
+                if walk.walked and (QUIET, ledger.index.rank(lane, at_ms)) >= limit:
                     return walk.end()
             if walk.go(bucket_id, span.slot, span.slot + span.count, at_ms):
                 return walk.end()
     return walk.end()
 
 
-def _steps(chosen: Selection, count_max: int) -> Iterator[tuple[int, Slots]]:
+def _steps(chosen: Selection, lane: int, count_max: int) -> Iterator[tuple[int, Slots]]:
     """Yield the waiting slots in steps of about the requested count. Usually the first step is
     enough.
     """
-    for bucket_id, (start, stop) in chosen.front(LANE):
+    for bucket_id, (start, stop) in chosen.front(lane):
         while start < stop:
             end = min(stop, start + max(count_max, STEP_MIN))
             yield bucket_id, (start, end)
@@ -56,7 +55,8 @@ def _steps(chosen: Selection, count_max: int) -> Iterator[tuple[int, Slots]]:
 class _Walk:
     """A walk from the front of the lane."""
 
-    def __init__(self, ledger: Ledger, chosen: Selection, count_max: int) -> None:
+    def __init__(self, ledger: Ledger, chosen: Selection, lane: int, count_max: int) -> None:
+        self._lane = lane
         self.walked = self.passed = 0
         self._ledger = ledger
         self._chosen = chosen
@@ -82,7 +82,9 @@ class _Walk:
                 self.walked += slot - start
                 return True
             assert mark is not None
-            index.pass_over(bucket_id + slot, mark[1], at_ms=at_ms, due_ms=due[slot])
+            index.pass_over(
+                bucket_id + slot, mark[1], priority=self._lane, at_ms=at_ms, due_ms=due[slot]
+            )
             self.passed += 1
             first = slot + 1
             if self.passed >= PASSED_MAX:
@@ -96,6 +98,6 @@ class _Walk:
 
     def end(self) -> bool:
         """Record the walked distance; return False if the walk was cut short."""
-        chosen = self._chosen
-        chosen.advances[LANE] = chosen.advances.get(LANE, 0) + self.walked
+        chosen, lane = self._chosen, self._lane
+        chosen.advances[lane] = chosen.advances.get(lane, 0) + self.walked
         return not chosen.is_cut_short

@@ -8,6 +8,7 @@ has freed. Groups are opened on first use and written back once.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 
 from msgspec.structs import replace
@@ -61,6 +62,7 @@ class Index:
         """Groups → the change of their number of messages in flight."""
         self._roster = Roster()
         self._limits: Mapping[str, GroupLimit] = NO_LIMITS
+        self._cap, self._pace = queue.spec.group_in_flight, queue.spec.group_rate
         if queue.spec.group_by:
             self._roster = tx.entity(keys.roster(queue.queue_id), Roster)
             self._limits = tx.entity(keys.group_limits(queue.queue_id), GroupLimits).limits
@@ -94,7 +96,8 @@ class Index:
         open_group = self._group(group)
         self._fly(group, -1)
         # A group whose limit was lowered may have another head, which stays.
-        if open_group.now.head == NOBODY and self._in_flight_max(group) == 1:
+        is_ordered = self._queue.spec.group_order and self._in_flight_max(group) == 1
+        if open_group.now.head == NOBODY and is_ordered:
             open_group.now = replace(open_group.now, head=claim_id, rank=None)
         else:
             self._lift(open_group)
@@ -108,9 +111,9 @@ class Index:
     def leave(self, groups: Iterable[str]) -> None:
         """Note that messages of groups are no longer in flight and will not return."""
         if self._queue.spec.group_by:
-            for name in groups:
+            for name, count in Counter(groups).items():
                 if name:
-                    self._fly(name, -1)
+                    self._fly(name, -count)
                     if self._has_record(name):
                         self._lift(self._group(name))
 
@@ -234,7 +237,8 @@ class Index:
             return claim_id, size
         group = self._group(name)
         self._fly(name, 1)
-        group.now = GroupStanding(group.now.waiting, paid_until_ms=self._paid(group))
+        self._pay(group, 1)
+        group.now = GroupStanding(group.now.waiting, paid_until_ms=group.now.paid_until_ms)
         self._lift(group)
         if (head := group.now.head) in self._ready:
             self._push(head)
@@ -244,51 +248,59 @@ class Index:
         """Count a message of the lane as in flight, if its group allows another; return whether it
         does.
         """
-        flying = self._flying(name)
-        if (limit := self._in_flight_max(name)) and flying >= limit:
+        flown, limit, rate = self._flown.get(name, 0), self._cap, self._pace
+        if name in self._limits:
+            limit, rate = self._in_flight_max(name), self._rate(name)
+        if limit and self._roster.flying.get(name, 0) + flown >= limit:
             return False
-        group = self._group(name) if self._rate(name) or self._has_record(name) else None
-        if group is not None and not self._is_free(group):
+        group = self._group(name) if rate or self._has_record(name) else None
+        if group is not None and (
+            group.now.head != NOBODY or group.now.waiting or not self._may_claim(group)
+        ):
             return False
         if not limit and self._class(name) == NOISY:
             return False
         if group is not None:
-            group.now = replace(group.now, paid_until_ms=self._paid(group))
-        self._flown[name] = self._flown.get(name, 0) + 1
+            group.unpaid += 1
+        self._flown[name] = flown + 1
         self._taken += 1
         return True
 
-    def _is_free(self, group: OpenGroup) -> bool:
-        """Return whether a group has no member outside the lane and its rate allows another claim."""
-        now = group.now
-        return now.head == NOBODY and not now.waiting and self._may_claim(group)
-
     def _may_claim(self, group: OpenGroup) -> bool:
         """Return whether the rate of a group allows another claim now."""
-        rate, burst, now_ms = (
-            self._rate(group.name),
-            self._queue.spec.group_burst,
-            self._tx.store_ms,
-        )
-        return not rate or bool(pace.affordable(rate, group.now.paid_until_ms, now_ms, burst))
+        rate = self._rate(group.name)
+        if not rate:
+            return True
+        if group.affordable is None:
+            paid_ms, burst = group.now.paid_until_ms, self._queue.spec.group_burst
+            group.affordable = pace.affordable(rate, paid_ms, self._tx.store_ms, burst)
+        return group.unpaid < group.affordable
+
+    def _pay(self, group: OpenGroup, claims: int = 0) -> None:
+        """Charge the rate of a group with its claims in this operation that are not paid yet."""
+        claims, rate = claims + group.unpaid, self._rate(group.name)
+        if rate and claims:
+            paid_ms, burst = group.now.paid_until_ms, self._queue.spec.group_burst
+            paid_ms = pace.paid(rate, paid_ms, self._tx.store_ms, claims, burst)
+            group.now = replace(group.now, paid_until_ms=paid_ms)
+        group.unpaid, group.affordable = 0, None
 
     def _in_flight_max(self, name: str) -> int:
         """Return the most messages of a group in flight; 0 for any number."""
         limit = self._limits.get(name) if self._limits else None
-        if limit is None or limit.in_flight is None:
-            return self._queue.spec.group_in_flight
-        return limit.in_flight
+        return self._cap if limit is None or limit.in_flight is None else limit.in_flight
 
     def _rate(self, name: str) -> float:
         """Return the claims per second of a group; 0 for any number."""
         limit = self._limits.get(name) if self._limits else None
-        return self._queue.spec.group_rate if limit is None or limit.rate is None else limit.rate
+        return self._pace if limit is None or limit.rate is None else limit.rate
 
     def relimit(self, name: str) -> None:
         """Apply the new limits of a group to its waiting messages; what its rate has used up is
         forgotten.
         """
         group = self._group(name)
+        group.unpaid, group.affordable = 0, None
         group.now = replace(group.now, paid_until_ms=pace.NEVER_MS)
         head, rank = group.now.head, group.now.rank
         limit = self._in_flight_max(name)
@@ -315,13 +327,15 @@ class Index:
             priority = bucket.mark(slot)[0]
             self._place_head(group, self.rank(priority, bucket.arrived_ms(slot)), 0)
 
-    def pass_over(self, claim_id: int, name: str, *, at_ms: int, due_ms: int) -> None:
+    def pass_over(
+        self, claim_id: int, name: str, *, priority: int, at_ms: int, due_ms: int
+    ) -> None:
         """Move a blocked message from the lane into its group."""
         if due_ms > self._tx.store_ms:
             self._tx.erase(keys.retry(self._queue.queue_id, due_ms, claim_id))
             self._counts.waiting -= 1
         group = self._group(name)
-        self._join(group, claim_id, self.rank(0, at_ms), due_ms)
+        self._join(group, claim_id, self.rank(priority, at_ms), due_ms)
         if group.now.head == claim_id and claim_id in self._ready:
             self._push(claim_id)
 
@@ -336,6 +350,7 @@ class Index:
         home = rows > ROWS_INLINE_MAX
         opened, closed = [], []
         for name, group in self._groups.items():
+            self._pay(group)
             self._reclassify(group)
             for claim_id, value in group.added.items():
                 tx.put(keys.member(queue_id, name, claim_id), value, home=home)
@@ -375,13 +390,6 @@ class Index:
     def _fly(self, name: str, by: int) -> None:
         self._flown[name] = self._flown.get(name, 0) + by
 
-    def _paid(self, group: OpenGroup) -> float:
-        """Return the time until which the group's rate is used up after another claim."""
-        paid_ms, rate = group.now.paid_until_ms, self._rate(group.name)
-        if not rate:
-            return paid_ms
-        return pace.paid(rate, paid_ms, self._tx.store_ms, 1, self._queue.spec.group_burst)
-
     def _join(self, group: OpenGroup, claim_id: int, rank: int, due_ms: int) -> None:
         value = rank.to_bytes(8, "big") + due_ms.to_bytes(8, "big")
         heapq.heappush(group.behind, (split_id(claim_id)[1], claim_id, value))
@@ -403,6 +411,7 @@ class Index:
 
     def _place_head(self, group: OpenGroup, rank: int, due_ms: int) -> None:
         """Make the head claimable, or let it wait until it is due and the group's rate allows it."""
+        self._pay(group)
         now = group.now
         if not self._may_claim(group):
             due_ms = max(due_ms, pace.next_ms(self._rate(group.name), now.paid_until_ms))

@@ -26,10 +26,12 @@ class OpenGroup:
         "_queue",
         "_reads",
         "added",
+        "affordable",
         "before",
         "behind",
         "name",
         "now",
+        "unpaid",
         "unread",
     )
 
@@ -41,6 +43,10 @@ class OpenGroup:
         self.added: dict[int, bytes] = {}
         """Members that were added by this operation and have no row yet."""
         self.unread = standing.waiting
+        self.affordable: int | None = None
+        """How many claims the group's rate allows, counted from `now`; None: not known yet."""
+        self.unpaid = 0
+        """Claims of this operation that `now` does not include yet."""
         self._queue = queue
         self._last_key = b""
         self._reads = 1

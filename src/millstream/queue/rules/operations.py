@@ -59,7 +59,7 @@ ROWS_PER_DELETION = 1_000
 """The most rows of each type that a commit deletes of a queue."""
 
 _FIXED = ("start", "start_ms")
-_FIXED_WHILE_USED = ("priority_by", "group_by", "group_in_flight")
+_FIXED_WHILE_USED = ("priority_by", "group_by", "group_in_flight", "group_order")
 
 
 def checked(spec: QueueSpec) -> QueueSpec:
@@ -161,6 +161,8 @@ def _check_fixed(queue: QueueState, new: QueueSpec) -> None:
     later = [name for name in _FIXED_WHILE_USED if getattr(old, name) != getattr(new, name)]
     if not (counts.available or counts.in_flight):
         later = []
+    elif "group_in_flight" in later and not (old.group_order or new.group_order):
+        later.remove("group_in_flight")  # no order depends on it
     if not (never or later):
         return
     why = []

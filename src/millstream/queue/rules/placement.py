@@ -20,6 +20,7 @@ from millstream.queue.model.bucket_changes import Placed, SlotMark
 from millstream.queue.model.counts import Counts
 from millstream.queue.model.queue_changes import Moved
 from millstream.queue.model.slots import RoutingMark, Span, Trial
+from millstream.queue.model.spec import QueueSpec
 from millstream.queue.model.state import APART, Allotment, QueueState
 from millstream.queue.rules.interleaving import arrivals_ms
 from millstream.queue.rules.ledger import Ledger
@@ -66,8 +67,9 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
         else:
             ledger.is_overtaken = True
     filled = [batch for batch in accepted if batch.spans]
-    if len(filled) == 1 and filled[0].marks is None and not queue.spec.delay_ms:
-        total = _line_up(ledger, filled[0].spans)
+    lane = _lane_of(queue.spec, filled[0]) if len(filled) == 1 else None
+    if lane is not None:
+        total = _line_up(ledger, lane, filled[0])
     else:
         arrivals = _in_time([list(_arrivals(tx, queue, batch)) for batch in filled])
         total = _admit_new(ledger, arrivals) if queue.spec.dedup_by else admit(ledger, arrivals)
@@ -147,7 +149,8 @@ def _fill(ledger: Ledger, lane: int, arrivals: list[Arrival]) -> int:
                 if lane == APART:
                     _enter(ledger, bucket_id, slot, size, current, marks)
                 elif current.group and queue.spec.group_by:
-                    marks.update(dict.fromkeys(range(slot, slot + size), (0, current.group)))
+                    mark = current.priority, current.group
+                    marks.update(dict.fromkeys(range(slot, slot + size), mark))
                     if current.due_ms > tx.store_ms:
                         _delay(ledger, bucket_id, slot, size, current.due_ms, dues)
                 if (due_ms := _store_due_ms(tx, current)) and slot not in dues:
@@ -177,19 +180,42 @@ def _filled(ledger: Ledger, lane: int, allotted: Allotment, count: int) -> None:
     ledger.tx.change(ledger.key, moved)
 
 
-def _line_up(ledger: Ledger, spans_in: Sequence[Span]) -> int:
-    """Place messages without group, delay or priority: as `admit`, without reading marks."""
+def _lane_of(spec: QueueSpec, routed: c.Routed) -> int | None:
+    """Return the lane in which all messages of a batch go as they are; None if they are to be told
+    apart: by priority, delay, or digest, or because groups of this queue do not wait in a lane.
+    """
+    if spec.delay_ms:
+        return None
+    if not routed.marks:
+        return 0
+    lane, passes = routed.marks[0].priority, spec.passes
+    for mark in routed.marks:
+        if mark.priority != lane or mark.digest or (mark.group and not passes):
+            return None
+        if mark.delay_ms is not None or mark.due_ms is not None:
+            return None
+    return lane if spec.priority_by else 0
+
+
+def _line_up(ledger: Ledger, lane: int, routed: c.Routed) -> int:
+    """Place the messages of a batch in one lane: as `admit`, without an arrival for each group.
+
+    A message of a group takes 1 µs instead of 4 (2026-11).
+    """
     queue = ledger.queue
-    count = sum(span.count for span in spans_in)
-    allotted = queue.allot(0, count)
-    following = iter(spans_in)
+    count = sum(span.count for span in routed.spans)
+    allotted = queue.allot(lane, count)
+    following = iter(routed.spans)
+    marked = iter(routed.marks or ()) if queue.spec.group_by else iter(())
     cut_off: Span | None = None
     for start, stop in allotted.ranges:
         for bucket_id, (first, end) in queue.pieces(start, stop):
             ledger.change_alive(bucket_id, end - first)
             spans, cut_off = _slotted(cut_off, following, first, end)
-            ledger.change_bucket(bucket_id, Placed(spans))
-    _filled(ledger, 0, allotted, count)
+            pairs = zip(range(first, end), marked, strict=False)
+            marks = {slot: (lane, mark.group) for slot, mark in pairs if mark.group}
+            ledger.change_bucket(bucket_id, Placed(spans, lane, marks))
+    _filled(ledger, lane, allotted, count)
     return count
 
 

@@ -13,6 +13,7 @@ from millstream.server.rest import (
     cursors,
     failures,
     forks,
+    job_limits,
     job_stream,
     jobs,
     live,
@@ -32,7 +33,18 @@ from millstream.server.rest import (
 
 _NOUNS = (
     *(logs, forks, records, search, cursors, queues, messages, failures, claims, rooms),
-    *(jobs, job_stream, schedules, transactions, staging, replica, status, clients, live),
+    *(
+        jobs,
+        job_limits,
+        job_stream,
+        schedules,
+        transactions,
+        staging,
+        replica,
+        status,
+        clients,
+        live,
+    ),
     *(cluster, tokens),
 )
 ENDPOINTS = tuple(entry for noun in _NOUNS for entry in noun.endpoint)
