@@ -137,7 +137,10 @@ def _integer(digits: str, suffix: str) -> int:
 
 
 def _float(digits: str, suffix: str) -> float:
-    number = float.fromhex(digits) if digits[:2].lower() == "0x" else float(digits)
+    try:
+        number = float.fromhex(digits) if digits[:2].lower() == "0x" else float(digits)
+    except OverflowError:  # only of hexadecimal digits: decimal digits give infinity
+        raise Refused from None
     if suffix in ("f", "F") and suffix:
         try:
             number = struct.unpack("<f", struct.pack("<f", number))[0]
@@ -575,6 +578,8 @@ def test_what_the_standard_accepts_is_accepted_and_means_the_same(text: str) -> 
 @example(["1", "L"], "")
 @example(["a", "=", "1.5", "f"], "")
 @example(["a", "=", "0x1", "L"], "")
+@example(["0x1.8p3", "1_000"], "")
+@example(["a", "=", "0x1.8p3", "1_000"], "")
 def test_words_in_any_order_are_judged_alike(words: list[str], between: str) -> None:
     agree(between.join(words))
 

@@ -270,6 +270,14 @@ class Supervisor:
     def exited(self, number: int, code: int, *, now_s: float) -> None:
         """Note that a child has ended: by itself (`code` >= 0), or by a signal (`code` < 0)."""
         child = self._children.pop(number)
+        # Several events may come before the next effect: no effect concerns a child that has ended.
+        self._effects = deque(
+            effect
+            for effect in self._effects
+            if not (
+                isinstance(effect, DrainChild | DumpStack | KillChild) and effect.number == number
+            )
+        )
         how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
         is_expected = child.state == "killed" or child.blame is not None or code == 0
         if child.running:

@@ -127,6 +127,42 @@ def test_it_decides_as_written(path: Path) -> None:
     assert "\n".join(replayed(text)) == text.rstrip("\n")
 
 
+def effects_of(supervisor: Supervisor) -> list[str]:
+    """The effects up to the wait, as transcripts write them."""
+    effects = [supervisor.next(0.0)]
+    while not isinstance(effects[-1], Await | PoolDone):
+        effects.append(supervisor.next(0.0))
+    return [write_effect(effect) for effect in effects]
+
+
+def test_a_child_that_has_ended_meanwhile_is_not_killed() -> None:
+    """Two children end at the same moment: the shell hears of both before the next effect."""
+    supervisor = Supervisor(PoolPlan(processes=2))
+    effects_of(supervisor)
+
+    supervisor.reported(1, Unusable("no jobs"), now_s=0.0)
+    supervisor.exited(2, 1, now_s=0.0)
+
+    assert "kill 1" in (effects := effects_of(supervisor))
+    assert "kill 2" not in effects
+    supervisor.exited(1, 1, now_s=0.0)
+    assert effects_of(supervisor) == ["exit 1"]
+
+
+def test_a_child_that_ends_as_all_are_to_stop_is_not_drained() -> None:
+    supervisor = Supervisor(PoolPlan(processes=2))
+    effects_of(supervisor)
+    for number in (1, 2):
+        supervisor.reported(number, Ready(), now_s=0.0)
+    effects_of(supervisor)
+
+    supervisor.stop(code=143)
+    supervisor.exited(2, -9, now_s=0.0)
+
+    assert "drain 1" in (effects := effects_of(supervisor))
+    assert "drain 2" not in effects
+
+
 def test_there_are_transcripts() -> None:
     assert {path.stem for path in TRANSCRIPTS} >= {"working", "stopping", "dying", "killing"}
 
