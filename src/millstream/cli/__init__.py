@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from millstream.cli.advice import EXIT_FAILED, exit_code, explain
 from millstream.cli.append import append
+from millstream.cli.apply import apply
 from millstream.cli.bench import bench
 from millstream.cli.cluster import cluster
 from millstream.cli.command import command
@@ -22,6 +23,7 @@ from millstream.cli.config import use_file
 from millstream.cli.demo import demo
 from millstream.cli.display import PrintedLine, silence
 from millstream.cli.doctor import doctor
+from millstream.cli.dump import dump
 from millstream.cli.exec import execute
 from millstream.cli.export import export
 from millstream.cli.import_ import import_records
@@ -186,6 +188,13 @@ command(
 command(
     app, "exec mail ./send.sh --concurrency 4", "exec mail './send.sh --now' --drain", name="exec"
 )(execute)
+command(
+    app,
+    "apply topology.toml --dry-run",
+    "apply topology.toml --prune --yes",
+    "apply topology.toml --secrets tokens.json --store http://depot:8080",
+)(apply)
+command(app, "dump", "dump --store http://depot:8080 --json")(dump)
 command(app, "sync http://depot:8080 --push --logs 'device/*'", "sync backup.db --create")(sync)
 command(
     app,

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import typer
 
+from millstream import units
 from millstream.clock import SystemClock
+from millstream.errors import InvalidInput
 from millstream.header import Headers, HeaderValue, Pair
-from millstream.queue.model.backoff import Backoff
+from millstream.queue.model.backoff import Backoff, backoff_of_text
 from millstream.record import to_ms, wall_ms_of
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "": 1}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+Parsed = TypeVar("Parsed")
 
 
 def parse_headers(pairs: Iterable[str]) -> Headers:
@@ -86,18 +83,22 @@ def parse_time(text: str) -> datetime:
 
 def parse_past(text: str) -> int:
     """Parse a time, or an age such as 15m, into milliseconds since the epoch."""
-    if _DURATION.fullmatch(text.strip()):
+    if units.is_duration(text):
         return SystemClock().wall_ms() - to_ms(parse_duration(text))
     return wall_ms_of(parse_time(text))
 
 
 def parse_duration(text: str) -> float:
     """Parse 90, 90s, 15m, 12h, 7d, 2w or 250ms into seconds."""
-    match = _DURATION.fullmatch(text.strip())
-    seconds = float(match[1]) * _SECONDS[match[2] or ""] if match else inf
-    if seconds == inf:
-        raise typer.BadParameter(f"a duration must look like 90s, 15m, 12h, 7d or 2w, not {text!r}")
-    return seconds
+    return _as_typed(units.parse_duration, text)
+
+
+def _as_typed(parse: Callable[[str], Parsed], text: str) -> Parsed:
+    """Parse a text of the command line: a wrong text is a wrong option."""
+    try:
+        return parse(text)
+    except InvalidInput as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def duration(help: str, *, default: str | bool = True) -> Any:
@@ -107,12 +108,7 @@ def duration(help: str, *, default: str | bool = True) -> Any:
 
 def parse_size(text: str) -> int:
     """Parse 500, 10kB, 64MiB or 1GiB into bytes."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise typer.BadParameter(f"a size must look like 500, 10kB, 64MiB or 1GiB, not {text!r}")
-    unit = (match[2] or "").lower()
-    base = 1024 if unit.endswith("i") else 1000
-    return int(float(match[1]) * base ** _POWERS[unit.removesuffix("i")])
+    return _as_typed(units.parse_size, text)
 
 
 def parse_position(text: str, *, start: int, end: int) -> int:
@@ -132,15 +128,4 @@ def parse_position(text: str, *, start: int, end: int) -> int:
 
 def parse_backoff(text: str) -> Backoff:
     """Parse `5s`, `1s,10s,1m` or `1s*2` into a backoff."""
-    first, times, factor = text.partition("*")
-    waits = tuple(parse_duration(wait) for wait in first.split(","))
-    if times:
-        try:
-            return Backoff(first=waits[0], factor=float(factor))
-        except ValueError:
-            raise typer.BadParameter(
-                f"a growing backoff must look like 1s*2, not {text!r}"
-            ) from None
-    if len(waits) == 1:
-        return Backoff(kind="fixed", first=waits[0], jitter=0.0)
-    return Backoff(kind="list", waits=waits, jitter=0.0)
+    return _as_typed(backoff_of_text, text)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from millstream.errors import InvalidInput
 from millstream.limits import KiB, MiB
+from millstream.log.model.names import did_you_mean
 from millstream.record import Seconds, to_ms
 from millstream.rooms.names import JOINED, LEFT, RESERVED_TYPES, check_type
 
@@ -111,7 +112,7 @@ def altered(settings: RoomSettings, options: Mapping[str, Any]) -> RoomSettings:
 
 def _field_of(name: str, value: Any) -> Any:
     if name not in _HINTS:
-        raise InvalidInput(f"a room has no setting {name!r}; it has {', '.join(_HINTS)}")
+        raise InvalidInput(f"a room has no setting {name!r}{did_you_mean(name, _HINTS)}")
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if name in ("conflated", "retained", "priority"):

@@ -85,12 +85,16 @@ class ScheduleStore:
 
     def list(self, *, upcoming: int = 0) -> list[ScheduleInfo]:
         """Return the schedules in the order of their names, with a number of next ticks each."""
+        return [_info(stored, upcoming) for stored in self.stored()]
+
+    def stored(self) -> Sequence[StoredSchedule]:
+        """Return the schedules in the order of their names, with the messages that hold them."""
         newest: dict[str, StoredSchedule] = {}
         for stored in self._stored():
             newest_so_far = newest.get(stored.schedule.name)
             if newest_so_far is None or newest_so_far.message.claim_id <= stored.message.claim_id:
                 newest[stored.schedule.name] = stored
-        return [_info(newest[name], upcoming) for name in sorted(newest)]
+        return [newest[name] for name in sorted(newest)]
 
     def get(self, name: str, *, upcoming: int = 5) -> ScheduleInfo:
         """Return a schedule; `NotFound` if there is no schedule of this name."""

@@ -64,3 +64,12 @@ def similar_name(name: str, names: Iterable[str]) -> str | None:
     by_letters = {public.casefold(): public for public in names if not public.startswith(PRIVATE)}
     close = get_close_matches(name.casefold(), by_letters, 1)
     return by_letters[close[0]] if close else None
+
+
+def did_you_mean(key: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown key: a similar key, or all keys."""
+    from difflib import get_close_matches  # only mistakes pay for it
+
+    names = [*known]
+    close = get_close_matches(key, names, 1) or get_close_matches(key.removesuffix("_ms"), names, 1)
+    return f": did you mean {close[0]!r}?" if close else f"; it has {', '.join(names)}"

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from millstream.errors import InvalidInput
+from millstream.units import parse_duration
 
 FACTOR_MAX = 100.0
 WAIT_S_MAX = 10 * 366 * 24 * 3600
@@ -52,3 +53,19 @@ class Backoff(Struct, frozen=True, kw_only=True, omit_defaults=True):
             steps = min(attempt - 1, 64)
             wait_s = min(self.first * self.factor**steps, self.most)
         return max(0, round(wait_s * 1000 * (1 + self.jitter * (2 * luck - 1))))
+
+
+def backoff_of_text(text: str) -> Backoff:
+    """Parse `5s`, `1s,10s,1m` or `1s*2` into a backoff."""
+    first, times, factor = text.partition("*")
+    waits = tuple(parse_duration(wait) for wait in first.split(","))
+    if times:
+        try:
+            return Backoff(first=waits[0], factor=float(factor))
+        except ValueError:
+            raise InvalidInput(
+                f"a growing backoff must look like 1s*2, not {text!r:.100}"
+            ) from None
+    if len(waits) == 1:
+        return Backoff(kind="fixed", first=waits[0], jitter=0.0)
+    return Backoff(kind="list", waits=waits, jitter=0.0)

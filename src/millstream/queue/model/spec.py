@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from millstream.errors import InvalidInput, NotFound
 from millstream.format.ids import CAPACITY_EXPONENT_MAX
-from millstream.log.model.names import NUMBER_MAX, ROOM, check_name, check_text
+from millstream.log.model.names import NUMBER_MAX, ROOM, check_name, check_text, did_you_mean
 from millstream.numbers import check_duration
 from millstream.queue.model.backoff import Backoff
 from millstream.record import Seconds, to_ms
@@ -312,13 +312,7 @@ def altered(spec: QueueSpec, settings: Mapping[str, Any]) -> QueueSpec:
 def _field_of(name: str, value: Any) -> Any:
     """Return the value of a field, converted from a caller's setting."""
     if name not in _HINTS:
-        from difflib import get_close_matches  # only mistakes pay for it
-
-        close = get_close_matches(name.removesuffix("_ms"), _HINTS, 1)
-        raise InvalidInput(
-            f"a queue has no setting {name!r}"
-            + (f": did you mean {close[0]!r}?" if close else f"; it has {', '.join(_HINTS)}")
-        )
+        raise InvalidInput(f"a queue has no setting {name!r}{did_you_mean(name, _HINTS)}")
     if name in _DURATIONS:
         return _seconds(name, value)
     if name == "sources":

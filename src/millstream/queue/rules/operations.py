@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from millstream.log.model.head import Head
 from millstream.log.model.names import NUMBER_MAX, check_name
 from millstream.log.rules import operations as logs
 from millstream.queue import commands as c
+from millstream.queue.model.alteration import check_alteration, check_dead_letter
 from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.bucket_changes import Removed
@@ -58,9 +59,6 @@ BUCKETS_PER_DELETION = 100
 ROWS_PER_DELETION = 1_000
 """The most rows of each type that a commit deletes of a queue."""
 
-_FIXED = ("start", "start_ms")
-_FIXED_WHILE_USED = ("priority_by", "group_by", "group_in_flight", "group_order")
-
 
 def checked(spec: QueueSpec) -> QueueSpec:
     """Return a spec with checked types and values, as a later decode returns it."""
@@ -88,7 +86,7 @@ def specify(tx: WriteTransaction, command: c.SpecifyQueue) -> bool:
     """Make a queue, or replace its spec; return True for a new queue."""
     check_name(command.queue, "queue")
     spec = with_partitions(tx, checked(command.spec))
-    _check_dead_letter(command.queue, spec)
+    check_dead_letter(command.queue, spec)
     key = keys.queue(command.queue)
     queue = tx.entity(key, QueueState)
     if queue.exists():
@@ -100,18 +98,6 @@ def specify(tx: WriteTransaction, command: c.SpecifyQueue) -> bool:
     tx.change(key, Specified(tx.take_entity_id(), command.queue, spec, tx.wall_ms, first))
     _start(tx, key, queue)
     return True
-
-
-def _check_dead_letter(name: str, spec: QueueSpec) -> None:
-    """Refuse a dead-letter log that feeds its own queue: letters would fail and return without end."""
-    log = spec.dead_letter
-    if not log or not (log in own_logs(name) or spec.takes_from(log)):
-        return
-    inbox = " (its inbox)" if log in own_logs(name) else ""
-    raise InvalidInput(
-        f"the dead-letter log {log!r} of queue {name!r} is one of its own sources{inbox}, so that "
-        "letters would come back as messages; name a log that none of its sources matches"
-    )
 
 
 def _free_from(tx: WriteTransaction, capacity: int) -> int:
@@ -140,7 +126,8 @@ def _alter(
         )
     if old == new:
         return
-    _check_fixed(queue, new)
+    counts = queue.counts
+    check_alteration(queue.name, old, new, available=counts.available, in_flight=counts.in_flight)
     numbers_from = queue.next
     if old.bucket_exponent != new.bucket_exponent:
         for bucket_id in queue.filling():
@@ -150,41 +137,6 @@ def _alter(
     old_sources = set(find_sources(tx.view, queue.name, old))
     tx.change(key, Specified(queue.queue_id, queue.name, new, queue.created_ms, numbers_from))
     _start(tx, key, queue, old_sources=old_sources)
-
-
-def _check_fixed(queue: QueueState, new: QueueSpec) -> None:
-    """Refuse changes of fields that cannot change, or not now; the error carries old and new
-    values.
-    """
-    old, counts = queue.spec, queue.counts
-    never = [name for name in _FIXED if getattr(old, name) != getattr(new, name)]
-    later = [name for name in _FIXED_WHILE_USED if getattr(old, name) != getattr(new, name)]
-    if not (counts.available or counts.in_flight):
-        later = []
-    elif "group_in_flight" in later and not (old.group_order or new.group_order):
-        later.remove("group_in_flight")  # no order depends on it
-    if not (never or later):
-        return
-    why = []
-    if never:
-        why.append(
-            f"{_difference(old, new, never)}: that is never altered, because routing has begun"
-        )
-    if later:
-        flying = f"{counts.in_flight} {'is' if counts.in_flight == 1 else 'are'} in flight"
-        why.append(
-            f"{_difference(old, new, later)}: that is altered only while nothing waits or is in flight; "
-            f"{counts.available} wait, {flying}"
-        )
-    raise Conflict(
-        f"queue {queue.name!r} cannot become what is asked for. {'. '.join(why)}",
-        name=queue.name,
-        fields={name: [getattr(old, name), getattr(new, name)] for name in (*never, *later)},
-    )
-
-
-def _difference(old: QueueSpec, new: QueueSpec, names: Sequence[str]) -> str:
-    return ", ".join(f"{n} is {getattr(old, n)!r}, asked for {getattr(new, n)!r}" for n in names)
 
 
 def _start(

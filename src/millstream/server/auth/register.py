@@ -68,8 +68,8 @@ class Revoked(Struct, frozen=True, kw_only=True, tag="revoked"):
 
 
 _decode = msgspec.json.Decoder(Token | Revoked).decode
-_encode = msgspec.json.Encoder().encode
-_NOTHING = _encode(Revoked(id=""))
+encode_entry = msgspec.json.Encoder().encode
+_NOTHING = encode_entry(Revoked(id=""))
 """An entry without effect. It goes first, so that the commit fails if the register has moved on."""
 
 
@@ -128,6 +128,11 @@ class Registrar:
         self._ms = ms
         self._register = Register()
 
+    @property
+    def position(self) -> int:
+        """The end of the register, as it was last read."""
+        return self._register.position
+
     def tokens(self) -> list[Token]:
         """Return all tokens by name, with expired tokens until their revocation."""
         return sorted(self._read().by_id.values(), key=lambda token: token.name)
@@ -172,7 +177,7 @@ class Registrar:
         key = entry.name if isinstance(entry, Token) else None
         try:
             end = self._register.position
-            self._ms.log(LOG).append(_encode(entry), key=key, expect_end=end)
+            self._ms.log(LOG).append(encode_entry(entry), key=key, expect_end=end)
         except EndMoved:
             return False
         return True
@@ -183,7 +188,7 @@ class Registrar:
         info = self._ms.log(LOG).info()
         if info is None or len(info) <= max(TIDY_ENTRIES_MIN, TIDY_SHARE * len(register.by_id)):
             return
-        live = [_encode(made) for made in register.by_id.values()]
+        live = [encode_entry(made) for made in register.by_id.values()]
         end = register.position
         try:
             with self._ms.transaction() as tx:

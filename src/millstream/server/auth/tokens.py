@@ -67,16 +67,25 @@ def create_token(
             f"not for {expires_ms} ms"
         )
     now_ms = (clock or SystemClock()).wall_ms()
+    expires = None if expires_ms is None else now_ms + expires_ms
+    made, text = new_token(name, [str(each) for each in allowed], created=now_ms, expires=expires)
+    Registrar(ms).add(made)
+    return made, text
+
+
+def new_token(
+    name: str, permissions: list[str], *, created: int, expires: int | None
+) -> tuple[Token, str]:
+    """Return the entry of a new token with a new secret, and the text of the token."""
     identity, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
     made = Token(
         name=name,
         id=identity,
         digest=digest_of(secret),
-        permissions=[str(permission) for permission in allowed],
-        created=now_ms,
-        expires=None if expires_ms is None else now_ms + expires_ms,
+        permissions=permissions,
+        created=created,
+        expires=expires,
     )
-    Registrar(ms).add(made)
     return made, f"{PREFIX}{identity}_{secret}"
 
 

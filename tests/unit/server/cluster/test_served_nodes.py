@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 import millstream
-from millstream import Producer
+from millstream import Producer, topology
 from millstream.errors import MillstreamError
 from tests.unit.server.cluster.electing import KEY, ServedNodes, serving_nodes
 
@@ -151,3 +152,17 @@ def test_nodes_that_have_halted_answer_eventual_reads_and_nothing_else(
             millstream.open(nodes.urls[0], read_level=level, retry_for=0.1) as ms,
         ):
             ms.log("a").info()
+
+
+def test_a_topology_is_applied_at_any_node(nodes: ServedNodes) -> None:
+    wanted: dict[str, Any] = {
+        "logs": {"orders": {"partitions": 2}},
+        "queues": {"mail": {"sources": ["orders"]}},
+        "schedules": {"nightly": {"task": "shop:report", "every": "1h"}},
+    }
+    first, second, third = (millstream.open(url) for url in nodes.urls)
+    with first, second, third:
+        assert len(topology.apply(second, wanted).plan.changes) == 3
+        assert topology.apply(third, wanted).plan.changes == []
+        dumped = [topology.dump(ms, leave_out=lambda *_: None) for ms in (first, third)]
+        assert dumped[0] == dumped[1]
