@@ -1,9 +1,10 @@
-"""The workloads of operators: exports and imports."""
+"""The workloads of operators: exports, imports, backups and restores."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from millstream.bench.backups import backup_full, backup_increment, restore
 from millstream.bench.exchange import export, import_
 from millstream.bench.suite import Suite
 
@@ -20,4 +21,4 @@ class OpsBench:
         """Leave the files to the suite, which removes the directory."""
 
 
-SUITE = Suite(OpsBench, export, import_)
+SUITE = Suite(OpsBench, export, import_, backup_full, backup_increment, restore)

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from millstream.cli.advice import EXIT_FAILED, exit_code, explain
 from millstream.cli.append import append
 from millstream.cli.apply import apply
+from millstream.cli.backup import backup
 from millstream.cli.bench import bench
 from millstream.cli.cluster import cluster
 from millstream.cli.command import command
@@ -34,6 +35,7 @@ from millstream.cli.promote import promote
 from millstream.cli.put import put
 from millstream.cli.queue import queue
 from millstream.cli.read import read
+from millstream.cli.restore import restore
 from millstream.cli.room import room
 from millstream.cli.schedule import schedule
 from millstream.cli.serve import serve
@@ -217,6 +219,12 @@ command(
     name="import",
     create=True,
 )(import_records)
+app.add_typer(backup, name="backup")
+command(
+    app,
+    "restore /mnt/backup/shop shop.db",
+    "restore /mnt/backup/shop shop.db --at 2026-12-24T18:30 --replace",
+)(restore)
 command(app, "migrate orders.db", "migrate --store orders.db --json")(migrate)
 command(app, "adopt app.db", "adopt app.db --json")(adopt)
 command(

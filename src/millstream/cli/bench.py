@@ -55,7 +55,7 @@ def bench(
             metavar="SUITE",
             help="core: appends, reads and opening; queue: claims and routing; jobs: functions on queues; server: over "
             "loopback; spark: source, sink and routing; replica: syncs; rooms: live push; s3: object storage; "
-            "cluster: three nodes; ops: exports and imports.",
+            "cluster: three nodes; ops: exports, imports, backups.",
         ),
     ],
     only: Annotated[

@@ -11,10 +11,8 @@ caller allows to leave them behind.
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +27,8 @@ from millstream.engine.row_copy import Heard, compare_rows, copy_rows
 from millstream.engine.sqlite.checks import layer_for
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.file import explained, inspect, patience
-from millstream.engine.sqlite.neighbour import is_open_here, own_descriptors
+from millstream.engine.sqlite.neighbour import is_open_here
+from millstream.engine.sqlite.partial import has_log, name_new_file, partial_file
 from millstream.engine.sqlite.rows import SqliteReader
 from millstream.engine.sqlite.sql import application_tables, stored_tables, table_rows
 from millstream.errors import CannotOpen, CorruptionError, DiskFull, InvalidInput, MillstreamError
@@ -114,7 +113,7 @@ def _copy_file(source: SqliteEngine, target: Path, *, replace: bool, hear: Heard
         results.append(_compare(snapshot, partial, target, hear))
 
     try:
-        with _partial(place, target) as partial:
+        with partial_file(place, PARTIAL, shown=target, work="copy") as partial:
             source.copy_to(partial, heard=lambda done, of: hear("copying", done, of), check=check)
             os.chmod(partial, os.stat(source.path).st_mode & 0o666)
             _give_name(partial, place, shown=target, replace=replace)
@@ -152,7 +151,7 @@ def _check_target(source: SqliteEngine, place: Path, *, shown: Path, replace: bo
     if place.is_dir():
         raise CannotOpen(f"{shown} is a directory; name a file in it", path=str(shown))
     if not place.exists() or not place.stat().st_size:
-        if _has_log(place):
+        if has_log(place):
             raise CannotOpen(
                 f"{shown}-wal is there without its store, and would spoil the copy: move it away",
                 path=str(shown),
@@ -167,72 +166,12 @@ def _check_target(source: SqliteEngine, place: Path, *, shown: Path, replace: bo
     inspect(place)  # only a store is replaced
 
 
-def _has_log(place: Path) -> bool:
-    log = Path(f"{place}-wal")
-    return log.exists() and log.stat().st_size > 0
-
-
-@contextmanager
-def _partial(place: Path, shown: Path) -> Iterator[Path]:
-    """Create an empty file beside the target, for this copy alone; remove it unless it was renamed.
-
-    A lock on the file tells a running copy from a killed copy, whose file is used again.
-    """
-    partial = place.with_name(place.name + PARTIAL)
-    descriptor = os.open(partial, os.O_RDWR | os.O_CREAT, 0o600)
-    own_descriptors.add(descriptor)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CannotOpen(
-                f"another copy to {shown} is running; wait for it, or copy to another name",
-                path=str(shown),
-                again=True,
-            ) from error
-        _remove(partial, "-wal", "-shm", "-journal")
-        os.ftruncate(descriptor, 0)
-        try:
-            yield partial
-        finally:
-            if _is_same(partial, descriptor):
-                _remove(partial, "")
-            _remove(partial, "-wal", "-shm", "-journal")
-    finally:
-        own_descriptors.discard(descriptor)
-        os.close(descriptor)
-
-
-def _is_same(path: Path, descriptor: int) -> bool:
-    """True if a path still names an open file."""
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    return False
-
-
-def _remove(path: Path, *endings: str) -> None:
-    for ending in endings:
-        with suppress(FileNotFoundError):
-            os.unlink(f"{path}{ending}")
-
-
 def _give_name(partial: Path, place: Path, *, shown: Path, replace: bool) -> None:
     """Give a complete copy the name of the target, unless another program has created the target."""
     if replace and place.exists() and place.stat().st_size:
         _replace(partial, place, shown)
-        return
-    with suppress(FileNotFoundError):
-        if not place.stat().st_size:
-            place.unlink()  # an empty file counts as no file
-    try:
-        os.link(partial, place)  # a rename would replace an existing file
-    except FileExistsError as error:
-        raise CannotOpen(
-            f"{shown} was made by another program meanwhile, and was left as it is",
-            path=str(shown),
-        ) from error
-    except OSError:  # this file system has no links
-        os.rename(partial, place)
+    else:
+        name_new_file(partial, place, shown=shown)
 
 
 def _replace(partial: Path, place: Path, shown: Path) -> None:

@@ -198,8 +198,24 @@ class ChangesetWriter(Protocol):
         """Apply recorded changes in order; raise `TablesDiffer` if the tables do not fit."""
 
 
+class FilePages(Protocol):
+    """The pages of one snapshot of a SQLite file."""
+
+    page_bytes: int
+    pages: int
+    """The number of pages."""
+    has_checksums: bool
+    """True if the last bytes of each page are its checksum."""
+
+    def read(self, first_page: int, count: int) -> bytes:
+        """Return pages, numbered from 1."""
+
+
 class Exchangeable(Protocol):
     """What an engine has beyond `Engine` if it has the ability `exchange`."""
+
+    def pages(self) -> AbstractContextManager[tuple[FilePages, Snapshot]]:
+        """Hold a snapshot, to read its pages in large pieces and its rows, beside running commits."""
 
     def copy_to(self, path: Path) -> None:
         """Write a consistent copy of all rows and tables into a new file."""

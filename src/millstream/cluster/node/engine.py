@@ -23,6 +23,7 @@ from millstream.engine.protocol import (
     Durability,
     Engine,
     Exchangeable,
+    FilePages,
     Reference,
     Scrubbable,
     ScrubStep,
@@ -108,6 +109,10 @@ class ReplicatedEngine:
     def copy_to(self, path: Path) -> None:
         """Write a consistent copy of this node's rows and tables into a new file."""
         cast(Exchangeable, self._inner).copy_to(path)
+
+    def pages(self) -> AbstractContextManager[tuple[FilePages, Snapshot]]:
+        """Hold a snapshot of this node's file, to read its pages and rows."""
+        return cast(Exchangeable, self._inner).pages()
 
     @property
     def scrub_share(self) -> float:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ from millstream.engine.sqlite.neighbour import (
 )
 from millstream.engine.sqlite.opening import FileOpening
 from millstream.engine.sqlite.options import SqliteOptions, fitted
+from millstream.engine.sqlite.page_snapshot import PageSnapshot
 from millstream.engine.sqlite.pages import is_verified
 from millstream.engine.sqlite.pool import PooledSnapshot, ReaderPool
 from millstream.engine.sqlite.rows import OnDamage, SqliteReader
@@ -299,6 +300,17 @@ class SqliteEngine:
             copy_file(snapshot.connection, path, vfs=self._vfs, heard=heard)
             if check is not None:
                 check(snapshot)
+
+    @contextmanager
+    def pages(self) -> Iterator[tuple[PageSnapshot, SqliteReader]]:
+        """Hold a snapshot, to read its pages in large pieces and its rows, beside running commits."""
+        with self.read() as snapshot:
+            observer = self._connect()
+            try:
+                pages = PageSnapshot(snapshot, observer, self.place)
+            finally:
+                close_connection(observer, checkpoint=False)
+            yield pages, snapshot
 
     def verify(self, stop: Callable[[], bool]) -> bool:
         """Read every page, beside running commits; False if `stop` ended it.

@@ -1,0 +1,1 @@
+"""Backups of a store: points in time in a folder or a bucket, and the way back."""

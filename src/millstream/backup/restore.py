@@ -1,0 +1,250 @@
+"""A restore: it builds a store's file from a point beside its final name, and checks it there.
+
+Every chunk is compared with its hash. The file is then opened as a store, and must be the store and the
+commit that the point names. Only a complete and checked file gets the name. An existing file is
+replaced only if the caller asks for it and no process has it open, and is kept under another name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream.backup.chunks import ChunkStore, in_threads
+from millstream.backup.place import BackupPlace
+from millstream.backup.point import BackupPoint
+from millstream.backup.source import newest_delta, store_id
+from millstream.engine.disk import full, sync_folder
+from millstream.engine.open import open_engine
+from millstream.engine.place import IN_MEMORY, check_file, is_address, is_bucket
+from millstream.engine.row_copy import Heard
+from millstream.engine.sqlite.file import inspect
+from millstream.engine.sqlite.partial import has_log, name_new_file, partial_file
+from millstream.engine.sqlite.replace import replace_file
+from millstream.errors import CannotOpen, CorruptionError, DiskFull, InvalidInput
+
+SUFFIX = ".restoring"
+"""Suffix of the name of an incomplete file."""
+
+CHUNKS_AT_ONCE = 4
+
+
+class RestoreReport(NamedTuple):
+    """The result of a restore."""
+
+    point: BackupPoint
+    seq: int
+    committed_ms: int
+    aside: Path | None
+    """The new name of the replaced file."""
+
+
+class Moment(NamedTuple):
+    """The commit to restore: by its sequence, or the newest commit at a time."""
+
+    seq: int | None = None
+    time_ms: int | None = None
+
+
+def restore(
+    place: str | os.PathLike[str],
+    store: str | os.PathLike[str],
+    *,
+    at: Moment | None = None,
+    replace: bool = False,
+    heard: Heard | None = None,
+) -> RestoreReport:
+    """Build a store's file from a backup; by default from its newest point."""
+    hear = heard or _quiet
+    source = BackupPlace(place)
+    source.require()
+    shown = _target(store)
+    target = Path(os.path.realpath(shown))
+    check_target(target, shown=shown, replace=replace)
+    point = choose(source, at)
+    with partial_file(target, SUFFIX, shown=shown, work="restore") as partial:
+        _check_space(target, point)
+        try:
+            build(source, point, partial, hear)
+        except OSError as error:
+            raise _failed(error, shown) from error
+        seq, committed_ms = check_built(partial, point, source.text)
+        is_replaced = replace and target.exists() and target.stat().st_size > 0
+        aside = None
+        if is_replaced:
+            aside = replace_file(partial, target, shown=shown)
+        else:
+            name_new_file(partial, target, shown=shown)
+        sync_folder(target)
+    return RestoreReport(point, seq, committed_ms, aside)
+
+
+def _quiet(_stage: str, _done: int, _total: int) -> None:
+    """Ignore progress."""
+
+
+def _target(store: str | os.PathLike[str]) -> Path:
+    name = os.fspath(store)
+    if is_bucket(name) or is_address(name) or name == IN_MEMORY:
+        raise InvalidInput(
+            f"{name}: a backup is restored to a file; `millstream copy FILE s3://…` then copies it "
+            "to a bucket"
+        )
+    check_file(name)
+    return Path(name).absolute()
+
+
+def check_target(target: Path, *, shown: Path, replace: bool) -> None:
+    """Refuse a target that exists, before any byte is written; a damaged store may be replaced."""
+    if not target.parent.is_dir():
+        raise CannotOpen(
+            f"{shown}: the directory {target.parent} does not exist; create it first",
+            path=str(shown),
+        )
+    if target.is_dir():
+        raise CannotOpen(f"{shown} is a directory; name a file in it", path=str(shown))
+    if not target.exists() or not target.stat().st_size:
+        if has_log(target):
+            raise CannotOpen(
+                f"{shown}-wal is there without its store, and would spoil the restored store: move it "
+                "away",
+                path=str(shown),
+            )
+        return
+    if not replace:
+        raise CannotOpen(
+            f"{shown} is there already, and was left as it is: restore to another name, or replace it "
+            "(--replace), which keeps it under another name",
+            path=str(shown),
+        )
+    try:
+        inspect(target)  # only a store is replaced
+    except CorruptionError:
+        pass  # the usual reason for a restore
+
+
+def choose(place: BackupPlace, at: Moment | None) -> BackupPoint:
+    """Return the point of a moment. Raises `InvalidInput` with the nearest points if there is none."""
+    points = place.points()
+    if not points:
+        raise CannotOpen(f"{place.text} has no complete point yet", path=place.text)
+    if at is None:
+        return points[-1]
+    if at.time_ms is not None:
+        earlier = [point for point in points if point.committed_ms <= at.time_ms]
+        if not earlier:
+            raise InvalidInput(
+                f"{place.text} begins later: its first point is commit {points[0].seq}"
+            )
+        return max(earlier, key=lambda point: point.seq)
+    matching = [point for point in points if point.seq == at.seq]
+    if matching:
+        return matching[-1]
+    assert at.seq is not None
+    raise InvalidInput(
+        f"{place.text} cannot restore commit {at.seq}: {_near(points, at.seq)}; `millstream backup "
+        f"list {place.text}` lists the points"
+    )
+
+
+def _near(points: Iterable[BackupPoint], seq: int) -> str:
+    """Name the nearest commits that can be restored."""
+    seqs = sorted(point.seq for point in points)
+    before = [text for text in seqs if text < seq][-1:]
+    after = [text for text in seqs if text > seq][:1]
+    texts = [f"the nearest earlier is {number}" for number in before]
+    texts += [f"the nearest later is {number}" for number in after]
+    return ", ".join(texts)
+
+
+def build(place: BackupPlace, point: BackupPoint, path: Path, heard: Heard) -> None:
+    """Write the file of a point, and sync it; every chunk is compared with its hash."""
+    chunks = ChunkStore(place.objects)
+    names = list(chunks.names_in(point.lists))
+    total = -(-point.file_bytes // point.chunk_bytes)
+    if len(names) != total:
+        raise CorruptionError(
+            f"{place.text}/{point.name} lists {len(names):,} chunks, and its file has {total:,}",
+            what="point",
+            where=point.name,
+        )
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+
+        def write(batch: tuple[int, list[str]]) -> int:
+            first, batch_names = batch
+            for number, name in enumerate(batch_names, start=first):
+                _write_at(descriptor, chunks.get(name), number * point.chunk_bytes)
+            return first + len(batch_names)
+
+        for done in in_threads(write, _batches(names), workers=place.objects.workers):
+            heard("restoring", done, total)
+        if os.fstat(descriptor).st_size != point.file_bytes:
+            raise CorruptionError(
+                f"{place.text}/{point.name} does not give a file of its size",
+                what="point",
+                where=point.name,
+            )
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _batches(names: list[str]) -> Iterator[tuple[int, list[str]]]:
+    for first in range(0, len(names), CHUNKS_AT_ONCE):
+        yield first, names[first : first + CHUNKS_AT_ONCE]
+
+
+def _write_at(descriptor: int, data: bytes, start: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, start)
+        view, start = view[written:], start + written
+
+
+def check_built(path: Path, point: BackupPoint, text: str) -> tuple[int, int]:
+    """Open a built file as a store; return the sequence and time of its newest commit."""
+    engine = open_engine(path, mode="r")
+    try:
+        with engine.read() as snapshot:
+            seq, store = snapshot.last_seq(), store_id(snapshot)
+            committed_ms = newest_delta(snapshot).wall_ms
+    finally:
+        engine.close()
+    if (seq, store) != (point.seq, point.store):
+        raise CorruptionError(
+            f"{text}/{point.name} gives commit {seq} of the store {store}, and it should give commit "
+            f"{point.seq} of {point.store}",
+            what="point",
+            where=point.name,
+        )
+    return seq, committed_ms
+
+
+def _check_space(target: Path, point: BackupPoint) -> None:
+    free_bytes = shutil.disk_usage(target.parent).free
+    if free_bytes < point.file_bytes:
+        raise DiskFull(
+            f"the disk of {target.parent} has {free_bytes:,} bytes free, and the store needs "
+            f"{point.file_bytes:,}: free space on the disk, or restore to another disk; nothing was "
+            "changed",
+            path=str(target.parent),
+            free_bytes=free_bytes,
+        )
+
+
+def _failed(error: OSError, shown: Path) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(
+            f"the restore to {shown} broke off: the disk is full, and what was written is removed "
+            "again. Free space on the disk, and restore once more",
+            **full(shown.parent, str(error)).data,
+        )
+    return CannotOpen(
+        f"{shown} could not be written: {error.strerror or error}; nothing was changed",
+        path=str(shown),
+    )

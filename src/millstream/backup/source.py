@@ -1,0 +1,149 @@
+"""The source of a backup: the pages of one snapshot of a store, wherever the store lies.
+
+    a file             the file itself, beside running commits; also the file of a node of a cluster
+    a bucket           its rows, copied into a temporary SQLite file first
+    an open store      the engine of a server
+
+A SQLite without a count of frames (before 3.51) cannot be read in large pieces: SQLite's backup API
+copies its file first.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from millstream.backup.place import BackupPlace
+from millstream.engine.open import open_engine
+from millstream.engine.place import IN_MEMORY, is_bucket
+from millstream.engine.protocol import Engine, Exchangeable, FilePages, Snapshot
+from millstream.engine.row_copy import Heard, copy_rows
+from millstream.engine.sqlite.engine import SqliteEngine
+from millstream.engine.sqlite.page_snapshot import has_positions
+from millstream.errors import CannotOpen, CorruptionError, InvalidInput
+from millstream.format import keys
+from millstream.objects.address import parse_address
+from millstream.store.state import delta as deltas
+from millstream.store.state.delta import StoredDelta
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSource:
+    """The pages of one snapshot, and what the snapshot is."""
+
+    place: str
+    store: str
+    """The id of the store."""
+    seq: int
+    committed_ms: int
+    file: FilePages
+    verify: Any
+    """Checks all pages and rows of the store; raises `CorruptionError`."""
+
+
+@contextmanager
+def open_source(store: str | os.PathLike[str], heard: Heard) -> Iterator[BackupSource]:
+    """Hold a snapshot of the store at a path or in a bucket."""
+    name = os.fspath(store)
+    if name == IN_MEMORY:
+        raise InvalidInput("a store in memory has no backup: back up files and buckets")
+    with ExitStack() as opened:
+        engine = open_engine(name, mode="r", create=False)
+        opened.callback(engine.close)
+        if is_bucket(name):
+            engine = opened.enter_context(_copied(engine, heard))
+        yield opened.enter_context(source_of(engine, place=name))
+
+
+@contextmanager
+def source_of(engine: Engine, *, place: str) -> Iterator[BackupSource]:
+    """Hold a snapshot of an open SQLite file."""
+    if "exchange" not in engine.abilities:
+        raise InvalidInput(f"{place} is no file: its rows cannot be backed up page by page")
+    with ExitStack() as opened:
+        if not has_positions():
+            engine = opened.enter_context(_paged(engine))
+        file, snapshot = opened.enter_context(cast(Exchangeable, engine).pages())
+        seq = snapshot.last_seq()
+        if not seq:
+            raise CannotOpen(f"there is no store at {place}", path=place)
+        newest = newest_delta(snapshot)
+        yield BackupSource(
+            place, store_id(snapshot), seq, newest.wall_ms, file, getattr(engine, "verify", None)
+        )
+
+
+@contextmanager
+def _copied(origin: Engine, heard: Heard) -> Iterator[SqliteEngine]:
+    """Copy the rows of a store into a temporary file, and open the file."""
+    with (
+        tempfile.TemporaryDirectory(prefix="millstream-backup-") as folder,
+        closing(SqliteEngine(Path(folder, "rows.db"))) as made,
+    ):
+        copy_rows(origin, made, heard)
+        yield made
+
+
+@contextmanager
+def _paged(engine: Engine) -> Iterator[SqliteEngine]:
+    """Copy a file by SQLite's backup API, and open the copy."""
+    with tempfile.TemporaryDirectory(prefix="millstream-backup-", dir=engine.folder()) as folder:
+        path = Path(folder, "copy.db")
+        cast(Exchangeable, engine).copy_to(path)
+        with closing(SqliteEngine(path)) as made:
+            yield made
+
+
+def newest_delta(snapshot: Snapshot) -> StoredDelta:
+    """Return the newest commit of a store."""
+    seq = snapshot.last_seq()
+    row = snapshot.get(keys.delta(seq))
+    if row is None:
+        raise CorruptionError(f"delta {seq} is missing", what="delta", where=seq)
+    return deltas.decode(seq, row)
+
+
+def store_id(snapshot: Snapshot) -> str:
+    """Return the id of a store: from its row, or from the first commit if that is not folded yet."""
+    row = snapshot.get(keys.STORE_KEY)
+    if row is not None:
+        return str(msgspec.msgpack.decode(row)[1])
+    last = snapshot.last_seq()
+    for _, value in snapshot.scan(keys.delta(0), keys.delta(last + 1), limit=deltas.ROWS_PER_SCAN):
+        for key, change in msgspec.msgpack.decode(value, type=StoredDelta).changes:
+            if key == keys.STORE_KEY:
+                return str(msgspec.msgpack.decode(change)[0])
+    raise CorruptionError("the store has no id", what="store", where="")
+
+
+def refuse_overlap(store: str | os.PathLike[str], place: BackupPlace) -> None:
+    """Refuse a place inside the store, and a store inside the place."""
+    name = os.fspath(store)
+    if place.folder is None:
+        if is_bucket(name) and not name.lower().startswith("file:"):
+            here, there = parse_address(name), parse_address(place.text)
+            is_same = (here.scheme, here.bucket) == (there.scheme, there.bucket)
+            if is_same and _is_below(f"{here.prefix}/", f"{there.prefix}/"):
+                raise _overlap(name, place)
+        return
+    path = f"/{parse_address(name).prefix}" if is_bucket(name) else name
+    if _is_below(f"{os.path.realpath(path)}/", f"{place.folder}/"):
+        raise _overlap(name, place)
+
+
+def _is_below(first: str, second: str) -> bool:
+    return first.startswith(second) or second.startswith(first)
+
+
+def _overlap(name: str, place: BackupPlace) -> InvalidInput:
+    return InvalidInput(
+        f"the store {name} and the backup {place.text} lie in each other: name a folder beside the "
+        "store, better on another disk; nothing was changed"
+    )

@@ -1,0 +1,103 @@
+"""The check of a backup: every chunk of its points is read and compared with its hash.
+
+A deep check also builds the file of a point in a temporary folder, and examines it as `millstream
+doctor` does.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream.backup.chunks import ChunkStore, in_threads
+from millstream.backup.place import BackupPlace
+from millstream.backup.point import BackupPoint
+from millstream.backup.restore import Moment, build, check_built, choose
+from millstream.engine.row_copy import Heard
+from millstream.errors import MillstreamError
+
+Examine = Callable[[Path], list[str]]
+"""Examines the file of a store, and returns the damage that it finds."""
+
+
+class VerifyReport(NamedTuple):
+    """The result of a check."""
+
+    points: int
+    chunks: int
+    """Chunks that were read, each once."""
+    bytes: int
+    damage: list[str]
+    """What cannot be restored, and why; empty if all is sound."""
+
+
+def verify(
+    place: str | os.PathLike[str],
+    *,
+    at: Moment | None = None,
+    examine: Examine | None = None,
+    heard: Heard | None = None,
+) -> VerifyReport:
+    """Read all chunks of all points, or of the point of a moment, and compare them with their hashes.
+
+    `examine` also examines the built file of the newest of these points.
+    """
+    source = BackupPlace(place)
+    source.require()
+    damage = [text for point, text in source.read_points() if point is None]
+    points = source.points() if at is None else [choose(source, at)]
+    check = _ChunkCheck(source)
+    for number, point in enumerate(points):
+        if heard is not None:
+            heard("verifying points", number, len(points))
+        problem = check.problem_of(point)
+        if problem:
+            damage.append(f"commit {point.seq} cannot be restored: {problem}")
+    if examine is not None and points and not damage:
+        damage += _examined(source, points[-1], examine, heard)
+    return VerifyReport(len(points), len(check.sound), check.bytes, damage)
+
+
+class _ChunkCheck:
+    """The chunks that were read, and whether they are sound."""
+
+    def __init__(self, place: BackupPlace) -> None:
+        self._place = place
+        self._chunks = ChunkStore(place.objects)
+        self.sound: dict[str, str] = {}
+        """The problem of each chunk that was read; empty for a sound chunk."""
+        self.bytes = 0
+
+    def problem_of(self, point: BackupPoint) -> str:
+        """Return the first problem of a point, or an empty text."""
+        try:
+            names = list(self._chunks.names_in(point.lists))
+        except MillstreamError as error:
+            return error.message
+        unread = [name for name in dict.fromkeys(names) if name not in self.sound]
+        results = in_threads(self._read, unread, workers=self._place.objects.workers)
+        for name, (size, problem) in zip(unread, results, strict=True):
+            self.sound[name] = problem
+            self.bytes += size
+        return next((self.sound[name] for name in names if self.sound[name]), "")
+
+    def _read(self, name: str) -> tuple[int, str]:
+        try:
+            return len(self._chunks.get(name)), ""
+        except MillstreamError as error:
+            return 0, error.message
+
+
+def _examined(
+    place: BackupPlace, point: BackupPoint, examine: Examine, heard: Heard | None
+) -> list[str]:
+    """Build the file of a point in a temporary folder, and examine it."""
+    with tempfile.TemporaryDirectory(prefix="millstream-verify-") as folder:
+        path = Path(folder, "store.db")
+        path.touch(0o600)
+        build(place, point, path, heard or (lambda _stage, _done, _total: None))
+        check_built(path, point, place.text)
+        return examine(path)

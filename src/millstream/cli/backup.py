@@ -1,0 +1,195 @@
+"""`millstream backup`: add a point to a backup, list its points, verify it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from msgspec.structs import asdict
+from typer.core import TyperGroup
+
+from millstream.cli.arguments import parse_timestamp
+from millstream.cli.command import command
+from millstream.cli.display import (
+    Printed,
+    PrintedLine,
+    Table,
+    plural,
+    progress,
+    safe,
+    size,
+    when,
+)
+
+if TYPE_CHECKING:
+    from millstream.backup.point import BackupPoint
+    from millstream.backup.restore import Moment
+
+EXIT_DAMAGED = 1
+
+Place = Annotated[
+    str,
+    typer.Argument(metavar="PLACE", help="A folder, or a bucket at s3://….", show_default=False),
+]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="TIME|SEQ",
+        help="The newest commit at a time such as 2026-12-24T18:30, or the commit with a number.",
+        show_default="the newest point",
+    ),
+]
+
+
+class _Backups(TyperGroup):
+    """Commands of a backup; `millstream backup STORE PLACE` means `millstream backup create`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first argument names, or `create`."""
+        if args and args[0] not in self.commands:
+            args = ["create", *args]
+        return super().resolve_command(ctx, args)
+
+
+backup = typer.Typer(
+    cls=_Backups,
+    no_args_is_help=True,
+    help="Back up a store while it is in use: `millstream backup STORE PLACE`.",
+)
+
+
+@command(
+    backup,
+    "backup shop.db /mnt/backup/shop",
+    "backup shop.db s3://bucket/shop --keep 7d",
+)
+def create(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="A file or a bucket.")],
+    place: Place,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE|N",
+            help="Delete points that are older than an age such as 7d, or all but the newest N.",
+            show_default="keep all",
+        ),
+    ] = None,
+    compress: Annotated[
+        bool | None,
+        typer.Option(
+            "--compress/--no-compress",
+            help="Compress chunks.",
+            show_default="only for a bucket",
+        ),
+    ] = None,
+) -> Printed:
+    """Add a point to the backup of a store: its whole state as of one commit.
+
+    The store may be in use: writers do not wait. Only changed parts are stored. A point holds logs,
+    queues, cursors, rooms, tokens, schedules and the application's own tables. After an
+    interruption run the same command again: it goes on with the parts that are there.
+    """
+    from millstream.backup.keep import parse_keep
+    from millstream.backup.run import back_up
+
+    rule = None if keep is None else parse_keep(keep)
+    with progress("opening") as show:
+        report = back_up(store, place, keep=rule, compress=compress, heard=show)
+    point = report.point
+    shown = [
+        f"commit {point.seq} of {safe(store)} ({size(point.file_bytes)}) is in {safe(place)}: "
+        f"{plural(report.stored_chunks, 'chunk')} of {report.chunks:,} were new "
+        f"({size(report.stored_bytes)})"
+    ]
+    if report.deleted_points:
+        shown.append(f"{plural(report.deleted_points, 'old point')} deleted")
+    facts = {
+        **_facts(point),
+        "place": place,
+        "chunks": report.chunks,
+        "stored_chunks": report.stored_chunks,
+        "stored_bytes": report.stored_bytes,
+        "deleted_points": report.deleted_points,
+    }
+    return Printed(facts, *shown)
+
+
+@command(backup, "backup list /mnt/backup/shop", name="list")
+def list_points(place: Place) -> Printed:
+    """List the points of a backup: the commits that can be restored."""
+    from millstream.backup.place import BackupPlace
+
+    source = BackupPlace(place)
+    source.require()
+    points, damage = [], []
+    for point, text in source.read_points():
+        if point is None:
+            damage.append(text)
+        else:
+            points.append(point)
+    rows = [
+        (point.seq, when(point.committed_ms), when(point.taken_ms), size(point.file_bytes))
+        for point in points
+    ]
+    lines = [PrintedLine(f"damage: {safe(text)}", "red") for text in damage]
+    table = Table(("commit", "committed", "backed up", "size"), rows, none="no points yet")
+    facts = {"points": [_facts(point) for point in points], "damage": damage}
+    return Printed(facts, table, *lines, code=EXIT_DAMAGED if damage else 0)
+
+
+@command(backup, "backup verify /mnt/backup/shop", "backup verify s3://bucket/shop --deep")
+def verify(
+    place: Place,
+    at: At = None,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep", help="Also restore the newest point to a temporary file and examine it."
+        ),
+    ] = False,
+) -> Printed:
+    """Read all chunks of a backup, and compare them with their hashes.
+
+    Exit code 0: every point can be restored; 1: the backup is damaged.
+    """
+    from millstream.backup.verify import verify as verify_place
+
+    with progress("reading") as show:
+        report = verify_place(
+            place, at=moment_of(at), examine=_examined if deep else None, heard=show
+        )
+    lines = [PrintedLine(f"damage: {safe(text)}", "red") for text in report.damage]
+    verdict = "damaged" if lines else "sound"
+    shown = (
+        f"{plural(report.points, 'point')} with {plural(report.chunks, 'chunk')} "
+        f"({size(report.bytes)}) read: {verdict}"
+    )
+    facts = {"place": place, **report._asdict(), "sound": not lines}
+    return Printed(facts, *lines, shown, code=EXIT_DAMAGED if lines else 0)
+
+
+def moment_of(text: str | None) -> Moment | None:
+    """Parse the value of --at: the number of a commit, or a time."""
+    from millstream.backup.restore import Moment
+
+    if text is None:
+        return None
+    if text.isdecimal():
+        return Moment(seq=int(text))
+    return Moment(time_ms=parse_timestamp(text))
+
+
+def _examined(path: Path) -> list[str]:
+    """Examine a file as `millstream doctor` does."""
+    from millstream.doctor import examine
+
+    report = examine(path)
+    return [problem.message for problem in report.problems] if not report.healthy else []
+
+
+def _facts(point: BackupPoint) -> dict[str, Any]:
+    facts = asdict(point)
+    del facts["lists"]
+    return {**facts, "bytes": point.file_bytes}

@@ -1,0 +1,50 @@
+"""`millstream restore`: build a store's file from a backup."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from millstream.cli.backup import At, Place, moment_of
+from millstream.cli.display import Printed, progress, safe, size, time_of
+
+
+def restore(
+    place: Place,
+    store: Annotated[str, typer.Argument(metavar="STORE", help="The file to restore to.")],
+    at: At = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Replace the store at STORE, if no program uses it; it is kept under another name.",
+        ),
+    ] = False,
+) -> Printed:
+    """Restore a store from a backup, as of one commit.
+
+    The file is built beside STORE, every part is compared with its hash, and the file is opened and
+    checked before it gets its name. The restored store does not have commits that came later: it
+    hands out messages again that were done since. Stop all programs that use the store before, and
+    start them after.
+    """
+    from millstream.backup.restore import restore as restore_place
+
+    with progress("reading") as show:
+        report = restore_place(place, store, at=moment_of(at), replace=replace, heard=show)
+    shown = [
+        f"{safe(store)} is the store as of commit {report.seq}, {time_of(report.committed_ms)} "
+        f"({size(report.point.file_bytes)})"
+    ]
+    if report.aside is not None:
+        shown.append(f"the replaced store is {safe(str(report.aside))}")
+    facts = {
+        "store": store,
+        "place": place,
+        "seq": report.seq,
+        "committed_ms": report.committed_ms,
+        "bytes": report.point.file_bytes,
+        "aside": None if report.aside is None else str(report.aside),
+    }
+    return Printed(facts, *shown)
