@@ -41,6 +41,10 @@ class BackupPoint(Struct, frozen=True, kw_only=True):
     chunk_bytes: int = CHUNK_BYTES
     lists: list[str]
     """The names of the lists of chunks."""
+    wal_header: str = ""
+    """The header of the write-ahead log, in hexadecimal digits: the chain of the point begins there."""
+    wal_frames: int = 0
+    """Frames of the write-ahead log that the point has."""
     made_by: str
     """The version of Millstream."""
 

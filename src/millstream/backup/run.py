@@ -19,7 +19,7 @@ from millstream import __version__
 from millstream.backup import point as points
 from millstream.backup.chunks import CHUNK_BYTES, ChunkStore, in_threads
 from millstream.backup.keep import Keep, sweep
-from millstream.backup.place import BackupPlace
+from millstream.backup.place import BackupPlace, Check
 from millstream.backup.point import BackupPoint
 from millstream.backup.source import BackupSource, open_source, refuse_overlap
 from millstream.clock import Clock, SystemClock
@@ -87,22 +87,38 @@ def add_point(
         place.check(source.store)
         with place.locked(clock) as check:
             place.claim(source.store)
-            chunks = ChunkStore(
-                place.objects, compress=place.folder is None if compress is None else compress
+            return store_point(
+                place, source, check, keep=keep, compress=compress, heard=heard, clock=clock
             )
-            try:
-                point, count = _store(place, source, chunks, heard=heard, clock=clock)
-                check()
-                place.objects.sync()
-                place.objects.put(point.name, points.encode(point))
-                place.objects.sync()
-            except DiskFull as error:
-                raise DiskFull(
-                    f"the backup to {place.text} broke off: its disk is full, and there is no new "
-                    "point. Free space on the disk, and run it again: it goes on with what is there",
-                    **error.data,
-                ) from error
-            deleted = 0 if keep is None else sweep(place, keep, now_ms=clock.wall_ms(), check=check)
+
+
+def store_point(
+    place: BackupPlace,
+    source: BackupSource,
+    check: Check,
+    *,
+    keep: Keep | None,
+    compress: bool | None,
+    heard: Heard,
+    clock: Clock,
+) -> BackupReport:
+    """Store a point, and delete points that are too old; the caller holds the lock of the place."""
+    chunks = ChunkStore(
+        place.objects, compress=place.folder is None if compress is None else compress
+    )
+    try:
+        point, count = _store(place, source, chunks, heard=heard, clock=clock)
+        check()
+        place.objects.sync()
+        place.objects.put(point.name, points.encode(point))
+        place.objects.sync()
+    except DiskFull as error:
+        raise DiskFull(
+            f"the backup to {place.text} broke off: its disk is full, and there is no new point. "
+            "Free space on the disk, and run it again: it goes on with what is there",
+            **error.data,
+        ) from error
+    deleted = 0 if keep is None else sweep(place, keep, now_ms=clock.wall_ms(), check=check)
     return BackupReport(point, count, chunks.stored_chunks, chunks.stored_bytes, deleted)
 
 
@@ -138,6 +154,8 @@ def _store(
         pages=source.file.pages,
         has_checksums=source.file.has_checksums,
         lists=lists,
+        wal_header=source.position.header.hex(),
+        wal_frames=source.position.frames,
         made_by=__version__,
     )
     return point, len(names) + len(lists)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -26,7 +26,7 @@ from millstream.engine.place import IN_MEMORY, is_bucket
 from millstream.engine.protocol import Engine, Exchangeable, FilePages, Snapshot
 from millstream.engine.row_copy import Heard, copy_rows
 from millstream.engine.sqlite.engine import SqliteEngine
-from millstream.engine.sqlite.page_snapshot import has_positions
+from millstream.engine.sqlite.page_snapshot import WalPosition, has_positions
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput
 from millstream.format import keys
 from millstream.objects.address import parse_address
@@ -34,7 +34,7 @@ from millstream.store.state import delta as deltas
 from millstream.store.state.delta import StoredDelta
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackupSource:
     """The pages of one snapshot, and what the snapshot is."""
 
@@ -44,7 +44,9 @@ class BackupSource:
     seq: int
     committed_ms: int
     file: FilePages
-    verify: Any
+    position: WalPosition
+    """The end of the snapshot in the write-ahead log."""
+    verify: Callable[[Callable[[], bool]], object] | None
     """Checks all pages and rows of the store; raises `CorruptionError`."""
 
 
@@ -76,7 +78,13 @@ def source_of(engine: Engine, *, place: str) -> Iterator[BackupSource]:
             raise CannotOpen(f"there is no store at {place}", path=place)
         newest = newest_delta(snapshot)
         yield BackupSource(
-            place, store_id(snapshot), seq, newest.wall_ms, file, getattr(engine, "verify", None)
+            place=place,
+            store=store_id(snapshot),
+            seq=seq,
+            committed_ms=newest.wall_ms,
+            file=file,
+            position=getattr(file, "position", WalPosition(b"", 0)),
+            verify=getattr(engine, "verify", None),
         )
 
 

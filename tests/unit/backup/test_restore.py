@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -174,7 +174,7 @@ def test_the_backup_of_a_newer_version_is_refused(place: Path, tmp_path: Path) -
 def test_a_full_disk_is_refused_before_anything_is_written(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=1_000)
+    usage = SimpleNamespace(total=10_000, used=9_000, free=1_000)
     monkeypatch.setattr(backup_restore.shutil, "disk_usage", lambda folder: usage)
     with pytest.raises(DiskFull, match="has 1,000 bytes free"):
         restore(place, tmp_path / "b.db")

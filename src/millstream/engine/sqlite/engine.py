@@ -75,6 +75,9 @@ from millstream.errors import (
 )
 from millstream.limits import Limits
 
+TENDER_S = 0.1
+"""How long a checkpoint keeps writers waiting for a reader, such as a backup; the next one tries again."""
+
 
 class SqliteEngine:
     """Rows in one SQLite file."""
@@ -305,12 +308,7 @@ class SqliteEngine:
     def pages(self) -> Iterator[tuple[PageSnapshot, SqliteReader]]:
         """Hold a snapshot, to read its pages in large pieces and its rows, beside running commits."""
         with self.read() as snapshot:
-            observer = self._connect()
-            try:
-                pages = PageSnapshot(snapshot, observer, self.place)
-            finally:
-                close_connection(observer, checkpoint=False)
-            yield pages, snapshot
+            yield PageSnapshot(snapshot, self._connect_beside, self.place), snapshot
 
     def verify(self, stop: Callable[[], bool]) -> bool:
         """Read every page, beside running commits; False if `stop` ended it.
@@ -454,6 +452,8 @@ class SqliteEngine:
             with self._pool.lock:
                 if self._tender is None:
                     self._tender = self._connect()
+                    # A checkpoint that restarts the log has the turn to write, and waits for readers.
+                    self._tender.set_busy_handler(patience(self._clock, TENDER_S))
             self._home.check_contents(self._tender)  # else pages of two files would be mixed
             return self._copy(self._tender, mode)
 

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 import apsw
 
-from millstream.engine.sqlite.file import damaged
+from millstream.engine.sqlite.file import close_connection, damaged
 from millstream.engine.sqlite.pages import RESERVED_BYTES, is_verified, sums
 from millstream.engine.sqlite.rows import SqliteReader
 from millstream.engine.sqlite.wal import FRAME_BYTES, HEADER_BYTES, step_bytes
@@ -69,11 +70,17 @@ def read_wal(connection: apsw.Connection, start: int, size: int) -> bytes:
 class PageSnapshot:
     """The pages of a snapshot; valid while the transaction of its reader is open."""
 
-    def __init__(self, reader: SqliteReader, observer: apsw.Connection, place: str) -> None:
-        """Fix the snapshot of a reader in a transaction; `observer` is another connection."""
-        self.reader, self._place = reader, place
+    def __init__(
+        self, reader: SqliteReader, connect: Callable[[], apsw.Connection], place: str
+    ) -> None:
+        """Fix the snapshot of a reader in a transaction; `connect` opens other connections."""
+        self._reader, self.connect, self._place = reader, connect, place
         self._connection = reader.connection
-        self.position = self._fix(observer)
+        observer = connect()
+        try:
+            self.position = self._fix(observer)
+        finally:
+            close_connection(observer, checkpoint=False)
         """The end of the snapshot in the write-ahead log."""
         self.page_bytes: int = self._connection.pragma("page_size")
         self.pages: int = self._connection.pragma("page_count")
@@ -84,11 +91,11 @@ class PageSnapshot:
         """Begin the transaction again until no commit falls between two looks at the log."""
         for _ in range(FIX_TRIES):
             before = wal_position(observer)
-            self.reader.last_seq()  # the first read of a transaction fixes its snapshot
+            self._reader.last_seq()  # the first read of a transaction fixes its snapshot
             if wal_position(observer) == before:
                 return before
-            self.reader.end()
-            self.reader.begin()
+            self._reader.end()
+            self._reader.begin()
         raise Overloaded(
             f"{self._place}: other processes commit without a pause, so that no backup can begin; try "
             "again"
