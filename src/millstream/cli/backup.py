@@ -62,8 +62,8 @@ backup = typer.Typer(
 
 @command(
     backup,
-    "backup shop.db /mnt/backup/shop",
-    "backup shop.db s3://bucket/shop --keep 7d",
+    "backup create shop.db /mnt/backup/shop",
+    "backup create shop.db s3://bucket/shop --keep 7d",
 )
 def create(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A file or a bucket.")],
