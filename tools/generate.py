@@ -11,6 +11,7 @@ the tables below, formatted by ruff. What cannot be the same text (`runtime.py`,
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import keyword
 import re
@@ -167,8 +168,13 @@ def _delegate(text: str) -> str:
     return "".join(found)
 
 
+@functools.cache
 def formatted(text: str, path: str) -> str:
-    """A text as ruff sorts its imports and lays it out."""
+    """A text as ruff sorts its imports and lays it out.
+
+    Two processes of ruff per text cost more than all else here, so a program that generates several
+    times, as the tests do, formats each text once.
+    """
     for command in (["check", "--quiet", "--fix", "--select", "I"], ["format"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", path, "-"]
         text = subprocess.run(
@@ -202,7 +208,12 @@ Every module of `src/millstream`, with the first line of its docstring.
 
 def first_line(module: Path) -> str:
     """Return the first line of a module's docstring, as a table's cell can hold it."""
-    docstring = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+    return _first_line(module.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _first_line(text: str) -> str:
+    docstring = ast.get_docstring(ast.parse(text)) or ""
     return docstring.partition("\n")[0].replace("|", "\\|")
 
 
