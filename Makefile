@@ -92,13 +92,15 @@ faults: ## does it survive? kills processes and breaks disks, with other random 
 	@$(SETUP) $(FAULTS_EXTRAS)
 	@MILLSTREAM_SEED=$${MILLSTREAM_SEED:-random} MILLSTREAM_SPARK_KILLS=$${MILLSTREAM_SPARK_KILLS:-20} MILLSTREAM_FLIPS=$${MILLSTREAM_FLIPS:-all} MILLSTREAM_CLUSTER_ROUNDS=$${MILLSTREAM_CLUSTER_ROUNDS:-10} MILLSTREAM_TAKEOVERS=$${MILLSTREAM_TAKEOVERS:-50} MILLSTREAM_ATTACK_S=$${MILLSTREAM_ATTACK_S:-30} $(BIN)/python tools/run_tests.py -m "crash or faults" $(ARGS)
 
-dist: ## build what can be installed: wheel and source archive, and the npm package if npm is here
+# ARGS="client server" tries only these extras.
+dist: ## build wheel, source archive and npm package, and try the wheel with each extra in an empty environment
 	@$(SETUP) $(DIST_EXTRAS)
 	@mkdir -p dist
 	$(BIN)/python -m hatchling build --directory dist
 	@if command -v npm >/dev/null; then cd web && npm pack --silent --pack-destination ../dist >/dev/null; \
 		else echo "no npm here: the npm package is left out"; fi
 	@ls dist/millstream-*
+	$(BIN)/python tools/try_wheel.py $(ARGS)
 
 format: ## rewrite the sources in our format
 	@$(SETUP) $(CHECK_EXTRAS)

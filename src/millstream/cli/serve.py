@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from millstream.cli.cluster_options import NodePlace, member_of, pair_of
 from millstream.cli.command import AsJson
@@ -19,6 +21,7 @@ from millstream.cli.display import FactSheet, Printed, safe
 from millstream.cli.events import report_event
 from millstream.cli.place import StorePlace
 from millstream.cli.server_lease import leased
+from millstream.cli.service_reports import ServiceReports
 from millstream.engine.place import is_bucket
 from millstream.errors import Fenced
 from millstream.remote.address import SOCKET_PATH
@@ -118,6 +121,7 @@ def serve(
     """
     try:
         from millstream.server import journal
+        from millstream.server.listen.activation import inherited_socket
         from millstream.server.processes.place import take_place
         from millstream.server.serving import Serving
     except ModuleNotFoundError as error:
@@ -131,28 +135,43 @@ def serve(
     journal.write_to(sys.stderr, requests=settings.log_requests)
     mode = _mode(options.file_mode)
     member = take_place()
+    inherited = inherited_socket() if member is None else None
+    settings = settings if inherited is None else _bound_to(settings, inherited)
     if options.processes > 1 and member is None:
         _check_alone(cluster, file)
         settings.check()
-        raise typer.Exit(_serve_group(settings, file, count=options.processes, json=json))
+        raise typer.Exit(
+            _serve_group(settings, file, inherited, count=options.processes, json=json)
+        )
     pair = pair_of(cluster, settings, file, file_mode=mode)
-    standby = options.standby
+    make = partial(Serving, file, settings, file_mode=mode, place=member)
 
     def served() -> bool:
         serving: Serving | None = None
         with (
             leased(
-                str(file), lambda: serving, standby=standby, on_fenced=options.on_fenced
+                str(file), lambda: serving, standby=options.standby, on_fenced=options.on_fenced
             ) as lease,
             member_of(cluster.node_plan(settings), file, file_mode=mode) as node,
         ):
-            serving = Serving(file, settings, file_mode=mode, place=member, **lease, **node, **pair)
+            serving = make(listening=_duplicate(inherited), **lease, **node, **pair)
             show = partial(_show, serving.url, file, json=json)
             ready = show if member is None else member.tell_ready
-            return _serve(serving, ready, standby=standby)
+            return _serve(serving, ready, standby=options.standby)
 
     while not served():
         pass  # a standby that lost its lease before it served waits again
+
+
+def _bound_to(settings: Settings, listening: socket.socket) -> Settings:
+    """Return the settings with the address of a socket, which decides whether tokens are needed."""
+    host, port, *_ = listening.getsockname()
+    return replace(settings, host=host, port=port)
+
+
+def _duplicate(listening: socket.socket | None) -> socket.socket | None:
+    """Return a second handle of a socket, which a server closes when it ends."""
+    return None if listening is None else listening.dup()
 
 
 def _check_alone(cluster: NodePlace, file: Path | str) -> None:
@@ -164,17 +183,27 @@ def _check_alone(cluster: NodePlace, file: Path | str) -> None:
         )
 
 
-def _serve_group(settings: Settings, file: Path | str, *, count: int, json: bool) -> int:
+def _serve_group(
+    settings: Settings,
+    file: Path | str,
+    inherited: socket.socket | None,
+    *,
+    count: int,
+    json: bool,
+) -> int:
     """Serve with several processes until stopped; return the exit code."""
     from millstream.server.listen.ports import listen, tls_context
     from millstream.server.processes.group import ServerGroup
     from millstream.server.serving import url_of
 
     tls = tls_context(settings)
-    with listen(settings.host, settings.port) as listening:
+    address: list[str] = []
+    if inherited is not None:  # the processes must know who can reach them: tokens depend on it
+        address = ["--host", settings.host, "--port", str(settings.port)]
+    with inherited or listen(settings.host, settings.port) as listening:
         url = url_of(settings.host, listening.getsockname()[1], is_tls=tls is not None)
         group = ServerGroup(
-            [sys.executable, "-m", "millstream", *sys.argv[1:]],
+            [sys.executable, "-m", "millstream", *sys.argv[1:], *address],
             listening,
             count=count,
             stop_s=settings.stop_s,
@@ -184,7 +213,7 @@ def _serve_group(settings: Settings, file: Path | str, *, count: int, json: bool
 
 
 def _show(url: str, file: Path | str, *, json: bool, processes: int = 1) -> None:
-    """Print where the server is reached."""
+    """Print where the server is reached, and report to the service manager."""
     places: dict[str, Any] = {
         "rest": url,
         "socket": f"ws{url.removeprefix('http')}{SOCKET_PATH}",
@@ -198,6 +227,7 @@ def _show(url: str, file: Path | str, *, json: bool, processes: int = 1) -> None
     shown = f"serving {safe(str(file))}", FactSheet(list(places.items()))
     Printed({"store": str(file), **places}, *shown).show(as_json=json)
     sys.stdout.flush()  # these lines may go through a pipe
+    ServiceReports().begin()
 
 
 def _serve(serving: Serving, on_ready: Callable[[], None], *, standby: bool) -> bool:

@@ -80,6 +80,7 @@ class Serving:
         pairing: Pairing | None = None,
         gateways: Sequence[Gateway] = (),
         place: ProcessPlace | None = None,
+        listening: socket.socket | None = None,
     ) -> None:
         """Take the address. `make_engine` opens another engine than the one at the path.
 
@@ -89,6 +90,7 @@ class Serving:
         `pairing` makes the server a primary or a standby instead.
         `gateways` are foreign protocols, each on a port of its own.
         `place` makes the server one process of a group that shares a port.
+        `listening` is the port, opened by a service manager; the settings name its address.
         """
         self.settings = settings or Settings()
         self.settings.check()
@@ -109,7 +111,7 @@ class Serving:
         """The server's node of a cluster, once the server runs."""
         self._tls = tls_context(self.settings)
         self._place = place
-        self._socket = _listen(self.settings, place)
+        self._socket = listening or _listen(self.settings, place)
         self.port: int = self._socket.getsockname()[1]
         self._gateways = gateways
         self._gateway_sockets = self._listen_for_gateways()
