@@ -21,6 +21,7 @@ from millstream.cli.bench import bench
 from millstream.cli.cluster import cluster
 from millstream.cli.command import command
 from millstream.cli.config import use_file
+from millstream.cli.config_command import config
 from millstream.cli.demo import demo
 from millstream.cli.display import PrintedLine, silence
 from millstream.cli.doctor import doctor
@@ -237,6 +238,7 @@ command(
 command(app, "promote http://host2:8080")(promote)
 app.add_typer(cluster, name="cluster")
 app.add_typer(token, name="token")
+app.add_typer(config, name="config")
 app.add_typer(spark, name="spark")
 command(app, "doctor orders.db", "doctor --environment")(doctor)
 command(

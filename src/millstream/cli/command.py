@@ -119,6 +119,8 @@ def _expanded(function: Callable[..., Any], *, create: bool, file_only: str) -> 
         if answers:
             answer.show(as_json=as_json)
 
+    groups_declared = (_declared(hint) for hint, _ in groups.values())
+    run.declared = [each for each in groups_declared if each]  # type: ignore[attr-defined]
     run.__signature__ = inspect.Signature([*shown, *last])  # type: ignore[attr-defined]
     return run
 

@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from millstream.engine.place import is_address, is_bucket
+from millstream.log.model.names import did_you_mean
 
 FILE = "millstream.toml"
 SHARED = {"store": "store", "token": "secret", "ca": "ca"}
@@ -68,10 +69,10 @@ def _defaults(
         if name not in commands or not isinstance(section, dict):
             if name in SHARED and not prefix:
                 raise typer.BadParameter(f"{place}: {name} must be text, not {section!r}")
-            kinds = ", ".join(SHARED) if not prefix else "commands"
+            keys = [*commands] if prefix else [*SHARED, *commands, *OF_SERVE]
+            where = _at(place, (*prefix.split("."), name) if prefix else (name,))
             raise typer.BadParameter(
-                f"{place}: unknown key {prefix + name!r}; known are {kinds} and sections for "
-                f"{', '.join(sorted([*commands, *([] if prefix else OF_SERVE)]))}"
+                f"{where}: unknown key {prefix + name!r}{did_you_mean(name, sorted(keys))}"
             )
     defaults: dict[str, Any] = {}
     for name, child in commands.items():
@@ -83,6 +84,14 @@ def _defaults(
     return defaults
 
 
+def _at(place: Path, path: tuple[str, ...]) -> str:
+    """Return the file with the line of a key, for a message."""
+    from millstream.topology.toml_file import lines_of, place_of  # only mistakes pay for it
+
+    keys = tuple(name for name in path if name)
+    return place_of(lines_of(place.read_text(encoding="utf-8")), keys, str(place))
+
+
 def _options(
     command: Any, section: dict[str, Any], place: Path, name: str, *, prefix: str = ""
 ) -> dict[str, Any]:
@@ -91,6 +100,10 @@ def _options(
     for key, value in section.items():
         option = f"--{prefix}{key.replace('_', '-')}"
         if option not in names:
-            raise typer.BadParameter(f"{place}: [{name}] has no option {key!r}")
+            keys = [each[2:].removeprefix(prefix) for each in names if each[2:].startswith(prefix)]
+            where = _at(place, (*name.split("."), key))
+            raise typer.BadParameter(
+                f"{where}: [{name}] has no option {key!r}{did_you_mean(key.replace('_', '-'), keys)}"
+            )
         options[names[option]] = value
     return options

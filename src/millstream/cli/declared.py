@@ -64,6 +64,12 @@ class Declared:
         values = ((option, typed[option.option]) for option in self._fields.values())
         return {option.name: option.parsed(value) for option, value in values if value is not None}
 
+    def field(self, option: str, typed: Any) -> None:
+        """Parse the typed text of an option. Raises `typer.BadParameter` if the text is wrong."""
+        for declared in self._fields.values():
+            if declared.option == option:
+                declared.parsed(typed)
+
     @cached_property
     def _fields(self) -> dict[str, DeclaredField]:
         hints = get_type_hints(self.struct, include_extras=True)

@@ -60,6 +60,7 @@ _HELPS = {
     "rooms_batch": "the maximum number of messages of a room per fetch.",
     "stop_s": "how long stopping may take.",
 }
+SERVER_SETTINGS = Declared(Settings, _HELPS)
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class ServerOptions:
 
 def serve(
     place: StorePlace,
-    fields: Annotated[Fields, Declared(Settings, _HELPS)],
+    fields: Annotated[Fields, SERVER_SETTINGS],
     cluster: NodePlace,
     options: ServerOptions,
     path: Annotated[
