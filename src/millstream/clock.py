@@ -68,12 +68,13 @@ DRIFT_MS = 50
 class StoreTime:
     """Store time from an anchor: (boot id, boot ms, store ms) as committed in the store."""
 
-    __slots__ = ("_clock", "_epoch_ms", "_offset_ms", "boot_id")
+    __slots__ = ("_clock", "_epoch_ms", "boot_id", "offset_ms")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.boot_id = clock.boot_id()
-        self._offset_ms = -clock.boot_ms()
+        self.offset_ms = -clock.boot_ms()
+        """Store time minus the boot clock."""
         self._epoch_ms = clock.wall_ms()
 
     def restart(self, *, boot_id: str, boot_ms: int, store_ms: int, wall_ms: int) -> None:
@@ -84,14 +85,14 @@ class StoreTime:
         else:
             passed_ms = max(0, self._clock.wall_ms() - wall_ms)
             offset_ms = store_ms + passed_ms - now_ms
-        if offset_ms != self._offset_ms:
-            self._offset_ms = offset_ms
+        if offset_ms != self.offset_ms:
+            self.offset_ms = offset_ms
             self._epoch_ms = self._clock.wall_ms() - now_ms - offset_ms
 
     def now(self) -> tuple[int, int]:
         """The boot clock and store time, both in milliseconds, at one moment."""
         boot_ms = self._clock.boot_ms()
-        return boot_ms, boot_ms + self._offset_ms
+        return boot_ms, boot_ms + self.offset_ms
 
     def epoch_ms(self) -> int:
         """The wall time of store time 0: how times are shown to people.
@@ -100,7 +101,7 @@ class StoreTime:
         two clocks, so that one moment is told alike each time.
         """
         clock = self._clock
-        found_ms = clock.wall_ms() - clock.boot_ms() - self._offset_ms
+        found_ms = clock.wall_ms() - clock.boot_ms() - self.offset_ms
         if not -DRIFT_MS <= found_ms - self._epoch_ms <= DRIFT_MS:
             self._epoch_ms = found_ms
         return self._epoch_ms

@@ -68,6 +68,14 @@ def _follow(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
 
 _READERS = aside.Readers(queue_past, _follow)
 
+
+def _maker(
+    rule: Callable[..., Any],
+) -> Callable[[Any], Callable[[WriteTransaction], Any]]:
+    """Return the function that binds a rule to a command."""
+    return lambda command: partial(rule, command=command)
+
+
 _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] = {
     c.CreateLog: rules.create_log,
     c.CreatePartitions: partitions.create_partitions,
@@ -132,12 +140,12 @@ _PROCEDURE_STEPS: dict[type[Command[Any]], Callable[[WriteTransaction, Any], Any
 }
 """Procedures that a transaction can carry out as a step, in its own commit."""
 
-SINGLE_COMMITS = frozenset(
-    kind
+SINGLE_COMMITS: dict[type, Callable[[Any], Callable[[WriteTransaction], Any]]] = {
+    kind: _OPERATION_OBJECTS.get(kind) or _maker(_OPERATIONS[kind])
     for kind in (*_OPERATIONS, *_OPERATION_OBJECTS)
     if not kind.traits.tidies and not kind.traits.may_be_for_later
-)
-"""Operations without work before or after their commit."""
+}
+"""Operations without work before or after their commit → the function that makes what the transactor runs."""
 
 _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     c.EnforceRetention: queries.enforce_retention,
@@ -242,12 +250,13 @@ def _sleeping(rule: Callable[[Store, Any], Waiting[T]]) -> Callable[[Store, Any]
     return lambda store, command: wait(store.watch, rule(store, command))
 
 
-_ANSWERS: dict[type, Callable[[Store, Any], Any]] = {
+ANSWERS: dict[type, Callable[[Store, Any], Any]] = {
     **_PROCEDURES,
     **_READS,
     **{kind: _viewing(rule) for kind, rule in _VIEWS.items()},
     **{kind: _sleeping(rule) for kind, rule in WAITS.items()},
 }
+"""The rules of reads and procedures, which run outside the transactor."""
 
 
 def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
@@ -256,16 +265,12 @@ def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
     make = _OPERATION_OBJECTS.get(kind)
     if make is not None:
         return make(command)
-    rule = (
+    rule: Any = (
         _transact if kind is base.Transact else _OPERATIONS.get(kind) or _PROCEDURE_STEPS.get(kind)
     )
     if rule is None:
         raise _no_rule(kind)
-    return partial(_run, rule, command)
-
-
-def _run(rule: Callable[[WriteTransaction, Any], T], command: Any, tx: WriteTransaction) -> T:
-    return rule(tx, command)
+    return partial(rule, command=command)
 
 
 def put_for_later(command: Command[Any]) -> set[str]:
@@ -277,7 +282,7 @@ def put_for_later(command: Command[Any]) -> set[str]:
 
 def answer(store: Store, command: Command[T]) -> T:
     """Answer a read or a procedure, outside the transactor."""
-    rule = _ANSWERS.get(type(command))
+    rule = ANSWERS.get(type(command))
     if rule is None:
         raise _no_rule(type(command))
     result: T = rule(store, command)

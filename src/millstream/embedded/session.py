@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from millstream.clock import Clock
 from millstream.command import Command, Operation, tidies
-from millstream.embedded.rules import SINGLE_COMMITS, answer, operation, put_for_later
+from millstream.embedded.rules import ANSWERS, SINGLE_COMMITS, answer, operation, put_for_later
 from millstream.embedded.session_turn import SessionTurn
 from millstream.embedded.sql_inbox import SqlInbox, has_inbox
 from millstream.engine import process_fork
@@ -164,8 +164,15 @@ class EmbeddedSession:
 
     def execute(self, command: Command[T]) -> T:
         """Answer a command; its writes are durable on return."""
-        if type(command) in SINGLE_COMMITS:
-            return self.store.run(operation(command))  # type: ignore[arg-type]
+        kind = type(command)
+        make = SINGLE_COMMITS.get(kind)
+        if make is not None:
+            committed: T = self.store.run(make(command))
+            return committed
+        rule = ANSWERS.get(kind)
+        if rule is not None:
+            answered: T = rule(self.store, command)
+            return answered
         if isinstance(command, Operation):
             if queues := put_for_later(command):
                 route_before(self.store, queues)

@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from millstream.clock import Clock
 from millstream.engine.protocol import Shortage
@@ -42,6 +42,21 @@ class FileSpace(NamedTuple):
     """Bytes by which the next checkpoint makes the file grow."""
 
 
+class LogSize(Protocol):
+    """The size of a write-ahead log, as an attribute: each commit reads it."""
+
+    wal_bytes: int
+
+
+class NoLog:
+    """The size of a log that does not exist."""
+
+    wal_bytes = 0
+
+
+NO_LOG = NoLog()
+
+
 def full(folder: str | os.PathLike[str], cause: str) -> DiskFull:
     """Return the error for a write that found the disk of a folder full and stored nothing."""
     folder = os.fspath(folder)
@@ -61,10 +76,17 @@ class DiskSpace:
     """The free space on the disk of a folder; cached, except during a shortage."""
 
     def __init__(
-        self, folder: str, limits: Limits, clock: Clock, *, file: Callable[[], FileSpace]
+        self,
+        folder: str,
+        limits: Limits,
+        clock: Clock,
+        *,
+        file: Callable[[], FileSpace],
+        log: LogSize = NO_LOG,
     ) -> None:
         """`file` returns the space in the store's file; it is called only in a possible shortage."""
         self._folder = folder
+        self._log = log
         self._file = file
         self._reserve_bytes = limits.disk_free_bytes_min
         self._clock = clock
@@ -72,8 +94,9 @@ class DiskSpace:
         self._due_bytes = 0
         self._due_s = 0.0
 
-    def shortage(self, written_bytes: int) -> Shortage | None:
-        """Return the shortage for a write-ahead log of this size; None with enough space."""
+    def shortage(self) -> Shortage | None:
+        """Return the shortage of free space on the disk; None with enough space."""
+        written_bytes = self._log.wal_bytes
         grown = self._asked_bytes <= written_bytes < self._due_bytes  # the log also shrinks
         if grown and self._clock.seconds() < self._due_s:
             return None
@@ -112,11 +135,7 @@ class FolderSpace:
 
     def __init__(self, folder: Path, limits: Limits, clock: Clock) -> None:
         self._folder, self._reserve_bytes = folder, limits.disk_free_bytes_min
-        self._space = DiskSpace(str(folder), limits, clock, file=lambda: FileSpace(0, 0))
-
-    def shortage(self) -> Shortage | None:
-        """Return the shortage; None with enough space."""
-        return self._space.shortage(0)
+        self.shortage = DiskSpace(str(folder), limits, clock, file=lambda: FileSpace(0, 0)).shortage
 
     def check(self, size_bytes: int) -> None:
         """Raise `DiskFull` for a write that would leave less than a quarter of the reserve."""

@@ -54,6 +54,14 @@ def resume(engine: Engine, *, in_child: bool) -> None:
         cast(Suspendable, engine).resume(in_child=in_child)
 
 
+def native_fork() -> CannotOpen:
+    """Return the error for a child process of a fork that Python did not notice."""
+    return CannotOpen(
+        "this process was forked by native code, which Python was not told of; "
+        "open the store in the child instead of before the fork"
+    )
+
+
 def refusal(engine: Engine) -> CannotOpen | None:
     """Return the error for callers in the child, if the engine cannot cross a fork."""
     if "forks" in engine.abilities:

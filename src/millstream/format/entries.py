@@ -85,12 +85,27 @@ def encode_metadata(
     is_null: bool = False,
 ) -> bytes:
     """Encode the metadata of one message; `headers` is packed, or empty."""
+    entry = encode_record(0, key, timestamp_ms, headers, appended_ms, is_null=is_null)
+    return entry[SINGLE_HEAD_BYTES:]
+
+
+def encode_record(
+    message_id: int,
+    key: bytes | None,
+    timestamp_ms: int,
+    headers: bytes,
+    appended_ms: int,
+    *,
+    is_null: bool,
+) -> bytes:
+    """Encode the entry of one record: `encode_single` of its `encode_metadata`."""
     fields = [key, timestamp_ms, Raw(headers) if headers else _EMPTY_MAP]
     if is_null:
         fields += (appended_ms, True)
     elif appended_ms != timestamp_ms:
         fields.append(appended_ms)
-    return _encode(fields)
+    metadata = _encode(fields)
+    return _SINGLE.pack(1, message_id, len(metadata)) + metadata
 
 
 def metadata_of(value: bytes) -> list[tuple[int, bytes]]:

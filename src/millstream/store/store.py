@@ -29,7 +29,6 @@ from millstream.format import keys
 from millstream.limits import Limits
 from millstream.store.caches import Caches
 from millstream.store.commit.committer import StoreCommitter
-from millstream.store.commit.draft import Draft
 from millstream.store.commit.listeners import Listeners
 from millstream.store.commit.recovery import Recovery
 from millstream.store.commit.ticket import Ticket
@@ -124,15 +123,7 @@ class Store:
         """Return a block in which no commit and no fold begins; operations wait meanwhile."""
         return self._transactor.turn
 
-    # Mutations.
-
-    def run(self, operation: Operation[T]) -> T:
-        """Run an operation, and return when its effect is durable."""
-        if self._pid != os.getpid():
-            self._refuse_fork()
-        if self.recovery.reason is not None:
-            self.recovery.attempt()
-        return self._transactor.run(operation)
+    # Mutations. `run` is a method of the transactor.
 
     def attempt(self, operation: Operation[T]) -> Ticket[T] | None:
         """Run an operation as `run` does; return None and do nothing if it had to wait.
@@ -142,7 +133,7 @@ class Store:
         if self.engine.read_only:
             return None
         if self._pid != os.getpid():
-            self._refuse_fork()
+            raise process_fork.native_fork()
         if self.recovery.reason is not None:
             self.recovery.attempt()
         return self._transactor.attempt(operation, waits=self.engine.writes_alone)
@@ -150,7 +141,7 @@ class Store:
     def begin(self, timeout_s: float, *, on_end: Callable[[], None] | None = None) -> WriterTurn:
         """Take the writer's turn for an interactive transaction; see `WriterTurns.begin`."""
         if self._pid != os.getpid():
-            self._refuse_fork()
+            raise process_fork.native_fork()
         return self._turns.begin(timeout_s, on_end=on_end)
 
     def submit(self, tickets: list[Ticket[Any]], *, light: bool = False) -> None:
@@ -159,7 +150,7 @@ class Store:
         The calling thread commits light operations, if commits are fast and none is in flight.
         """
         if self._pid != os.getpid():
-            self._refuse_fork()
+            raise process_fork.native_fork()
         self._transactor.submit(tickets, light=light)
 
     @property
@@ -386,7 +377,9 @@ class Store:
             group_max=limits.group_operations_max,
             turn=turn,
             pace_s=pace_of(self.engine),
+            recover=self.recovery.attempt,
         )
+        self.run = self._transactor.run
         self._turns: WriterTurns = WriterTurns(
             self.engine, self._transactor, self.committer, self.recovery, self.clock
         )
@@ -425,15 +418,9 @@ class Store:
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():
-            self._refuse_fork()
+            raise process_fork.native_fork()
         if self._reason is not None:
             raise fresh(self._reason)
-
-    def _refuse_fork(self) -> None:
-        raise CannotOpen(
-            "this process was forked by native code, which Python was not told of; "
-            "open the store in the child instead of before the fork"
-        )
 
     def _initialise(self) -> None:
         with self.engine.read() as snapshot:
@@ -448,7 +435,7 @@ class Store:
         with self.engine.write() as writer, self.mutex:
             self.reader.advance(writer)
             if self.state.seq == 0:
-                transaction = WriteTransaction(self.state, Draft(writer), self.limits)
+                transaction = WriteTransaction(self.state, writer, self.limits)
                 transaction.run(create_instance)
                 commit = transaction.finish()
                 assert commit is not None

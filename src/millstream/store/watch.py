@@ -38,7 +38,8 @@ class Watch:
         self._look = look
         self._on_wait = on_wait
         self._lock = threading.Lock()
-        self._waiters: dict[bytes, list[Wake]] = {}
+        self.waiters: dict[bytes, list[Wake]] = {}
+        """By key: the wake functions of the waiters; only the watch changes them."""
         self.followers: tuple[Tell, ...] = ()
         """The functions that are called at every commit."""
         self._observers: tuple[Wake, ...] = ()
@@ -50,7 +51,7 @@ class Watch:
     def add(self, key: bytes, wake: Wake) -> None:
         """Call `wake`, from any thread, whenever the entity may have changed, until `remove`."""
         with self._lock:
-            self._waiters.setdefault(key, []).append(wake)
+            self.waiters.setdefault(key, []).append(wake)
             self._is_wanted = True
             if self._look is not None and self._thread is None and not self._stop.is_set():
                 self._thread = threading.Thread(
@@ -63,11 +64,11 @@ class Watch:
     def remove(self, key: bytes, wake: Wake) -> None:
         """Stop waking."""
         with self._lock:
-            waiting = self._waiters.get(key, [])
+            waiting = self.waiters.get(key, [])
             if wake in waiting:
                 waiting.remove(wake)
             if not waiting:
-                self._waiters.pop(key, None)
+                self.waiters.pop(key, None)
         self.stir()
 
     def follow(self, tell: Tell) -> None:
@@ -105,13 +106,13 @@ class Watch:
     def wakes(self) -> list[Wake]:
         """Return the wake functions, one per waiter and entity."""
         with self._lock:
-            return [wake for waiting in self._waiters.values() for wake in waiting]
+            return [wake for waiting in self.waiters.values() for wake in waiting]
 
     def notify(self, keys: Collection[bytes]) -> None:
         """Wake the waiters of the given keys."""
         for tell in self.followers:
             tell(keys)
-        if self._waiters:
+        if self.waiters:
             self._wake(keys)
 
     def _wake(self, keys: Collection[bytes]) -> None:
@@ -120,7 +121,7 @@ class Watch:
                 wake
                 for key in keys
                 for name in (key, key[:2])
-                for wake in self._waiters.get(name, ())
+                for wake in self.waiters.get(name, ())
             ]
         for wake in wakes:
             wake()
@@ -130,7 +131,7 @@ class Watch:
         for tell in self.followers:
             tell(None)
         with self._lock:
-            everybody = list(self._waiters)
+            everybody = list(self.waiters)
         self._wake(everybody)
 
     def close(self) -> None:
@@ -155,13 +156,13 @@ class Watch:
     def _waits_for_waiters(self) -> bool:
         """Rest until there is a waiter; return False to end the thread, after `REST_S` without a waiter."""
         rested = 0
-        while not self._waiters:
+        while not self.waiters:
             if self._stop.wait(REST_STEP_S):
                 return False
             with self._lock:
                 rested = 0 if self._is_wanted else rested + 1
                 self._is_wanted = False
-                if rested * REST_STEP_S >= REST_S and not self._waiters:
+                if rested * REST_STEP_S >= REST_S and not self.waiters:
                     self._thread = None
                     return False
         return not self._stop.is_set()

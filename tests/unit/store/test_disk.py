@@ -13,6 +13,7 @@ import pytest
 import millstream
 from millstream import SqliteOptions
 from millstream.engine.disk import ASKED_BYTES, ASKED_S, DiskSpace, FileSpace
+from millstream.engine.protocol import Shortage
 from millstream.engine.sqlite.options import fitted
 from millstream.errors import DiskFull
 from millstream.limits import Limits, MiB
@@ -36,12 +37,25 @@ class Disk:
         return Usage(self.total, self.total - self.free, self.free)
 
 
+class Room:
+    """The space on a disk beside a write-ahead log of any size."""
+
+    wal_bytes = 0
+
+    def __init__(self, clock: SimulatedClock, limits: Limits, file: FileSpace) -> None:
+        self._space = DiskSpace("/disk", limits, clock, file=lambda: file, log=self)
+
+    def shortage(self, wal_bytes: int) -> Shortage | None:
+        self.wal_bytes = wal_bytes
+        return self._space.shortage()
+
+
 def room(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, *, inside: int = 0, owed: int = 0, **limits: int
-) -> tuple[DiskSpace, SimulatedClock]:
+) -> tuple[Room, SimulatedClock]:
     monkeypatch.setattr(shutil, "disk_usage", disk.usage)
     clock = SimulatedClock()
-    return DiskSpace("/disk", Limits(**limits), clock, file=lambda: FileSpace(inside, owed)), clock
+    return Room(clock, Limits(**limits), FileSpace(inside, owed)), clock
 
 
 def test_while_there_is_room_the_disk_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> None:

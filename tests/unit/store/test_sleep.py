@@ -103,7 +103,7 @@ def test_a_wake_ends_the_sleep_of_any_of_its_keys() -> None:
         return len(looked)
 
     assert wait(watch, waiting()) == 2
-    assert watch._waiters == {}
+    assert watch.waiters == {}
 
 
 def test_a_sleep_ends_when_its_time_is_up() -> None:
@@ -127,7 +127,7 @@ def test_an_error_ends_the_wait_and_its_watch(in_look: bool) -> None:
 
     with pytest.raises(Closed):
         wait(watch, waiting())
-    assert watch._waiters == {}
+    assert watch.waiters == {}
 
 
 # Both surfaces, over a store.

@@ -105,7 +105,8 @@ def test_a_file_that_cannot_be_made_longer_is_no_error(tmp_path: Path, wrong: st
     if wrong == "a folder":
         (tmp_path / "a.db-wal").mkdir()
     room = WalPreallocation(str(tmp_path / "a.db"))
+    room.step_bytes = STEP_BYTES
     for pages in range(100, 105):
-        room.note(pages, STEP_BYTES)
+        room.pages = pages
         room.ensure()
     assert not wal_of(tmp_path / "a.db").is_file()

@@ -102,24 +102,25 @@ class WalPreallocation:
     The writer calls it inside its transaction, so no process writes a frame meanwhile.
     """
 
-    __slots__ = ("_end", "_grown", "_path", "_size")
+    __slots__ = ("_end", "_path", "_size", "pages", "step_bytes")
 
     def __init__(self, path: str) -> None:
         self._path = f"{path}-wal"
-        self._end = self._grown = 0
+        self._end = 0
         self._size = START_BYTES
-
-    def note(self, pages: int, step_bytes: int) -> None:
-        """Note the size of the WAL after a commit: its pages, and the bytes of a frame and page."""
-        end = HEADER_BYTES + pages * step_bytes
-        if end < self._end:
-            self._size = 0  # the WAL was started anew, and its file may have been cut
-        self._grown = end - self._end
-        self._end = end
+        self.pages = 0
+        """The pages in the WAL after the last commit."""
+        self.step_bytes = 0
+        """The bytes of a page and its frame."""
 
     def ensure(self) -> None:
         """Before a commit, make the file reach beyond the commit, as a rule."""
-        if self._end + LOW_BYTES > self._size and self._grown < LARGE_BYTES:
+        end = HEADER_BYTES + self.pages * self.step_bytes if self.pages else 0
+        grown = end - self._end
+        if grown < 0:
+            self._size = 0  # the WAL was started anew, and its file may have been cut
+        self._end = end
+        if end + LOW_BYTES > self._size and grown < LARGE_BYTES:
             self._extend()
 
     def _extend(self) -> None:

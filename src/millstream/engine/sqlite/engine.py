@@ -29,7 +29,6 @@ from millstream.engine.protocol import (
     Durability,
     Reference,
     ScrubStep,
-    Shortage,
     StepBounds,
     poll,
 )
@@ -138,7 +137,10 @@ class SqliteEngine:
         self._checkpoints = Checkpoints(self._options)
         self.scrub_share = 0.0 if read_only else self._options.scrub_share
         """A read-only handle leaves the scrub to handles that write."""
-        self._disk = DiskSpace(folder, limits or Limits(), self._clock, file=self._space)
+        disk = DiskSpace(
+            folder, limits or Limits(), self._clock, file=self._space, log=self._checkpoints
+        )
+        self.shortage = disk.shortage
         self._guard = guard_of(self._real_path)
         self._close = partial(self._guard.close, self, connect=self._connect_beside)
         try:
@@ -193,7 +195,8 @@ class SqliteEngine:
         if self.read_only:
             raise CannotOpen(f"{self.path} was opened to be read only", path=str(self.path))
         writer = self._writer or self._reopen_writer()
-        self._home.check_write(writer.connection)
+        if self._clock.seconds() >= self._home.due_s:
+            self._home.check_write(writer.connection)
         writer.waits = waits
         return writer
 
@@ -234,10 +237,6 @@ class SqliteEngine:
     def checkpoint(self, alone: AbstractContextManager[object]) -> None:
         """Checkpoint the write-ahead log at once."""
         self._checkpoints.run(self._copy_log, alone)
-
-    def shortage(self) -> Shortage | None:
-        """Return the shortage of free space on the disk, or None."""
-        return self._disk.shortage(self._checkpoints.wal_bytes)
 
     def _space(self) -> FileSpace:
         """Return the space in the file; assume the worst if it cannot be read now."""
@@ -401,6 +400,8 @@ class SqliteEngine:
         sync_folder(self.path)  # SQLite has made the log by now, if there was none
         connection.set_wal_hook(self._on_wal)
         preallocation = None if self.durability == "relaxed" else self._preallocation
+        if preallocation is not None:
+            preallocation.step_bytes = self._page_bytes + FRAME_BYTES
         return SqliteWriter(
             connection,
             busy=self._busy(),
@@ -413,7 +414,7 @@ class SqliteEngine:
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self.commits += 1
         if self._preallocation is not None:
-            self._preallocation.note(pages, self._page_bytes + FRAME_BYTES)
+            self._preallocation.pages = pages
         due = self._checkpoints.committed(pages * self._page_bytes)
         if due and self.on_upkeep_due is not None:
             self.on_upkeep_due()

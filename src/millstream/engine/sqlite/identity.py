@@ -112,7 +112,7 @@ def size_of(path: str | os.PathLike[str]) -> int:
 class Home:
     """The names of a store's file and its write-ahead log, and the identities of both files."""
 
-    __slots__ = ("_clock", "_contents", "_due_s", "_file", "_log", "_path", "_shown")
+    __slots__ = ("_clock", "_contents", "_file", "_log", "_path", "_shown", "due_s")
 
     def __init__(self, path: str, clock: Clock, *, shown: str) -> None:
         """`path` has its links resolved; `shown` is the path in messages."""
@@ -128,7 +128,8 @@ class Home:
     def forget_log(self) -> None:
         """Forget the identity of the log, because a new writer finds or creates a log."""
         self._log: Identity | None = None
-        self._due_s = -1.0
+        self.due_s = -1.0
+        """The time of the next check; a good answer counts until then."""
 
     def check_connecting(self) -> None:
         """Raise `StoreGone` if a new connection would open a different file or none."""
@@ -137,25 +138,23 @@ class Home:
 
     def check_read(self) -> None:
         """Raise `StoreGone` if another file has the name; a removed file can still be read."""
-        if self._clock.seconds() < self._due_s:
+        if self._clock.seconds() < self.due_s:
             return
         if self._contents.is_foreign or identity(self._path) not in (self._file, None):
             raise self._error(self._path)
 
     def check_write(self, connection: apsw.Connection) -> None:
-        """Raise `StoreGone` unless the file and its log are the opened ones.
+        """Raise `StoreGone` unless the file and its log are the opened ones; called from `due_s` on.
 
         The connection of the caller is open, so no other process closes last and removes the log.
         """
-        if self._clock.seconds() < self._due_s:
-            return
         self.check_contents(connection)
         log = f"{self._path}-wal"
         if self._log is not None and identity(log) != self._log:
             raise self._error(log)
         if self._log is None:  # SQLite creates the log with the first transaction
             self._log = identity(f"{self._path}-wal")
-        self._due_s = self._clock.seconds() + ASKED_S
+        self.due_s = self._clock.seconds() + ASKED_S
 
     def check_contents(self, connection: apsw.Connection) -> None:
         """Raise `StoreGone` unless the file is the opened one, and only SQLite has written it."""

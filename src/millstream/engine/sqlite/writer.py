@@ -151,7 +151,16 @@ class SqliteWriter(SqliteReader):
                 self._delete(commit.deletes)
             for start, stop in commit.ranges:
                 self._delete_range(start, stop)
-            newest = self._put(commit.rows)
+            rows, newest = commit.rows, None
+            if len(rows) == 1:  # most commits have one row, the delta
+                ((key, value),) = rows
+                if key[1] == keys.DELTA:
+                    newest = keys.number(key)
+                    self._execute(_PUT_DELTA, (newest, value, row_checksum(key, value)))
+                else:
+                    self._execute(*_bound(key, value))
+            else:
+                newest = self._put(rows)
         except apsw.Error as error:
             raise self._not_written(error) from error
         if self._preallocation is not None:
@@ -170,14 +179,6 @@ class SqliteWriter(SqliteReader):
 
     def _put(self, rows: Collection[Row]) -> int | None:
         """Put rows in bounded steps, and return the sequence of the last delta among them."""
-        if len(rows) == 1:  # most commits have one row, the delta
-            ((key, value),) = rows
-            if key[1] == keys.DELTA:
-                seq = keys.number(key)
-                self._execute(_PUT_DELTA, (seq, value, row_checksum(key, value)))
-                return seq
-            self._execute(*_bound(key, value))
-            return None
         newest, size = None, 0
         tables: dict[str, list[Bindings]] = {}
         for key, value in rows:

@@ -83,7 +83,7 @@ class ParsedBlock:
     def columns(self, start: int, stop: int) -> Columns:
         """Return the records in [start, stop), which the block must hold."""
         if stop - start == 1:
-            return self._row(start)
+            return self.row(start)
         metadata, header = self.metadata, self.metadata.header
         skip, count = start - self.first, stop - start
         timestamps: int | list[int] | None = metadata.timestamp_ms()
@@ -121,7 +121,7 @@ class ParsedBlock:
             picked_headers_of(metadata, indexes),
         )
 
-    def _row(self, offset: int) -> Columns:
+    def row(self, offset: int) -> Columns:
         """Return a single record, and cut the next records ahead for a consumer of single records."""
         first, rows = self._rows
         if not 0 <= offset - first < len(rows):
@@ -239,7 +239,7 @@ def recent_row(store: Store, log_id: int, offset: int) -> Columns | None:
     if row is not None:
         return row
     parsed = store.caches.of(RecentBlocks).find(log_id, offset)
-    return None if parsed is None else parsed.columns(offset, offset + 1)
+    return None if parsed is None else parsed.row(offset)
 
 
 def recent_rows(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Columns]:

@@ -48,7 +48,7 @@ def held_records(
     """
     overlay = store.state.overlay
     mark = overlay.mark()
-    log_id = store.views.get(keys.log_name(log))
+    log_id: int = store.views.get(keys.log_name(log), 0)
     bounds: Bounds | None = store.views.get(keys.head(log_id)) if log_id else None
     if bounds is None or not bounds.start <= start < bounds.end:
         return None

@@ -189,21 +189,23 @@ def _repeated(tx: WriteTransaction, log_id: int, producer: Producer, count: int)
 def put_singles(tx: WriteTransaction, log_id: int, offset: int, records: Sequence[Single]) -> int:
     """Store records as single entries; return their size."""
     size, message_id, wall_ms = 0, tx.take_ids(len(records)), tx.wall_ms
+    rows: dict[bytes, bytes] = {}
     for record in records:
-        timestamp_ms = record.timestamp_ms
-        metadata = entries.encode_metadata(
-            key=record.key,
-            timestamp_ms=wall_ms if timestamp_ms is None else timestamp_ms,
-            headers=record.headers,
-            appended_ms=wall_ms,
+        timestamp_ms, value = record.timestamp_ms, record.value or b""
+        entry = entries.encode_record(
+            message_id,
+            record.key,
+            wall_ms if timestamp_ms is None else timestamp_ms,
+            record.headers,
+            wall_ms,
             is_null=record.value is None,
         )
-        value = record.value or b""
-        tx.put(keys.payload(message_id), value)
-        tx.put(keys.entry(log_id, offset), entries.encode_single(message_id, metadata))
-        size += len(value) + len(metadata)
+        rows[keys.payload(message_id)] = value
+        rows[keys.entry(log_id, offset)] = entry
+        size += len(value) + len(entry) - entries.SINGLE_HEAD_BYTES
         message_id += 1
         offset += 1
+    tx.put_all(rows)
     return size
 
 

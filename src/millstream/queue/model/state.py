@@ -98,12 +98,14 @@ class QueueState(Entity, array_like=True):
         """Move to the next state."""
         match change:
             case Advanced():
-                self._finish(change.done, change.at_ms)
+                if change.done:
+                    self._finish(change.done, change.at_ms)
                 if change.claimed:
                     self._skip(0, change.claimed)
                     self._claim(change.claimed, change.claimed_in, change.until_ms)
             case ArrivedAndClaimed():
-                self._finish(change.done, change.at_ms)
+                if change.done:
+                    self._finish(change.done, change.at_ms)
                 self._catch_up(change)
             case Moved():
                 self._move(change)

@@ -146,7 +146,9 @@ def _left(tx: WriteTransaction, queue: QueueState) -> int:
 
 def _check(command: c.ClaimRouted | c.ClaimMessages) -> None:
     count, consumer = command.count, command.consumer
-    if check_integer("a claim's count", count) > CLAIM_MAX:
+    is_whole = type(count) is int and count >= 0
+    if not is_whole or count > CLAIM_MAX:
+        check_integer("a claim's count", count)
         raise InvalidInput(f"a claim is for up to {CLAIM_MAX:,} messages, not {count:,}")
     ascii_only = type(consumer) is str and consumer.isascii()
     size = len(consumer if ascii_only else check_text("a consumer id", consumer).encode())

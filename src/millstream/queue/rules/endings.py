@@ -125,7 +125,8 @@ def finish(tx: WriteTransaction, command: c.FinishClaims) -> list[c.Run]:
     """End attempts: all or none; with `each`, the attempts whose lease holds."""
     if command.outcome not in _STATES:
         raise InvalidInput(f"an attempt ends by ack, nack or fail, not by {command.outcome!r}")
-    check_text("a reason", command.reason)
+    if command.reason != "":
+        check_text("a reason", command.reason)
     if command.delay_ms is not None and not 0 <= command.delay_ms <= DELAY_MS_MAX:
         raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX:,} ms, not {command.delay_ms:,}")
     if command.results:

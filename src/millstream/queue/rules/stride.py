@@ -66,7 +66,9 @@ def stride(
             front = queue.front(total)
         else:
             front = arrival.bucket_id, (arrival.slot, arrival.slot + total)
-    touched = None if front is None else _acknowledged(tx, queue.queue_id, done)
+    touched = None
+    if front is not None:
+        touched = _acknowledged(tx, queue.queue_id, done) if done else {}
     if front is None or touched is None or not (touched or total or is_fully_routed):
         if arrival is not None:
             place_arrival(tx, key, queue, arrival)
@@ -76,10 +78,13 @@ def stride(
     claimed_in, (first, last) = front
     until_ms = now_ms + queue.spec.lease_for(lease_ms) if total else 0
     if total and claimed_in not in touched:
-        touched[claimed_in] = _touch(tx, queue.queue_id, claimed_in)
+        bucket_key = keys.bucket(queue.queue_id, claimed_in)
+        touched[claimed_in] = bucket_key, tx.entity(bucket_key, Bucket), []
     ends = []
     for bucket_id, (bucket_key, bucket, finished) in touched.items():
-        claimed = _cut(first, counts) if bucket_id == claimed_in else []
+        claimed = []
+        if bucket_id == claimed_in:
+            claimed = [(first, last)] if len(counts) == 1 else _cut(first, counts)
         if finished:
             note_done(tx, queue.queue_id, bucket_id, bucket)
         change: Strode | FilledAndClaimed = Strode(finished, claimed, now_ms, until_ms, consumer)
@@ -119,15 +124,8 @@ TouchedBucket = tuple[bytes, Bucket, list[Slots]]
 """A bucket that a stride changes: key, bucket, and acknowledged slots."""
 
 
-def _touch(tx: WriteTransaction, queue_id: int, bucket_id: int) -> TouchedBucket:
-    key = keys.bucket(queue_id, bucket_id)
-    return key, tx.entity(key, Bucket), []
-
-
 def _cut(start: int, counts: Sequence[int]) -> list[Slots]:
     """Return adjacent slots, cut by counts."""
-    if len(counts) == 1:
-        return [(start, start + counts[0])]
     return list(pairwise(accumulate(counts, initial=start)))
 
 
@@ -143,7 +141,8 @@ def _acknowledged(
         bucket_id = bucket_of(claim_id)
         entry = touched.get(bucket_id)
         if entry is None:
-            entry = touched[bucket_id] = _touch(tx, queue_id, bucket_id)
+            key = keys.bucket(queue_id, bucket_id)
+            entry = touched[bucket_id] = key, tx.entity(key, Bucket), []
         first = claim_id - bucket_id
         last = first + count
         bucket = entry[1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from millstream.errors import WriteFailed
@@ -17,6 +18,14 @@ from millstream.queue import commands as c
 from millstream.queue.model.message import Lot
 from millstream.queue.rules.arrivals import ARRIVALS_MAX
 from millstream.queue.rules.claim_plan import (
+    ARRIVALS,
+    BLOCKED,
+    DAMAGED,
+    DONE,
+    OVERTAKEN,
+    ROUTE,
+    ROUTED_AHEAD,
+    UNROUTED,
     ClaimFacts,
     ClaimPlan,
     ClaimRound,
@@ -42,10 +51,7 @@ from millstream.store.store import Store
 FEW_RECORDS = 128
 """The most new records that an event loop routes for a claim by itself."""
 
-ROUTED_AHEAD, ROUTE, DONE = ClaimPlan.ROUTED_AHEAD, ClaimPlan.ROUTE, NextStep.DONE
-"""The members that every claim compares; to get a member from its class takes five times as long."""
-
-TIME_LIMITS_S = {NextStep.DAMAGED: 1.0, NextStep.BLOCKED: 1.0}
+TIME_LIMITS_S = {DAMAGED: 1.0, BLOCKED: 1.0}
 """How long a claim repeats a step before it answers with the messages it has."""
 
 
@@ -72,23 +78,22 @@ def claim_now(
     return claimed.lots, claimed.remaining
 
 
-class _Claimed:
+class _Claimed(Struct):
     """The result so far of a claim of several commits."""
 
-    __slots__ = ("has_begun", "lots", "remaining")
-
-    def __init__(self, lots: list[Lot], has_begun: bool) -> None:
-        self.lots, self.remaining = lots, 0
-        self.has_begun = has_begun
-        """Whether a commit of the claim was made."""
+    lots: list[Lot]
+    has_begun: bool
+    """Whether a commit of the claim was made."""
+    remaining: int = 0
 
 
 def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) -> None:
     """Run rounds of plan, commit and next step until the claim is done; collect its messages."""
     acked, results, missing, overtaken = query.acked, query.results, query.count, 0
     deadlines_s: dict[NextStep, float] = {}
+    memory = store.caches.of(ClaimMemory)
     while True:
-        plan = _plan(store, query, missing, overtaken)
+        plan = _plan(memory, query, missing, overtaken)
         routed: list[c.Routed] = []
         is_ahead = plan is ROUTED_AHEAD
         if plan is ROUTE:
@@ -103,7 +108,7 @@ def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) ->
             granted = store.run(Claiming(command))
             claimed.has_begun = True
             lots = read_granted(store, query.queue, granted)
-        note_ahead(store, query.queue, granted)
+        memory.routed_ahead[query.queue] = granted.fresh
         claimed.lots = claimed.lots + lots if claimed.lots else lots
         acked, results = [], []
         ended = ClaimRound(
@@ -123,26 +128,26 @@ def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) ->
         if step is DONE:
             claimed.remaining = granted.remaining
             return
-        if step is NextStep.OVERTAKEN:
+        if step is OVERTAKEN:
             overtaken += 1
-        elif step is NextStep.UNROUTED:
-            forget_keeping_up(store, query.queue)
-        if step is not NextStep.DAMAGED:
+        elif step is UNROUTED:
+            memory.keeping_up.discard(query.queue)
+        if step is not DAMAGED:
             missing -= granted.count
 
 
-def _plan(store: Store, query: c.ClaimMessages, missing: int, overtaken: int) -> ClaimPlan:
+def _plan(memory: ClaimMemory, query: c.ClaimMessages, missing: int, overtaken: int) -> ClaimPlan:
     """Choose the plan of a claim; messages routed ahead count as claimed if the plan uses them.
 
     So parallel claims do not rely on the same messages.
     """
     check_integer("a claim's count", missing)
-    queue, ahead = query.queue, store.caches.of(RoutedAhead)
-    routed_ahead = ahead.get(queue, 0)
-    keeps_up = not query.pop and queue in store.caches.of(KeepingUp)
+    queue = query.queue
+    routed_ahead = memory.routed_ahead.get(queue, 0)
+    keeps_up = not query.pop and queue in memory.keeping_up
     plan = plan_claim(ClaimFacts(missing, routed_ahead, keeps_up, overtaken))
     if plan is ROUTED_AHEAD:
-        ahead[queue] = routed_ahead - missing
+        memory.routed_ahead[queue] = routed_ahead - missing
     return plan
 
 
@@ -153,7 +158,7 @@ def _route_for_claim(store: Store, queue: str, missing: int) -> tuple[list[c.Rou
         facts = route_to_end(store, facts)
     routed = route(store, facts, missing)
     if facts.spec.takes_all and behind(facts) <= ARRIVALS_MAX:
-        store.caches.of(KeepingUp).add(queue)
+        store.caches.of(ClaimMemory).keeping_up.add(queue)
     return routed, not routed and facts.fresh > 0 and facts.can_claim_lane
 
 
@@ -171,17 +176,18 @@ def without_acks(query: c.ClaimMessages) -> c.ClaimMessages:
     return replace(query, acked=[], results=[]) if query.acked else query
 
 
-class RoutedAhead(dict[str, int]):
+class ClaimMemory(Struct):
+    """What the last claims of this process have left, for the plan of the next claim."""
+
+    routed_ahead: dict[str, int] = {}
     """By queue: the number of fresh messages that the last claim left."""
-
-
-class KeepingUp(set[str]):
+    keeping_up: set[str] = set()
     """Queues whose consumers keep up: their claims place new records without routing first."""
 
 
 def forget_keeping_up(store: Store, queue: str) -> None:
     """Route before the next claim, because the commit of a claim could not place all new records."""
-    store.caches.of(KeepingUp).discard(queue)
+    store.caches.of(ClaimMemory).keeping_up.discard(queue)
 
 
 def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, bool] | None:
@@ -194,14 +200,14 @@ def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, 
     # while no commit is in flight. Waking a thread costs more than routing these.
     if query.pop:
         return None
-    plan = _plan(store, query, query.count, 0)
+    plan = _plan(store.caches.of(ClaimMemory), query, query.count, 0)
     routed: list[c.Routed] = []
     if plan is ROUTE and store.is_fast and not store.is_committing:
         queue = store.view(partial(facts_of, name=query.queue))
         if queue is None or not (queue.can_claim_lane and _has_few_records(queue)):
             return None
         routed = route(store, queue, query.count)
-    elif plan is not ROUTED_AHEAD and plan is not ClaimPlan.ARRIVALS:
+    elif plan is not ROUTED_AHEAD and plan is not ARRIVALS:
         return None
     command = c.ClaimRouted(
         query.queue,
@@ -269,7 +275,7 @@ def can_claim_in_commit(facts: Facts) -> bool:
 
 def note_ahead(store: Store, queue: str, granted: c.Granted) -> None:
     """Remember the number of fresh messages that a claim left."""
-    store.caches.of(RoutedAhead)[queue] = granted.fresh
+    store.caches.of(ClaimMemory).routed_ahead[queue] = granted.fresh
 
 
 def pop_routed(tx: WriteTransaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Lot]]:

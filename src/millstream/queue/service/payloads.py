@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from millstream.errors import CorruptionError, MillstreamError
 from millstream.format import keys
 from millstream.log.model.block import pack_headers
-from millstream.log.model.head import Head
-from millstream.log.reading.reader import bounds_of, fetch_blocks
+from millstream.log.model.head import Bounds, Head
+from millstream.log.reading.reader import fetch_blocks
 from millstream.log.reading.recent import (
     Columns,
     held_row,
@@ -354,4 +354,5 @@ def _held(tx: WriteTransaction, grant: c.Grant) -> Columns | None:
 
 def log_name(store: Store, log_id: int) -> str:
     """Return the name of a log."""
-    return bounds_of(store, log_id).name
+    bounds: Bounds = store.seen(keys.head(log_id))
+    return bounds.name

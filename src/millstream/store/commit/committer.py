@@ -19,7 +19,7 @@ from millstream.engine.protocol import WouldWait, Writer
 from millstream.errors import DiskFull, MillstreamError, OutcomeUnknown
 from millstream.interrupts import deferred
 from millstream.store.commit.draft import Draft
-from millstream.store.commit.group import run_group
+from millstream.store.commit.group import run_alone, run_group
 from millstream.store.commit.listeners import Listeners
 from millstream.store.commit.ticket import Ticket, finish
 from millstream.store.commit.transaction import Operation, WriteTransaction
@@ -59,6 +59,10 @@ class StoreCommitter:
         self._folder = self._engine.folder()
         """The folder in which a large commit is spooled."""
         self._folding = threading.Lock()
+        limits = self._limits
+        self._tail_deltas_noticed = min(limits.fold_deltas_min, limits.tail_deltas_max)
+        self._tail_bytes_noticed = min(limits.fold_bytes_min, limits.tail_bytes_max)
+        """With a shorter tail there is nothing to fold: most commits compare three numbers."""
         self.groups = self.operations = self.folds = 0
         self.own_seq = 0
         """The sequence of the last commit of this process."""
@@ -110,8 +114,18 @@ class StoreCommitter:
         for listen in self._listeners.group:
             joined += listen(group)
         tickets = [*group, *joined] if joined else group
+        self._sent = False
         try:
-            self._commit_group(tickets, waits=waits)
+            shortage = self._engine.shortage()
+            if shortage is not None and shortage.is_severe:
+                for ticket in tickets:
+                    ticket.error = shortage.error()
+                return True
+            refusal = None if shortage is None else shortage.error()
+            began_s = self._clock.seconds() if self._listeners.commit else 0.0
+            with self._engine.write(waits=waits) as writer:
+                self._write(tickets, writer, refusal=refusal)
+            self._conclude(len(tickets), began_s, folds=waits)
         except WouldWait:
             return False
         except BaseException as error:
@@ -122,19 +136,6 @@ class StoreCommitter:
             if joined:
                 finish(joined)
         return True
-
-    def _commit_group(self, group: list[Ticket[Any]], *, waits: bool) -> None:
-        self._sent = False
-        shortage = self._engine.shortage()
-        if shortage is not None and shortage.is_severe:
-            for ticket in group:
-                ticket.error = shortage.error()
-            return
-        refusal = None if shortage is None else shortage.error()
-        began_s = self._clock.seconds() if self._listeners.commit else 0.0
-        with self._engine.write(waits=waits) as writer:
-            self._write(group, writer, refusal=refusal)
-        self._conclude(len(group), began_s, folds=waits)
 
     def _write(
         self,
@@ -151,12 +152,16 @@ class StoreCommitter:
         """
         reader, state, limits = self._reader, self._state, self._limits
         with self._mutex:
-            if reader.advance(writer):
+            if (reader.is_stale or writer.last_seq() != state.seq) and reader.advance(writer):
                 reader.publish()
-            draft = Draft(writer, self._folder)
-            transaction = WriteTransaction(state, draft, limits, refusal=refusal)
+            transaction = WriteTransaction(
+                state, writer, limits, folder=self._folder, refusal=refusal
+            )
             try:
-                run_group(transaction, group)
+                if len(group) == 1:
+                    run_alone(transaction, group[0])
+                else:
+                    run_group(transaction, group)
                 if has_written is not None:
                     if group[0].error is not None:
                         return
@@ -184,7 +189,10 @@ class StoreCommitter:
                 reader.publish()
                 self.own_seq = state.seq
                 self.groups += 1
-            state.evict(limits.entities_cached_max, limits.entities_weight_max)
+            if len(state.entities) > limits.entities_cached_max or (
+                state.weight > limits.entities_weight_max
+            ):
+                state.evict(limits.entities_cached_max, limits.entities_weight_max)
 
     def _conclude(self, operations: int, began_s: float, *, folds: bool) -> None:
         """Count the operations of a group that was committed, tell listeners, and begin upkeep."""
@@ -194,11 +202,18 @@ class StoreCommitter:
             commit_s = self._clock.seconds() - began_s
             for tell in listeners.commit:
                 tell(operations, commit_s, self._sync_s)
-        state, limits = self._state, self._limits
-        unfolded, size = state.seq - state.folded, state.tail_total
-        if folds and self._tail_is_full():
-            self._fold_behind()
-        if unfolded > limits.fold_deltas_min or size > limits.fold_bytes_min or not self._kept:
+        state = self._state
+        if (
+            state.seq - state.folded > self._tail_deltas_noticed
+            or state.tail_total > self._tail_bytes_noticed
+            or len(state.dirty) > self._limits.tail_entities_max
+        ):
+            was_long = self.tail_is_long()
+            if folds and self._tail_is_full():
+                self._fold_behind()
+            if was_long:
+                self._wake_keeper()
+        if not self._kept:
             self._kept = True
             self._wake_keeper()
 

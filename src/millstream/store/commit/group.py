@@ -41,20 +41,18 @@ class Joint(Protocol[T]):
 
 
 def run_group(transaction: WriteTransaction, group: list[Ticket[Any]]) -> None:
-    """Run the operations of a group; a `StoreError` ends the whole group.
+    """Run the operations of a group of several; a `StoreError` ends the whole group.
 
     A refusal because of a full disk ends only the refused operation.
     """
-    if len(group) == 1:
-        _run(transaction, group[0])
-        return
     for neighbours in _joined(group):
         if len(neighbours) == 1 or not _run_all(transaction, neighbours):
             for ticket in neighbours:
-                _run(transaction, ticket)
+                run_alone(transaction, ticket)
 
 
-def _run(transaction: WriteTransaction, ticket: Ticket[Any]) -> None:
+def run_alone(transaction: WriteTransaction, ticket: Ticket[Any]) -> None:
+    """Run an operation by itself, as `run_group` does."""
     try:
         ticket.result = transaction.run(ticket.operation)
     except StoreError as error:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from millstream.engine.commit import Commit, Row, Value, loaded
-from millstream.engine.protocol import SqlWriter, no_tables
+from millstream.engine.protocol import Snapshot, SqlWriter, no_tables
 from millstream.errors import CorruptionError, DiskFull, Overloaded, WriteFailed
 from millstream.format import ids, keys
 from millstream.limits import MESSAGE_ID_MAX, Limits
@@ -34,14 +35,17 @@ class WriteTransaction:
     """The door through which operations reach the store; valid only while one runs."""
 
     __slots__ = (
+        "_draft",
         "_dropped",
         "_drops",
         "_first_change",
+        "_folder",
         "_inline",
         "_layer",
         "_next_entity",
         "_next_id",
         "_rows",
+        "_stored",
         "_wrote",
         "delta",
         "encoded",
@@ -50,15 +54,21 @@ class WriteTransaction:
         "state",
         "store_ms",
         "wall_ms",
-        "writer",
     )
 
     def __init__(
-        self, state: State, writer: Draft, limits: Limits, *, refusal: DiskFull | None = None
+        self,
+        state: State,
+        stored: Snapshot,
+        limits: Limits,
+        *,
+        folder: Path | None = None,
+        refusal: DiskFull | None = None,
     ) -> None:
+        """`folder` is for the temporary file of a large commit."""
         self.state = state
-        self.writer = writer
-        """The stored rows, with the writes of this commit over them."""
+        self._stored, self._folder = stored, folder
+        self._draft: Draft | None = None
         self.limits = limits
         self.refusal = refusal
         """The error for operations that publish while the disk is full; other operations may run."""
@@ -66,13 +76,14 @@ class WriteTransaction:
         """Whether statements on the application's tables were run."""
         self._layer: PendingRows | None = None
         self.wall_ms = state.clock.wall_ms()
-        boot_ms, self.store_ms = state.time.now()
+        boot_ms, time = state.clock.boot_ms(), state.time
+        self.store_ms = boot_ms + time.offset_ms
         self.delta: Delta[Any] = Delta(
             state.seq + 1,
             self.wall_ms,
             self.store_ms,
             boot_ms,
-            state.time.boot_id,
+            time.boot_id,
             state.next_id,
             state.next_entity,
             [],
@@ -81,6 +92,14 @@ class WriteTransaction:
         )
 
     # For operations.
+
+    @property
+    def writer(self) -> Draft:
+        """The stored rows, with the writes of this commit over them; most commits need none."""
+        draft = self._draft
+        if draft is None:
+            draft = self._draft = Draft(self._stored, self._folder)
+        return draft
 
     @property
     def view(self) -> View:
@@ -162,6 +181,15 @@ class WriteTransaction:
         else:
             self._rows[key] = self.writer.hold(value)
 
+    def put_all(self, rows: dict[bytes, bytes]) -> None:
+        """Write several rows, as `put` does."""
+        inline_bytes_max = self.limits.inline_bytes_max
+        for key, value in rows.items():
+            if len(value) <= inline_bytes_max:
+                self._inline[key] = value
+            else:
+                self._rows[key] = self.writer.hold(value)
+
     def drop(self, key: bytes) -> None:
         """Delete one row."""
         self._dropped.add(key)
@@ -219,7 +247,7 @@ class WriteTransaction:
         return self._tables().savepoint()
 
     def _tables(self) -> SqlWriter:
-        stored: Any = self.writer.stored
+        stored: Any = self._stored
         if not hasattr(stored, "sql"):  # the engine lacks this ability
             raise no_tables("tx.sql")
         return cast(SqlWriter, stored)
@@ -241,12 +269,15 @@ class WriteTransaction:
         except BaseException:
             self._undo()
             raise
-        try:
-            self._accept()
-        except CorruptionError:
-            raise  # the writer commits nothing any more
-        except Exception as error:
-            raise WriteFailed(f"nothing was stored: {error}") from error
+        if self._rows or self._drops:
+            try:
+                self._accept_rows()
+            except CorruptionError:
+                raise  # the writer commits nothing any more
+            except Exception as error:
+                raise WriteFailed(f"nothing was stored: {error}") from error
+        if self._inline:
+            delta.puts += self._inline.items()
         return result
 
     def finish(self) -> Commit | None:
@@ -254,22 +285,23 @@ class WriteTransaction:
 
         Afterwards this object is a commit in flight, as the state merges it.
         """
-        delta, state, writer = self.delta, self.state, self.writer
+        delta, state = self.delta, self.state
         if delta.next_id == state.next_id:
             changed = delta.changes or delta.puts or delta.drops or self._wrote
-            if not changed and writer.is_blank:
+            if not changed and (self._draft is None or self._draft.is_blank):
                 return None
         elif delta.next_id > state.id_limit:
             block = ids.next_block(state.next_id, delta.next_id - state.next_id)
-            writer.put([(keys.ID_BLOCK_KEY, ids.encode_seq_block(block))])
+            self.writer.put([(keys.ID_BLOCK_KEY, ids.encode_seq_block(block))])
             state.id_limit = block.end
         data = self.encoded = encode(delta)
         state.check(delta, data)
         row = keys.delta(delta.seq), data
-        return Commit((row,)) if writer.is_blank else writer.finish(row)
+        draft = self._draft
+        return Commit((row,)) if draft is None or draft.is_blank else draft.finish(row)
 
-    def _accept(self) -> None:
-        """Add the writes of a successful operation to the group: first the drops, then the puts."""
+    def _accept_rows(self) -> None:
+        """Add the large rows and the drops of a successful operation to the group: first the drops."""
         rows = self._rows
         if rows:
             overlay = self.overlay
@@ -280,8 +312,6 @@ class WriteTransaction:
             self._delete(self._drops)
         if rows:
             self.writer.put_held(rows)
-        if self._inline:
-            self.delta.puts += self._inline.items()
 
     def _delete(self, drops: list[tuple[bytes, bytes]]) -> None:
         single = []

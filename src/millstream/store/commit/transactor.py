@@ -19,13 +19,16 @@ waits when a signal comes leaves the line, and joins it again if the handler rai
 
 from __future__ import annotations
 
+import os
 import threading
 from _thread import allocate_lock, get_ident
 from collections import deque
+from collections.abc import Callable
 from time import sleep
 from typing import Any, Protocol, TypeVar
 
 from millstream.clock import Clock
+from millstream.engine.process_fork import native_fork
 from millstream.errors import MillstreamError, OutcomeUnknown, Overloaded, WriteFailed
 from millstream.interrupts import acquire, deferred
 from millstream.store.commit.gather import COMMIT_ALONE, WAIT, Effect, Gather, Tempo
@@ -65,7 +68,11 @@ class Transactor:
         group_max: int,
         turn: threading.Lock | None = None,
         pace_s: float = 0.0,
+        recover: Callable[[], None] = lambda: None,
     ) -> None:
+        """`recover` is called while operations are refused: it may let them be admitted again."""
+        self._pid = os.getpid()
+        self._recover = recover
         self.turn = turn or threading.Lock()
         self._committer = committer
         self._clock = clock
@@ -100,35 +107,38 @@ class Transactor:
 
         Signal handlers of the caller's thread run after the commit that has begun.
         """
+        if self._pid != os.getpid():
+            raise native_fork()
+        if self._closed is not None:
+            self._recover()
         if self._holder:
             self.refuse_holder()
-        ticket = Ticket(operation)
-        with deferred:
-            self._run(ticket)
-        while not ticket.done:  # a signal ended the wait, and its handler raised nothing
+        ticket: Ticket[T] | None = None
+        # A second round follows if a signal has ended the wait, and its handler raised nothing.
+        while ticket is None or not ticket.done:
             with deferred:
-                if ticket.has_thread:
-                    ticket = Ticket(operation)
-                    self._run(ticket)
-                else:  # another caller is committing the operation
-                    ticket.wait()
+                if ticket is not None and not ticket.has_thread:
+                    ticket.wait()  # another caller is committing the operation
+                    continue
+                ticket = Ticket(operation)
+                with self._gate:
+                    if self._closed is not None or len(self._gather.waiting) >= self._waiting_max:
+                        self._admit(1)
+                    effect = self._gather.arrive(ticket)
+                    if effect is WAIT:
+                        ticket.prepare_to_wait()
+                if effect is COMMIT_ALONE:
+                    self._commit_alone(ticket)
+                else:
+                    self._commit_or_wait(ticket, waits=effect is WAIT)
         if ticket.error is not None:
             raise ticket.error
         return ticket.result  # type: ignore[return-value]
 
-    def _run(self, ticket: Ticket[Any]) -> None:
-        """Run an operation; return early, with the ticket undone, if a signal comes during a wait."""
-        with self._gate:
-            if self._closed is not None or len(self._gather.waiting) >= self._waiting_max:
-                self._admit(1)
-            effect = self._gather.arrive(ticket)
-            if effect is WAIT:
-                ticket.prepare_to_wait()
-        if effect is COMMIT_ALONE:
-            self._commit_alone(ticket)
-            return
+    def _commit_or_wait(self, ticket: Ticket[Any], *, waits: bool) -> None:
+        """Commit for all callers, or wait for the caller that does; a signal ends the wait."""
         # Call `_await` for a finished ticket as well: the call wakes the next caller of the chain.
-        must_commit = effect is not WAIT or self._await(ticket)
+        must_commit = not waits or self._await(ticket)
         while must_commit and not ticket.done:
             must_commit = self._commit_for_all(ticket)
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.engine.protocol import Snapshot
-from millstream.store.commit.draft import Draft
 from millstream.store.commit.transaction import Operation, WriteTransaction
 from millstream.store.state.view import View
 
@@ -51,8 +50,12 @@ class Reading:
             return self.store.view(question)
 
         def ask(state: State, snapshot: Snapshot) -> T:
-            rows = Draft(snapshot, self.store.engine.folder())
-            transaction = WriteTransaction(state.hypothetical(), rows, self.store.limits)
+            transaction = WriteTransaction(
+                state.hypothetical(),
+                snapshot,
+                self.store.limits,
+                folder=self.store.engine.folder(),
+            )
             for operation in self._operations:
                 transaction.run(operation)
             return transaction.run(lambda tx: question(tx.view))

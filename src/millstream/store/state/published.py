@@ -12,7 +12,6 @@ with 10,000 messages took 11 to 270 µs, beside 110 µs for a whole claim.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from millstream.store.state.entity import Entity, Kinds
@@ -21,40 +20,16 @@ CHANGES_MAX = 1_000
 """After so many changes that nobody asked for, the versions are dropped instead of updated."""
 
 
-class Views:
-    """Views by the key of their entity; readers ask the state for a missing view."""
+class Views(dict[bytes, Any]):
+    """Views by the key of their entity; readers ask the state for a missing view.
+
+    A dictionary itself, because every read asks for a view.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
         self.seq = -1
-        """The sequence of the newest visible commit."""
-        self._views: dict[bytes, Any] = {}
-
-    def __len__(self) -> int:
-        return len(self._views)
-
-    def get(self, key: bytes) -> Any:
-        """Return the view of an entity, or None."""
-        return self._views.get(key)
-
-    def replace(self, changed: Iterable[bytes], entities: dict[bytes, Entity], seq: int) -> None:
-        """Replace the views of changed entities, as of the commit `seq`."""
-        for key in changed:
-            entity = entities.get(key)
-            if entity is not None and (view := entity.view()) is not None:
-                self._views[key] = view
-        self.seq = seq
-
-    def add(self, key: bytes, view: Any) -> None:
-        """Add the view of an entity."""
-        self._views[key] = view
-
-    def remove(self, key: bytes) -> None:
-        """Remove the view of an entity."""
-        self._views.pop(key, None)
-
-    def clear(self) -> None:
-        """Remove all views, and keep the sequence of the visible commit."""
-        self._views.clear()
+        """The sequence of the newest visible commit; `clear` keeps it."""
 
 
 class PublishedEntities(dict[bytes, Entity]):
@@ -67,26 +42,19 @@ class PublishedEntities(dict[bytes, Entity]):
     def __init__(self, kinds: Kinds) -> None:
         super().__init__()
         self._kinds = kinds
-        self._missing: list[tuple[bytes, Any]] = []
-        """Durable changes that the versions lack."""
-
-    def note(self, changes: list[tuple[bytes, Any]]) -> None:
-        """Note the changes of a commit that is durable now."""
-        missing = self._missing
-        missing += changes
-        if len(missing) > CHANGES_MAX:
-            self.clear()
+        self.missing: list[tuple[bytes, Any]] = []
+        """Durable changes that the versions lack; the state adds them, up to `CHANGES_MAX`."""
 
     def catch_up(self) -> None:
         """Apply the durable changes that the versions lack."""
-        for key, change in self._missing:
+        for key, change in self.missing:
             if change is not None:
                 self[key].apply(change)
             else:
                 self[key] = self._kinds[key[1]].gone(self[key].lsn)
-        self._missing = []
+        self.missing = []
 
     def clear(self) -> None:
         """Drop all versions."""
         super().clear()
-        self._missing = []
+        self.missing = []

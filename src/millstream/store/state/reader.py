@@ -122,7 +122,7 @@ class StateReader:
         if state.reloaded:
             state.reloaded = False
             self.watch.wake_all()
-        else:
+        elif self.watch.waiters or self.watch.followers:
             self.watch.notify(changed)
 
     def drop(self) -> None:

@@ -29,7 +29,7 @@ from millstream.store.caches import Caches
 from millstream.store.state import delta as deltas
 from millstream.store.state.entity import Entity, Kinds
 from millstream.store.state.overlay import Overlay
-from millstream.store.state.published import PublishedEntities, Views
+from millstream.store.state.published import CHANGES_MAX, PublishedEntities, Views
 from millstream.store.state.unfolded import Unfolded
 
 Joiner = Callable[[list[Row]], list[Row]]
@@ -72,6 +72,8 @@ class State:
         self._kinds = kinds
         self._computed = frozenset(c for kind in kinds.values() for c in kind.computed)
         """The types of changes that are certain to be readable once they are written."""
+        self._viewed = frozenset(key for key, kind in kinds.items() if kind.view is not Entity.view)
+        """The types of records whose entities have a view."""
         self._parts = parts or {}
         self.join_rows = join_rows
         self.clock = clock
@@ -243,7 +245,10 @@ class State:
         delta = pending.delta
         self._merge(delta, len(pending.encoded))
         self.pending = None
-        self.published.note(delta.changes)
+        missing = self.published.missing
+        missing += delta.changes
+        if len(missing) > CHANGES_MAX:
+            self.published.clear()
 
     def drop(self) -> None:
         """Drop the commit in flight, which has failed: its entities become their durable versions."""
@@ -282,26 +287,28 @@ class State:
 
     def check(self, delta: deltas.Delta[Any], data: bytes) -> None:
         """Raise if a delta could not be decoded again, so that no unreadable delta is written."""
-        if not self._is_computed(delta):
-            for key, raw in deltas.decode(delta.seq, data).changes:
-                self._kinds[key[1]].decode_change(raw)
-
-    def _is_computed(self, delta: deltas.Delta[Any]) -> bool:
-        """Return whether all changes and rows of a delta are certain to be readable."""
         # Plain loops: sets of the types took four times as long for a commit of one record.
-        computed = self._computed
+        computed, is_certain = self._computed, True
         for _, change in delta.changes:
             if type(change) not in computed:
-                return False
-        for _, value in delta.puts:  # noqa: SIM110
+                is_certain = False
+        for _, value in delta.puts:
             if type(value) is not bytes:
-                return False
-        return True
+                is_certain = False
+        if not is_certain:
+            for key, raw in deltas.decode(delta.seq, data).changes:
+                self._kinds[key[1]].decode_change(raw)
 
     def publish(self) -> set[bytes]:
         """Publish the views of a durable commit; return the keys whose waiters must wake."""
         changed, self.touched = self.touched, set()
-        self.views.replace(changed, self.entities, self.seq)
+        views, entities, viewed = self.views, self.entities, self._viewed
+        for key in changed:
+            if key[1] in viewed:
+                entity = entities.get(key)
+                if entity is not None and (view := entity.view()) is not None:
+                    views[key] = view
+        views.seq = self.seq
         self.overlay.is_dropping = False
         if self._followers:
             for follower in self._followers.values():
@@ -328,7 +335,7 @@ class State:
         """Publish the current view of an entity, and return the view."""
         view = entity.view()
         if view is not None:
-            self.views.add(key, view)
+            self.views[key] = view
         return view
 
     def folded_through(self, seq: int, written: Iterable[bytes] = ()) -> None:
@@ -375,7 +382,7 @@ class State:
                 continue
             del self.entities[key]
             self.weight -= self._kinds[key[1]].weight
-            self.views.remove(key)
+            self.views.pop(key, None)
 
     def _apply(self, delta: deltas.StoredDelta, size: int, snapshot: Snapshot) -> None:
         for key, raw in delta.changes:
@@ -408,7 +415,7 @@ class State:
                 ) from error
             self.change(key, change)
             if key in self.published:
-                self.published.note([(key, change)])
+                self.published.missing.append((key, change))
 
     def _can_change(self, key: bytes, snapshot: Snapshot) -> bool:
         """Load an entity that a delta changes; return False if its record is damaged."""
@@ -418,7 +425,7 @@ class State:
             self.entity(key, snapshot)
         except CorruptionError:
             self.damaged.add(key)
-            self.views.remove(key)
+            self.views.pop(key, None)
             return False
         return True
 
