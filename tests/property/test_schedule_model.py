@@ -71,8 +71,8 @@ class World:
         self.ms.create_queue("jobs")
         self.every, self.zone, self.missed = every, zone, missed
         self.fired: list[int] = []
-        self.claimed_ms = 0
-        """The latest time at which a worker may have claimed the present tick."""
+        self.found_due_ms = 0
+        """The latest time at which the store may have found the present tick due."""
         self.put()
 
     def open(self) -> None:
@@ -109,8 +109,8 @@ class World:
         if self.paused or next_ms == self.due_ms:
             assert ticks == [], "nobody committed"
             return
-        # A tick that a dead worker has claimed is due, even if the clock has gone back since.
-        if self.due_ms is not None and looked_ms < self.due_ms <= self.claimed_ms:
+        # A tick stays due that was due at a claim or at its put, even if the clock has gone back since.
+        if self.due_ms is not None and looked_ms < self.due_ms <= self.found_due_ms:
             looked_ms = self.due_ms
         assert ticks == self.expected(looked_ms)
         passed = self.ticks_until(looked_ms)
@@ -118,7 +118,7 @@ class World:
         assert next_ms == next(self.schedule.ticks.after(last))
         assert not self.fired or not ticks or ticks[0] > self.fired[-1], "no tick fires twice"
         self.fired += ticks[-1:]
-        self.due_ms, self.claimed_ms = next_ms, 0
+        self.due_ms, self.found_due_ms = next_ms, 0
 
     # What happens in the world.
 
@@ -128,7 +128,7 @@ class World:
         wanted = define("x", job, self.every, tz=self.zone, missed=self.missed, now_ms=now_ms)
         if self.store.store(wanted) == "created":
             self.schedule: Schedule = wanted
-            self.due_ms, self.claimed_ms, self.paused = wanted.next_ms, 0, False
+            self.due_ms, self.found_due_ms, self.paused = wanted.next_ms, 0, False
 
     def serve(self, session: Mortal | None = None) -> None:
         looked_ms = self.note_claim()
@@ -141,7 +141,7 @@ class World:
     def note_claim(self) -> int:
         """Note that a worker claims now; return the time."""
         now_ms = self.clock.wall_ms()
-        self.claimed_ms = max(self.claimed_ms, now_ms)
+        self.found_due_ms = max(self.found_due_ms, now_ms)
         return now_ms
 
     def serve_all(self) -> None:
@@ -162,11 +162,12 @@ class World:
         self.store.resume("x")
         self.paused = False
         self.due_ms = next(self.schedule.ticks.after(self.clock.wall_ms()))
-        self.claimed_ms = 0
+        self.found_due_ms = 0
         self.fired = [tick for tick in self.fired if tick <= self.clock.wall_ms()]
 
     def trigger(self) -> None:
         self.store.trigger("x")
+        self.found_due_ms = self.clock.wall_ms()
         (job,) = self.ms.queue("jobs").pop(10)
         assert _ms(str(job.headers[s.TICK_HEADER])) == self.clock.wall_ms()
 

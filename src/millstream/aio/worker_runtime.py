@@ -57,39 +57,23 @@ class Bell:
 
 
 class Interruption:
-    """Ends a call that waits; any thread may end it."""
+    """Lets no call begin any more that waits; any thread may end the calls.
+
+    A call that has begun goes on, so it must not wait long. To cancel it would be wrong: a claim whose
+    commit is under way takes its messages nevertheless, and they are given back only later. A store
+    that is closed right after the worker would keep them in flight until their leases end.
+    """
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._limit: asyncio.Timeout | None = None
         self._is_ended = False
 
     async def run(self, call: Callable[[], Coroutine[Any, Any, T]], *, instead: T) -> T:
-        """Make a call that only waits and reads; return `instead` if `end` breaks off its wait."""
-        if self._is_ended:
-            return instead
-        try:
-            async with asyncio.timeout(None) as self._limit:
-                return await call()
-        except TimeoutError:
-            if not self._is_ended:
-                raise
-            return instead
-        finally:
-            self._limit = None
+        """Make a call that waits; return `instead` after `end`."""
+        return instead if self._is_ended else await call()
 
     def end(self) -> None:
-        """End the present call, and every later one; nothing if the event loop has ended."""
+        """Let no further call begin."""
         self._is_ended = True
-        try:
-            self._loop.call_soon_threadsafe(self._break)
-        except RuntimeError:
-            if not self._loop.is_closed():
-                raise
-
-    def _break(self) -> None:
-        if self._limit is not None and not self._limit.expired():
-            self._limit.reschedule(self._loop.time())
 
 
 class SideCall:
