@@ -37,6 +37,7 @@ GENERATED = (
     "interactive",
     "job",
     "job_schedules",
+    "job_steps",
     "job_store",
     "job_worker",
     "jobs",

@@ -14,7 +14,8 @@ from millstream.jobs.continuation import (
     decode_outcome,
     results_of_members,
 )
-from millstream.jobs.errors import JobFailed
+from millstream.jobs.errors import JobCancelled, JobFailed
+from millstream.jobs.results import CANCELLED_KIND
 from millstream.numbers import checked_numbers
 from millstream.record import Seconds, to_ms
 
@@ -41,7 +42,8 @@ class GatheredJobs(Generic[R_co]):
         """Wait for the end, and return the last result of a chain, the result of the callback, or the
         list of all results.
 
-        Raises `JobFailed` if a job failed that the others need, and `TimeoutError` after `timeout`.
+        Raises `JobFailed` or `JobCancelled` if a job ended so that the others need, and
+        `TimeoutError` after `timeout`.
         """
         log = self._ms.log(f"{GROUP_LOG}{self.id}")
         shape = (await log.metadata.all()).get("group")
@@ -81,6 +83,8 @@ def _decision(id: str, shape: dict[str, Any], outcomes: list[MemberOutcome]) -> 
 
 
 def _result_of(id: str, outcome: MemberOutcome) -> Any:
+    if outcome.error is not None and outcome.error.kind == CANCELLED_KIND:
+        raise JobCancelled(f"{id!r} has no result: a job was {outcome.error.message}", id=id)
     if outcome.error is not None:
         raise JobFailed(
             f"{id!r} has failed: {outcome.error.text}",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Generic, Literal, TypeVar
 
+from millstream.aio.job_steps import follow
 from millstream.aio.log import Log
 from millstream.aio.queue import Queue
 from millstream.errors import NotFound
+from millstream.jobs.cancelling import cancel_job
 from millstream.jobs.errors import JobCancelled, JobFailed
-from millstream.jobs.job_ids import job_id_of
+from millstream.jobs.job_ids import JobPlace, job_id_of
 from millstream.jobs.job_progress import JobProgress, decode_progress
 from millstream.jobs.output import END_HEADER, output_of
 from millstream.jobs.results import ResultType, decode_error
@@ -126,7 +128,8 @@ class Job(Generic[R_co]):
         Returns False if the job has ended, or is unknown. A running job that returns a result is
         done.
         """
-        return await self._queue.cancel(self._put_id, running=True) is not False
+        session, place = self._queue.session, JobPlace(self._queue.name, self._put_id)
+        return await follow(cancel_job(place, session.limits), session) is not False
 
     async def _fate(self) -> Fate:
         return await self._queue.message(self._put_id)

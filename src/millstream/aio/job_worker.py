@@ -7,12 +7,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from millstream.aio.job_schedules import JobSchedules
+from millstream.aio.job_steps import follow
 from millstream.aio.job_store import JobStore
 from millstream.aio.queue import Queue
 from millstream.aio.worker import Worker
 from millstream.aio.worker_runtime import SideCall, make_job_crew, work_through
-from millstream.errors import InvalidInput
-from millstream.jobs.chores import CHORES, command_of
+from millstream.errors import Denied, InvalidInput
+from millstream.jobs.chore_steps import chore_steps
+from millstream.jobs.chores import CHORES, make_chores
 from millstream.jobs.reports import OnJob
 from millstream.jobs.runner import Runner
 from millstream.jobs.shares import QueueShares, shares_of
@@ -151,14 +153,18 @@ class JobWorker:
         return [info.done + info.failed + info.cancelled for info in infos]
 
     async def _start_chores(self) -> Worker | None:
-        """Start a worker that deletes the logs of old jobs, if there are any to delete."""
+        """Start a worker of chores; None if this program may not make their queue."""
         ms = await self._jobs.opened()
-        queue = await ms.queue(CHORES)
-        if not await queue.exists():
+        session, queue = ms.session, await ms.queue(CHORES)
+        try:
+            if not await queue.exists():
+                await session.execute(make_chores())
+        except Denied:
             return None
 
         async def do(message: Message) -> None:
-            await ms.session.execute(command_of(message.value))
+            steps = chore_steps(message.value, session.limits, session.clock.wall_ms())
+            await follow(steps, session)
 
         return queue.worker(do).start()
 

@@ -6,10 +6,13 @@ at the jobs of every program. The store has no index by task, so one call scans 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
+from millstream.aio.job_steps import follow
 from millstream.command import AsyncSession, Transact
-from millstream.errors import Conflict, InvalidInput, NotFound, Truncated
+from millstream.errors import Conflict, InvalidInput, NotFound
+from millstream.jobs.cancelling import cancel_job, read_job
 from millstream.jobs.description import (
     PEEKED,
     JobDetail,
@@ -31,12 +34,11 @@ from millstream.jobs.key_limits import (
 )
 from millstream.jobs.options import PRIORITY_HEADER
 from millstream.jobs.output import output_of
-from millstream.log.commands import GetBounds, ReadBlocks
-from millstream.log.model.names import NUMBER_MAX, check_name
+from millstream.log.commands import GetBounds
+from millstream.log.model.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.model.group_limits import GroupLimit
 from millstream.queue.model.message import CancelOutcome, Message, QueueInfo, Try, messages_of
-from millstream.queue.model.own_logs import place_of_put
 from millstream.record import Record
 
 SCANNED_MAX = 10_000
@@ -77,7 +79,7 @@ class StoredJobs:
         limit: int = 100,
         after: str | None = None,
     ) -> JobPage:
-        """Return a page of jobs in a state. `task` and `queue` select the jobs of a task and of a queue.
+        """Return a page of jobs in a state, newest first in each queue. `task` and `queue` select the jobs of a task and of a queue.
 
         `after` is `next` of the page before. A page of one task may be short, because a call looks at
         10,000 jobs at most; `next` is set then.
@@ -105,25 +107,33 @@ class StoredJobs:
         return JobPage(jobs=jobs, next=None)
 
     async def tasks(self) -> list[TaskCounts]:
-        """Count the jobs of each task by state, among the first 1,000 of each state in a queue."""
+        """Count the jobs of each task by state.
+
+        Of a state with more than 1,000 jobs in a queue, the newest 1,000 are counted by task, and the
+        numbers are scaled to the number of jobs in the queue.
+        """
         counts: dict[tuple[str, str], TaskCounts] = {}
         for info in await self.queues():
             for state in PEEKED:
-                await self._count(info.name, state, counts)
+                await self._count(info, state, counts)
         return [counts[key] for key in sorted(counts)]
 
     async def _count(
-        self, queue: str, state: ListedState, counts: dict[tuple[str, str], TaskCounts]
+        self, info: QueueInfo, state: ListedState, counts: dict[tuple[str, str], TaskCounts]
     ) -> None:
-        last, counted = -1, 0
-        while counted < COUNTED_MAX and (page := await self._peek(queue, state, last, PEEKED_MAX)):
-            last, counted = page[-1].claim_id, counted + len(page)
-            for message in page:
-                job = describe_peeked(message, state)
-                if job is not None:
-                    key = (job.task, queue)
-                    of_task = counts.setdefault(key, TaskCounts(task=job.task, queue=queue))
-                    setattr(of_task, state, getattr(of_task, state) + 1)
+        last, scanned, by_task = -1, 0, Counter[str]()
+        while scanned < COUNTED_MAX and (
+            page := await self._peek(info.name, state, last, PEEKED_MAX)
+        ):
+            last, scanned = page[-1].claim_id, scanned + len(page)
+            jobs = (describe_peeked(message, state) for message in page)
+            by_task.update(job.task for job in jobs if job is not None)
+        total = _count_in(info, state) if scanned >= COUNTED_MAX else scanned
+        for task, count in by_task.items():
+            of_task = counts.setdefault((task, info.name), TaskCounts(task=task, queue=info.name))
+            is_estimated = total > scanned
+            setattr(of_task, state, round(count * total / scanned) if is_estimated else count)
+            of_task.is_estimated = of_task.is_estimated or is_estimated
 
     async def get(self, id: str) -> JobDetail:
         """Return a job with its attempts; `NotFound` if it is unknown, or has ended and is forgotten."""
@@ -140,9 +150,7 @@ class StoredJobs:
         A running job is asked to end, and is cancelled once its attempt is given back.
         """
         await self._find(id)  # refuses a message that is no job
-        place = place_of_job(id)
-        command = c.CancelMessage(place.queue, place.put_id, running=True)
-        return await self._session.execute(command)
+        return await follow(cancel_job(place_of_job(id), self._session.limits), self._session)
 
     async def retry(self, id: str) -> None:
         """Try a failed job again, with all its attempts; `Conflict` if the job has not failed."""
@@ -209,26 +217,20 @@ class StoredJobs:
     async def _peek(
         self, queue: str, state: ListedState, after: int, count: int, *, is_needed: bool = False
     ) -> list[Message]:
-        """Return messages of a queue; none of a queue that was deleted meanwhile."""
+        """Return messages of a queue, newest first; none of a queue that was deleted meanwhile."""
         try:
-            lots = await self._session.execute(c.PeekMessages(queue, PEEKED[state], count, after))
+            command = c.PeekMessages(queue, PEEKED[state], count, after, newest=True)
+            lots = await self._session.execute(command)
         except NotFound:
             if is_needed:
                 raise
             return []
-        return messages_of(lots)
+        return messages_of(lots)[::-1]
 
     async def _record(self, place: JobPlace) -> Record | None:
         """Return the record of a job; None if the log has deleted the record."""
-        log, offset = place_of_put(*place)
-        if offset >= NUMBER_MAX:
-            return None
-        try:
-            command = ReadBlocks(log, offset, offset + 1, NUMBER_MAX)
-            blocks = await self._session.execute(command)
-        except (NotFound, Truncated):
-            return None
-        return next((record for block in blocks for record in block.records()), None)
+        record: Record | None = await follow(read_job(place), self._session)
+        return record
 
     async def _tries(self, place: JobPlace, claim_id: int | None) -> list[Try]:
         if claim_id is None:
@@ -237,6 +239,18 @@ class StoredJobs:
             return await self._session.execute(c.GetAttempts(place.queue, claim_id))
         except NotFound:
             return []  # the queue has forgotten the message meanwhile
+
+
+def _count_in(info: QueueInfo, state: ListedState) -> int:
+    """Return how many messages of a queue are in a state; 0 if the queue does not count them."""
+    counts = {
+        "waiting": info.available,
+        "scheduled": info.delayed,
+        "running": info.in_flight,
+        "done": info.done,
+        "failed": info.failed,
+    }
+    return counts.get(state, 0)
 
 
 def no_job(id: str) -> NotFound:

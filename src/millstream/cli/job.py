@@ -35,7 +35,7 @@ def list_jobs(
         str | None,
         typer.Option(
             metavar="STATE",
-            help="waiting, scheduled, running, done or failed.",
+            help="waiting, scheduled, running, done, failed or cancelled.",
             show_default="all states",
         ),
     ] = None,
@@ -53,7 +53,7 @@ def list_jobs(
         typer.Option(metavar="JOB", help="Continue after a page, with its `next`; needs --state."),
     ] = None,
 ) -> Printed:
-    """List jobs, oldest first in each state."""
+    """List jobs, newest first in each state and queue."""
     if state is not None and state not in STATES:
         raise typer.BadParameter(f"--state must be one of {', '.join(STATES)}; not {state!r}")
     if after is not None and state is None:

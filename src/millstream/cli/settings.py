@@ -32,7 +32,7 @@ _HELPS = {
     "burst": "most claims at once after a pause; 0: those of one second.",
     "dedup_by": "HEADER: the header with the id by which repeats are dropped; or _key.",
     "dedup_window": "DURATION: how long the ids of messages are remembered.",
-    "dedup_while": "STATE: drop repeats while the first message is waiting, or waiting or running.",
+    "dedup_while": "STATE: drop repeats while the first message is waiting, or running too; or STATE,STATE.",
     "done_retention": "DURATION: how long ended messages are remembered.",
     "bucket_exponent": "10^N claims are stored together.",
     "dead_letter": "LOG: also publish failed messages to this log.",
@@ -138,7 +138,8 @@ def _repeats_text(spec: QueueSpec) -> str:
     if not spec.dedup_by:
         return ""
     if spec.dedup_while:
-        states = "waits" if spec.dedup_while == "waiting" else "waits or runs"
+        short = {"waiting": "waits", "running": "waits or runs"}
+        states = short.get(spec.dedup_while) or f"is {spec.dedup_while.replace(',', ' or ')}"
         return f"{_by(spec.dedup_by)}, dropped while the first message {states}"
     return f"{_by(spec.dedup_by)}, dropped within {span(spec.dedup_window_ms)}"
 

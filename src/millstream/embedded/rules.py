@@ -24,7 +24,7 @@ from millstream.log.rules.ancestry import Tail
 from millstream.log.rules.append import Appending
 from millstream.log.rules.guards import GuardedRule
 from millstream.queue import commands as q
-from millstream.queue.rules import cancelling, claims, endings, limiting, partitions, puts
+from millstream.queue.rules import claims, endings, limiting, partitions, puts
 from millstream.queue.rules import operations as queues
 from millstream.queue.service import (
     assignment,
@@ -106,7 +106,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     q.FinishClaims: endings.finish,
     q.ReturnClaims: endings.give_back,
     q.RenewClaims: endings.renew,
-    q.CancelWaiting: cancelling.cancel_waiting,
+    q.CancelWaiting: by_id.cancel_waiting_in_commit,
     q.NoteProgress: endings.note_progress,
     q.LimitGroup: limiting.limit_group,
     m.SpecifyRoom: rooms.specify,

@@ -7,11 +7,12 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
+from millstream.command import Transact
 from millstream.errors import InvalidInput
 from millstream.header import Headers
 from millstream.jobs.job_ids import job_id_of
 from millstream.jobs.job_progress import JobProgress, encode_progress, progress_of
-from millstream.jobs.output import append_chunk
+from millstream.jobs.output import append_chunk, begin_output
 from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.queue.commands import NoteProgress
@@ -27,7 +28,7 @@ class AlreadySent:
 
 
 SENT = AlreadySent()
-Send = Callable[[Append | NoteProgress], Awaitable[None]]
+Send = Callable[[Append | Transact | NoteProgress], Awaitable[None]]
 """Executes a command of the running job."""
 
 
@@ -114,8 +115,12 @@ class JobContext:
         """
         if self._send is None:
             raise InvalidInput("this job cannot write output: no worker runs it")
+        command: Append | Transact
+        command = append_chunk(self.id, self.attempt, chunk, self.limits)
+        if not self.has_output:
+            command = begin_output(command, self.id, self.keep_s, self.limits)
         self.has_output = True
-        return self._send(append_chunk(self.id, self.attempt, chunk, self.limits))
+        return self._send(command)
 
     def progress(self, fraction: float, text: str = "") -> Awaitable[None]:
         """Note how far the job has come, from 0 to 1, for `handle.progress()`.

@@ -17,11 +17,8 @@ from millstream.jobs.schedule import SCHEDULE_HEADER
 from millstream.queue.model.message import Fate, Message, PeekState, State, Try
 from millstream.record import Record, moment
 
-ListedState = Literal["waiting", "scheduled", "running", "done", "failed"]
+ListedState = Literal["waiting", "scheduled", "running", "done", "failed", "cancelled"]
 """The states by which jobs are listed. `scheduled`: for later, or before the next attempt."""
-
-ShownState = Literal[ListedState, "cancelled"]
-"""The states of a job that the store knows."""
 
 PEEKED: dict[ListedState, PeekState] = {
     "waiting": "available",
@@ -29,13 +26,11 @@ PEEKED: dict[ListedState, PeekState] = {
     "running": "in_flight",
     "done": "done",
     "failed": "failed",
+    "cancelled": "cancelled",
 }
 """The state of the message in the queue, by the state of the job."""
 
-SHOWN: dict[State, ShownState] = {
-    **{peeked: state for state, peeked in PEEKED.items()},
-    "cancelled": "cancelled",
-}
+SHOWN: dict[State, ListedState] = {peeked: state for state, peeked in PEEKED.items()}
 
 
 def null() -> Raw:
@@ -49,7 +44,7 @@ class JobInfo(Struct, kw_only=True):
     id: str
     queue: str
     task: str
-    state: ShownState
+    state: ListedState
     arguments: Raw
     """The arguments by parameter, as JSON."""
     put: datetime
@@ -90,7 +85,7 @@ class JobOutput(Struct, kw_only=True):
 
 
 class JobPage(Struct, kw_only=True):
-    """Jobs in a state, by queue, and oldest first within a queue."""
+    """Jobs in a state, by queue, and newest first within a queue."""
 
     jobs: list[JobInfo]
     next: str | None
@@ -107,6 +102,9 @@ class TaskCounts(Struct, kw_only=True):
     running: int = 0
     failed: int = 0
     done: int = 0
+    cancelled: int = 0
+    is_estimated: bool = False
+    """Whether a state has so many jobs that its number is estimated from the newest 1,000."""
 
 
 def describe_peeked(message: Message, state: ListedState) -> JobInfo | None:

@@ -25,7 +25,7 @@ from millstream.jobs.continuation import (
 )
 from millstream.jobs.driving import Steps
 from millstream.jobs.output import close_output
-from millstream.jobs.results import decode_error
+from millstream.jobs.results import CANCELLED_KIND, JobError, decode_error
 from millstream.limits import Limits
 from millstream.log.commands import Append, GetExtent, GetMetadata, ReadBlocks, SetMetadata
 from millstream.queue.commands import FinishClaims
@@ -58,7 +58,7 @@ def end_done(context: JobContext, result: bytes | None) -> Steps[bool]:
         outcome = MemberOutcome(
             membership.index, msgspec.Raw(result or b"null"), is_callback=membership.is_callback
         )
-    answers = yield from _commit(steps, membership, outcome, limits)
+    answers = yield from commit_outcome(steps, membership, outcome, limits)
     tx.committed(answers[: len(task_steps)])
     return True
 
@@ -77,19 +77,21 @@ def end_failed(context: JobContext, verdict: Verdict) -> Steps[bool]:
     outcome = None
     if membership is not None:
         error = decode_error(verdict.error, verdict.reason)
+        if context.is_cancel_requested:
+            error = JobError(kind=CANCELLED_KIND, message=verdict.reason)
         outcome = MemberOutcome(membership.index, error=error, is_callback=membership.is_callback)
     steps = [finish, *_output_steps(context, FAILED)]
-    yield from _commit(steps, membership, outcome, context.limits)
+    yield from commit_outcome(steps, membership, outcome, context.limits)
     return True
 
 
 def _output_steps(context: JobContext, how: str) -> list[Any]:
     if not context.has_output:
         return []
-    return close_output(context.id, how, context.keep_s, context.limits)
+    return close_output(context.id, how, context.limits)
 
 
-def _commit(
+def commit_outcome(
     steps: list[Any], membership: GroupPart | None, outcome: MemberOutcome | None, limits: Limits
 ) -> Steps[list[Any]]:
     """Commit the steps, with the outcome of a member of a group.
@@ -102,6 +104,8 @@ def _commit(
         return answers
     while True:
         group_steps = yield from _group_steps(membership, outcome, limits)
+        if not (steps or group_steps):
+            return []
         try:
             answers = yield Transact([*steps, *group_steps])
             return answers

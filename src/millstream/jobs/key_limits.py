@@ -55,11 +55,11 @@ class LimitKey(Struct, frozen=True, omit_defaults=True):
 
     def of(self, encoded: bytes) -> str:
         """Return the key of a job by its encoded arguments; empty for a job without a key."""
-        parameter, _, rest = self.path.partition(".")
+        parameter, _, inner_path = self.path.partition(".")
         value = _decoder(parameter).decode(encoded).value
         if value is UNSET:
             return self.default
-        return key_text(_part(value, rest))
+        return key_text(_part(value, inner_path))
 
     def of_default(self, default: Any) -> str:
         """Return the key of a job that leaves the default of the parameter."""

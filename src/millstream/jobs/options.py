@@ -50,6 +50,8 @@ class TaskOptions:
     backoff: Backoff = field(default_factory=Backoff)
     timeout_s: float | None = None
     """How long one attempt may take."""
+    kill_after_s: float | None = None
+    """How long a job may go on in a process pool after its timeout or its cancel."""
     priority: int | None = None
     unique: frozenset[str] = frozenset()
     """The states in which a job keeps its repeats away; empty: jobs are not unique."""
@@ -78,8 +80,7 @@ class TaskOptions:
         if self.unique_for_s is not None:
             return altered(spec, {"dedup_by": UNIQUE_HEADER, "dedup_window": self.unique_for_s})
         if self.unique:
-            hold = "running" if "running" in self.unique else "waiting"
-            return altered(spec, {"dedup_by": UNIQUE_HEADER, "dedup_while": hold})
+            return altered(spec, {"dedup_by": UNIQUE_HEADER, "dedup_while": _hold(self.unique)})
         return spec
 
 
@@ -92,6 +93,7 @@ def options_of(
     max_attempts: int,
     backoff: BackoffLike | None,
     timeout: Seconds | None,
+    kill_after: Seconds | None,
     priority: int | None,
     unique: bool | str | Iterable[str],
     unique_by: str | Iterable[str],
@@ -110,6 +112,9 @@ def options_of(
     timeout_s = None if timeout is None else to_ms(timeout, "timeout") / 1000
     if timeout_s is not None and timeout_s <= 0:
         raise _wrong(task, "timeout", "a number of seconds above 0", timeout)
+    kill_after_s = None if kill_after is None else to_ms(kill_after, "kill_after") / 1000
+    if kill_after_s is not None and kill_after_s < 0:
+        raise _wrong(task, "kill_after", "a number of seconds from 0", kill_after)
     unique_for_s = None if unique_for is None else to_ms(unique_for, "unique_for") / 1000
     if unique_for_s is not None and not 0 < unique_for_s <= DEDUP_WINDOW_S_MAX:
         raise _wrong(task, "unique_for", "above 0 seconds and at most 7 days", unique_for)
@@ -127,6 +132,7 @@ def options_of(
         retry_on=kinds,
         backoff=spec.backoff,
         timeout_s=timeout_s,
+        kill_after_s=kill_after_s,
         priority=priority,
         unique=states,
         unique_by=(unique_by,) if isinstance(unique_by, str) else tuple(unique_by),
@@ -139,14 +145,20 @@ def _unique_states(task: str, unique: Any) -> frozenset[str]:
     if isinstance(unique, bool):
         return frozenset(UNIQUE_STATES) if unique else frozenset()
     states = frozenset([unique] if isinstance(unique, str) else unique)
-    if not states <= set(UNIQUE_STATES) or states == {"running"}:
-        raise _wrong(
-            task,
-            "unique",
-            "True, or states of 'waiting', 'scheduled' and 'running', and not 'running' alone",
-            unique,
-        )
+    if not states <= set(UNIQUE_STATES):
+        expected = "True, or states of 'waiting', 'scheduled' and 'running'"
+        raise _wrong(task, "unique", expected, unique)
     return states
+
+
+def _hold(states: frozenset[str]) -> str:
+    """Return the setting of a queue by which jobs in these states keep their repeats away."""
+    if states == set(UNIQUE_STATES):
+        return "running"
+    if states == {"waiting", "scheduled"}:
+        return "waiting"
+    message_states = {"waiting": "available", "scheduled": "delayed", "running": "in_flight"}
+    return ",".join(message_states[state] for state in UNIQUE_STATES if state in states)
 
 
 def _is_whole(number: Any) -> bool:

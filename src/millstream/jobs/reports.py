@@ -23,6 +23,8 @@ class JobStarted(Struct, frozen=True, kw_only=True):
     attempt: int
     wait_s: float
     """How long the job waited after it was put."""
+    kill_after_s: float | None = None
+    """How long the job may go on after its timeout or its cancel; None: as long as the worker says."""
 
 
 class JobFinished(Struct, frozen=True, kw_only=True):

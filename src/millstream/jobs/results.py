@@ -12,6 +12,9 @@ from millstream.jobs.arguments import SUPPORTED
 from millstream.worker.reason import reason_of
 
 RESULT_BYTES_MAX = 1_000_000
+CANCELLED_KIND = "JobCancelled"
+"""The class of the error of a cancelled member of a group."""
+
 _encoder = msgspec.json.Encoder()
 
 

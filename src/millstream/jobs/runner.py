@@ -209,6 +209,7 @@ class Runner:
                     claim_id=message.claim_id,
                     attempt=message.attempt,
                     wait_s=max(0.0, (self._clock.wall_ms() - message.timestamp) / 1000),
+                    kill_after_s=task.options.kill_after_s,
                 )
             )
         context = JobContext(

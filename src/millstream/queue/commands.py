@@ -332,6 +332,9 @@ class PeekMessages(Read[list[Lot]], frozen=True):
     after: Signed = -1
     route: bool = True
     """Whether to route first, to see new records of the logs. Routing changes the store."""
+    newest: bool = False
+    """Whether to read the last messages instead of the first, still in claim id order; `after` then
+    names the claim id before which the messages are; -1: up to the last."""
 
 
 class CancelMessage(Procedure[CancelOutcome], frozen=True):
@@ -391,7 +394,8 @@ class CancelWaiting(Operation[None], frozen=True):
     traits = Traits(needs=(on_queue("write"),), is_step=True)
 
     queue: str
-    claim_id: int
+    claim_id: int | None
+    """The number of the message in the queue; None: the commit looks for the message by its id."""
     id: int
     """The id that `put` returned."""
 

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from typing import Any, Generic, Literal, TypeVar
 
 from millstream.errors import NotFound
+from millstream.jobs.cancelling import cancel_job
 from millstream.jobs.errors import JobCancelled, JobFailed
-from millstream.jobs.job_ids import job_id_of
+from millstream.jobs.job_ids import JobPlace, job_id_of
 from millstream.jobs.job_progress import JobProgress, decode_progress
 from millstream.jobs.output import END_HEADER, output_of
 from millstream.jobs.results import ResultType, decode_error
 from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Fate, State
 from millstream.record import Record, Seconds
+from millstream.threads.job_steps import follow
 from millstream.threads.log import Log
 from millstream.threads.queue import Queue
 
@@ -126,7 +128,8 @@ class Job(Generic[R_co]):
         Returns False if the job has ended, or is unknown. A running job that returns a result is
         done.
         """
-        return self._queue.cancel(self._put_id, running=True) is not False
+        session, place = self._queue.session, JobPlace(self._queue.name, self._put_id)
+        return follow(cancel_job(place, session.limits), session) is not False
 
     def _fate(self) -> Fate:
         return self._queue.message(self._put_id)

@@ -8,8 +8,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from millstream.errors import InvalidInput
-from millstream.jobs.chores import CHORES, command_of
+from millstream.errors import Denied, InvalidInput
+from millstream.jobs.chore_steps import chore_steps
+from millstream.jobs.chores import CHORES, make_chores
 from millstream.jobs.reports import OnJob
 from millstream.jobs.runner import Runner
 from millstream.jobs.shares import QueueShares, shares_of
@@ -17,6 +18,7 @@ from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Message
 from millstream.record import Seconds, to_ms
 from millstream.threads.job_schedules import JobSchedules
+from millstream.threads.job_steps import follow
 from millstream.threads.job_store import JobStore
 from millstream.threads.queue import Queue
 from millstream.threads.worker import Worker
@@ -151,14 +153,18 @@ class JobWorker:
         return [info.done + info.failed + info.cancelled for info in infos]
 
     def _start_chores(self) -> Worker | None:
-        """Start a worker that deletes the logs of old jobs, if there are any to delete."""
+        """Start a worker of chores; None if this program may not make their queue."""
         ms = self._jobs.opened()
-        queue = ms.queue(CHORES)
-        if not queue.exists():
+        session, queue = ms.session, ms.queue(CHORES)
+        try:
+            if not queue.exists():
+                session.execute(make_chores())
+        except Denied:
             return None
 
         def do(message: Message) -> None:
-            ms.session.execute(command_of(message.value))
+            steps = chore_steps(message.value, session.limits, session.clock.wall_ms())
+            follow(steps, session)
 
         return queue.worker(do).start()
 

@@ -11,9 +11,10 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from millstream.command import Transact
 from millstream.errors import InvalidInput
+from millstream.jobs.cancelling import cancel_member, membership_of
 from millstream.jobs.context import JobContext, current_job
 from millstream.jobs.definition import Pending, TaskDefinition
-from millstream.jobs.job_ids import place_of_job
+from millstream.jobs.job_ids import JobPlace, place_of_job
 from millstream.jobs.key_limits import KeyLimit, LimitsOfTask
 from millstream.jobs.options import ATTEMPTS, QUEUE, RESULTS_S, BackoffLike, options_of
 from millstream.jobs.reports import OnJob
@@ -24,13 +25,15 @@ from millstream.jobs.task_names import task_name_of
 from millstream.jobs.ticks import Missed
 from millstream.log.model.names import check_name
 from millstream.numbers import checked_numbers
-from millstream.queue.model.message import PeekState
+from millstream.queue.commands import CancelMessage
+from millstream.queue.model.message import Message, PeekState
 from millstream.queue.runs import cancel_command
 from millstream.record import Seconds
 from millstream.threads.database import Millstream
 from millstream.threads.gathered import GatheredJobs
 from millstream.threads.job import Job
 from millstream.threads.job_schedules import JobSchedules
+from millstream.threads.job_steps import follow
 from millstream.threads.job_store import JobStore
 from millstream.threads.job_worker import JobWorker
 from millstream.threads.queue import Queue
@@ -124,6 +127,7 @@ class Jobs(JobStore):
         max_attempts: int = ATTEMPTS,
         backoff: BackoffLike | None = None,
         timeout: Seconds | None = None,
+        kill_after: Seconds | None = None,
         priority: int | None = None,
         unique: bool | str | Iterable[str] = False,
         unique_by: str | Iterable[str] = (),
@@ -140,6 +144,7 @@ class Jobs(JobStore):
         max_attempts: int = ATTEMPTS,
         backoff: BackoffLike | None = None,
         timeout: Seconds | None = None,
+        kill_after: Seconds | None = None,
         priority: int | None = None,
         unique: bool | str | Iterable[str] = False,
         unique_by: str | Iterable[str] = (),
@@ -149,7 +154,8 @@ class Jobs(JobStore):
         """Make a task of a function, of either kind; a decorator, with or without options.
 
         `retry_on` names the exceptions after which a job is tried again, up to `max_attempts` times,
-        after the `backoff`. `timeout` limits one attempt. A higher `priority`, from 0 to 9, starts
+        after the `backoff`. `timeout` limits one attempt. In a process pool, a job that goes on after
+        its timeout or its cancel ends with its process after `kill_after`. A higher `priority`, from 0 to 9, starts
         sooner. `unique` drops a job while another with the same arguments (or the same parameters
         `unique_by`) is in one of the named states; `unique_for` drops it for a while instead.
         `limits` hold for each key, an argument of the jobs: `{"key": "customer", "running": 2,
@@ -166,6 +172,7 @@ class Jobs(JobStore):
                 max_attempts=max_attempts,
                 backoff=backoff,
                 timeout=timeout,
+                kill_after=kill_after,
                 priority=priority,
                 unique=unique,
                 unique_by=unique_by,
@@ -260,10 +267,23 @@ class Jobs(JobStore):
                 if dry_run or not chosen:
                     total += len(chosen)
                     continue
-                steps = [cancel_command(queue.name, message, running=True) for message in chosen]
-                outcomes = queue.session.execute(Transact(steps))
-                total += sum(outcome is not False for outcome in outcomes)
+                total += self._cancel_all(queue, chosen)
         return total
+
+    def _cancel_all(self, queue: Queue, messages: list[Message]) -> int:
+        """Cancel jobs: members of chains and groups singly, and all others in one commit."""
+        session, total = queue.session, 0
+        plain: list[CancelMessage] = []
+        for message in messages:
+            membership = membership_of(message.headers)
+            if membership is None or message.id is None:
+                plain.append(cancel_command(queue.name, message, running=True))
+                continue
+            place = JobPlace(queue.name, message.id)
+            outcome = follow(cancel_member(place, membership, session.limits), session)
+            total += outcome is not False
+        outcomes = session.execute(Transact(plain)) if plain else []
+        return total + sum(outcome is not False for outcome in outcomes)
 
     def gathered(self, id: str) -> GatheredJobs[Any]:
         """Return the handle of a chain or a group by its id."""

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 import millstream
-from millstream import JobFailed, Jobs, gather
+from millstream import JobCancelled, JobFailed, Jobs, Retry, gather
 from millstream.errors import InvalidInput, NotFound
+from millstream.jobs.chore_steps import chore_steps
+from millstream.jobs.driving import drive
+from millstream.testing import JobsRunner
+from millstream.threads.stored_jobs import StoredJobs
 
 pytestmark = pytest.mark.embedded
 
@@ -121,6 +125,71 @@ def test_a_member_that_is_redriven_counts_once(jobs: Jobs) -> None:
     drain(jobs)
     assert len(called) == 2
     assert group.done() == 4
+
+
+@pytest.mark.parametrize("how", ["handle", "filter", "operator"])
+def test_a_member_that_is_cancelled_before_it_starts_ends_its_group(
+    jobs: Jobs, add: Any, how: str
+) -> None:
+    @jobs.task(name="count")
+    def count(results: list[Any], base: int) -> list[Any]:
+        return [base, *results]
+
+    failing = gather([add.s(1, 1), add.s(2, 2)]).put()
+    collecting = gather([add.s(n, n) for n in (1, 2)], on_failure="collect", then=count.s(7)).put()
+    chain = add.s(1, 2).then(add.s(3)).put()
+    for id in ("numbers-1", "numbers-3", "numbers-4"):  # no worker has run yet
+        if how == "handle":
+            assert jobs.get(id).cancel()
+        elif how == "operator":
+            assert StoredJobs(jobs.opened().session).cancel(id) is True
+    if how == "filter":
+        assert jobs.cancel("task = 'add'", dry_run=True) == 5
+        assert jobs.cancel("task = 'add'") == 5
+    assert jobs.get("numbers-1").state() == "cancelled"
+    for handle in (failing, chain):
+        with pytest.raises(JobCancelled, match="a job was cancelled before it started"):
+            handle.result(timeout=5)
+    drain(jobs)
+    results: Any = collecting.result(timeout=5)
+    cancelled = {"kind": "JobCancelled", "message": "cancelled before it started"}
+    if how == "filter":
+        assert results == [7, cancelled, cancelled]
+    else:
+        assert results == [7, 2, cancelled]
+    assert not jobs.get("jobs-0").cancel()
+
+
+def test_a_cancelled_callback_ends_its_group(jobs: Jobs, add: Any) -> None:
+    total = jobs.task(name="total")(lambda results: sum(results))
+    group = gather([add.s(1, 1)], then=total.s()).put()
+    jobs.worker(queues=["numbers"]).run(drain=True)
+    assert jobs.get("jobs-0").cancel()
+    with pytest.raises(JobCancelled):
+        group.result(timeout=5)
+
+
+def test_a_member_ends_whose_worker_died_after_a_cancel(jobs: Jobs, add: Any) -> None:
+    with JobsRunner(jobs) as runner:
+        group = gather([add.s(1, 1)], on_failure="collect").put()
+        session = runner.ms.session
+        runner.ms.queue("numbers").claim(1, lease=30)  # by a worker that dies
+        assert jobs.get("numbers-0").cancel()
+        (message,) = runner.ms.queue("jobs.chores").peek(9, state="delayed")
+
+        def settle() -> None:
+            chore = chore_steps(message.value, session.limits, session.clock.wall_ms())
+            drive(chore, session.execute)
+
+        with pytest.raises(Retry, match="has not ended"):
+            settle()
+        runner.clock.advance(31)
+        assert runner.run_due() == []
+        settle()
+        settle()  # a second time changes nothing
+        assert group.done() == 1
+        result: Any = group.result(timeout=0)
+        assert result == [{"kind": "JobCancelled", "message": "cancelled while it ran"}]
 
 
 def test_a_failed_callback_is_redriven_alone(jobs: Jobs, add: Any) -> None:

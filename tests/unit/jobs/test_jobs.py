@@ -241,6 +241,26 @@ def test_a_worker_leaves_jobs_of_unknown_tasks_waiting(
     assert caplog.text.count("job_of_unknown_task") == 2
 
 
+@pytest.mark.parametrize("states", [("running",), ("scheduled",), ("waiting", "running")])
+def test_a_unique_job_keeps_its_repeats_away_in_any_named_states(
+    jobs: Jobs, states: tuple[str, ...]
+) -> None:
+    inside: list[bool] = []
+
+    @jobs.task(name="report", unique=states)
+    def report(customer: str) -> None:
+        inside.append(report.put("acme").was_duplicate)
+
+    is_dropped = report.put("acme").state() == "waiting" and report.put("acme").was_duplicate
+    assert is_dropped is ("waiting" in states)
+    later = [report.put_in(3600, "other").was_duplicate for _ in range(2)]
+    assert later == [False, "scheduled" in states]
+    with jobs.worker() as worker:
+        while not inside:
+            assert not worker.join(timeout=0.01)
+    assert inside[0] is ("running" in states)
+
+
 def test_a_second_put_of_a_unique_job_returns_the_first(jobs: Jobs) -> None:
     @jobs.task(name="report", unique=True, unique_by="customer")
     def report(customer: str, day: int = 0) -> None: ...

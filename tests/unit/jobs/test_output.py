@@ -6,12 +6,18 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import millstream
-from millstream import JobContext, JobFailed, Jobs
+from millstream import JobContext, JobFailed, Jobs, Retry
+from millstream.jobs.chore_steps import chore_steps
+from millstream.jobs.context import SENT
+from millstream.jobs.driving import drive
+from millstream.jobs.output import output_of
 from millstream.queue.model.own_logs import LATER_ID
+from millstream.testing import JobsRunner
 
 pytestmark = pytest.mark.embedded
 
@@ -76,15 +82,56 @@ def test_output_is_deleted_when_results_expire(tmp_path: Path) -> None:
         jobs.worker().run(drain=True)
         ms = jobs.opened()
         log = f"jobs.output.{job.id}"
-        assert [info.name for info in ms.logs() if info.name == log] == [log]
         with jobs.worker():
             chores = ms.queue("jobs.chores")
-            assert chores.wait(LATER_ID, timeout=10) is not None
+            assert chores.wait(LATER_ID, timeout=60) is not None
         assert [info.name for info in ms.logs() if info.name == log] == []
 
 
 def one() -> Iterator[int]:
     yield 1
+
+
+def test_output_of_a_dead_worker_is_deleted_when_the_result_expires(jobs: Jobs) -> None:
+    @jobs.task(name="quiet")
+    def quiet(ctx: JobContext) -> None: ...
+
+    with JobsRunner(jobs) as runner:
+        job = quiet.put()
+        session, log = runner.ms.session, runner.ms.log(output_of(job.id))
+        (message,) = runner.ms.queue("jobs").claim(1, lease=30)
+        sent: list[Any] = []
+        context = JobContext(
+            "quiet",
+            message,
+            session.limits,
+            None,
+            keep_s=3600,
+            send=lambda c: sent.append(c) or SENT,
+        )
+        context.emit("one")
+        context.emit("two")
+        for command in sent:
+            session.execute(command)  # and the worker dies
+
+        (chore,) = runner.ms.queue("jobs.chores").peek(9, state="delayed")
+
+        def expire() -> None:
+            now_ms = session.clock.wall_ms()
+            drive(chore_steps(chore.value, session.limits, now_ms), session.execute)
+
+        with pytest.raises(Retry, match="the job has not ended"):
+            expire()
+        runner.clock.advance(40)
+        runner.run_due()
+        assert job.state() == "done"
+        with pytest.raises(Retry, match="the result has not expired") as again:
+            expire()
+        assert again.value.after is not None
+        assert log.end_offset() == 2
+        runner.clock.advance(3700)
+        expire()
+        assert log.end_offset() == 0
 
 
 def test_coroutines_stream_too(tmp_path: Path) -> None:

@@ -135,6 +135,27 @@ def test_a_cancelled_message_may_be_put_again_within_the_window(ms: Millstream) 
     assert values(queue.claim(9)) == [b"tuesday"]
 
 
+def test_any_states_hold_an_id(ms: Millstream, clock: SimulatedClock) -> None:
+    queue = ms.create_queue("q", dedup_by="d", dedup_while="in_flight", dedup_window=1)
+    for number in range(20):
+        assert not queue.put(b"%d" % number, dedup="x", detail=True).repeated
+    (first,) = queue.claim(1, lease=1_000)
+    clock.advance(60)
+    queue.put(b"other", dedup="y")
+    assert queue.put(b"again", dedup="x", detail=True) == PutResult(id=first.id, repeated=True)
+    queue.ack(first)
+    assert not queue.put(b"again", dedup="x", detail=True).repeated
+
+    later = ms.create_queue("later", dedup_by="d", dedup_while="delayed,in_flight")
+    later.put(b"at once", dedup="x")
+    assert not later.put(b"in a minute", dedup="x", delay=60, detail=True).repeated
+    assert later.put(b"again", dedup="x", detail=True).repeated
+    clock.advance(61)
+    assert not later.put(b"all are due", dedup="x", detail=True).repeated
+    later.claim(1)
+    assert later.put(b"one runs", dedup="x", detail=True).repeated
+
+
 def test_a_setting_that_makes_no_sense_is_refused(ms: Millstream) -> None:
     with pytest.raises(InvalidInput, match="dedup_while is 'waiting', 'running'"):
         ms.create_queue("q", dedup_by="d", dedup_while="sleeping")  # type: ignore[arg-type]

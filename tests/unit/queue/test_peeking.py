@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from millstream import Millstream
 from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys
+from millstream.queue.commands import PeekMessages
 from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.message import PeekState, messages_of
 from millstream.queue.model.slots import End
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
@@ -120,3 +122,38 @@ def test_a_peek_is_checked(ms: Millstream) -> None:
     for count in (0, 1):
         with pytest.raises(NotFound):
             ms.queue("none").peek(count, state="failed")
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 3])
+@pytest.mark.parametrize("is_altered", [False, True])
+def test_the_newest_messages_are_read_page_by_page(
+    ms: Millstream, exponent: int, is_altered: bool
+) -> None:
+    queue = ms.create_queue("q", bucket_exponent=exponent, backoff=600, priority_by="p")
+    for number in range(60):
+        if number == 30 and is_altered:
+            queue.alter(bucket_exponent=2)
+        queue.put(b"%d" % number, priority=number % 3, delay=None if number % 7 else 60)
+    claimed = queue.claim(40)
+    queue.ack(claimed[:12])
+    queue.fail(claimed[12:20])
+    queue.nack(claimed[20:25])
+    for message in queue.peek(100)[::3]:
+        queue.cancel(message)
+    seen: set[int] = set()
+    for state in get_args(PeekState):
+        expected = [message.claim_id for message in queue.peek(100, state=state)]
+        assert expected, state
+        seen.update(expected)
+        for size in (1, 3, 100):
+            found: list[int] = []
+            after = -1
+            while True:
+                command = PeekMessages("q", state, size, after, newest=True)
+                page = [one.claim_id for one in messages_of(ms.session.execute(command))]
+                if not page:
+                    break
+                found += page[::-1]
+                after = page[0]
+            assert found == expected[::-1], (state, size)
+    assert len(seen) == 60

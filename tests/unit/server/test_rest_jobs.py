@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ async def test_jobs_are_listed_by_state_task_and_queue(rest: Rest) -> None:
     third = await put(rest, "shop:mail", "slow", to="eve")
     await rest.put("/queues/plain")
     await rest.post("/queues/plain/messages", json={"value": 1})
-    assert await ids(rest) == [first, second, third]
+    assert await ids(rest) == [second, first, third]  # newest first in each queue
     assert await ids(rest, task="shop:mail") == [first, third]
     assert await ids(rest, queue="slow") == [third]
     assert await ids(rest, queue="plain") == []
@@ -85,13 +86,33 @@ async def test_a_list_goes_on_after_each_page_and_each_scan(rest: Rest) -> None:
         after = page["next"]
         if after is None:
             break
-    assert seen == every
+    assert seen == [*every[2::-1], *every[:2:-1]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stored_jobs, "SCANNED_MAX", 2)
         page = (await rest.get("/jobs", params={"task": "t1"})).json()
         assert [job["id"] for job in page["jobs"]] == [every[1]]
         rest_of = await rest.get("/jobs", params={"task": "t1", "after": page["next"]})
-        assert [job["id"] for job in rest_of.json()["jobs"]] == [every[3]]
+        assert [job["id"] for job in rest_of.json()["jobs"]] == [every[5]]
+
+
+@served
+async def test_cancelled_jobs_are_listed_and_many_jobs_are_estimated(rest: Rest) -> None:
+    for number in range(8):
+        await put(rest, f"t{number % 2}")
+    await rest.post("/jobs/jobs-7/cancel")
+    assert await ids(rest, state="cancelled") == ["jobs-7"]
+    counts = (await rest.get("/jobs/tasks")).json()["tasks"]
+    facts = ("task", "waiting", "cancelled", "is_estimated")
+    exact = [("t0", 4, 0, False), ("t1", 3, 1, False)]
+    assert [tuple(one[fact] for fact in facts) for one in counts] == exact
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored_jobs, "COUNTED_MAX", 2)
+        patch.setattr(stored_jobs, "PEEKED_MAX", 2)
+        counts = (await rest.get("/jobs/tasks")).json()["tasks"]
+    assert [(one["task"], one["waiting"], one["is_estimated"]) for one in counts] == [
+        ("t0", 4, True),
+        ("t1", 4, True),
+    ]
 
 
 @served
@@ -235,6 +256,26 @@ async def test_jobs_have_rights_of_their_own() -> None:
         assert (await rest.post(f"/jobs/{id}/retry")).json()["state"] == "waiting"
         assert (await rest.post(f"/jobs/{id}/cancel")).json()["cancelled"] is True
         problem(await rest.post("/queues/jobs/purge"), 403, "Denied")
+
+
+@looped
+async def test_who_may_cancel_a_job_may_end_its_group_with_it() -> None:
+    async with serving() as rest:
+        part = {"log": "jobs.group.g", "index": 0, "size": 1}
+        await put(rest, "t")
+        await rest.put("/queues/jobs.chores")
+        headers = {"task": "t", "job-part": json.dumps(part)}
+        body = {"value": {}, "headers": headers}
+        number = (await rest.post("/queues/jobs/messages", json=body)).json()["id"]
+        somebody = rest.asked_by.app
+        assert isinstance(somebody, AsSomebody)
+        before = somebody.principal
+        somebody.principal = Principal("somebody", parse_permissions(["job:write:jobs"]))
+        answer = await rest.post(f"/jobs/jobs-{number}/cancel")
+        assert answer.json()["cancelled"] is True
+        somebody.principal = before
+        (outcome,) = (await rest.get("/logs/jobs.group.g/records")).json()["records"]
+        assert outcome["offset"] == 0
 
 
 async def emit(rest: Rest, id: str, *chunks: Any) -> None:

@@ -72,8 +72,13 @@ class Journal:
         with self._lock:
             entry = self._running.get((job.id, job.attempt))
             if entry is not None and entry.kill_s is None:
-                entry.kill_s = self._seconds() + self._kill_after_s
+                entry.kill_s = self._seconds() + self._grace_s(entry)
                 entry.kill_reason = "was cancelled and did not end"
+
+    def _grace_s(self, entry: RunningEntry) -> float:
+        """Return how long a job may go on after its timeout or its cancel."""
+        of_task = entry.job.kill_after_s
+        return self._kill_after_s if of_task is None else of_task
 
     def _ended(self, job: JobFinished) -> None:
         if job.outcome == "dropped":
@@ -91,7 +96,7 @@ class Journal:
             figures.failed += job.outcome == "failed"
             figures.retried += job.outcome == "retried"
             if job.is_left_running and entry is not None:
-                entry.kill_s = now_s + self._kill_after_s
+                entry.kill_s = now_s + self._grace_s(entry)
                 entry.kill_reason = "did not end after its timeout"
                 self._running[job.id, job.attempt] = entry
         self._on_end(job, 0.0 if entry is None else entry.job.wait_s)

@@ -24,10 +24,10 @@ from millstream.record import Legible, Seconds, moment, to_ms, wall_ms_of
 
 T = TypeVar("T")
 
-PeekState = Literal["available", "delayed", "in_flight", "done", "failed"]
+PeekState = Literal["available", "delayed", "in_flight", "done", "failed", "cancelled"]
 """The states in which a peek shows messages."""
 
-State = Literal[PeekState, "cancelled", "unknown"]
+State = Literal[PeekState, "unknown"]
 """The states of a message that was put."""
 
 PurgeState = Literal["available", "failed"]

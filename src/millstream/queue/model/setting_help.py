@@ -37,7 +37,7 @@ MEANINGS = {
     "burst": "claims at once after a pause; 0: those of one second, at least one",
     "dedup_by": "the header by which the queue recognises repeats, or '_key'",
     "dedup_window": "seconds between two appends that count as repeats",
-    "dedup_while": "instead of the window: while the first is 'waiting', or waiting or 'running'",
+    "dedup_while": "instead of the window: while the first is 'waiting', or 'running' too; or states",
     "done_retention": "seconds for which the queue remembers ended messages; 0: unlimited",
     "keep_payloads": "whether payloads of done messages are kept as long as the messages",
     "bucket_exponent": "10^n claims are stored together; a smaller n suits small queues",

@@ -39,7 +39,12 @@ DEDUP_WINDOW_S_MAX = 7 * DAY_S
 IN_FLIGHT_MAX = 10_000_000
 STARTS = ("latest", "earliest")
 ROUTERS = ("", "spark")
-HOLDS = ("", "waiting", "running")
+HOLDS = {
+    "": frozenset[str](),
+    "waiting": frozenset(("available", "delayed")),
+    "running": frozenset(("available", "delayed", "in_flight")),
+}
+"""The states in which a message holds its dedup id, by the short values of `dedup_while`."""
 SOURCES_FEW = 4
 """The most named logs that a claim can check without measurable cost."""
 
@@ -92,7 +97,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     """The number of seconds for which a repeat is dropped."""
     dedup_while: str = ""
     """Instead of the window: a repeat is dropped while the message before it is 'waiting', or is
-    waiting or 'running'.
+    waiting or 'running'; or is in one of the named states, as in 'delayed,in_flight'.
     """
     done_retention: float = 7.0 * DAY_S
     """How long done messages are remembered, in seconds; 0: unlimited."""
@@ -134,9 +139,10 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
             )
         if self.router not in ROUTERS:
             raise InvalidInput(f"router is 'spark', or '' for none, not {self.router!r}")
-        if self.dedup_while not in HOLDS:
+        if not (self.dedup_while in HOLDS or self.holding_states <= HOLDS["running"]):
             raise InvalidInput(
-                f"dedup_while is 'waiting', 'running', or '' for the window, not {self.dedup_while!r}"
+                "dedup_while is 'waiting', 'running', states of 'available', 'delayed' and 'in_flight' "
+                f"with commas between them, or '' for the window, not {self.dedup_while!r}"
             )
         self.backoff.check()
         _within("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
@@ -188,6 +194,12 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     def done_retention_s(self) -> int:
         """How long done messages are remembered, in whole seconds."""
         return ceil(self.done_retention)
+
+    @cached_property
+    def holding_states(self) -> frozenset[str]:
+        """The states in which a message keeps its repeats away; empty: the window decides."""
+        states = HOLDS.get(self.dedup_while)
+        return frozenset(self.dedup_while.split(",")) if states is None else states
 
     @property
     def ordered(self) -> bool:
@@ -252,6 +264,19 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
         )
 
 
+DedupWhile = Literal[
+    "",
+    "waiting",
+    "running",
+    "available",
+    "delayed",
+    "in_flight",
+    "available,in_flight",
+    "delayed,in_flight",
+]
+"""The states in which a message keeps its repeats away; "": within the window."""
+
+
 class Named(Protocol):
     """A log or a queue of any surface, given where its name is wanted."""
 
@@ -282,7 +307,7 @@ class QueueSettings(TypedDict, total=False):
     burst: int
     dedup_by: str
     dedup_window: Seconds
-    dedup_while: Literal["", "waiting", "running"]
+    dedup_while: DedupWhile
     done_retention: Seconds
     keep_payloads: bool
     bucket_exponent: int

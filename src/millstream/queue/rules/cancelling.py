@@ -14,7 +14,6 @@ from millstream.errors import Conflict
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.log.rules.operations import find_log
-from millstream.queue import commands as c
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Cancelled
 from millstream.queue.model.cancel_requests import CancelRequests, CancelsNoted
@@ -74,22 +73,27 @@ def cancel_placed(
     return True
 
 
-def cancel_waiting(tx: WriteTransaction, command: c.CancelWaiting) -> None:
+def cancel_waiting(tx: WriteTransaction, queue: str, id: int, claim_id: int) -> None:
     """Cancel a message that waits; raise `Conflict` for a message in any other state."""
-    bucket_id = bucket_of(command.claim_id)
-    bucket, slot = Ledger(tx, command.queue).bucket(bucket_id), command.claim_id - bucket_id
+    bucket_id = bucket_of(claim_id)
+    bucket, slot = Ledger(tx, queue).bucket(bucket_id), claim_id - bucket_id
     was_cancelled = slot < len(bucket.states) and bucket.states[slot] == CANCELLED
-    log, offset = place_of_put(command.queue, command.id)
+    log, offset = place_of_put(queue, id)
     named_log = find_log(tx, log)
     if named_log is not None and not was_cancelled:
-        message = PlacedMessage(command.claim_id, named_log[0], offset)
-        if cancel_placed(tx, command.queue, message):
+        message = PlacedMessage(claim_id, named_log[0], offset)
+        if cancel_placed(tx, queue, message):
             return
-    raise Conflict(
-        f"message {command.id} of queue {command.queue!r} does not wait any more, so it cannot be "
-        "cancelled: it is in flight, has ended, or is forgotten; look at the queue again",
-        name=command.queue,
-        claim_id=command.claim_id,
+    raise not_waiting(queue, id, claim_id)
+
+
+def not_waiting(queue: str, id: int, claim_id: int | None) -> Conflict:
+    """Return the error for a message that cannot be cancelled."""
+    return Conflict(
+        f"message {id} of queue {queue!r} does not wait any more, so it cannot be cancelled: it is in "
+        "flight, has ended, or is forgotten; look at the queue again",
+        name=queue,
+        claim_id=claim_id,
     )
 
 

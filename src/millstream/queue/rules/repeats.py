@@ -6,6 +6,7 @@ id. The spec decides when a message counts:
     dedup_while ""          within the window, in every state but cancelled
     dedup_while "waiting"   while the message waits, also for a retry
     dedup_while "running"   while the message waits or is in flight
+    dedup_while states      while the message is in one of them: "delayed,in_flight"
 
 A second row per message, by the end of its window, finds the digests to forget.
 """
@@ -29,6 +30,9 @@ FORGOTTEN_PER_PLACED = 2
 
 SEEN_KEPT = 8
 """The most messages kept per digest, for messages that are not repeats of each other."""
+
+UNHELD_KEPT = 256
+"""As `SEEN_KEPT`, if a message that waits keeps no repeats away: any number may wait with one id."""
 
 WITH_CLAIMS = b"\x01"
 """The first byte of a row with claim ids. Older rows have only the ends of windows, 8 bytes each."""
@@ -109,14 +113,23 @@ class Repeats:
         return is_within and self._state(seen.claim_id)[0] != CANCELLED
 
     def _holds(self, seen: Seen) -> bool:
-        """Return whether a message waits, or runs if the spec asks for that."""
+        """Return whether a message is in a state in which it keeps its repeats away."""
+        holding = self._queue.spec.holding_states
         if seen.claim_id == NOT_PLACED:
-            return True
+            return "available" in holding or "delayed" in holding
         state, until_ms = self._state(seen.claim_id)
+        is_future = until_ms > self._tx.store_ms
         if state == IN_FLIGHT:
             # A message whose lease has expired waits again, also before a commit notes that.
-            return self._queue.spec.dedup_while == "running" or until_ms <= self._tx.store_ms
-        return state == AVAILABLE
+            return ("in_flight" if is_future else "available") in holding
+        return state == AVAILABLE and ("delayed" if is_future else "available") in holding
+
+    def _may_hold(self, seen: Seen) -> bool:
+        """Return whether a message keeps its repeats away now or later: it has not ended."""
+        return seen.claim_id == NOT_PLACED or self._state(seen.claim_id)[0] in (
+            AVAILABLE,
+            IN_FLIGHT,
+        )
 
     def _state(self, claim_id: int) -> tuple[int, int]:
         """Return the state of a message, and the time in its slot."""
@@ -145,9 +158,11 @@ class Repeats:
             known[digest][at] = Seen(at_ms + window_ms, claim_id)
             tx.put(keys.seen_until(queue_id, at_ms + window_ms, digest), b"")
         changed |= self._forget_some(FORGOTTEN_PER_PLACED * len(self._new))
+        states = self._queue.spec.holding_states
+        kept = UNHELD_KEPT if states and "available" not in states else SEEN_KEPT
         for digest in changed:
             seen_key = keys.seen(queue_id, digest)
-            newest = sorted(known[digest], key=lambda seen: seen.until_ms)[-SEEN_KEPT:]
+            newest = sorted(known[digest], key=lambda seen: seen.until_ms)[-kept:]
             if newest:
                 tx.put(seen_key, encode_seen(newest))
             else:
@@ -168,7 +183,7 @@ class Repeats:
             for seen in [seen for seen in self._known[digest] if seen.until_ms == until_ms]:
                 self._known[digest].remove(seen)
                 changed.add(digest)
-                if spec.dedup_while and self._holds(seen):
+                if spec.dedup_while and self._may_hold(seen):
                     later = Seen(self._first_ms + spec.dedup_window_ms, seen.claim_id)
                     self._known[digest].append(later)
                     tx.put(keys.seen_until(queue_id, later.until_ms, digest), b"")

@@ -19,7 +19,12 @@ from millstream.queue import commands as c
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import CancelOutcome, PutResult
 from millstream.queue.model.own_logs import own_logs, place_of_put, put_id
-from millstream.queue.rules.cancelling import PlacedMessage, cancel_placed
+from millstream.queue.rules.cancelling import (
+    PlacedMessage,
+    cancel_placed,
+    cancel_waiting,
+    not_waiting,
+)
 from millstream.queue.rules.claims import place_routed
 from millstream.queue.rules.locating import bisect_message, slot_in
 from millstream.queue.rules.lookup import find_bucket, need_queue
@@ -72,6 +77,19 @@ def cancel_in_commit(tx: WriteTransaction, command: c.CancelMessage) -> CancelOu
     if placed is None:
         return False
     return cancel_placed(tx, queue, placed, running=command.running) or False
+
+
+def cancel_waiting_in_commit(tx: WriteTransaction, command: c.CancelWaiting) -> None:
+    """Cancel a message that waits as a step of a transaction; `Conflict` in any other state."""
+    queue, claim_id = command.queue, command.claim_id
+    if claim_id is None:
+        log, offset = place_of_put(queue, check_integer("a message's id", command.id))
+        _route_own_log(tx, queue, log, offset)
+        placed = _find_in_view(tx.view, queue, log, offset)
+        if placed is None:
+            raise not_waiting(queue, command.id, None)
+        claim_id = placed.claim_id
+    cancel_waiting(tx, queue, command.id, claim_id)
 
 
 def _route_own_log(tx: WriteTransaction, name: str, log: str, offset: int) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import groupby
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from millstream.errors import InvalidInput
 from millstream.format import keys
@@ -22,7 +23,15 @@ from millstream.queue import commands as c
 from millstream.queue.model.attempts import reasons_of
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import Lot
-from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Slots, Span
+from millstream.queue.model.slots import (
+    AVAILABLE,
+    CANCELLED,
+    DONE,
+    FAILED,
+    IN_FLIGHT,
+    Slots,
+    Span,
+)
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.lookup import find_bucket, need_queue
 from millstream.queue.service.backlog import route_ahead
@@ -44,6 +53,7 @@ STATES = {
     "in_flight": IN_FLIGHT,
     "done": DONE,
     "failed": FAILED,
+    "cancelled": CANCELLED,
 }
 """The states that a peek shows. A delayed message is an available message that is not due yet."""
 
@@ -51,6 +61,9 @@ SCHEDULE_READ_MAX = 10_000
 """The most rows of messages for a wall time that a peek reads. Of further messages the peek shows the
 due time that was computed at their `put`; it differs only if the wall clock was set since.
 """
+
+ENDED = ("done", "cancelled")
+"""The states of messages whose bucket may hold no other message."""
 
 Shown = tuple[c.Grant, str]
 """Messages to show, in the form of a grant, and the reason why their last attempt ended."""
@@ -65,7 +78,8 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Lot]:
     reading = Reading(store)
     if STATES[query.state] == AVAILABLE and query.route:
         route_ahead(reading, query.queue, query.count)
-    return _read(store, query.queue, _find(reading, query), is_done=query.state == "done")
+    shown = _find_newest(reading, query) if query.newest else _find(reading, query)
+    return _read(store, query.queue, shown, is_done=query.state in ENDED)
 
 
 def copies_of(
@@ -97,7 +111,7 @@ def _copies(
 def find_buckets(view: View, queue: QueueState, state: str | None, first: int) -> list[int]:
     """Return the next buckets that may hold messages in a state, up to a step's number plus one."""
     limit = BUCKETS_PER_LOOK + 1
-    if state not in (None, "done"):
+    if state is not None and state not in ENDED:
         ahead = [
             bucket_id
             for bucket_id in queue.alive
@@ -114,6 +128,47 @@ def find_buckets(view: View, queue: QueueState, state: str | None, first: int) -
             stop = keys.bucket(queue.queue_id, (exponent << NUMBER_BITS) + high)
             page = view.find(start, stop, limit=limit - len(bucket_ids))
             bucket_ids += [keys.pair(key)[1] for key in page]
+    return bucket_ids
+
+
+def _newest_copies(
+    reading: Reading, name: str, state: str, before: int
+) -> Iterator[tuple[int, Bucket]]:
+    """Yield copies of the buckets with messages in a state, backwards from a claim number."""
+
+    def look(view: View) -> tuple[list[tuple[int, Bucket]], int]:
+        queue = need_queue(view, name)
+        copies: list[tuple[int, Bucket]] = []
+        bucket_ids = _buckets_before(view, queue, state, before)
+        for bucket_id in bucket_ids:
+            if len(copies) == COPIES_PER_LOOK:
+                return copies, _number(copies[-1][0])
+            bucket = find_bucket(view, queue, bucket_id)
+            if bucket.any_are(STATES[state]):
+                copies.append((bucket_id, bucket.copied()))
+        return copies, _number(bucket_ids[-1]) if bucket_ids else 0
+
+    while before > 0:
+        page, before = reading.view(look)
+        yield from page
+
+
+def _buckets_before(view: View, queue: QueueState, state: str, before: int) -> list[int]:
+    """Return the last buckets that may hold messages in a state below a claim number, backwards."""
+    if state not in ENDED:
+        behind = [bucket_id for bucket_id in queue.alive if _number(bucket_id) < before]
+        return heapq.nlargest(BUCKETS_PER_LOOK, behind, key=_number)
+    bucket_ids: list[int] = []
+    for began, end, exponent in reversed(queue.eras):
+        capacity = capacity_of(exponent)
+        high = min(queue.next if end < 0 else end, before)
+        start = keys.bucket(queue.queue_id, make_bucket_id(exponent, began // capacity * capacity))
+        stop = keys.bucket(queue.queue_id, (exponent << NUMBER_BITS) + max(high, began))
+        oldest = [_number(keys.pair(key)[1]) for key in view.find(start, stop, limit=1)]
+        number = (high - 1) // capacity * capacity
+        while oldest and number >= oldest[0] and len(bucket_ids) < BUCKETS_PER_LOOK:
+            bucket_ids.append(make_bucket_id(exponent, number))
+            number -= capacity
     return bucket_ids
 
 
@@ -138,6 +193,46 @@ def _find(reading: Reading, query: c.PeekMessages) -> list[Shown]:
             if missing <= 0:
                 return shown
     return shown
+
+
+def _find_newest(reading: Reading, query: c.PeekMessages) -> list[Shown]:
+    """Return the last messages in a state, in claim id order."""
+    before = split_id(query.after)[1] if query.after >= 0 else 1 << NUMBER_BITS
+    delays = reading.view(partial(_read_delays, query=query))
+    by_bucket: list[list[Shown]] = []
+    missing = query.count
+    for bucket_id, bucket in _newest_copies(reading, query.queue, query.state, before):
+        if missing <= 0:
+            break
+        end = before - _number(bucket_id)
+        reasons = reasons_of(bucket, 0, len(bucket.states))
+        in_bucket = [
+            shown
+            for start, stop in delays.runs(bucket_id, bucket, 0)
+            for span in (bucket.sources(start, min(stop, end)) if start < end else ())
+            for shown in _alike(bucket, bucket_id, span, reasons)
+        ]
+        by_bucket.append(_last(in_bucket, missing))
+        missing -= sum(grant.count for grant, _ in by_bucket[-1])
+    return [shown for in_bucket in reversed(by_bucket) for shown in in_bucket]
+
+
+def _last(shown: list[Shown], count: int) -> list[Shown]:
+    """Return the last messages, up to a number."""
+    chosen: list[Shown] = []
+    for grant, reason in reversed(shown):
+        if count <= 0:
+            break
+        skip = max(0, grant.count - count)
+        cut = replace(
+            grant,
+            claim_id=grant.claim_id + skip,
+            count=grant.count - skip,
+            offset=grant.offset + skip,
+        )
+        chosen.append((cut, reason))
+        count -= cut.count
+    return chosen[::-1]
 
 
 class _Delays(Struct, frozen=True):

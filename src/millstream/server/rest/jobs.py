@@ -18,7 +18,6 @@ from millstream.jobs.description import (
     JobDetail,
     JobPage,
     ListedState,
-    ShownState,
     TaskCounts,
 )
 from millstream.jobs.job_ids import place_of_job
@@ -51,7 +50,7 @@ class TaskList(Struct, kw_only=True):
     """The tasks that have jobs."""
 
     tasks: list[TaskCounts]
-    """Among the first 1,000 jobs of each state in each queue."""
+    """By task and queue."""
 
 
 class JobWaitQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -65,7 +64,7 @@ class JobResult(Struct, kw_only=True, omit_defaults=True):
     """The state of a job, and the result or the error of an ended job."""
 
     id: str
-    state: ShownState
+    state: ListedState
     result: Raw | UnsetType = UNSET
     """The result of a done job, as JSON."""
     error: JobError | UnsetType = UNSET
@@ -80,7 +79,7 @@ class CancelledJob(Struct, kw_only=True):
     """Whether the job is cancelled, and so does not start."""
     requested: bool
     """Whether the job runs, and is asked to end."""
-    state: ShownState
+    state: ListedState
 
 
 endpoint = Endpoints("jobs")
@@ -102,6 +101,12 @@ def on_jobs(ask: Ask, action: Action) -> Ask:
     return ask.by_right(need_of)
 
 
+def _on_job(ask: Ask, action: Action, job: str) -> Ask:
+    """Return the request; its commands need the right on one job, also where its group is concerned."""
+    need = Need("job", action, place_of_job(job).queue)
+    return ask.by_right(lambda command: need)
+
+
 def _queue_of(command: Command[Any]) -> str:
     """Return the queue of a command about jobs: it names the queue, its log, or the output of a job."""
     queue = getattr(command, "queue", None)
@@ -115,7 +120,7 @@ def _queue_of(command: Command[Any]) -> str:
 
 @endpoint("GET /jobs", errors=(404,))
 async def list_jobs(ask: Ask, query: JobsQuery) -> JobPage:
-    """List jobs in a state, by task and queue; oldest first within a queue.
+    """List jobs in a state, by task and queue; newest first within a queue.
 
     Needs `job:read` on a queue; jobs of other queues are left out.
     """
@@ -128,8 +133,8 @@ async def list_jobs(ask: Ask, query: JobsQuery) -> JobPage:
 async def list_tasks(ask: Ask) -> TaskList:
     """Count jobs by task and state.
 
-    Counts the first 1,000 jobs of each state in each queue. Needs `job:read` on a queue; jobs of other
-    queues are left out.
+    A state with more than 1,000 jobs in a queue is estimated from the newest 1,000. Needs `job:read`
+    on a queue; jobs of other queues are left out.
     """
     return TaskList(tasks=await StoredJobs(on_jobs(ask, "read")).tasks())
 
@@ -173,7 +178,7 @@ async def cancel_job(ask: Ask, job: str) -> CancelledJob:
 
     A repeat of the request succeeds. Needs `job:write`.
     """
-    store = StoredJobs(on_jobs(ask, "write"))
+    store = StoredJobs(_on_job(ask, "write", job))
     outcome = await store.cancel(job)
     return CancelledJob(
         id=job,

@@ -8,9 +8,9 @@ import { Schedules } from "./schedules.js";
 import { path, query, session } from "./session.js";
 
 const PAGE = 50;
-const STATES = ["failed", "running", "waiting", "scheduled", "done"];
+const STATES = ["failed", "running", "waiting", "scheduled", "done", "cancelled"];
 const TABS = [["tasks", "Tasks"], ["failed", "Failed"], ["running", "Running"], ["waiting", "Waiting"], ["scheduled", "Scheduled"],
-  ["done", "Done"], ["schedules", "Schedules"]];
+  ["done", "Done"], ["cancelled", "Cancelled"], ["schedules", "Schedules"]];
 
 export function Jobs({ asked }) {
   const tab = TABS.some(([one]) => one === asked.tab) ? asked.tab : "tasks";
@@ -34,7 +34,7 @@ function Tasks() {
       <td data-label=queue><a href=${`#${path("queues", one.queue)}`}>${one.queue}</a></td>
       ${STATES.map((state) => html`<td class=number key=${state} data-label=${state}><${Counted} of=${one} state=${state} /></td>`)}
     </tr>`)}</tbody></table></div>
-    <p class="soft small">Of the first 1,000 jobs of each state in each queue.</p>`
+    ${tasks.some((one) => one.is_estimated) && html`<p class="soft small">Numbers above 1,000 in a queue are estimated.</p>`}`
     : html`<p class=soft>There are no jobs yet, or none that may be read here.</p>`)}<//>`;
 }
 
@@ -44,9 +44,10 @@ function Counted({ of, state }) {
   return html`<a class=${kind} href=${query("#/jobs", { tab: state, task: of.task })}>${count(of[state])}</a>`;
 }
 
-const TIMES = { failed: "failed", running: "lease ends", waiting: "put", scheduled: "due", done: "done" };
+const TIMES = { failed: "failed", running: "lease ends", waiting: "put", scheduled: "due", done: "done", cancelled: "cancelled" };
 const NOTHING = { failed: "No job has failed.", running: "No job runs now.", waiting: "No job waits.",
-  scheduled: "No job waits for its time.", done: "No job is done yet, or its result has expired." };
+  scheduled: "No job waits for its time.", done: "No job is done yet, or its result has expired.",
+  cancelled: "No job was cancelled, or it is forgotten." };
 
 /** The jobs in a state, page by page. */
 function JobList({ state, task }) {

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer
+from msgspec.structs import replace
 
 from millstream.cli.worker import parse_queues
 from millstream.jobs.processes.journal import Journal
@@ -63,6 +64,16 @@ def test_a_cancelled_job_and_a_function_after_its_timeout_have_a_kill_time() -> 
     assert [job.kill_in_s for job in journal.beat(0).running] == [10]
     journal(finished(2, "dropped"))  # the function has ended after all
     assert (journal.beat(0).running, journal.ended_count) == ((), 2)
+
+
+def test_a_task_has_a_kill_time_of_its_own() -> None:
+    journal = Journal(kill_after_s=10, seconds=lambda: 100.0, on_end=lambda job, wait_s: None)
+    journal(replace(started(1), kill_after_s=0.5))
+    journal(JobCancelling(id="jobs-1", attempt=1))
+    assert journal.first_kill_s() == 100.5
+    journal(replace(started(2), kill_after_s=0.0))
+    journal(finished(2, "failed", is_left_running=True))
+    assert journal.first_kill_s() == 100
 
 
 def written(*, is_json: bool, job: JobFinished) -> str:
