@@ -90,7 +90,7 @@ bench: ## measure the core
 
 faults: ## does it survive? kills processes and breaks disks, with other random cases each time
 	@$(SETUP) $(FAULTS_EXTRAS)
-	@MILLSTREAM_SEED=$${MILLSTREAM_SEED:-random} MILLSTREAM_SPARK_KILLS=$${MILLSTREAM_SPARK_KILLS:-20} MILLSTREAM_FLIPS=$${MILLSTREAM_FLIPS:-all} MILLSTREAM_CLUSTER_ROUNDS=$${MILLSTREAM_CLUSTER_ROUNDS:-10} MILLSTREAM_TAKEOVERS=$${MILLSTREAM_TAKEOVERS:-50} MILLSTREAM_ATTACK_S=$${MILLSTREAM_ATTACK_S:-30} $(BIN)/python tools/run_tests.py -m "crash or faults" $(ARGS)
+	@MILLSTREAM_SEED=$${MILLSTREAM_SEED:-random} MILLSTREAM_SPARK_KILLS=$${MILLSTREAM_SPARK_KILLS:-20} MILLSTREAM_FLIPS=$${MILLSTREAM_FLIPS:-all} MILLSTREAM_CLUSTER_ROUNDS=$${MILLSTREAM_CLUSTER_ROUNDS:-10} MILLSTREAM_TAKEOVERS=$${MILLSTREAM_TAKEOVERS:-50} MILLSTREAM_ATTACK_S=$${MILLSTREAM_ATTACK_S:-30} MILLSTREAM_JOB_KILLS=$${MILLSTREAM_JOB_KILLS:-40} MILLSTREAM_JOBS_S=$${MILLSTREAM_JOBS_S:-180} $(BIN)/python tools/run_tests.py -m "crash or faults" $(ARGS)
 
 # ARGS="client server" tries only these extras.
 dist: ## build wheel, source archive and npm package, and try the wheel with each extra in an empty environment
