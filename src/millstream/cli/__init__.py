@@ -217,6 +217,7 @@ command(
     "import orders.jsonl",
     "import sales.parquet --log sales",
     "import lines.jsonl --skip-bad --json",
+    "import --from rq redis://localhost:6379/0 --queue mail",
     name="import",
     create=True,
 )(import_records)

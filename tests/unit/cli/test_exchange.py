@@ -201,3 +201,27 @@ def test_an_export_into_a_closed_pipe_ends_quietly(
         assert process.stdout is not None
         process.stdout.close()
         assert process.wait(60) == 0
+
+
+def test_messages_of_another_queue_are_moved(cli: Cli) -> None:
+    huey = pytest.importorskip("huey")
+    app = huey.SqliteHuey("shop", filename="huey.db")
+
+    @app.task()
+    def send(to: str) -> None: ...
+
+    send("ada")
+    app.storage.close()
+    command = ["import", "--from", "huey", "huey.db", "--queue", "mail", "--source-queue", "shop"]
+    assert "1 message moved into queue mail" in cli(*command)
+    assert cli.json(*command)["moved"] == 0
+    assert cli.json("queue", "info", "mail")["available"] == 1
+    assert "--from takes one address" in cli_usage(cli, *command, "--log", "a")
+    assert "--from needs --queue" in cli_usage(cli, "import", "--from", "huey", "huey.db")
+    assert "are for --from" in cli_usage(cli, "import", "a.jsonl", "--queue", "mail")
+
+
+def cli_usage(cli: Cli, *arguments: str) -> str:
+    """Run a command with wrong options, and return its error as one line."""
+    cli(*arguments, code=2)
+    return " ".join(cli.stderr.split())
