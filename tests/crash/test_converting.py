@@ -30,7 +30,7 @@ pytestmark = [
 CHECKED = SqliteOptions(page_checksums=True)
 
 KILLED = """
-import sys
+import os, sys
 from pathlib import Path
 import apsw
 from millstream.engine.sqlite import convert as sqlite_convert
@@ -50,7 +50,14 @@ def killed(connection, **said):
     complete(connection, **said)
 
 sqlite_convert.complete = killed
-sqlite_convert.convert_file(Path(sys.argv[1]))
+copy = Path(sys.argv[1] + ".old") if len(sys.argv) > 3 else None
+def heard(stage, done, total):
+    if stage == sys.argv[2]:
+        os.kill(os.getpid(), 9)
+if not stage.isdecimal():
+    complete = None
+    sqlite_convert.complete = lambda *given, **named: os.kill(os.getpid(), 9)
+sqlite_convert.convert_file(Path(sys.argv[1]), heard, copy=copy)
 """
 
 
@@ -146,4 +153,25 @@ def test_a_kill_in_the_middle_leaves_the_old_file_or_the_new_one(path: Path, sta
         timeout=60,
     )
     assert ended.returncode in (-9, 0)
+    check(path, RECORDS)
+
+
+@pytest.mark.parametrize("stage", ["keeping a copy", "copied", "20"])
+def test_a_kill_with_a_copy_keeps_one_good_store_and_the_next_run_completes(
+    path: Path, stage: str
+) -> None:
+    source = str(Path(millstream.__file__).parents[1])
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, str(path), stage, "with a copy"],
+        env={**os.environ, "PYTHONPATH": source},
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == -9
+    copy = Path(f"{path}.old")
+    if copy.exists():
+        check(copy, RECORDS)
+        copy.unlink()
+    convert_file(path, copy=copy)
+    assert not has_checksums(path)
     check(path, RECORDS)

@@ -20,6 +20,7 @@ from millstream.cli.backup import backup
 from millstream.cli.bench import bench
 from millstream.cli.cluster import cluster
 from millstream.cli.command import command
+from millstream.cli.compact import compact
 from millstream.cli.config import use_file
 from millstream.cli.config_command import config
 from millstream.cli.demo import demo
@@ -31,6 +32,7 @@ from millstream.cli.export import export
 from millstream.cli.import_ import import_records
 from millstream.cli.job import job
 from millstream.cli.log import log
+from millstream.cli.migrate import migrate
 from millstream.cli.place import CA, STORE, TOKEN
 from millstream.cli.promote import promote
 from millstream.cli.put import put
@@ -42,7 +44,7 @@ from millstream.cli.schedule import schedule
 from millstream.cli.serve import serve
 from millstream.cli.spark import spark
 from millstream.cli.sql import sql
-from millstream.cli.store import adopt, copy, fold, migrate, stats
+from millstream.cli.store import adopt, copy, fold, stats
 from millstream.cli.sync import sync
 from millstream.cli.token import token
 from millstream.cli.top import top
@@ -227,7 +229,10 @@ command(
     "restore /mnt/backup/shop shop.db",
     "restore /mnt/backup/shop shop.db --at 2026-12-24T18:30 --replace",
 )(restore)
-command(app, "migrate orders.db", "migrate --store orders.db --json")(migrate)
+command(app, "compact orders.db --dry-run", "compact orders.db", "compact old.db --rewrite")(
+    compact
+)
+command(app, "migrate orders.db --dry-run", "migrate --store orders.db --json")(migrate)
 command(app, "adopt app.db", "adopt app.db --json")(adopt)
 command(
     app,

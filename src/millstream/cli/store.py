@@ -1,4 +1,4 @@
-"""`millstream stats`, `fold`, `copy`, `migrate` and `adopt`: commands for a store as a whole."""
+"""`millstream stats`, `fold`, `copy` and `adopt`: commands for a store as a whole."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ def stats(ms: Millstream) -> Printed:
         "records": sum(len(info) for info in logs),
         "bytes": sum(info.bytes for info in logs),
     }
+    space = facts.get("space", {})
+    shown = {name: value for name, value in facts.items() if name != "space"}
+    shown |= {f"space_{name}": value for name, value in space.items() if name != "age_s"}
     pairs = [
         (name.replace("_", " "), _shown(name, value))
-        for name, value in facts.items()
+        for name, value in shown.items()
         if value is not None
     ]
     return Printed(facts, FactSheet(pairs))
@@ -85,41 +88,6 @@ def copy(
         missing = safe(", ".join(report.left_behind))
         shown.append(f"WITHOUT the application's tables, which are not in the copy: {missing}")
     return Printed({"from": source, "to": target, **report._asdict()}, *shown)
-
-
-def migrate(
-    place: StorePlace,
-    path: Annotated[
-        str | None, typer.Argument(metavar="PATH", help="The store's file; default: --store.")
-    ] = None,
-) -> Printed:
-    """Check all rows of a store's file, and rewrite the file without checksums in its pages.
-
-    For files of an earlier version: afterwards every SQLite tool may write to the file. No other
-    process may have the store open. A damaged store is left unchanged. The exit code is also 0 if
-    there was nothing to do.
-    """
-    from millstream.engine.sqlite.convert import convert_file
-
-    file = place.home("migrate", path)
-    if isinstance(file, str) or is_bucket(file):
-        raise InvalidInput(f"{safe(str(file))} is a bucket: `millstream migrate` is for files")
-    if not file.exists():
-        raise CannotOpen(f"{safe(str(file))}: there is no store", path=str(file))
-    with progress("checking") as show:
-        done = convert_file(file.absolute(), show)
-    changed = done.had_page_checksums or not done.was_complete
-    if changed:
-        shown = (
-            f"{safe(str(file))}: {plural(done.rows, 'row')} checked, and the file was rewritten: "
-            f"{size(done.bytes_before)} before, {size(done.bytes_after)} now; every SQLite tool may "
-            "write to it"
-        )
-    else:
-        shown = f"{safe(str(file))}: nothing to do; every SQLite tool may write to it"
-    facts = {"path": str(file), "converted": changed, "rows": done.rows}
-    sizes = {"bytes_before": done.bytes_before, "bytes_after": done.bytes_after}
-    return Printed({**facts, **sizes, "had_page_checksums": done.had_page_checksums}, shown)
 
 
 def adopt(

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from millstream import command as base
 from millstream.command import Command, Operation, Procedure, Read
+from millstream.embedded.space import stats_of
 from millstream.embedded.unsynced import list_unsynced
 from millstream.engine.protocol import query_tables
 from millstream.errors import InvalidInput
@@ -197,7 +198,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     m.FindHistory: history.find_history,
     m.GetPresence: presence.get_presence,
     m.LookIntoRoom: rooms.look_into_room,
-    base.Stats: lambda store, _: store.stats(),
+    base.Stats: lambda store, _: stats_of(store),
     base.QuerySql: _query_sql,
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import apsw
 import pytest
 
@@ -26,6 +28,32 @@ def test_it_converts_once_and_says_so(cli: Cli, store: None) -> None:
     assert (found["converted"], found["had_page_checksums"]) == (True, True)
     assert found["rows"] > 0
     assert "nothing to do" in cli("migrate", "--store", "a.db")
+    assert cli("read", "x", "--values", "--store", "a.db") == "1\n"
+
+
+def test_a_dry_run_changes_nothing_and_a_run_keeps_the_old_file(cli: Cli, store: None) -> None:
+    old = Path("a.db").read_bytes()
+    planned = cli.json("migrate", "a.db", "--dry-run")
+    assert (planned["needed"], planned["converted"]) == (True, False)
+    assert Path("a.db").read_bytes() == old
+    assert "after a copy to a.db.before-migration" in cli("migrate", "a.db", "--dry-run")
+    done = cli.json("migrate", "a.db")
+    copy = Path(done["copy"])
+    assert copy.name == "a.db.before-migration"
+    assert copy.stat().st_mode == Path("a.db").stat().st_mode
+    with millstream.open(copy, mode="r") as ms:
+        assert ms.stats()["page_checksums"]
+        assert [record.value for record in ms.log("x").read()] == [b"1"]
+    assert not cli.json("migrate", "a.db", "--dry-run")["needed"]
+
+
+def test_a_copy_of_an_earlier_run_is_not_overwritten(cli: Cli, store: None) -> None:
+    Path("a.db.before-migration").write_text("precious")
+    old = Path("a.db").read_bytes()
+    assert "exists: move it away" in cli.error("migrate", "a.db", code=2)
+    assert Path("a.db.before-migration").read_text() == "precious"
+    assert Path("a.db").read_bytes()[100:] == old[100:]
+    assert cli.json("migrate", "a.db", "--no-copy")["copy"] is None
     assert cli("read", "x", "--values", "--store", "a.db") == "1\n"
 
 

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from millstream.errors import CannotOpen, CorruptionError, StoreError
-from millstream.format.version import FORMAT
+from millstream.format.version import FORMAT, format_refusal
 from millstream.objects.folder import ObjectFolder
 
 T = TypeVar("T")
@@ -112,11 +112,13 @@ class FormatNote(msgspec.Struct, frozen=True):
     """The content of the object `format`."""
 
     format: int
+    since: str = ""
+    """The first version of Millstream that knows the format, for older versions."""
 
 
 def put_stamp(objects: ObjectFolder) -> None:
     """Put the object `format`, before a store is created at the prefix."""
-    objects.create(FORMAT_OBJECT, msgspec.json.encode(FormatNote(FORMAT)))
+    objects.create(FORMAT_OBJECT, msgspec.json.encode({"format": FORMAT}))
 
 
 def is_stamped(objects: ObjectFolder) -> bool:
@@ -130,12 +132,8 @@ def is_stamped(objects: ObjectFolder) -> bool:
         raise _not_opened(
             objects, f"its object `{FORMAT_OBJECT}` is not readable: {error}"
         ) from error
-    if stamp.format != FORMAT:
-        raise _not_opened(
-            objects,
-            f"it has format {stamp.format}, and this Millstream knows format {FORMAT}; "
-            "upgrade Millstream to open it",
-        )
+    if refusal := format_refusal("it", stamp.format, stamp.since):
+        raise _not_opened(objects, refusal)
     return True
 
 

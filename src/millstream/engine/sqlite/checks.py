@@ -108,9 +108,11 @@ def wants_layer(connection: apsw.Connection) -> bool:
 
 def complete(connection: apsw.Connection, *, page_checksums: bool) -> None:
     """Add missing tables to a file, and update its own row; inside a transaction of the caller."""
-    if read_schema(connection).row is None:  # otherwise another process was faster
+    row = read_schema(connection).row
+    if row is None:  # otherwise another process was faster
         complete_schema(connection)
-    write_file_row(connection, page_checksums=page_checksums)
+    shrunk = 0 if row is None else row.shrunk
+    write_file_row(connection, page_checksums=page_checksums, shrunk=shrunk)
     if connection.pragma("user_version") == FORMAT | PAGE_CHECKSUMS and not page_checksums:
         connection.execute(f"PRAGMA user_version = {FORMAT}")
 

@@ -23,7 +23,7 @@ from typing import Any
 import apsw
 
 from millstream.clock import Clock, SystemClock
-from millstream.engine.disk import DiskSpace, FileSpace, full, sync_folder
+from millstream.engine.disk import DiskSpace, FileSpace, sync_folder
 from millstream.engine.protocol import (
     Ability,
     Durability,
@@ -34,18 +34,17 @@ from millstream.engine.protocol import (
 )
 from millstream.engine.sqlite.checkpoint import Checkpoints, WalPreallocation
 from millstream.engine.sqlite.checks import check_pages
+from millstream.engine.sqlite.compaction import Compaction, FileUse, file_use
 from millstream.engine.sqlite.copy import PagesCopied, copy_file, exchange_file
+from millstream.engine.sqlite.failures import failed_begin, failed_task, failed_use
 from millstream.engine.sqlite.file import (
     PAGE_BYTES,
     close_connection,
     connect,
-    explained,
-    is_damage,
     no_store,
     patience,
 )
 from millstream.engine.sqlite.identity import Home, size_of
-from millstream.engine.sqlite.lock import still_locked
 from millstream.engine.sqlite.neighbour import (
     closed,
     guard_of,
@@ -67,8 +66,6 @@ from millstream.errors import (
     CannotOpen,
     CorruptionError,
     MillstreamError,
-    OutcomeUnknown,
-    Overloaded,
     StoreGone,
     WriteFailed,
 )
@@ -85,6 +82,9 @@ class SqliteEngine:
     writes_alone = False
     abilities: frozenset[Ability] = frozenset({"sql", "forks", "scrub", "changesets", "exchange"})
     scrub_stages = STAGES
+    _tender: apsw.Connection | None = None
+    _scrubber: apsw.Connection | None = None
+    _compactor: apsw.Connection | None = None
 
     def __init__(
         self,
@@ -125,10 +125,10 @@ class SqliteEngine:
         self._is_twofold = True
         self._page_bytes = PAGE_BYTES
         self._page_checksums = False
-        self._pool = ReaderPool(self.path, make=self._make_reader, explain=self._damaged)
+        self._pool = ReaderPool(
+            self.path, make=lambda: self._reader_on(self._connect()), explain=self._damaged
+        )
         self._writer: SqliteWriter | None = None
-        self._tender: apsw.Connection | None = None
-        self._scrubber: apsw.Connection | None = None
         self._preallocation = WalPreallocation(os.path.realpath(self.path)) if vfs is None else None
         """None with a layer of the caller, which has to see every write."""
         self._real_path = os.path.realpath(self.path)
@@ -141,6 +141,9 @@ class SqliteEngine:
             folder, limits or Limits(), self._clock, file=self._space, log=self._checkpoints
         )
         self.shortage = disk.shortage
+        self.compaction = Compaction(
+            self.path, self._options, self._clock, self.file_use, self._connected_compactor
+        )
         self._guard = guard_of(self._real_path)
         self._close = partial(self._guard.close, self, connect=self._connect_beside)
         try:
@@ -233,6 +236,10 @@ class SqliteEngine:
         if short is not None and (large or short.owed_bytes):  # the disk needs the space of the log
             with alone:
                 self._copy_log(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        if self.read_only or (short is not None and short.is_severe):
+            return
+        if self.compaction.turn(alone) and self.compaction.state == "resting":
+            self.checkpoint(alone)  # which cuts the file
 
     def checkpoint(self, alone: AbstractContextManager[object]) -> None:
         """Checkpoint the write-ahead log at once."""
@@ -240,12 +247,16 @@ class SqliteEngine:
 
     def _space(self) -> FileSpace:
         """Return the space in the file; assume the worst if it cannot be read now."""
-        with suppress(MillstreamError, apsw.Error, OSError), self.read() as snapshot:
-            ((pages,),) = snapshot.connection.execute("PRAGMA page_count")
-            ((free_pages,),) = snapshot.connection.execute("PRAGMA freelist_count")
-            owed_bytes = pages * self._page_bytes - os.stat(self._real_path).st_size
-            return FileSpace(free_pages * self._page_bytes, max(0, owed_bytes))
+        with suppress(MillstreamError, apsw.Error, OSError):
+            use = self.file_use()
+            owed_bytes = use.file_bytes - os.stat(self._real_path).st_size
+            return FileSpace(use.free_bytes, max(0, owed_bytes))
         return FileSpace(0, self._checkpoints.wal_bytes)
+
+    def file_use(self) -> FileUse:
+        """Count the pages of the file, and the free pages among them."""
+        with self.read() as snapshot:
+            return file_use(snapshot.connection)
 
     def refuse_posts(self, reason: str) -> None:
         """Refuse messages that other programs post by SQL; they see the reason."""
@@ -366,20 +377,15 @@ class SqliteEngine:
             "missing": self._home.missing(),
             "file_bytes": size_of(self._real_path),
             "wal_bytes": self._wal_file_bytes(),
+            "free_bytes": self._space().inside_bytes,
+            "compaction": "off" if self.read_only else self.compaction.state,
+            "returned_bytes": self.compaction.returned_pages * self._page_bytes,
             "page_checksums": self._page_checksums,
             "sqlite_version": apsw.sqlite_lib_version(),
         }
 
     def _refused(self, error: apsw.Error) -> MillstreamError:
-        """Return the error for a write transaction that could not begin."""
-        if isinstance(error, apsw.BusyError):
-            return still_locked(self.path, self._options.busy_timeout_ms)
-        if isinstance(error, apsw.FullError):
-            return full(os.path.dirname(self._real_path), str(error))
-        failed = isinstance(error, apsw.IOError | apsw.ReadOnlyError)
-        if failed and not is_damage(error):
-            return WriteFailed(f"{self.path}: {error}", path=str(self.path))
-        return self._damaged(error)
+        return failed_begin(error, self.path, self._options.busy_timeout_ms)
 
     def _wal_file_bytes(self) -> int:
         return size_of(f"{self._real_path}-wal")
@@ -436,9 +442,6 @@ class SqliteEngine:
         path = Path(self._real_path)  # links may lead elsewhere by now
         return connect(path, make_busy=self._busy, vfs=self._vfs)
 
-    def _make_reader(self) -> SqliteReader:
-        return self._reader_on(self._connect())
-
     def _reader_on(self, connection: apsw.Connection) -> SqliteReader:
         return SqliteReader(connection, on_damage=self._tell_damage, is_twofold=self._is_twofold)
 
@@ -465,23 +468,31 @@ class SqliteEngine:
         except apsw.BusyError:
             return None  # another process reads or writes now; the next commit tries again
         except apsw.Error as error:
-            if is_damage(error):
-                raise self._damaged(error) from error
-            if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_FSYNC:
-                raise OutcomeUnknown(f"{self.path}: checkpoint: {error}") from error
-            raise WriteFailed(f"{self.path}: checkpoint: {error}") from error
+            raise failed_task("checkpoint", error, self.path) from error
+
+    @contextmanager
+    def _connected_compactor(self) -> Iterator[apsw.Connection]:
+        with self._pool.held():
+            with self._pool.lock:
+                if self._compactor is None:
+                    self._compactor = self._connect()
+                    self._compactor.set_wal_hook(self._on_compacted)
+            self._home.check_contents(self._compactor)
+            yield self._compactor
+
+    def _on_compacted(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self._checkpoints.committed(pages * self._page_bytes)
+        return apsw.SQLITE_OK
 
     def _drop_connections(self, *, checkpoint: bool) -> None:
         connections = [reader.connection for reader in self._pool.drain()]
         connections += [self._writer.connection] if self._writer else []
-        connections += [extra for extra in (self._tender, self._scrubber) if extra]
-        self._tender = self._scrubber = self._writer = None
+        connections += filter(None, (self._tender, self._scrubber, self._compactor))
+        self._tender = self._scrubber = self._compactor = self._writer = None
         self._close(connections, checkpoint=checkpoint)
 
     def _busy(self) -> Callable[[int], bool]:
         return patience(self._clock, self._options.busy_timeout_ms / 1000)
 
     def _damaged(self, error: apsw.Error) -> MillstreamError:
-        if isinstance(error, apsw.BusyError | apsw.LockedError):
-            return Overloaded(f"{self.path} is busy: {error}", path=str(self.path))
-        return explained(error, self.path)
+        return failed_use(error, self.path)

@@ -29,6 +29,7 @@ import apsw
 from millstream.clock import Clock
 from millstream.engine.sqlite.header import (
     HEADER_BYTES,
+    INCREMENTAL,
     MAGIC,
     header_problem,
     page_bytes_of,
@@ -36,7 +37,12 @@ from millstream.engine.sqlite.header import (
 )
 from millstream.engine.sqlite.pages import RESERVED_BYTES, is_layered
 from millstream.engine.sqlite.schema import RECORD, create_schema, has_tables
-from millstream.errors import CannotOpen, CorruptionError, InvalidInput, MillstreamError
+from millstream.errors import (
+    CannotOpen,
+    CorruptionError,
+    InvalidInput,
+    MillstreamError,
+)
 from millstream.format.version import FORMAT
 
 APPLICATION_ID = 0x4D494C4C
@@ -261,6 +267,8 @@ def create(
                 raise no_layer(path)
             connection.reserve_bytes(reserve=RESERVED_BYTES)
             version |= PAGE_CHECKSUMS
+        # Free pages can be returned in steps. This comes last, because it fixes the size of pages.
+        connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
         with _exclusively(connection):
             if not has_tables(connection):
                 create_schema(connection, page_checksums=page_checksums)

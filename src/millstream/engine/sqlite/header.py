@@ -9,7 +9,7 @@ a map of pointers over one. So these fields are compared with each other before 
     28   pages                          as many as the file has; more only as zeros, kept ahead
     32   free pages: the first, number  a list of pages of the file, each once
     44   format of the schema           1 to 4
-    52   largest root page              0, unless a tool has set `auto_vacuum`
+    52   largest root page              0 without `auto_vacuum`, which our new files have
     56   encoding of texts              1 to 3; a store that we made has 1, UTF-8
 
 With a write-ahead log of a dead process, the first page may lie in the log. Then only the fields that
@@ -20,10 +20,14 @@ from __future__ import annotations
 
 from io import BufferedReader
 
+NONE, FULL, INCREMENTAL = range(3)
+"""The values of `auto_vacuum`: how a database returns its free pages to the disk."""
+
 HEADER_BYTES = 100
 MAGIC = b"SQLite format 3\x00"
 
-_VERSIONS = (b"\x01\x01", b"\x02\x02")
+WAL_VERSIONS = b"\x02\x02"
+_VERSIONS = (b"\x01\x01", WAL_VERSIONS)
 _PAGE_BYTES_MIN, _PAGE_BYTES_MAX = 512, 65_536
 _FRACTIONS = bytes((64, 32, 32))
 

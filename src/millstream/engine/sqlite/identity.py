@@ -22,9 +22,10 @@ has changed (`Contents`):
     the file is smaller than before and than the   the database does not shrink
     database
 
-The database does shrink where another tool runs `VACUUM`, which counts the version of the schema up,
-or has set `auto_vacuum`. The size is not compared then. A file of exactly the expected size with a
-higher counter passes.
+The database does shrink by three causes, and the size is not compared then. `VACUUM` counts the version
+of the schema up. A compaction of ours counts `shrunk` up in the row of the file. A database with
+`auto_vacuum = FULL`, which another tool has set, shrinks with any commit. A file of exactly the expected
+size with a higher counter passes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ import os
 import apsw
 
 from millstream.clock import Clock
-from millstream.engine.sqlite.header import HEADER_BYTES, MAGIC
+from millstream.engine.sqlite.header import FULL, HEADER_BYTES, INCREMENTAL, MAGIC
+from millstream.engine.sqlite.schema import shrunk_of
 from millstream.errors import StoreGone
 
 TRIES = 3
@@ -44,11 +46,20 @@ TRIES = 3
 class Contents:
     """The file as of the last check: time stamp, size, change counter, schema version."""
 
-    __slots__ = ("_bytes", "_counter", "_schema", "_stamp", "is_foreign")
+    __slots__ = (
+        "_bytes",
+        "_counter",
+        "_database_bytes",
+        "_schema",
+        "_shrunk",
+        "_stamp",
+        "is_foreign",
+    )
 
     def __init__(self) -> None:
         self._stamp = (0, 0)
-        self._bytes = self._counter = self._schema = 0
+        self._bytes = self._database_bytes = self._counter = self._schema = 0
+        self._shrunk: int | None = None
         self.is_foreign = False
         """True once a foreign file was copied over the store's file; stays True."""
 
@@ -69,20 +80,28 @@ class Contents:
                 connection.pragma(name)
                 for name in ("page_count", "page_size", "schema_version", "auto_vacuum")
             )
+            shrunk = shrunk_of(connection)
         except apsw.Error:
             return True  # the transaction itself will fail
         counter = int.from_bytes(header[24:28], "big")
         if header[:16] != MAGIC or counter < self._counter:
             return False
-        may_shrink = shrinks or schema > self._schema
+        may_shrink = shrinks == FULL or schema > self._schema
+        may_shrink = may_shrink or (shrinks == INCREMENTAL and shrunk != self._shrunk)
         if self._bytes and not may_shrink and not self._may_become(size, pages * page_bytes):
             return False
-        self._counter, self._schema = counter, schema
+        self._counter, self._schema, self._shrunk = counter, schema, shrunk
+        self._database_bytes = pages * page_bytes
         return True
 
     def _may_become(self, size: int, database_bytes: int) -> bool:
-        """True if a checkpoint can have left the file with this size."""
-        return min(self._bytes, database_bytes) <= size <= max(self._bytes, database_bytes)
+        """True if a checkpoint can have left the file with this size.
+
+        The database had its smallest size at the last check: that check may have seen it smaller than
+        the file, because the checkpoint that cuts the file comes later.
+        """
+        smallest = min(self._bytes, self._database_bytes)
+        return smallest <= size <= max(self._bytes, database_bytes)
 
 
 ASKED_S = 0.01

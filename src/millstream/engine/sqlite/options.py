@@ -38,6 +38,15 @@ class SqliteOptions:
     scrub_share: float = 0.01
     """The share of time in which the background scrubs all rows for damage; 0 turns it off."""
 
+    compact_share: float = 0.05
+    """The share of time in which the background returns free pages to the disk; 0 turns it off."""
+
+    free_bytes_kept: int = 64 * MiB
+    """Free bytes that the background leaves in the file, for later records.
+
+    The background begins when twice as many bytes, and a quarter of the file, are free.
+    """
+
 
 def fitted(options: SqliteOptions, folder: str | os.PathLike[str]) -> SqliteOptions:
     """Lower the options for a small disk, so that the write-ahead log leaves space for the file."""

@@ -27,11 +27,12 @@ from typing import Any, NamedTuple
 
 import apsw
 import msgspec
+from msgspec import structs
 
 from millstream.engine.checksum import row_checksum
 from millstream.engine.sqlite.pages import RESERVED_BYTES
 from millstream.errors import CannotOpen, CorruptionError
-from millstream.format.version import FORMAT
+from millstream.format.version import FORMAT, FORMAT_SINCE, format_refusal
 
 PREFIX = "millstream_"
 RECORD = f"{PREFIX}record"
@@ -77,6 +78,10 @@ class FileRow(msgspec.Struct, frozen=True):
     page_checksums: bool
     roots: dict[str, int]
     """The root page of each tree of Millstream."""
+    shrunk: int = 0
+    """Counts the steps in which Millstream has returned free pages to the disk."""
+    since: str = ""
+    """The first version of Millstream that knows the format; empty in files of earlier versions."""
 
 
 class Schema(NamedTuple):
@@ -143,9 +148,31 @@ def complete_schema(connection: apsw.Connection) -> None:
     create_inbox(connection)
 
 
-def write_file_row(connection: apsw.Connection, *, page_checksums: bool) -> None:
+def write_file_row(connection: apsw.Connection, *, page_checksums: bool, shrunk: int = 0) -> None:
     """Write the row that describes the file, with the present root pages."""
-    row = FileRow(FORMAT, page_checksums, _roots(connection))
+    _write_row(
+        connection, FileRow(FORMAT, page_checksums, _roots(connection), shrunk, FORMAT_SINCE)
+    )
+
+
+def shrunk_of(connection: apsw.Connection) -> int | None:
+    """Return the count of steps that made the file smaller; None in a file of an earlier version."""
+    try:
+        value: Any = connection.execute(f"SELECT value FROM {_FILE} WHERE id = 1").get
+        return None if value is None else msgspec.json.decode(value, type=FileRow).shrunk
+    except (apsw.SQLError, msgspec.MsgspecError):
+        return None  # without the table, or damaged, which opening reports
+
+
+def note_shrunk(connection: apsw.Connection) -> int:
+    """Count a step that makes the file smaller, inside its transaction; return the new count."""
+    row = _read_row(connection)
+    row = structs.replace(row, shrunk=row.shrunk + 1)
+    _write_row(connection, row)
+    return row.shrunk
+
+
+def _write_row(connection: apsw.Connection, row: FileRow) -> None:
     value = msgspec.json.encode(row, order="sorted")
     connection.execute(
         f"INSERT OR REPLACE INTO {_FILE} (id, value, crc) VALUES (1, ?, ?)",
@@ -161,14 +188,7 @@ def has_tables(connection: apsw.Connection) -> bool:
 
 def read_schema(connection: apsw.Connection) -> Schema:
     """Compare the schema of a file with the expected one. Raises `CorruptionError`, `CannotOpen`."""
-    objects = {
-        name: ((kind, table, text), root)
-        for kind, name, table, root, text in connection.execute(
-            "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_schema "
-            "WHERE type IN ('table', 'index')"
-        )
-        if name in _ORIGINAL or name in _ADDED
-    }
+    objects = _stored_objects(connection)
     is_added = not _ADDED.keys().isdisjoint(objects)
     expected = {**_ORIGINAL, **_ADDED} if is_added else _ORIGINAL
     for name, definition in expected.items():
@@ -187,6 +207,24 @@ def read_schema(connection: apsw.Connection) -> Schema:
     return Schema(_read_row(connection) if is_added else None, roots)
 
 
+def _stored_objects(
+    connection: apsw.Connection,
+) -> dict[str, tuple[tuple[str, str, str | None], int]]:
+    """Return the definitions and root pages of our trees, as SQLite has stored them."""
+    try:
+        rows: list[Any] = connection.execute(
+            "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_schema "
+            "WHERE type IN ('table', 'index')"
+        ).fetchall()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(f"a text is damaged: {error}", what="schema", where="") from error
+    return {
+        name: ((kind, table, text), root)
+        for kind, name, table, root, text in rows
+        if name in _ORIGINAL or name in _ADDED
+    }
+
+
 def _read_row(connection: apsw.Connection) -> FileRow:
     rows: list[Any] = connection.execute(f"SELECT id, value, crc FROM {_FILE}").fetchall()
     try:
@@ -196,20 +234,12 @@ def _read_row(connection: apsw.Connection) -> FileRow:
         row = msgspec.json.decode(value, type=FileRow)
     except (ValueError, TypeError, msgspec.MsgspecError) as error:
         raise CorruptionError(f"the row of {_FILE}: {error}", what="row", where=_FILE) from error
-    if row.format > FORMAT:
-        path = connection.filename
-        raise CannotOpen(f"{path} {newer(row.format)}", path=path)
+    path = connection.filename
+    if refusal := format_refusal(path, row.format, row.since):
+        raise CannotOpen(refusal, path=path)
     return row
 
 
 def _roots(connection: apsw.Connection) -> dict[str, int]:
     rows: list[Any] = connection.execute("SELECT name, rootpage FROM sqlite_schema").fetchall()
     return {name: root for name, root in rows if name in _ORIGINAL or name in _ADDED}
-
-
-def newer(format_: int) -> str:
-    """Return the reason why a file of a later version is refused."""
-    return (
-        f"has format {format_}, and this Millstream knows formats up to {FORMAT}; "
-        "upgrade Millstream to open it"
-    )

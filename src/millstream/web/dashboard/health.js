@@ -2,6 +2,7 @@
 import { html } from "../vendor/preact.js";
 import { useAnswer, usePulse } from "./live.js";
 import { Answer, count, format } from "./parts.js";
+import { Space } from "./space.js";
 import { askHealth, onStore, refusal, session } from "./session.js";
 
 export const KINDS = { healthy: "good", warning: "warn", critical: "bad" };
@@ -37,6 +38,8 @@ const MEANINGS = {
   operations: "since the server started; a commit may hold many",
   entities_cached: "logs, queues, cursors and the like in memory",
   condition: "whether the store takes writes",
+  free_bytes: "free pages of the file",
+  returned_bytes: "free pages that this process has returned to the disk",
 };
 
 export function HealthBadge() {
@@ -55,7 +58,8 @@ export function HealthPage() {
       <p class=verdict><span class="badge dot ${KINDS[found.status]}">${found.status}</span></p>
       ${why ? html`<p class=notice>${why} The single checks are not shown without it.</p>`
         : html`<ul class=checks>${ordered(found.checks ?? []).map((one) => html`<${Check} key=${one.name} of=${one} />`)}</ul>`}`}<//>
-    ${!why && html`<h2>The store</h2><${Answer} of=${stats}>${(found) => html`<${Facts} of=${found} />`}<//>`}`;
+    ${!why && html`<${Answer} of=${stats}>${({ space, ...facts }) => html`
+      ${space && html`<${Space} of=${space} />`}<h2>The store</h2><${Facts} of=${facts} />`}<//>`}`;
 }
 
 const ordered = (checks) => [...checks].sort((a, b) => RANK[a.status] - RANK[b.status]);
