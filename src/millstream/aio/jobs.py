@@ -315,7 +315,7 @@ class Jobs(JobStore):
     async def remove_limit(
         self, key: object, *, task: Task[..., Any, Any] | str | None = None
     ) -> bool:
-        """Remove the limits of a key, so that the limits of the task hold; False if it had none."""
+        """Remove the limits of a key, so that the limits of the task hold; False if the key had no limits."""
         stored = StoredJobs((await self.opened()).session)
         return await stored.remove_limit(key, queues=await self._limited_queues(task))
 

@@ -65,13 +65,13 @@ def _cancelled(membership: GroupPart, reason: str) -> MemberOutcome:
 
 
 def membership_of(headers: Headers) -> GroupPart | None:
-    """Return the place of a job in its chain or group; None outside of both."""
+    """Return the place of a job in its chain or group; None for a plain job."""
     continuation = continuation_of(headers)
     return None if continuation is None else continuation.membership
 
 
 def read_job(place: JobPlace) -> Steps[Any]:
-    """Return the record of a job; None if the log has deleted the record, or there is none."""
+    """Return the record of a job; None for a deleted or unknown record."""
     log, offset = place_of_put(*place)
     if offset >= NUMBER_MAX:
         return None

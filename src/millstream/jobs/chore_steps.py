@@ -61,7 +61,7 @@ def _settle(job: str, limits: Limits) -> Steps[None]:
 
 
 def _fate_of(job: str) -> Steps[Any]:
-    """Return the fate of a job; None if its queue is deleted."""
+    """Return the fate of a job; None for a job of a deleted queue."""
     place = place_of_job(job)
     try:
         return (yield FindMessage(place.queue, place.put_id))

@@ -99,7 +99,7 @@ class Continuation(Struct, frozen=True):
         return headers
 
     def next_headers(self, value: bytes) -> dict[str, HeaderValue]:
-        """Return the headers of the first follower with its arguments; it carries the others."""
+        """Return the headers of the first follower with its arguments and the remaining followers."""
         return Continuation(self.followers[1:], self.membership).headers(
             headers_of(self.followers[0], value)
         )

@@ -77,7 +77,7 @@ class TaskDefinition:
         return headers_of_calls
 
     def headers_with(self, priority: int | None) -> dict[str, HeaderValue]:
-        """Return the headers that all jobs have; `priority` replaces the priority of the task."""
+        """Return the headers of every job; `priority` replaces the priority of the task."""
         if priority is None:
             return self._headers
         if not 0 <= priority <= PRIORITY_MAX:

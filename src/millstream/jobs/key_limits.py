@@ -97,7 +97,7 @@ class KeyLimit(Struct, frozen=True, kw_only=True):
 
 
 def key_text(value: Any) -> str:
-    """Return a key as the text by which the queue groups jobs: text as it is, all else as JSON."""
+    """Return a key as the text by which the queue groups jobs: text unchanged, other types as JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()
@@ -208,7 +208,7 @@ def _hint(name: Any) -> str:
 
 
 def _part(value: Any, path: str) -> Any:
-    """Return the part of a JSON value at a path; None if there is none."""
+    """Return the part of a JSON value at a path; None for a path that leads nowhere."""
     for name in path.split(".") if path else ():
         value = value.get(name) if isinstance(value, dict) else None
     return value
@@ -216,6 +216,6 @@ def _part(value: Any, path: str) -> Any:
 
 @lru_cache(maxsize=1_024)
 def _decoder(parameter: str) -> msgspec.json.Decoder[Any]:
-    """Return a decoder of one argument, which skips all others."""
+    """Return a decoder of the argument of a parameter."""
     shape = msgspec.defstruct("KeyOnly", [("value", Any, UNSET)], rename={"value": parameter})
     return msgspec.json.Decoder(shape)

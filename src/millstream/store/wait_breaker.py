@@ -45,7 +45,7 @@ class WaitBreaker:
 
 
 class BreakableWait:
-    """A wait of this thread, as a `with` block: whoever breaks the wait off calls `wake`."""
+    """A wait of this thread, as a `with` block: the breaker of the wait calls `wake`."""
 
     __slots__ = ("_breaker", "_wake")
 

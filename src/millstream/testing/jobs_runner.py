@@ -158,7 +158,7 @@ class JobsRunner:
         return wall_ms_of(min(due)) if due else None
 
     def _pause_ms(self, queue: Queue) -> int | None:
-        """Return the time after which a rate per key allows another job; None if none waits for it."""
+        """Return the time after which a rate per key allows a waiting job; None without a rate."""
         info = queue.info()
         if not ((info.available or info.delayed) and info.spec.group_by):
             return None

@@ -153,7 +153,7 @@ class JobWorker:
         return [info.done + info.failed + info.cancelled for info in infos]
 
     def _start_chores(self) -> Worker | None:
-        """Start a worker of chores; None if this program may not make their queue."""
+        """Start a worker of chores; None without the right to make the queue of chores."""
         ms = self._jobs.opened()
         session, queue = ms.session, ms.queue(CHORES)
         try:

@@ -315,7 +315,7 @@ class Jobs(JobStore):
         return stored.limits(self._limited_queues(None)) if limited else []
 
     def remove_limit(self, key: object, *, task: Task[..., Any, Any] | str | None = None) -> bool:
-        """Remove the limits of a key, so that the limits of the task hold; False if it had none."""
+        """Remove the limits of a key, so that the limits of the task hold; False if the key had no limits."""
         stored = StoredJobs(self.opened().session)
         return stored.remove_limit(key, queues=self._limited_queues(task))
 

@@ -166,7 +166,7 @@ class StoredJobs:
     # Limits per key.
 
     def limited_queues(self, queue: str | None = None) -> list[str]:
-        """Return the queues of tasks with limits per key; of one queue, refuse it without limits."""
+        """Return the queues of tasks with limits per key; refuse a named queue without limits."""
         names = [info.name for info in self.queues() if info.spec.group_by == KEY_HEADER]
         if queue is not None and queue not in names:
             raise NotFound(
@@ -187,14 +187,14 @@ class StoredJobs:
     def limit(
         self, key: object, *, running: int | None, per_minute: float | None, queues: Sequence[str]
     ) -> None:
-        """Give one key limits of its own in some queues, in one commit."""
+        """Set the limits of a key in some queues, in one commit."""
         name, limit = limit_of(key, running, per_minute)
         if not queues:
             raise InvalidInput("no task has limits, so no key can have limits of its own")
         self._session.execute(Transact([c.LimitGroup(each, name, limit) for each in queues]))
 
     def remove_limit(self, key: object, *, queues: Sequence[str]) -> bool:
-        """Remove the limits of a key in some queues; False if it had none."""
+        """Remove the limits of a key in some queues; False if the key had no limits."""
         steps = [c.LimitGroup(queue, checked_key(key), GroupLimit()) for queue in queues]
         answers = self._session.execute(Transact(steps)) if steps else []
         return any(answers)

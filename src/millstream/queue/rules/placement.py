@@ -181,8 +181,8 @@ def _filled(ledger: Ledger, lane: int, allotted: Allotment, count: int) -> None:
 
 
 def _lane_of(spec: QueueSpec, routed: c.Routed) -> int | None:
-    """Return the lane in which all messages of a batch go as they are; None if they are to be told
-    apart: by priority, delay, or digest, or because groups of this queue do not wait in a lane.
+    """Return the lane in which all messages of a batch go as they are; None for messages with
+    different priorities, delays or digests, or with groups that do not wait in a lane.
     """
     if spec.delay_ms:
         return None

@@ -32,7 +32,7 @@ SEEN_KEPT = 8
 """The most messages kept per digest, for messages that are not repeats of each other."""
 
 UNHELD_KEPT = 256
-"""As `SEEN_KEPT`, if a message that waits keeps no repeats away: any number may wait with one id."""
+"""As `SEEN_KEPT`, if a message that waits keeps no repeats away: many messages may wait with the same id."""
 
 WITH_CLAIMS = b"\x01"
 """The first byte of a row with claim ids. Older rows have only the ends of windows, 8 bytes each."""
@@ -125,7 +125,7 @@ class Repeats:
         return state == AVAILABLE and ("delayed" if is_future else "available") in holding
 
     def _may_hold(self, seen: Seen) -> bool:
-        """Return whether a message keeps its repeats away now or later: it has not ended."""
+        """Return whether a message keeps its repeats away now or later: the message has not ended."""
         return seen.claim_id == NOT_PLACED or self._state(seen.claim_id)[0] in (
             AVAILABLE,
             IN_FLIGHT,

@@ -80,7 +80,7 @@ def cancel_in_commit(tx: WriteTransaction, command: c.CancelMessage) -> CancelOu
 
 
 def cancel_waiting_in_commit(tx: WriteTransaction, command: c.CancelWaiting) -> None:
-    """Cancel a message that waits as a step of a transaction; `Conflict` in any other state."""
+    """Cancel a message that waits as a step of a transaction; raise `Conflict` if the message does not wait."""
     queue, claim_id = command.queue, command.claim_id
     if claim_id is None:
         log, offset = place_of_put(queue, check_integer("a message's id", command.id))

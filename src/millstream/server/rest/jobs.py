@@ -102,7 +102,7 @@ def on_jobs(ask: Ask, action: Action) -> Ask:
 
 
 def _on_job(ask: Ask, action: Action, job: str) -> Ask:
-    """Return the request; its commands need the right on one job, also where its group is concerned."""
+    """Return the request; its commands need the right on the job, also commands about the group."""
     need = Need("job", action, place_of_job(job).queue)
     return ask.by_right(lambda command: need)
 
