@@ -170,7 +170,7 @@ async def test_an_append_between_looking_and_watching_is_not_missed(tmp_path: Pa
         """Somebody appends just before the watch begins."""
 
         def add(self, key: bytes, wake: Callable[[], None]) -> None:
-            if not self._waiters:
+            if not self.waiters:
                 thread = threading.Thread(target=lambda: sync.log("x").append(b"late"))
                 thread.start()
                 thread.join()
