@@ -1,6 +1,6 @@
 """The retention of a backup: which points are deleted, and then which chunks.
 
-Points are deleted first, then the chunks that no point needs. A kill in between leaves chunks that the
+Points are deleted first, then the segments behind them, then the chunks that no point needs. A kill in between leaves chunks that the
 next run with a retention deletes. The newest point is never deleted.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from millstream.backup import chunks as chunk_objects
+from millstream.backup import segments
 from millstream.backup.chunks import ChunkStore
 from millstream.backup.place import BackupPlace, Check
 from millstream.backup.point import BackupPoint
@@ -64,8 +65,17 @@ def sweep(place: BackupPlace, keep: Keep, *, now_ms: int, check: Check) -> int:
         place.objects.delete(point.name)
     place.objects.sync()
     if old and len(points) == len(listed):
+        _drop_segments(place, remaining)
         _drop_chunks(place, remaining, check)
     return len(old)
+
+
+def _drop_segments(place: BackupPlace, points: list[BackupPoint]) -> None:
+    """Delete the segments of all other points."""
+    needed = {segments.chain_folder(point) for point in points}
+    for name in list(place.objects.names(segments.FOLDER)):
+        if name.rpartition("/")[0] not in needed:
+            place.objects.delete(name)
 
 
 def _drop_chunks(place: BackupPlace, points: list[BackupPoint], check: Check) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from millstream.backup.chunks import ChunkStore, in_threads
 from millstream.backup.place import BackupPlace
 from millstream.backup.point import BackupPoint
+from millstream.backup.replay import Moment, replay
+from millstream.backup.segments import SegmentName, list_chain
 from millstream.backup.source import newest_delta, store_id
 from millstream.engine.disk import full, sync_folder
 from millstream.engine.open import open_engine
@@ -26,6 +28,7 @@ from millstream.engine.sqlite.file import inspect
 from millstream.engine.sqlite.partial import has_log, name_new_file, partial_file
 from millstream.engine.sqlite.replace import replace_file
 from millstream.errors import CannotOpen, CorruptionError, DiskFull, InvalidInput
+from millstream.record import moment
 
 SUFFIX = ".restoring"
 """Suffix of the name of an incomplete file."""
@@ -39,15 +42,9 @@ class RestoreReport(NamedTuple):
     point: BackupPoint
     seq: int
     committed_ms: int
+    bytes: int
     aside: Path | None
     """The new name of the replaced file."""
-
-
-class Moment(NamedTuple):
-    """The commit to restore: by its sequence, or the newest commit at a time."""
-
-    seq: int | None = None
-    time_ms: int | None = None
 
 
 def restore(
@@ -65,14 +62,14 @@ def restore(
     shown = _target(store)
     target = Path(os.path.realpath(shown))
     check_target(target, shown=shown, replace=replace)
-    point = choose(source, at)
+    plan = choose(source, at)
     with partial_file(target, SUFFIX, shown=shown, work="restore") as partial:
-        _check_space(target, point)
+        _check_space(target, plan.point)
         try:
-            build(source, point, partial, hear)
+            build(source, plan, partial, hear)
         except OSError as error:
             raise _failed(error, shown) from error
-        seq, committed_ms = check_built(partial, point, source.text)
+        seq, committed_ms = check_built(partial, plan, source.text)
         is_replaced = replace and target.exists() and target.stat().st_size > 0
         aside = None
         if is_replaced:
@@ -80,7 +77,7 @@ def restore(
         else:
             name_new_file(partial, target, shown=shown)
         sync_folder(target)
-    return RestoreReport(point, seq, committed_ms, aside)
+    return RestoreReport(plan.point, seq, committed_ms, target.stat().st_size, aside)
 
 
 def _quiet(_stage: str, _done: int, _total: int) -> None:
@@ -127,42 +124,71 @@ def check_target(target: Path, *, shown: Path, replace: bool) -> None:
         pass  # the usual reason for a restore
 
 
-def choose(place: BackupPlace, at: Moment | None) -> BackupPoint:
-    """Return the point of a moment. Raises `InvalidInput` with the nearest points if there is none."""
-    points = place.points()
+class RestorePlan(NamedTuple):
+    """A point, and the segments of its chain that lead to the wanted commit."""
+
+    point: BackupPoint
+    segments: list[SegmentName]
+    at: Moment | None
+
+    @property
+    def seq(self) -> int | None:
+        """The commit that the plan leads to; None if only the replay finds it."""
+        if self.at is None:
+            return self.segments[-1].seq if self.segments else self.point.seq
+        return self.at.seq
+
+
+def choose(place: BackupPlace, at: Moment | None) -> RestorePlan:
+    """Return the way to a moment. Raises `InvalidInput` with the nearest commits if there is none."""
+    points = sorted(place.points(), key=lambda point: (point.seq, point.taken_ms))
     if not points:
         raise CannotOpen(f"{place.text} has no complete point yet", path=place.text)
     if at is None:
-        return points[-1]
+        return RestorePlan(points[-1], list_chain(place.objects, points[-1]), None)
     if at.time_ms is not None:
         earlier = [point for point in points if point.committed_ms <= at.time_ms]
-        if not earlier:
-            raise InvalidInput(
-                f"{place.text} begins later: its first point is commit {points[0].seq}"
-            )
-        return max(earlier, key=lambda point: point.seq)
-    matching = [point for point in points if point.seq == at.seq]
-    if matching:
-        return matching[-1]
-    assert at.seq is not None
-    raise InvalidInput(
-        f"{place.text} cannot restore commit {at.seq}: {_near(points, at.seq)}; `millstream backup "
-        f"list {place.text}` lists the points"
-    )
+    else:
+        assert at.seq is not None
+        earlier = [point for point in points if point.seq <= at.seq]
+    if not earlier:
+        raise InvalidInput(
+            f"{place.text} begins later: its first commit is {points[0].seq}, of "
+            f"{_shown(points[0].committed_ms)}"
+        )
+    point = earlier[-1]
+    if point.seq == at.seq:
+        return RestorePlan(point, [], at)
+    chain = list_chain(place.objects, point)
+    if at.time_ms is not None:
+        before = [segment for segment in chain if segment.committed_ms <= at.time_ms]
+        return RestorePlan(point, chain[: len(before) + 1], at)
+    before = [segment for segment in chain if segment.seq < at.seq]
+    if len(before) == len(chain):
+        newest = chain[-1].seq if chain else point.seq
+        later = min((other.seq for other in points if other.seq > at.seq), default=None)
+        nearest = f"the nearest earlier commit is {newest}"
+        if later is not None:
+            nearest += f", the nearest later commit is {later}"
+        raise InvalidInput(
+            f"{place.text} cannot restore commit {at.seq}: {nearest}; `millstream backup list "
+            f"{place.text}` lists what it can restore"
+        )
+    return RestorePlan(point, chain[: len(before) + 1], at)
 
 
-def _near(points: Iterable[BackupPoint], seq: int) -> str:
-    """Name the nearest commits that can be restored."""
-    seqs = sorted(point.seq for point in points)
-    before = [text for text in seqs if text < seq][-1:]
-    after = [text for text in seqs if text > seq][:1]
-    texts = [f"the nearest earlier is {number}" for number in before]
-    texts += [f"the nearest later is {number}" for number in after]
-    return ", ".join(texts)
+def _shown(time_ms: int) -> str:
+    return f"{moment(time_ms):%Y-%m-%d %H:%M:%SZ}"
 
 
-def build(place: BackupPlace, point: BackupPoint, path: Path, heard: Heard) -> None:
-    """Write the file of a point, and sync it; every chunk is compared with its hash."""
+def build(place: BackupPlace, plan: RestorePlan, path: Path, heard: Heard) -> None:
+    """Write the file of a plan, and sync it; every chunk and segment is compared with its hash."""
+    _build_point(place, plan.point, path, heard)
+    if plan.segments:
+        replay(path, place.objects, plan.point, plan.segments, at=plan.at, heard=heard)
+
+
+def _build_point(place: BackupPlace, point: BackupPoint, path: Path, heard: Heard) -> None:
     chunks = ChunkStore(place.objects)
     names = list(chunks.names_in(point.lists))
     total = -(-point.file_bytes // point.chunk_bytes)
@@ -206,23 +232,23 @@ def _write_at(descriptor: int, data: bytes, start: int) -> None:
         view, start = view[written:], start + written
 
 
-def check_built(path: Path, point: BackupPoint, text: str) -> tuple[int, int]:
+def check_built(path: Path, plan: RestorePlan, text: str) -> tuple[int, int]:
     """Open a built file as a store; return the sequence and time of its newest commit."""
     engine = open_engine(path, mode="r")
     try:
         with engine.read() as snapshot:
-            seq, store = snapshot.last_seq(), store_id(snapshot)
-            committed_ms = newest_delta(snapshot).wall_ms
+            newest, store = newest_delta(snapshot), store_id(snapshot)
     finally:
         engine.close()
-    if (seq, store) != (point.seq, point.store):
+    expected = newest.seq if plan.seq is None else plan.seq
+    if (newest.seq, store) != (expected, plan.point.store):
         raise CorruptionError(
-            f"{text}/{point.name} gives commit {seq} of the store {store}, and it should give commit "
-            f"{point.seq} of {point.store}",
+            f"{text}/{plan.point.name} gives commit {newest.seq} of the store {store}, and it should "
+            f"give commit {expected} of {plan.point.store}",
             what="point",
-            where=point.name,
+            where=plan.point.name,
         )
-    return seq, committed_ms
+    return newest.seq, newest.wall_ms
 
 
 def _check_space(target: Path, point: BackupPoint) -> None:

@@ -1,4 +1,4 @@
-"""The check of a backup: every chunk of its points is read and compared with its hash.
+"""The check of a backup: every chunk and segment is read and compared with its hash.
 
 A deep check also builds the file of a point in a temporary folder, and examines it as `millstream
 doctor` does.
@@ -15,7 +15,9 @@ from typing import NamedTuple
 from millstream.backup.chunks import ChunkStore, in_threads
 from millstream.backup.place import BackupPlace
 from millstream.backup.point import BackupPoint
-from millstream.backup.restore import Moment, build, check_built, choose
+from millstream.backup.replay import Moment
+from millstream.backup.restore import RestorePlan, build, check_built, choose
+from millstream.backup.segments import ChainReader, list_chain
 from millstream.engine.row_copy import Heard
 from millstream.errors import MillstreamError
 
@@ -29,6 +31,7 @@ class VerifyReport(NamedTuple):
     points: int
     chunks: int
     """Chunks that were read, each once."""
+    segments: int
     bytes: int
     damage: list[str]
     """What cannot be restored, and why; empty if all is sound."""
@@ -48,17 +51,17 @@ def verify(
     source = BackupPlace(place)
     source.require()
     damage = [text for point, text in source.read_points() if point is None]
-    points = source.points() if at is None else [choose(source, at)]
+    points = source.points() if at is None else [choose(source, at).point]
     check = _ChunkCheck(source)
     for number, point in enumerate(points):
         if heard is not None:
             heard("verifying points", number, len(points))
-        problem = check.problem_of(point)
+        problem = check.problem_of(point) or check.problem_behind(point)
         if problem:
-            damage.append(f"commit {point.seq} cannot be restored: {problem}")
+            damage.append(f"commit {point.seq}, or commits after it, cannot be restored: {problem}")
     if examine is not None and points and not damage:
         damage += _examined(source, points[-1], examine, heard)
-    return VerifyReport(len(points), len(check.sound), check.bytes, damage)
+    return VerifyReport(len(points), len(check.sound), check.segments, check.bytes, damage)
 
 
 class _ChunkCheck:
@@ -69,7 +72,7 @@ class _ChunkCheck:
         self._chunks = ChunkStore(place.objects)
         self.sound: dict[str, str] = {}
         """The problem of each chunk that was read; empty for a sound chunk."""
-        self.bytes = 0
+        self.segments = self.bytes = 0
 
     def problem_of(self, point: BackupPoint) -> str:
         """Return the first problem of a point, or an empty text."""
@@ -83,6 +86,17 @@ class _ChunkCheck:
             self.sound[name] = problem
             self.bytes += size
         return next((self.sound[name] for name in names if self.sound[name]), "")
+
+    def problem_behind(self, point: BackupPoint) -> str:
+        """Return the first problem of the segments behind a point, or an empty text."""
+        reader = ChainReader(self._place.objects, point)
+        for segment in list_chain(self._place.objects, point):
+            try:
+                self.bytes += sum(len(frame.content) for frame in reader.frames(segment))
+            except MillstreamError as error:
+                return error.message
+            self.segments += 1
+        return ""
 
     def _read(self, name: str) -> tuple[int, str]:
         try:
@@ -98,6 +112,7 @@ def _examined(
     with tempfile.TemporaryDirectory(prefix="millstream-verify-") as folder:
         path = Path(folder, "store.db")
         path.touch(0o600)
-        build(place, point, path, heard or (lambda _stage, _done, _total: None))
-        check_built(path, point, place.text)
+        plan = RestorePlan(point, list_chain(place.objects, point), None)
+        build(place, plan, path, heard or (lambda _stage, _done, _total: None))
+        check_built(path, plan, place.text)
         return examine(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +17,7 @@ from millstream.cli.display import (
     Printed,
     PrintedLine,
     Table,
+    note,
     plural,
     progress,
     safe,
@@ -23,8 +26,10 @@ from millstream.cli.display import (
 )
 
 if TYPE_CHECKING:
+    from millstream.backup.keep import Keep
+    from millstream.backup.place import BackupPlace
     from millstream.backup.point import BackupPoint
-    from millstream.backup.restore import Moment
+    from millstream.backup.replay import Moment
 
 EXIT_DAMAGED = 1
 
@@ -64,6 +69,7 @@ backup = typer.Typer(
     backup,
     "backup create shop.db /mnt/backup/shop",
     "backup create shop.db s3://bucket/shop --keep 7d",
+    "backup create shop.db s3://bucket/shop --keep 7d --follow",
 )
 def create(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A file or a bucket.")],
@@ -84,6 +90,12 @@ def create(
             show_default="only for a bucket",
         ),
     ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", help="Stay, and store every commit about a second after it was made."
+        ),
+    ] = False,
 ) -> Printed:
     """Add a point to the backup of a store: its whole state as of one commit.
 
@@ -95,6 +107,8 @@ def create(
     from millstream.backup.run import back_up
 
     rule = None if keep is None else parse_keep(keep)
+    if follow:
+        return _follow(store, place, keep=rule, compress=compress)
     with progress("opening") as show:
         report = back_up(store, place, keep=rule, compress=compress, heard=show)
     point = report.point
@@ -116,9 +130,45 @@ def create(
     return Printed(facts, *shown)
 
 
+def _follow(store: str, place: str, *, keep: Keep | None, compress: bool | None) -> Printed:
+    """Follow a store until a signal."""
+    from millstream.backup.follow import FollowState, follow
+
+    stop = threading.Event()
+    states: list[FollowState] = []
+
+    def note_state(state: FollowState) -> None:
+        if not states:
+            note(f"following {safe(store)}; commit {state.seq} is in {safe(place)}. Ctrl-C ends it")
+        states[:] = [state]
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in handlers:
+        signal.signal(number, lambda _number, _frame: stop.set())
+    try:
+        follow(
+            store,
+            place,
+            stop=stop,
+            keep=keep,
+            compress=compress,
+            on_state=note_state,
+            on_failure=lambda error: note(f"warning: {safe(error.message)}"),
+        )
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    (state,) = states
+    facts = {"place": place, "seq": state.seq, "stored_ms": state.stored_ms}
+    return Printed(facts, f"commit {state.seq} of {safe(store)} is in {safe(place)}")
+
+
 @command(backup, "backup list /mnt/backup/shop", name="list")
 def list_points(place: Place) -> Printed:
-    """List the points of a backup: the commits that can be restored."""
+    """List the commits that can be restored: each point, and the commits that followed it.
+
+    All commits between the two of a line can be restored. Without --follow a point is one commit.
+    """
     from millstream.backup.place import BackupPlace
 
     source = BackupPlace(place)
@@ -129,13 +179,21 @@ def list_points(place: Place) -> Printed:
             damage.append(text)
         else:
             points.append(point)
+    ends = [_end(source, point) for point in points]
     rows = [
-        (point.seq, when(point.committed_ms), when(point.taken_ms), size(point.file_bytes))
-        for point in points
+        (
+            point.seq,
+            when(point.committed_ms),
+            end["seq"],
+            when(end["committed_ms"]),
+            size(point.file_bytes),
+        )
+        for point, end in zip(points, ends, strict=True)
     ]
     lines = [PrintedLine(f"damage: {safe(text)}", "red") for text in damage]
-    table = Table(("commit", "committed", "backed up", "size"), rows, none="no points yet")
-    facts = {"points": [_facts(point) for point in points], "damage": damage}
+    table = Table(("from commit", "at", "to commit", "at", "size"), rows, none="no points yet")
+    listed = [{**_facts(point), "end": end} for point, end in zip(points, ends, strict=True)]
+    facts = {"points": listed, "damage": damage}
     return Printed(facts, table, *lines, code=EXIT_DAMAGED if damage else 0)
 
 
@@ -172,7 +230,7 @@ def verify(
 
 def moment_of(text: str | None) -> Moment | None:
     """Parse the value of --at: the number of a commit, or a time."""
-    from millstream.backup.restore import Moment
+    from millstream.backup.replay import Moment
 
     if text is None:
         return None
@@ -187,6 +245,14 @@ def _examined(path: Path) -> list[str]:
 
     report = examine(path)
     return [problem.message for problem in report.problems] if not report.healthy else []
+
+
+def _end(place: BackupPlace, point: BackupPoint) -> dict[str, int]:
+    """Return the newest commit that can be restored from a point."""
+    from millstream.backup.segments import list_chain
+
+    end = [*list_chain(place.objects, point)][-1:] or [point]
+    return {"seq": end[0].seq, "committed_ms": end[0].committed_ms}
 
 
 def _facts(point: BackupPoint) -> dict[str, Any]:

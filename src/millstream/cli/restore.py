@@ -35,7 +35,7 @@ def restore(
         report = restore_place(place, store, at=moment_of(at), replace=replace, heard=show)
     shown = [
         f"{safe(store)} is the store as of commit {report.seq}, {time_of(report.committed_ms)} "
-        f"({size(report.point.file_bytes)})"
+        f"({size(report.bytes)})"
     ]
     if report.aside is not None:
         shown.append(f"the replaced store is {safe(str(report.aside))}")
@@ -44,7 +44,7 @@ def restore(
         "place": place,
         "seq": report.seq,
         "committed_ms": report.committed_ms,
-        "bytes": report.point.file_bytes,
+        "bytes": report.bytes,
         "aside": None if report.aside is None else str(report.aside),
     }
     return Printed(facts, *shown)

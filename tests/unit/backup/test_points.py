@@ -17,7 +17,8 @@ from millstream.backup.chunks import digest
 from millstream.backup.keep import Keep, kept, parse_keep
 from millstream.backup.place import LOCK, MARK, BackupPlace
 from millstream.backup.point import BackupPoint
-from millstream.backup.restore import Moment, restore
+from millstream.backup.replay import Moment
+from millstream.backup.restore import restore
 from millstream.backup.run import BackupReport, back_up
 from millstream.backup.verify import verify
 from millstream.clock import SystemClock

@@ -12,7 +12,8 @@ import millstream
 from millstream import doctor
 from millstream.backup import restore as backup_restore
 from millstream.backup.place import BackupPlace
-from millstream.backup.restore import Moment, restore
+from millstream.backup.replay import Moment
+from millstream.backup.restore import restore
 from millstream.backup.run import back_up
 from millstream.backup.verify import verify
 from millstream.errors import CannotOpen, CorruptionError, DiskFull, InvalidInput
@@ -118,7 +119,8 @@ def test_a_commit_that_is_not_covered_is_refused_with_its_neighbours(
         back_up(source, place)
     wanted = first.seq + 1
     with pytest.raises(
-        InvalidInput, match=f"earlier is {first.seq}, the nearest later is {first.seq + 3}"
+        InvalidInput,
+        match=f"earlier commit is {first.seq}, the nearest later commit is {first.seq + 3}",
     ):
         restore(place, tmp_path / "b.db", at=Moment(seq=wanted))
     with pytest.raises(InvalidInput, match="begins later"):

@@ -1,0 +1,159 @@
+"""Segments: the commits after a point, as frames of the write-ahead log, so that each can be restored.
+
+    segments/POINT/NUMBER-SEQ-TIME    the hash of the following bytes, a line break, a line of JSON, then
+                                      the frames
+
+The segments of a point form its chain: each begins where the one before ends. SEQ and TIME are the
+sequence and the wall time of the newest commit at the end of the segment.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from millstream.backup.chunks import digest
+from millstream.backup.objects import BackupObjects
+from millstream.backup.point import BackupPoint
+from millstream.engine.sqlite.wal import FRAME_BYTES, step_bytes
+from millstream.engine.sqlite.wal_follower import WalPiece
+from millstream.errors import CorruptionError
+
+FOLDER = "segments"
+
+_FRAME_START = struct.Struct(">2I")
+
+
+class SegmentName(NamedTuple):
+    """The name of a segment's object, taken apart."""
+
+    name: str
+    number: int
+    seq: int
+    committed_ms: int
+
+
+class SegmentPiece(Struct, frozen=True, kw_only=True):
+    """Consecutive frames of one generation of the write-ahead log."""
+
+    header: str
+    """The header of the write-ahead log, in hexadecimal digits."""
+    first: int
+    """The number of the first frame, from 1."""
+    bytes: int
+
+
+class SegmentHead(Struct, frozen=True, kw_only=True):
+    """The description of a segment."""
+
+    version: int = 1
+    number: int
+    seq: int
+    committed_ms: int
+    pieces: list[SegmentPiece]
+
+
+class Frame(NamedTuple):
+    """A page, as a commit wrote it."""
+
+    page: int
+    pages: int
+    """The number of pages of the file after a commit; 0 inside a commit."""
+    content: bytes
+
+
+def chain_folder(point: BackupPoint) -> str:
+    """Return the folder of a point's segments."""
+    return f"{FOLDER}/{point.taken_ms:015d}-{point.seq:012d}"
+
+
+def list_chain(objects: BackupObjects, point: BackupPoint) -> list[SegmentName]:
+    """Return the segments of a point, in order, up to the first gap."""
+    segments = sorted(map(_parsed, objects.names(chain_folder(point))), key=lambda one: one.number)
+    return [one for number, one in enumerate(segments) if one.number == number]
+
+
+def _parsed(name: str) -> SegmentName:
+    number, seq, committed_ms = name.rpartition("/")[2].split("-")
+    return SegmentName(name, int(number), int(seq), int(committed_ms))
+
+
+def store_segment(
+    objects: BackupObjects,
+    point: BackupPoint,
+    pieces: Sequence[WalPiece],
+    *,
+    number: int,
+    seq: int,
+    committed_ms: int,
+) -> int:
+    """Store frames as the next segment of a point's chain; return its bytes."""
+    head = SegmentHead(
+        number=number,
+        seq=seq,
+        committed_ms=committed_ms,
+        pieces=[
+            SegmentPiece(header=piece.header.hex(), first=piece.first, bytes=len(piece.frames))
+            for piece in pieces
+        ],
+    )
+    body = b"\n".join((msgspec.json.encode(head), b"".join(piece.frames for piece in pieces)))
+    name = f"{chain_folder(point)}/{number:09d}-{seq:012d}-{committed_ms:015d}"
+    objects.put(name, digest(body).hex().encode() + b"\n" + body)
+    return len(body)
+
+
+def read_segment(objects: BackupObjects, segment: SegmentName) -> tuple[SegmentHead, bytes]:
+    """Return the head and the frames of a segment; raise `CorruptionError` for damage."""
+    data = objects.get(segment.name) or b""
+    stored, _, body = data.partition(b"\n")
+    if digest(body).hex().encode() != stored:
+        raise CorruptionError(
+            f"{objects.text}/{segment.name} is missing or not as it was written: commits after it "
+            "cannot be restored",
+            what="segment",
+            where=segment.name,
+        )
+    head, _, frames = body.partition(b"\n")
+    return msgspec.json.decode(head, type=SegmentHead), frames
+
+
+class ChainReader:
+    """Reads the frames of a chain in order, and checks that none is missing."""
+
+    def __init__(self, objects: BackupObjects, point: BackupPoint) -> None:
+        self._objects, self._point = objects, point
+        self._header, self._frames = bytes.fromhex(point.wal_header), point.wal_frames
+        self._step = step_bytes(point.page_bytes)
+
+    def frames(self, segment: SegmentName) -> Iterator[Frame]:
+        """Yield the frames of the next segment."""
+        head, data = read_segment(self._objects, segment)
+        start = 0
+        for piece in head.pieces:
+            self._check(segment, piece)
+            for at in range(start, start + piece.bytes, self._step):
+                page, pages = _FRAME_START.unpack_from(data, at)
+                yield Frame(page, pages, data[at + FRAME_BYTES : at + self._step])
+            start += piece.bytes
+
+    def _check(self, segment: SegmentName, piece: SegmentPiece) -> None:
+        header = bytes.fromhex(piece.header)
+        expected = self._frames + 1 if header == self._header else 1
+        if piece.first != expected or piece.bytes % self._step:
+            raise CorruptionError(
+                f"{self._objects.text}/{segment.name} begins at frame {piece.first:,} of the "
+                f"write-ahead log, and frame {expected:,} comes next",
+                what="segment",
+                where=segment.name,
+            )
+        self._header, self._frames = header, piece.first - 1 + piece.bytes // self._step
+
+    @property
+    def end(self) -> tuple[bytes, int]:
+        """The header and the number of frames at the end of what was read."""
+        return self._header, self._frames

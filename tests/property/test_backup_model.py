@@ -1,0 +1,177 @@
+"""Random histories of a store that a follower backs up: any commit is restored as the model has it.
+
+The follower is stopped and started, begins new points, and the write-ahead log is restarted under it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import millstream
+from millstream import doctor
+from millstream.backup.follow import Follower, following
+from millstream.backup.place import BackupPlace
+from millstream.backup.replay import Moment
+from millstream.backup.restore import restore
+from millstream.backup.verify import verify
+from millstream.embedded.session import EmbeddedSession, open_store
+from millstream.engine.open import open_engine
+from millstream.engine.sqlite.engine import SqliteEngine
+from millstream.engine.sqlite.options import SqliteOptions
+from millstream.errors import InvalidInput
+from millstream.testing import Probe, SimulatedClock
+
+SMALL = SqliteOptions(wal_bytes_checkpoint=1 << 14, wal_bytes_left=1 << 13, wal_bytes_reset=1 << 16)
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.sampled_from("ab"), st.integers(0, 3_000)),
+        st.tuples(st.just("row"), st.integers(0, 9)),
+        st.sampled_from([("put",), ("work",), ("fold",), ("tend",)]),
+        st.sampled_from([("step",), ("step",), ("stop",), ("point",)]),
+    ),
+    min_size=3,
+    max_size=25,
+)
+
+
+@dataclass
+class State:
+    """What the store holds after a commit."""
+
+    logs: dict[str, list[bytes]] = field(default_factory=lambda: {"a": [], "b": []})
+    rows: list[int] = field(default_factory=list)
+    put: int = 0
+    done: int = 0
+
+
+class History:
+    """A store, its follower, and the state after each commit."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.place = folder / "a.db", folder / "backup"
+        self.clock = SimulatedClock(1_000_000)
+        engine = SqliteEngine(self.path, options=SMALL, clock=self.clock)
+        self.ms = millstream.Millstream(EmbeddedSession(open_store(engine, clock=self.clock)))
+        Probe(self.ms).pause_keeper()
+        self.state = State()
+        self.after: dict[int, State] = {}
+        self.covered: set[int] = set()
+        self._running: ExitStack | None = None
+        self._follower: Follower | None = None
+        self._uncovered: set[int] = set()
+        with self.ms.transaction() as tx:
+            tx.sql("CREATE TABLE mine (a INTEGER)")
+        self.queue = self.ms.queue("jobs", sources=["none"])
+        self.note()
+
+    def note(self) -> None:
+        """Note the state of the newest commit."""
+        seq = Probe(self.ms).store.seq
+        if seq not in self.after:
+            self.after[seq] = deepcopy(self.state)
+
+    def run(self, step: tuple[object, ...]) -> None:
+        self.clock.advance(1)
+        match step:
+            case ("append", str(log), int(size)):
+                value = bytes([len(self.state.logs[log]) % 256]) * size
+                self.ms.log(log).append(value)
+                self.state.logs[log].append(value)
+            case ("row", int(number)):
+                with self.ms.transaction() as tx:
+                    tx.sql("INSERT INTO mine VALUES (?)", (number,))
+                    tx.append("a", b"with a row")
+                self.state.rows.append(number)
+                self.state.logs["a"].append(b"with a row")
+            case ("put",):
+                self.queue.put(b"message")
+                self.state.put += 1
+            case ("work",):
+                claims = self.queue.claim(1)
+                self.note_now()
+                if claims:
+                    self.queue.ack(claims)
+                    self.state.done += 1
+            case ("fold",):
+                self.ms.fold()
+            case ("tend",):
+                Probe(self.ms).store.tend()
+                Probe(self.ms).store.engine.checkpoint(Probe(self.ms).store.hold())
+            case ("step",):
+                self.follow()
+            case ("stop",):
+                self.stop()
+            case ("point",):
+                self.stop()
+                self.follow()
+        self.note()
+
+    def note_now(self) -> None:
+        self.note()
+
+    def follow(self) -> None:
+        if self._follower is None:
+            self._running = ExitStack()
+            engine = cast(SqliteEngine, open_engine(self.path, mode="r"))
+            self._running.callback(engine.close)
+            opening = following(engine, BackupPlace(self.place), clock=self.clock)
+            self._follower = self._running.enter_context(opening)
+        self.covered.add(self._follower.step().seq)
+
+    def stop(self) -> None:
+        if self._running is not None:
+            self._running.close()
+            self._running = self._follower = None
+
+    def close(self) -> None:
+        self.stop()
+        self.ms.close()
+
+
+def restored(target: Path) -> State:
+    with millstream.open(target, mode="r") as ms:
+        logs = {name: [record.value for record in ms.log(name).read()] for name in "ab"}
+        rows = [row[0] for row in ms.sql("SELECT a FROM mine ORDER BY rowid").rows]
+        info = ms.queue("jobs").info()
+        waiting = info.available + info.in_flight + info.unrouted + info.delayed
+        return State(logs, rows, waiting + info.done, info.done)
+
+
+@pytest.mark.timeout(600)
+@given(steps=STEPS, data=st.data())
+def test_any_covered_commit_is_restored_as_it_was(
+    steps: list[tuple[object, ...]], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        history = History(folder)
+        try:
+            history.follow()
+            for step in steps:
+                history.run(step)
+            history.follow()
+        finally:
+            history.close()
+        assert verify(history.place).damage == []
+        newest = max(history.covered)
+        seqs = sorted(seq for seq in history.after if seq <= newest)
+        seq = data.draw(st.sampled_from(seqs))
+        target = folder / "b.db"
+        try:
+            restore(history.place, target, at=Moment(seq=seq))
+        except InvalidInput:  # between two chains, or before the first point
+            assert seq not in history.covered
+            seq = newest
+            restore(history.place, target, at=Moment(seq=seq))
+        assert doctor.examine(target).healthy
+        assert restored(target) == history.after[seq]

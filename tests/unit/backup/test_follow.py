@@ -1,0 +1,289 @@
+"""With a follower every commit can be restored, also beside commits, restarts and failures."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import apsw
+import pytest
+
+import millstream
+from millstream import doctor
+from millstream.backup import follow as backup_follow
+from millstream.backup.follow import Follower, following
+from millstream.backup.place import BackupPlace
+from millstream.backup.replay import Moment
+from millstream.backup.restore import restore
+from millstream.backup.run import back_up
+from millstream.backup.verify import verify
+from millstream.clock import Clock
+from millstream.engine.open import open_engine
+from millstream.engine.sqlite import wal_follower
+from millstream.engine.sqlite.engine import SqliteEngine
+from millstream.engine.sqlite.options import SqliteOptions
+from millstream.errors import CorruptionError, InvalidInput, StoreError
+from millstream.testing import Probe, SimulatedClock
+
+SMALL = SqliteOptions(wal_bytes_checkpoint=1 << 15, wal_bytes_left=1 << 14, wal_bytes_reset=1 << 17)
+"""The write-ahead log is copied and restarted every few commits."""
+
+
+@contextmanager
+def followed(path: Path, place: Path, clock: Clock | None = None) -> Iterator[Follower]:
+    engine = cast(SqliteEngine, open_engine(path, mode="r"))
+    try:
+        with following(engine, BackupPlace(place), clock=clock) as follower:
+            yield follower
+    finally:
+        engine.close()
+
+
+def restored_values(place: Path, target: Path, seq: int) -> list[bytes]:
+    assert restore(place, target, at=Moment(seq=seq)).seq == seq
+    assert doctor.examine(target).healthy
+    with millstream.open(target) as ms:
+        values = [record.value for record in ms.log("x").read()]
+        assert ms.sql("SELECT count(*) FROM mine").rows == [(len(values),)]
+    return values
+
+
+class Writer:
+    """Appends a record and a row per commit, and knows what each commit left."""
+
+    def __init__(self, ms: millstream.Millstream) -> None:
+        self.ms = ms
+        self.values: list[bytes] = []
+        self.after: dict[int, list[bytes]] = {}
+        with ms.transaction() as tx:
+            tx.sql("CREATE TABLE IF NOT EXISTS mine (a)")
+
+    def write(self, count: int = 1) -> None:
+        for _ in range(count):
+            value = b"%d" % len(self.values) * 100
+            with self.ms.transaction() as tx:
+                tx.append("x", value)
+                tx.sql("INSERT INTO mine VALUES (1)")
+            self.values.append(value)
+            self.after[Probe(self.ms).store.seq] = list(self.values)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[Writer]:
+    with millstream.open(tmp_path / "a.db", options=SMALL) as ms:
+        yield Writer(ms)
+
+
+@pytest.fixture
+def calm_writer(tmp_path: Path) -> Iterator[Writer]:
+    """A writer whose write-ahead log is not restarted by its own commits."""
+    with millstream.open(tmp_path / "a.db") as ms:
+        yield Writer(ms)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "backup"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.db"
+
+
+def check_all(writer: Writer, place: Path, tmp_path: Path, *, since: int = 0) -> None:
+    """Restore every commit behind one, and compare."""
+    assert verify(place).damage == []
+    for seq, values in writer.after.items():
+        if seq > since:
+            assert restored_values(place, tmp_path / f"{seq}.db", seq) == values
+
+
+@pytest.mark.parametrize("restart_bytes", [1 << 14, 1 << 24])
+def test_every_commit_is_restored(
+    writer: Writer,
+    path: Path,
+    place: Path,
+    tmp_path: Path,
+    restart_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wal_follower, "RESTART_BYTES", restart_bytes)
+    with followed(path, place) as follower:
+        follower.step()
+        first = writer.ms.log("x").end_offset()
+        assert first == 0
+        for count in (3, 1, 0, 8, 4):
+            writer.write(count)
+            state = follower.step()
+        assert state.seq == max(writer.after)
+    assert len(BackupPlace(place).points()) == 1
+    check_all(writer, place, tmp_path)
+    assert restore(place, tmp_path / "newest.db").seq == state.seq
+
+
+def test_commits_beside_the_follower_are_complete(
+    writer: Writer, path: Path, place: Path, tmp_path: Path
+) -> None:
+    ended = threading.Event()
+
+    def write() -> None:
+        writer.write(150)
+        ended.set()
+
+    with followed(path, place) as follower:
+        follower.step()
+        thread = threading.Thread(target=write)
+        thread.start()
+        while not ended.is_set():
+            follower.step()
+        thread.join()
+        follower.step()
+    assert verify(place).damage == []
+    seqs = sorted(writer.after)
+    for seq in (seqs[0], seqs[70], seqs[-2], seqs[-1]):
+        assert restored_values(place, tmp_path / f"{seq}.db", seq) == writer.after[seq]
+
+
+def test_a_time_means_the_newest_commit_at_it(path: Path, place: Path, tmp_path: Path) -> None:
+    clock = SimulatedClock(1_000_000)
+    with millstream.open(path, clock=clock) as ms:
+        ms.log("x").append(b"0")
+        with followed(path, place, clock) as follower:
+            follower.step()
+            for number in range(1, 4):
+                clock.advance(60)
+                ms.log("x").append(b"%d" % number)
+            follower.step()
+    for seconds, count in ((0, 1), (59, 1), (60, 2), (179, 3), (180, 4), (10_000, 4)):
+        target = tmp_path / f"{seconds}.db"
+        restore(place, target, at=Moment(time_ms=1_000_000 + seconds * 1_000))
+        with millstream.open(target, mode="r") as ms:
+            assert ms.log("x").end_offset() == count
+
+
+def test_a_follower_that_starts_again_continues_its_chain(
+    calm_writer: Writer, path: Path, place: Path, tmp_path: Path
+) -> None:
+    calm_writer.write()
+    since = max(calm_writer.after)
+    for _ in range(3):
+        with followed(path, place) as follower:
+            follower.step()
+            calm_writer.write(2)
+            follower.step()
+        calm_writer.write()  # while no follower runs
+    with followed(path, place) as follower:
+        follower.step()
+    assert len(BackupPlace(place).points()) == 1
+    check_all(calm_writer, place, tmp_path, since=since)
+
+
+def test_a_restarted_log_begins_a_new_chain_and_the_gap_is_named(
+    calm_writer: Writer, path: Path, place: Path, tmp_path: Path
+) -> None:
+    with followed(path, place) as follower:
+        follower.step()
+        calm_writer.write()
+        before = follower.step().seq
+    calm_writer.write()
+    missing = max(calm_writer.after)
+    calm_writer.write()
+    other = apsw.Connection(str(path))
+    assert other.pragma("journal_mode") == "wal"
+    other.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    other.close()
+    with followed(path, place) as follower:
+        after = follower.step().seq
+        calm_writer.write()
+        newest = follower.step().seq
+    assert len(BackupPlace(place).points()) == 2
+    pattern = f"earlier commit is {before}, the nearest later commit is {after}"
+    with pytest.raises(InvalidInput, match=pattern):
+        restore(place, tmp_path / "b.db", at=Moment(seq=missing))
+    assert restored_values(place, tmp_path / "c.db", newest) == calm_writer.values
+
+
+def test_points_of_a_timer_do_not_break_a_chain(
+    writer: Writer, path: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new point begins a chain, and the chain before it reaches up to it."""
+    monkeypatch.setattr(Follower, "_is_long", lambda self, chain: True)
+    with followed(path, place) as follower:
+        follower.step()
+        for _ in range(4):
+            writer.write(2)
+            follower.step()
+    assert len(BackupPlace(place).points()) == 5
+    check_all(writer, place, tmp_path)
+
+
+def test_a_place_that_fails_gets_the_commits_later(
+    writer: Writer, path: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with followed(path, place) as follower:
+        follower.step()
+        writer.write(2)
+
+        def fail(*arguments: object, **named: object) -> int:
+            raise StoreError("the place does not answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(backup_follow, "store_segment", fail)
+            with pytest.raises(StoreError, match="does not answer"):
+                follower.step()
+            writer.write(2)
+            patch.setattr(backup_follow, "WAITING_BYTES_MAX", 1)
+            with pytest.raises(StoreError, match="does not answer"):
+                follower.step()
+        since = max(writer.after)
+        follower.step()  # with a new point: the log did not wait longer
+        writer.write(2)
+        follower.step()
+    assert len(BackupPlace(place).points()) == 2
+    check_all(writer, place, tmp_path, since=since - 1)
+
+
+def test_a_damaged_segment_ends_what_can_be_restored(
+    writer: Writer, path: Path, place: Path, tmp_path: Path
+) -> None:
+    with followed(path, place) as follower:
+        follower.step()
+        seqs = []
+        for _ in range(3):
+            writer.write()
+            seqs.append(follower.step().seq)
+    second = sorted((place / "segments").rglob("0*-*-*"))[1]
+    data = bytearray(second.read_bytes())
+    data[-1] ^= 1
+    second.write_bytes(data)
+    assert len(verify(place).damage) == 1
+    with pytest.raises(CorruptionError, match="commits after it cannot be restored"):
+        restore(place, tmp_path / "b.db")
+    assert restored_values(place, tmp_path / "c.db", seqs[0]) == writer.after[seqs[0]]
+
+
+def test_pages_with_checksums_are_replayed_with_checksums(
+    path: Path, place: Path, tmp_path: Path
+) -> None:
+    with millstream.open(path, options=SqliteOptions(page_checksums=True)) as ms:
+        writer = Writer(ms)
+        with followed(path, place) as follower:
+            follower.step()
+            writer.write(5)
+            follower.step()
+        check_all(writer, place, tmp_path)
+
+
+def test_old_chains_go_with_their_points(writer: Writer, path: Path, place: Path) -> None:
+    with followed(path, place) as follower:
+        follower.step()
+        writer.write()
+        follower.step()
+    assert list((place / "segments").rglob("0*-*-*"))
+    back_up(path, place, keep=backup_follow.Keep(newest=1))
+    assert not list((place / "segments").rglob("0*-*-*"))
+    assert verify(place).damage == []
