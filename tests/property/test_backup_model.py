@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream
@@ -29,6 +28,7 @@ from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.options import SqliteOptions
 from millstream.errors import InvalidInput
 from millstream.testing import Probe, SimulatedClock
+from tests.property.examples import examples
 
 SMALL = SqliteOptions(wal_bytes_checkpoint=1 << 14, wal_bytes_left=1 << 13, wal_bytes_reset=1 << 16)
 
@@ -36,7 +36,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.sampled_from("ab"), st.integers(0, 3_000)),
         st.tuples(st.just("row"), st.integers(0, 9)),
-        st.sampled_from([("put",), ("work",), ("fold",), ("tend",)]),
+        st.sampled_from([("put",), ("work",), ("fold",), ("checkpoint",)]),
         st.sampled_from([("step",), ("step",), ("stop",), ("point",)]),
     ),
     min_size=3,
@@ -60,15 +60,14 @@ class History:
     def __init__(self, folder: Path) -> None:
         self.path, self.place = folder / "a.db", folder / "backup"
         self.clock = SimulatedClock(1_000_000)
-        engine = SqliteEngine(self.path, options=SMALL, clock=self.clock)
-        self.ms = millstream.Millstream(EmbeddedSession(open_store(engine, clock=self.clock)))
+        self.engine = SqliteEngine(self.path, options=SMALL, clock=self.clock)
+        self.ms = millstream.Millstream(EmbeddedSession(open_store(self.engine, clock=self.clock)))
         Probe(self.ms).pause_keeper()
         self.state = State()
         self.after: dict[int, State] = {}
         self.covered: set[int] = set()
         self._running: ExitStack | None = None
         self._follower: Follower | None = None
-        self._uncovered: set[int] = set()
         with self.ms.transaction() as tx:
             tx.sql("CREATE TABLE mine (a INTEGER)")
         self.queue = self.ms.queue("jobs", sources=["none"])
@@ -98,15 +97,14 @@ class History:
                 self.state.put += 1
             case ("work",):
                 claims = self.queue.claim(1)
-                self.note_now()
+                self.note()
                 if claims:
                     self.queue.ack(claims)
                     self.state.done += 1
             case ("fold",):
                 self.ms.fold()
-            case ("tend",):
-                Probe(self.ms).store.tend()
-                Probe(self.ms).store.engine.checkpoint(Probe(self.ms).store.hold())
+            case ("checkpoint",):
+                self.engine.checkpoint(Probe(self.ms).hold_commits())
             case ("step",):
                 self.follow()
             case ("stop",):
@@ -114,9 +112,6 @@ class History:
             case ("point",):
                 self.stop()
                 self.follow()
-        self.note()
-
-    def note_now(self) -> None:
         self.note()
 
     def follow(self) -> None:
@@ -147,7 +142,7 @@ def restored(target: Path) -> State:
         return State(logs, rows, waiting + info.done, info.done)
 
 
-@pytest.mark.timeout(600)
+@settings(max_examples=examples(30))
 @given(steps=STEPS, data=st.data())
 def test_any_covered_commit_is_restored_as_it_was(
     steps: list[tuple[object, ...]], data: st.DataObject

@@ -147,34 +147,48 @@ def choose(place: BackupPlace, at: Moment | None) -> RestorePlan:
     if at is None:
         return RestorePlan(points[-1], list_chain(place.objects, points[-1]), None)
     if at.time_ms is not None:
-        earlier = [point for point in points if point.committed_ms <= at.time_ms]
-    else:
-        assert at.seq is not None
-        earlier = [point for point in points if point.seq <= at.seq]
-    if not earlier:
+        return _plan_for_time(place, points, at.time_ms)
+    assert at.seq is not None
+    return _plan_for_seq(place, points, at.seq)
+
+
+def _plan_for_time(place: BackupPlace, points: list[BackupPoint], time_ms: int) -> RestorePlan:
+    """Return the way to the newest commit at a time; the points are sorted."""
+    point = _last_before(place, points, [point.committed_ms <= time_ms for point in points])
+    chain = list_chain(place.objects, point)
+    before = [segment for segment in chain if segment.committed_ms <= time_ms]
+    return RestorePlan(point, chain[: len(before) + 1], Moment(time_ms=time_ms))
+
+
+def _plan_for_seq(place: BackupPlace, points: list[BackupPoint], seq: int) -> RestorePlan:
+    """Return the way to a commit; the points are sorted."""
+    point = _last_before(place, points, [point.seq <= seq for point in points])
+    if point.seq == seq:
+        return RestorePlan(point, [], Moment(seq=seq))
+    chain = list_chain(place.objects, point)
+    before = [segment for segment in chain if segment.seq < seq]
+    if len(before) < len(chain):
+        return RestorePlan(point, chain[: len(before) + 1], Moment(seq=seq))
+    nearest = f"the nearest earlier commit is {chain[-1].seq if chain else point.seq}"
+    later = [other.seq for other in points if other.seq > seq]
+    if later:
+        nearest += f", the nearest later commit is {min(later)}"
+    raise InvalidInput(
+        f"{place.text} cannot restore commit {seq}: {nearest}; `millstream backup list {place.text}` "
+        "lists what it can restore"
+    )
+
+
+def _last_before(
+    place: BackupPlace, points: list[BackupPoint], are_earlier: list[bool]
+) -> BackupPoint:
+    """Return the last of the points that are early enough."""
+    if not any(are_earlier):
         raise InvalidInput(
             f"{place.text} begins later: its first commit is {points[0].seq}, of "
             f"{_shown(points[0].committed_ms)}"
         )
-    point = earlier[-1]
-    if point.seq == at.seq:
-        return RestorePlan(point, [], at)
-    chain = list_chain(place.objects, point)
-    if at.time_ms is not None:
-        before = [segment for segment in chain if segment.committed_ms <= at.time_ms]
-        return RestorePlan(point, chain[: len(before) + 1], at)
-    before = [segment for segment in chain if segment.seq < at.seq]
-    if len(before) == len(chain):
-        newest = chain[-1].seq if chain else point.seq
-        later = min((other.seq for other in points if other.seq > at.seq), default=None)
-        nearest = f"the nearest earlier commit is {newest}"
-        if later is not None:
-            nearest += f", the nearest later commit is {later}"
-        raise InvalidInput(
-            f"{place.text} cannot restore commit {at.seq}: {nearest}; `millstream backup list "
-            f"{place.text}` lists what it can restore"
-        )
-    return RestorePlan(point, chain[: len(before) + 1], at)
+    return [point for point, is_earlier in zip(points, are_earlier, strict=True) if is_earlier][-1]
 
 
 def _shown(time_ms: int) -> str:

@@ -22,7 +22,7 @@ import msgspec
 
 from millstream.backup.place import BackupPlace
 from millstream.engine.open import open_engine
-from millstream.engine.place import IN_MEMORY, is_bucket
+from millstream.engine.place import IN_MEMORY, is_address, is_bucket
 from millstream.engine.protocol import Engine, Exchangeable, FilePages, Snapshot
 from millstream.engine.row_copy import Heard, copy_rows
 from millstream.engine.sqlite.engine import SqliteEngine
@@ -56,6 +56,11 @@ def open_source(store: str | os.PathLike[str], heard: Heard) -> Iterator[BackupS
     name = os.fspath(store)
     if name == IN_MEMORY:
         raise InvalidInput("a store in memory has no backup: back up files and buckets")
+    if is_address(name):
+        raise InvalidInput(
+            f"{name.rpartition('@')[2]} is a server: run `millstream backup` on its machine, with the "
+            "store's file"
+        )
     with ExitStack() as opened:
         engine = open_engine(name, mode="r", create=False)
         opened.callback(engine.close)
@@ -134,6 +139,8 @@ def store_id(snapshot: Snapshot) -> str:
 def refuse_overlap(store: str | os.PathLike[str], place: BackupPlace) -> None:
     """Refuse a place inside the store, and a store inside the place."""
     name = os.fspath(store)
+    if is_address(name):
+        return
     if place.folder is None:
         if is_bucket(name) and not name.lower().startswith("file:"):
             here, there = parse_address(name), parse_address(place.text)

@@ -251,8 +251,9 @@ def _end(place: BackupPlace, point: BackupPoint) -> dict[str, int]:
     """Return the newest commit that can be restored from a point."""
     from millstream.backup.segments import list_chain
 
-    end = [*list_chain(place.objects, point)][-1:] or [point]
-    return {"seq": end[0].seq, "committed_ms": end[0].committed_ms}
+    chain = list_chain(place.objects, point)
+    end = chain[-1] if chain else point
+    return {"seq": end.seq, "committed_ms": end.committed_ms}
 
 
 def _facts(point: BackupPoint) -> dict[str, Any]:

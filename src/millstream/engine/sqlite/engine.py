@@ -457,7 +457,7 @@ class SqliteEngine:
                 if self._tender is None:
                     self._tender = self._connect()
                     # A checkpoint that restarts the log has the turn to write, and waits for readers.
-                    self._tender.set_busy_handler(patience(self._clock, TENDER_S))
+                    self._tender.set_busy_handler(patience(SystemClock(), TENDER_S))
             self._home.check_contents(self._tender)  # else pages of two files would be mixed
             return self._copy(self._tender, mode)
 
