@@ -58,23 +58,25 @@ def open_source(store: str | os.PathLike[str], heard: Heard) -> Iterator[BackupS
         raise InvalidInput("a store in memory has no backup: back up files and buckets")
     if is_address(name):
         raise InvalidInput(
-            f"{name.rpartition('@')[2]} is a server: run `millstream backup` on its machine, with the "
-            "store's file"
+            f"{name.rpartition('@')[2]} is a server: run `millstream backup` on its machine with the "
+            "store's file, or let `millstream serve --backup-place PLACE` make the backups"
         )
     with ExitStack() as opened:
         engine = open_engine(name, mode="r", create=False)
         opened.callback(engine.close)
-        if is_bucket(name):
-            engine = opened.enter_context(_copied(engine, heard))
-        yield opened.enter_context(source_of(engine, place=name))
+        yield opened.enter_context(source_of(engine, place=name, heard=heard))
+
+
+def _quiet(_stage: str, _done: int, _total: int) -> None:
+    """Ignore progress."""
 
 
 @contextmanager
-def source_of(engine: Engine, *, place: str) -> Iterator[BackupSource]:
-    """Hold a snapshot of an open SQLite file."""
-    if "exchange" not in engine.abilities:
-        raise InvalidInput(f"{place} is no file: its rows cannot be backed up page by page")
+def source_of(engine: Engine, *, place: str, heard: Heard | None = None) -> Iterator[BackupSource]:
+    """Hold a snapshot of an open store; rows that are in no file are copied into one first."""
     with ExitStack() as opened:
+        if "exchange" not in engine.abilities:
+            engine = opened.enter_context(_copied(engine, heard or _quiet))
         if not has_positions():
             engine = opened.enter_context(_paged(engine))
         file, snapshot = opened.enter_context(cast(Exchangeable, engine).pages())

@@ -2,8 +2,8 @@
 
 A key of the file is the long name of an option without its dashes. The keys `store`, `token` and
 `ca` at the top are valid for every command; a section such as `[append]` or `[log.tail]` is for one
-command. The sections `[logs]` and `[rooms]` hold the options of `serve` that begin with `--logs-`
-and `--rooms-`, without this prefix.
+command. The sections `[backup]`, `[logs]` and `[rooms]` hold the options of `serve` that begin
+with `--backup-`, `--logs-` and `--rooms-`, without this prefix.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from millstream.log.model.names import did_you_mean
 FILE = "millstream.toml"
 SHARED = {"store": "store", "token": "secret", "ca": "ca"}
 """The keys at the top of the file, and the parameters of their options."""
-OF_SERVE = ("logs", "rooms")
-"""Sections with the options of `serve` for logs and rooms."""
+OF_SERVE = ("backup", "logs", "rooms")
+"""Sections with the options of `serve` for backups, logs and rooms."""
 
 
 def use_file(context: typer.Context, path: Path | None) -> Path | None:

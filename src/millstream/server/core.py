@@ -36,6 +36,7 @@ from millstream.server.auth.quota import Quota
 from millstream.server.auth.tickets import mint_browser_ticket, mint_ticket
 from millstream.server.auth.tokens import Tokens
 from millstream.server.auth.turns import Turns
+from millstream.server.backups import ServerBackups
 from millstream.server.claim_counts import ClaimCounts
 from millstream.server.clients import Clients
 from millstream.server.cluster.copies import Copies
@@ -135,12 +136,15 @@ class Core:
         """The parts that bulk writers have staged."""
         self.meter = Meter()
         store.listeners.add(commit=self.meter.committed)
+        self.backups = _backups(store, settings, siblings)
+        """The backups that this process makes of the store; None without a place for them."""
         self.checkup = Checkup(
             self.session,
             settings,
             own_place=self._own_place,
             check_cluster=None if seat is None else partial(check_cluster, seat),
             check_processes=None if siblings is None else siblings.check,
+            check_backup=None if self.backups is None else self.backups.check,
         )
         figures = None if siblings is None else siblings.figures
         self.live = Live(store, self.meter, self.checkup, self.closing, figures)
@@ -354,9 +358,18 @@ class Core:
         if self.relay is not None:
             self.relay.close()
         self.copies.close()
+        if self.backups is not None:
+            await asyncio.to_thread(self.backups.close)
         await self.live.close()
         await self.tokens.close()
         await self.session.close()
+
+
+def _backups(store: Store, settings: Settings, siblings: Siblings | None) -> ServerBackups | None:
+    """Begin to make backups; of a group of processes only the first process does."""
+    if not settings.backup_place or (siblings is not None and siblings.number != 1):
+        return None
+    return ServerBackups(store, settings)
 
 
 def _is_half_done(command: Command[Any]) -> bool:

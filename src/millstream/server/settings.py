@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
+from millstream.backup.keep import parse_keep
 from millstream.engine.scrub import check_share
 from millstream.errors import InvalidInput
 
@@ -103,6 +104,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     scrub_share: float = 0.01
     """The share of time for which the background reads all rows of a file again; 0 turns it off."""
 
+    backup_place: str = ""
+    """The folder or bucket of the backups that the server makes; empty: none."""
+
+    backup_every_s: float = 3_600.0
+    """How often the server adds a point to its backup."""
+
+    backup_keep: str = ""
+    """Which points stay: an age such as 7d, or a number; empty: all."""
+
+    backup_follow: bool = False
+    """Whether every commit goes to the backup, about a second after it was made."""
+
     def check(self) -> None:
         """Refuse settings that open a store to every client of the network, or are out of range."""
         if self.rooms_profile not in PROFILE_NAMES:
@@ -127,6 +140,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         if not 1 <= self.rooms_batch <= 10_000:
             raise InvalidInput(f"rooms_batch is from 1 to 10,000 messages, not {self.rooms_batch}")
         check_share(self.scrub_share)
+        if not 1 <= self.backup_every_s <= RETENTION_S_MAX:
+            raise InvalidInput(
+                f"backup_every_s is from 1 to {RETENTION_S_MAX:,} seconds, not {self.backup_every_s:g}"
+            )
+        if self.backup_keep:
+            parse_keep(self.backup_keep)
         if self.auth == "off" and not self.is_loopback():
             raise InvalidInput(
                 f"a server that others can reach at {self.host} needs tokens: leave auth on, and "

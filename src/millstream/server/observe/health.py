@@ -80,6 +80,8 @@ ADVICE: dict[str, str] = {
     "good: millstream room remove-instance NAME.",
     "processes": "A process that ended is started again: the server's log shows how it ended. If it "
     "ends again and again, its last log lines show the reason.",
+    "backup": "The detail shows the last failure; a failed backup is tried again within a minute. If "
+    "it keeps failing, check the place of the backup: its disk, its address and its credentials.",
     "cluster": "Read GET /cluster/status of every node: one node must lead, and a majority must run. A "
     "halted node shows the reason; `millstream cluster repair` rebuilds a lost shared log.",
 }
@@ -117,9 +119,10 @@ class Checkup:
         own_place: Callable[[], OwnPlace] = lambda: NOWHERE,
         check_cluster: Callable[[], Awaitable[Check]] | None = None,
         check_processes: Callable[[], Check] | None = None,
+        check_backup: Callable[[], Check] | None = None,
     ) -> None:
-        """`check_cluster` and `check_processes` are additional checks of a cluster's node, and of a
-        group of server processes."""
+        """`check_cluster`, `check_processes` and `check_backup` are additional checks: of a cluster's
+        node, of a group of server processes, and of the backups that the server makes."""
         self._session = session
         self._queue_age_s_max = settings.queue_age_s_max
         self._disk_free = disk_free
@@ -129,6 +132,7 @@ class Checkup:
         """Rooms with a backlog: the position, and the time when it was first seen there."""
         self._check_cluster = check_cluster
         self._check_processes = check_processes
+        self._check_backup = check_backup
         self._health: Health | None = None
         self._looked_s = 0.0
         self._lock = asyncio.Lock()
@@ -195,6 +199,8 @@ class Checkup:
             checks.append(await self._check_cluster())
         if self._check_processes is not None:
             checks.append(self._check_processes())
+        if self._check_backup is not None:
+            checks.append(self._check_backup())
         if folder is not None:
             free = await asyncio.to_thread(self._disk_free, folder)
             checks.append(check_disk(free))

@@ -123,6 +123,7 @@ async def _of_process(core: Core, stats: dict[str, Any]) -> list[Metric]:
         *_of_feeds(core),
         *_of_deliveries(await core.checkup.backlogs()),
         *_of_cluster(core),
+        *_of_backups(core),
     ]
 
 
@@ -358,6 +359,19 @@ def _families_of_rooms(
         for room in sorted(shown, key=attrgetter("room")):
             family.add_metric([room.room], value(room))
         yield family
+
+
+def _of_backups(core: Core) -> Iterator[Metric]:
+    if core.backups is None:
+        return
+    yield GaugeMetricFamily(
+        "millstream_backup_age_seconds",
+        "Age of the last backup that this server made; before the first, the time it has tried.",
+        core.backups.age_s(),
+    )
+    yield CounterMetricFamily(
+        "millstream_backup_failures", "Backups of this server that failed.", core.backups.failures
+    )
 
 
 def _of_feeds(core: Core) -> Iterator[Metric]:
