@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import millstream
 from millstream import doctor
-from millstream.backup.follow import Follower, following
+from millstream.backup.follow import StoreFollower, following
 from millstream.backup.place import BackupPlace
-from millstream.backup.replay import Moment
+from millstream.backup.replay import RestoreMoment
 from millstream.backup.restore import restore
 from millstream.backup.verify import verify
 from millstream.embedded.session import EmbeddedSession, open_store
@@ -67,7 +67,7 @@ class History:
         self.after: dict[int, State] = {}
         self.covered: set[int] = set()
         self._running: ExitStack | None = None
-        self._follower: Follower | None = None
+        self._follower: StoreFollower | None = None
         with self.ms.transaction() as tx:
             tx.sql("CREATE TABLE mine (a INTEGER)")
         self.queue = self.ms.queue("jobs", sources=["none"])
@@ -163,10 +163,10 @@ def test_any_covered_commit_is_restored_as_it_was(
         seq = data.draw(st.sampled_from(seqs))
         target = folder / "b.db"
         try:
-            restore(history.place, target, at=Moment(seq=seq))
+            restore(history.place, target, at=RestoreMoment(seq=seq))
         except InvalidInput:  # between two chains, or before the first point
             assert seq not in history.covered
             seq = newest
-            restore(history.place, target, at=Moment(seq=seq))
+            restore(history.place, target, at=RestoreMoment(seq=seq))
         assert doctor.examine(target).healthy
         assert restored(target) == history.after[seq]

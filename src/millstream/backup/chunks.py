@@ -45,7 +45,7 @@ def digest(data: bytes) -> bytes:
 
 
 class ChunkStore:
-    """The chunks of a place; any thread may use it."""
+    """The chunks of a place, for any thread."""
 
     def __init__(self, objects: BackupObjects, *, compress: bool = False) -> None:
         self._objects = objects
@@ -57,7 +57,7 @@ class ChunkStore:
         self.stored_chunks = 0
 
     def look(self) -> None:
-        """Learn which chunks the place has; only chunks that it lacks are stored."""
+        """Learn the names of the chunks in the place, which are not stored again."""
         self._known = {name.rpartition("/")[2] for name in self._objects.names(FOLDER)}
 
     def put(self, data: bytes) -> str:

@@ -99,7 +99,7 @@ class _Chain:
         return self.follower.waiting_bytes + sum(len(piece.frames) for piece in self._unstored)
 
 
-class Follower:
+class StoreFollower:
     """Follows one store; belongs to one thread."""
 
     def __init__(
@@ -217,7 +217,7 @@ def following(
     point_s: float = POINT_S,
     clock: Clock | None = None,
     heard: Heard | None = None,
-) -> Iterator[Follower]:
+) -> Iterator[StoreFollower]:
     """Hold a place for the backup of an open store, and yield a follower of the store."""
     clock = clock or SystemClock()
     if not has_positions():
@@ -230,7 +230,7 @@ def following(
     place.check(store)
     with place.locked(clock) as check:
         place.claim(store)
-        follower = Follower(
+        follower = StoreFollower(
             engine,
             place,
             check,

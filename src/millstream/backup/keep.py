@@ -1,4 +1,4 @@
-"""The retention of a backup: which points are deleted, and then which chunks.
+"""The retention of a backup: the deletion of old points and their chunks.
 
 Points are deleted first, then the segments behind them, then the chunks that no point needs. A kill in between leaves chunks that the
 next run with a retention deletes. The newest point is never deleted.
@@ -22,7 +22,7 @@ _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 8
 
 
 class Keep(NamedTuple):
-    """Points to keep: the newest so many, and all that are younger than `age_ms`."""
+    """Points to keep: a number of newest points, and all points younger than `age_ms`."""
 
     newest: int = 0
     age_ms: int = 0
@@ -71,7 +71,7 @@ def sweep(place: BackupPlace, keep: Keep, *, now_ms: int, check: Check) -> int:
 
 
 def _drop_segments(place: BackupPlace, points: list[BackupPoint]) -> None:
-    """Delete the segments of all other points."""
+    """Delete the segments of deleted points."""
     needed = {segments.chain_folder(point) for point in points}
     for name in list(place.objects.names(segments.FOLDER)):
         if name.rpartition("/")[0] not in needed:

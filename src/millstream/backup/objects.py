@@ -108,7 +108,7 @@ class FolderObjects:
                 self.delete(path)
 
     def sync(self) -> None:
-        """Sync the folders of all objects that were put, so that their names are durable."""
+        """Sync the folders of new objects, so that the names are durable."""
         try:
             for folder in [*self._known_folders, str(self.folder)]:
                 descriptor = os.open(folder, os.O_RDONLY)

@@ -66,7 +66,7 @@ class BackupPlace:
         self.text = text
 
     def check(self, store: str) -> bool:
-        """Refuse a place that cannot hold a store's backup; return whether it holds one already.
+        """Refuse a place that cannot hold a store's backup; return True if the place has one.
 
         Raises `CannotOpen` for a folder with foreign files, and for the backup of another store.
         """

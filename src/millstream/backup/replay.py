@@ -23,7 +23,7 @@ from millstream.engine.sqlite.page_snapshot import with_checksum
 from millstream.engine.sqlite.rows import SqliteReader
 
 
-class Moment(NamedTuple):
+class RestoreMoment(NamedTuple):
     """The commit to restore: by its sequence, or the newest commit at a time."""
 
     seq: int | None = None
@@ -36,7 +36,7 @@ def replay(
     point: BackupPoint,
     segments: list[SegmentName],
     *,
-    at: Moment | None,
+    at: RestoreMoment | None,
     heard: Heard,
 ) -> None:
     """Write the commits of segments into the file of their point, and sync it.
@@ -66,7 +66,7 @@ def replay(
         pages.close()
 
 
-def _is_reached(pages: _Pages, commit: list[Frame], at: Moment) -> bool:
+def _is_reached(pages: _Pages, commit: list[Frame], at: RestoreMoment) -> bool:
     """Write a commit, unless it is later than the wanted time; True if the replay must stop."""
     undone = pages.kept(commit)
     pages.write(commit)

@@ -1,4 +1,4 @@
-"""A restore: it builds a store's file from a point beside its final name, and checks it there.
+"""A restore: a store's file is built from a point under a temporary name, and checked.
 
 Every chunk is compared with its hash. The file is then opened as a store, and must be the store and the
 commit that the point names. Only a complete and checked file gets the name. An existing file is
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from millstream.backup.chunks import ChunkStore, in_threads
 from millstream.backup.place import BackupPlace
 from millstream.backup.point import BackupPoint
-from millstream.backup.replay import Moment, replay
+from millstream.backup.replay import RestoreMoment, replay
 from millstream.backup.segments import SegmentName, list_chain
 from millstream.backup.source import newest_delta, store_id
 from millstream.engine.disk import full, sync_folder
@@ -51,7 +51,7 @@ def restore(
     place: str | os.PathLike[str],
     store: str | os.PathLike[str],
     *,
-    at: Moment | None = None,
+    at: RestoreMoment | None = None,
     replace: bool = False,
     heard: Heard | None = None,
 ) -> RestoreReport:
@@ -129,17 +129,17 @@ class RestorePlan(NamedTuple):
 
     point: BackupPoint
     segments: list[SegmentName]
-    at: Moment | None
+    at: RestoreMoment | None
 
     @property
     def seq(self) -> int | None:
-        """The commit that the plan leads to; None if only the replay finds it."""
+        """The sequence of the wanted commit; None for a time."""
         if self.at is None:
             return self.segments[-1].seq if self.segments else self.point.seq
         return self.at.seq
 
 
-def choose(place: BackupPlace, at: Moment | None) -> RestorePlan:
+def choose(place: BackupPlace, at: RestoreMoment | None) -> RestorePlan:
     """Return the way to a moment. Raises `InvalidInput` with the nearest commits if there is none."""
     points = sorted(place.points(), key=lambda point: (point.seq, point.taken_ms))
     if not points:
@@ -157,18 +157,18 @@ def _plan_for_time(place: BackupPlace, points: list[BackupPoint], time_ms: int) 
     point = _last_before(place, points, [point.committed_ms <= time_ms for point in points])
     chain = list_chain(place.objects, point)
     before = [segment for segment in chain if segment.committed_ms <= time_ms]
-    return RestorePlan(point, chain[: len(before) + 1], Moment(time_ms=time_ms))
+    return RestorePlan(point, chain[: len(before) + 1], RestoreMoment(time_ms=time_ms))
 
 
 def _plan_for_seq(place: BackupPlace, points: list[BackupPoint], seq: int) -> RestorePlan:
     """Return the way to a commit; the points are sorted."""
     point = _last_before(place, points, [point.seq <= seq for point in points])
     if point.seq == seq:
-        return RestorePlan(point, [], Moment(seq=seq))
+        return RestorePlan(point, [], RestoreMoment(seq=seq))
     chain = list_chain(place.objects, point)
     before = [segment for segment in chain if segment.seq < seq]
     if len(before) < len(chain):
-        return RestorePlan(point, chain[: len(before) + 1], Moment(seq=seq))
+        return RestorePlan(point, chain[: len(before) + 1], RestoreMoment(seq=seq))
     nearest = f"the nearest earlier commit is {chain[-1].seq if chain else point.seq}"
     later = [other.seq for other in points if other.seq > seq]
     if later:

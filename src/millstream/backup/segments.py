@@ -3,7 +3,7 @@
     segments/POINT/NUMBER-SEQ-TIME    the hash of the following bytes, a line break, a line of JSON, then
                                       the frames
 
-The segments of a point form its chain: each begins where the one before ends. SEQ and TIME are the
+The segments of a point form a chain without gaps. SEQ and TIME are the
 sequence and the wall time of the newest commit at the end of the segment.
 """
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from millstream.backup.chunks import ChunkStore, in_threads
 from millstream.backup.place import BackupPlace
 from millstream.backup.point import BackupPoint
-from millstream.backup.replay import Moment
+from millstream.backup.replay import RestoreMoment
 from millstream.backup.restore import RestorePlan, build, check_built, choose
 from millstream.backup.segments import ChainReader, list_chain
 from millstream.engine.row_copy import Heard
@@ -30,7 +30,7 @@ class VerifyReport(NamedTuple):
 
     points: int
     chunks: int
-    """Chunks that were read, each once."""
+    """The number of different chunks."""
     segments: int
     bytes: int
     damage: list[str]
@@ -40,7 +40,7 @@ class VerifyReport(NamedTuple):
 def verify(
     place: str | os.PathLike[str],
     *,
-    at: Moment | None = None,
+    at: RestoreMoment | None = None,
     examine: Examine | None = None,
     heard: Heard | None = None,
 ) -> VerifyReport:
@@ -71,7 +71,7 @@ class _ChunkCheck:
         self._place = place
         self._chunks = ChunkStore(place.objects)
         self.sound: dict[str, str] = {}
-        """The problem of each chunk that was read; empty for a sound chunk."""
+        """The problem of each chunk, or an empty text."""
         self.segments = self.bytes = 0
 
     def problem_of(self, point: BackupPoint) -> str:

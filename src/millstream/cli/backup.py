@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from millstream.backup.keep import Keep
     from millstream.backup.place import BackupPlace
     from millstream.backup.point import BackupPoint
-    from millstream.backup.replay import Moment
+    from millstream.backup.replay import RestoreMoment
 
 EXIT_DAMAGED = 1
 
@@ -97,11 +97,11 @@ def create(
         ),
     ] = False,
 ) -> Printed:
-    """Add a point to the backup of a store: its whole state as of one commit.
+    """Add a point to the backup of a store: the whole state as of one commit.
 
     The store may be in use: writers do not wait. Only changed parts are stored. A point holds logs,
     queues, cursors, rooms, tokens, schedules and the application's own tables. After an
-    interruption run the same command again: it goes on with the parts that are there.
+    interruption run the same command again: stored parts are not stored again.
     """
     from millstream.backup.keep import parse_keep
     from millstream.backup.run import back_up
@@ -165,7 +165,7 @@ def _follow(store: str, place: str, *, keep: Keep | None, compress: bool | None)
 
 @command(backup, "backup list /mnt/backup/shop", name="list")
 def list_points(place: Place) -> Printed:
-    """List the commits that can be restored: each point, and the commits that followed it.
+    """List the commits that can be restored: points, and the commits behind a point.
 
     All commits between the two of a line can be restored. Without --follow a point is one commit.
     """
@@ -208,7 +208,7 @@ def verify(
         ),
     ] = False,
 ) -> Printed:
-    """Read all chunks of a backup, and compare them with their hashes.
+    """Compare all chunks of a backup with the hashes of the chunks.
 
     Exit code 0: every point can be restored; 1: the backup is damaged.
     """
@@ -228,15 +228,15 @@ def verify(
     return Printed(facts, *lines, shown, code=EXIT_DAMAGED if lines else 0)
 
 
-def moment_of(text: str | None) -> Moment | None:
+def moment_of(text: str | None) -> RestoreMoment | None:
     """Parse the value of --at: the number of a commit, or a time."""
-    from millstream.backup.replay import Moment
+    from millstream.backup.replay import RestoreMoment
 
     if text is None:
         return None
     if text.isdecimal():
-        return Moment(seq=int(text))
-    return Moment(time_ms=parse_timestamp(text))
+        return RestoreMoment(seq=int(text))
+    return RestoreMoment(time_ms=parse_timestamp(text))
 
 
 def _examined(path: Path) -> list[str]:

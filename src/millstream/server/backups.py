@@ -40,7 +40,7 @@ class ServerBackups:
         self.failures = 0
         self.last_failure = ""
         self.tried = threading.Event()
-        """Set after each backup and after each failure."""
+        """An event of each backup and each failure."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="millstream-backup", daemon=True)
         self._thread.start()

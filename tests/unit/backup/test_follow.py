@@ -14,9 +14,9 @@ import pytest
 import millstream
 from millstream import doctor
 from millstream.backup import follow as backup_follow
-from millstream.backup.follow import Follower, following
+from millstream.backup.follow import StoreFollower, following
 from millstream.backup.place import BackupPlace
-from millstream.backup.replay import Moment
+from millstream.backup.replay import RestoreMoment
 from millstream.backup.restore import restore
 from millstream.backup.run import back_up
 from millstream.backup.verify import verify
@@ -33,7 +33,7 @@ SMALL = SqliteOptions(wal_bytes_checkpoint=1 << 15, wal_bytes_left=1 << 14, wal_
 
 
 @contextmanager
-def followed(path: Path, place: Path, clock: Clock | None = None) -> Iterator[Follower]:
+def followed(path: Path, place: Path, clock: Clock | None = None) -> Iterator[StoreFollower]:
     engine = cast(SqliteEngine, open_engine(path, mode="r"))
     try:
         with following(engine, BackupPlace(place), clock=clock) as follower:
@@ -43,7 +43,7 @@ def followed(path: Path, place: Path, clock: Clock | None = None) -> Iterator[Fo
 
 
 def restored_values(place: Path, target: Path, seq: int) -> list[bytes]:
-    assert restore(place, target, at=Moment(seq=seq)).seq == seq
+    assert restore(place, target, at=RestoreMoment(seq=seq)).seq == seq
     assert doctor.examine(target).healthy
     with millstream.open(target) as ms:
         values = [record.value for record in ms.log("x").read()]
@@ -160,7 +160,7 @@ def test_a_time_means_the_newest_commit_at_it(path: Path, place: Path, tmp_path:
             follower.step()
     for seconds, count in ((0, 1), (59, 1), (60, 2), (179, 3), (180, 4), (10_000, 4)):
         target = tmp_path / f"{seconds}.db"
-        restore(place, target, at=Moment(time_ms=1_000_000 + seconds * 1_000))
+        restore(place, target, at=RestoreMoment(time_ms=1_000_000 + seconds * 1_000))
         with millstream.open(target, mode="r") as ms:
             assert ms.log("x").end_offset() == count
 
@@ -203,7 +203,7 @@ def test_a_restarted_log_begins_a_new_chain_and_the_gap_is_named(
     assert len(BackupPlace(place).points()) == 2
     pattern = f"earlier commit is {before}, the nearest later commit is {after}"
     with pytest.raises(InvalidInput, match=pattern):
-        restore(place, tmp_path / "b.db", at=Moment(seq=missing))
+        restore(place, tmp_path / "b.db", at=RestoreMoment(seq=missing))
     assert restored_values(place, tmp_path / "c.db", newest) == calm_writer.values
 
 
@@ -211,7 +211,7 @@ def test_points_of_a_timer_do_not_break_a_chain(
     writer: Writer, path: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new point begins a chain, and the chain before it reaches up to it."""
-    monkeypatch.setattr(Follower, "_is_long", lambda self, chain: True)
+    monkeypatch.setattr(StoreFollower, "_is_long", lambda self, chain: True)
     with followed(path, place) as follower:
         follower.step()
         for _ in range(4):

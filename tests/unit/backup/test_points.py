@@ -17,7 +17,7 @@ from millstream.backup.chunks import digest
 from millstream.backup.keep import Keep, kept, parse_keep
 from millstream.backup.place import LOCK, MARK, BackupPlace
 from millstream.backup.point import BackupPoint
-from millstream.backup.replay import Moment
+from millstream.backup.replay import RestoreMoment
 from millstream.backup.restore import restore
 from millstream.backup.run import BackupReport, back_up
 from millstream.backup.verify import verify
@@ -78,7 +78,7 @@ def test_a_second_run_stores_only_what_is_new(source: Path, place: Path, tmp_pat
     assert third.point.seq == first.point.seq + 1
     for at, expected in ((first.point.seq, b"unfolded"), (third.point.seq, b"one more")):
         target = tmp_path / f"at-{at}.db"
-        restore(place, target, at=Moment(seq=at))
+        restore(place, target, at=RestoreMoment(seq=at))
         with millstream.open(target) as ms:
             assert ms.log("orders").last().value == expected
 
@@ -120,7 +120,7 @@ def test_points_beside_a_writer_are_stores_as_of_one_commit(
         target = tmp_path / f"{report.point.seq}.db"
         if target.exists():
             continue
-        restore(place, target, at=Moment(seq=report.point.seq))
+        restore(place, target, at=RestoreMoment(seq=report.point.seq))
         assert doctor.examine(target).healthy
         with millstream.open(target) as ms:
             rows = ms.sql("SELECT count(*), max(id) FROM mine").rows[0]

@@ -12,7 +12,7 @@ import millstream
 from millstream import doctor
 from millstream.backup import restore as backup_restore
 from millstream.backup.place import BackupPlace
-from millstream.backup.replay import Moment
+from millstream.backup.replay import RestoreMoment
 from millstream.backup.restore import restore
 from millstream.backup.run import back_up
 from millstream.backup.verify import verify
@@ -122,11 +122,14 @@ def test_a_commit_that_is_not_covered_is_refused_with_its_neighbours(
         InvalidInput,
         match=f"earlier commit is {first.seq}, the nearest later commit is {first.seq + 3}",
     ):
-        restore(place, tmp_path / "b.db", at=Moment(seq=wanted))
+        restore(place, tmp_path / "b.db", at=RestoreMoment(seq=wanted))
     with pytest.raises(InvalidInput, match="begins later"):
-        restore(place, tmp_path / "b.db", at=Moment(time_ms=1_000))
-    assert restore(place, tmp_path / "b.db", at=Moment(time_ms=first.committed_ms)).seq == first.seq
-    assert restore(place, tmp_path / "c.db", at=Moment(time_ms=2**50)).seq == first.seq + 3
+        restore(place, tmp_path / "b.db", at=RestoreMoment(time_ms=1_000))
+    assert (
+        restore(place, tmp_path / "b.db", at=RestoreMoment(time_ms=first.committed_ms)).seq
+        == first.seq
+    )
+    assert restore(place, tmp_path / "c.db", at=RestoreMoment(time_ms=2**50)).seq == first.seq + 3
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "missing"])

@@ -39,7 +39,7 @@ _FRAME_START = struct.Struct(">2I8s")
 
 
 class WalPosition(NamedTuple):
-    """A position in the write-ahead log: its header, which names its generation, and a number of frames."""
+    """A position in the write-ahead log: the header of a generation, and a number of frames."""
 
     header: bytes
     frames: int
@@ -62,7 +62,7 @@ def wal_position(observer: apsw.Connection) -> WalPosition:
 
 
 def read_wal(connection: apsw.Connection, start: int, size: int) -> bytes:
-    """Return bytes of the write-ahead log; zeros behind its end."""
+    """Return bytes of the write-ahead log, and zeros behind the log."""
     connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()  # opens the log
     return connection.read("main", _WAL, start, size)[1]
 
@@ -73,7 +73,7 @@ class PageSnapshot:
     def __init__(
         self, reader: SqliteReader, connect: Callable[[], apsw.Connection], place: str
     ) -> None:
-        """Fix the snapshot of a reader in a transaction; `connect` opens other connections."""
+        """Fix the snapshot of a reader in a transaction; `connect` opens a connection."""
         self._reader, self.connect, self._place = reader, connect, place
         self._connection = reader.connection
         observer = connect()

@@ -17,10 +17,10 @@ from millstream.errors import CannotOpen
 
 @contextmanager
 def partial_file(place: Path, suffix: str, *, shown: Path, work: str) -> Iterator[Path]:
-    """Create an empty file beside `place`, for this run alone; remove it unless it was renamed.
+    """Create an empty file beside `place` for this run; remove the file unless the caller renames it.
 
     A lock on the file tells a running program from a killed program, whose file is used again.
-    `shown` and `work` are for the error: the target, and what another program does there.
+    `shown` and `work` are texts for the error: the target, and the kind of run.
     """
     partial = place.with_name(place.name + suffix)
     descriptor = os.open(partial, os.O_RDWR | os.O_CREAT, 0o600)

@@ -36,7 +36,7 @@ _LOCKED_START, _LOCKED_BYTES = 0x40000000, 512
 def replace_file(partial: Path, place: Path, *, shown: Path) -> Path:
     """Replace a file by a partial file, and return the new name of the old file.
 
-    Raises `CannotOpen` if a process has the file open; nothing is changed then.
+    Raises `CannotOpen` if a process has the file open, and changes nothing.
     """
     if is_open_here(place):
         raise _in_use(shown)

@@ -1,7 +1,7 @@
 """The frames of every commit, copied from the write-ahead log (WAL) before the log is restarted.
 
 SQLite restarts the WAL when all of its frames were copied into the file and no reader needs them. The
-old frames are then overwritten. A follower must have copied them before. So it always has an open read
+old frames are then overwritten. A follower must have copied them before. So a follower always has an open read
 transaction:
 
     the transaction began                       while it is open
@@ -9,8 +9,8 @@ transaction:
     when the file had all frames                no checkpoint copies a frame, so the WAL is restarted
                                                 once at most, and the follower has the frames before it
 
-A follower renews its transaction: it begins the next one, copies all new frames, and ends the previous
-one. So a checkpoint can copy frames up to the last renewal. If commits never pause, no renewal finds a
+A follower renews its transaction: the next transaction begins, all new frames are copied, and the
+previous transaction ends. So a checkpoint can copy frames up to the last renewal. If commits never pause, no renewal finds a
 file with all frames, and the WAL would grow: beyond `RESTART_BYTES` the follower takes the turn to write
 for a moment, and lets a checkpoint copy the last frames.
 """
@@ -54,7 +54,7 @@ class WalPiece(NamedTuple):
 
 
 class WalFollower:
-    """Copies frames from a position on; belongs to one thread."""
+    """Copies frames from a position on, for a single thread."""
 
     def __init__(self, pages: PageSnapshot, *, position: WalPosition | None = None) -> None:
         """Begin at the position of a snapshot, which is open meanwhile, or at a position before.
@@ -184,7 +184,7 @@ class WalFollower:
 
 
 def _follows(header: bytes, later: bytes) -> bool:
-    """True if a generation of the WAL directly follows another one: both count up by one."""
+    """True if a generation of the WAL directly follows another generation."""
 
     def number(of: bytes, start: int) -> int:
         return int.from_bytes(of[start : start + 4], "big")
