@@ -45,8 +45,6 @@ class BackupPoint(Struct, frozen=True, kw_only=True):
     """The header of the write-ahead log, in hexadecimal digits: the chain of the point begins there."""
     wal_frames: int = 0
     """Frames of the write-ahead log that the point has."""
-    made_by: str
-    """The version of Millstream."""
 
     @property
     def file_bytes(self) -> int:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from millstream import __version__
 from millstream.backup import point as points
 from millstream.backup.chunks import CHUNK_BYTES, ChunkStore, in_threads
 from millstream.backup.keep import Keep, sweep
@@ -156,7 +155,6 @@ def _store(
         lists=lists,
         wal_header=source.position.header.hex(),
         wal_frames=source.position.frames,
-        made_by=__version__,
     )
     return point, len(names) + len(lists)
 

@@ -188,7 +188,6 @@ def _point(taken_ms: int) -> BackupPoint:
         pages=1,
         has_checksums=False,
         lists=[],
-        made_by="",
     )
 
 
