@@ -31,6 +31,7 @@ PACKAGE = "src/millstream/"
 
 GENERATED = (
     "any_log",
+    "background_run",
     "cursor",
     "database",
     "gathered",

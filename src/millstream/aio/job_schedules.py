@@ -16,7 +16,7 @@ import msgspec
 from millstream.aio.job_store import JobStore
 from millstream.aio.schedules import ScheduleStore, SyncReport
 from millstream.aio.task import Task
-from millstream.aio.worker_runtime import Bell
+from millstream.aio.worker_runtime import Bell, idle_wait_s
 from millstream.errors import Closed, InvalidInput, MillstreamError
 from millstream.jobs.definition import TaskDefinition
 from millstream.jobs.schedule import Schedule, ScheduledJob, ScheduleInfo, define
@@ -25,9 +25,6 @@ from millstream.record import Seconds
 from millstream.worker.endurance import may_pass
 
 log = logging.getLogger("millstream.jobs")
-
-WAIT_S = 0.5
-"""How long a worker waits for a due tick before it looks whether it should stop."""
 
 PAUSE_S = 1.0
 """The pause after a failure that may pass, such as a full disk."""
@@ -171,9 +168,10 @@ class JobSchedules:
     async def serve(self, is_over: Callable[[], bool]) -> None:
         """Fire ticks as they become due, until the worker is over."""
         bell = Bell()  # nobody rings: it measures the pause after a failure
+        wait_s = idle_wait_s((await self._jobs.opened()).session)
         while not is_over():
             try:
-                await self.fire(wait=WAIT_S)
+                await self.fire(wait=wait_s)
             except Closed:
                 return
             except MillstreamError as error:

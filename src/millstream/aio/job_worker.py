@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from millstream.aio.background_run import BackgroundRun
 from millstream.aio.job_schedules import JobSchedules
 from millstream.aio.job_steps import follow
 from millstream.aio.job_store import JobStore
 from millstream.aio.queue import Queue
 from millstream.aio.worker import Worker
-from millstream.aio.worker_runtime import SideCall, make_job_crew, work_through
-from millstream.errors import Denied, InvalidInput
+from millstream.aio.worker_runtime import SideCall, idle_wait_s, make_job_crew, work_through
+from millstream.errors import Denied
 from millstream.jobs.chore_steps import chore_steps
 from millstream.jobs.chores import CHORES, make_chores
 from millstream.jobs.reports import OnJob
@@ -20,10 +20,9 @@ from millstream.jobs.runner import Runner
 from millstream.jobs.shares import QueueShares, shares_of
 from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Message
-from millstream.record import Seconds, to_ms
+from millstream.record import Seconds
 from millstream.worker.effects import Complain
 from millstream.worker.options import WorkerOptions
-from millstream.worker.shift import IDLE_WAIT_S
 from millstream.worker.stats import WorkerStats
 
 BATCH_MAX = 1_000
@@ -31,8 +30,10 @@ BATCH_MAX = 1_000
 
 
 @checked_numbers
-class JobWorker:
+class JobWorker(BackgroundRun):
     """Runs jobs until a stop. A worker starts once."""
+
+    _name = "millstream-jobs"
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class JobWorker:
         on_job: OnJob | None,
         lease: Seconds | None,
     ) -> None:
+        super().__init__()
         self._jobs = jobs
         self._schedules = schedules
         self._concurrency = concurrency
@@ -54,7 +56,6 @@ class JobWorker:
         self._runners: list[Runner] = []
         self._queues: list[Queue] = []
         self._stopped = self._is_done = False
-        self._started: SideCall | None = None
 
     @property
     def stats(self) -> WorkerStats:
@@ -125,9 +126,9 @@ class JobWorker:
 
     async def _watch_cancels(self, queue: Queue, runner: Runner) -> None:
         """Ask running jobs of a queue to end when they are cancelled, until the worker ends."""
-        request_count = 0
+        request_count, wait_s = 0, idle_wait_s(queue.session)
         while not self._is_done:
-            requests = await queue.wait_cancels(request_count, timeout=IDLE_WAIT_S)
+            requests = await queue.wait_cancels(request_count, timeout=wait_s)
             if requests is not None:
                 request_count = requests.total
                 runner.cancel(requests.claims)
@@ -179,38 +180,6 @@ class JobWorker:
         self._stopped = True
         for worker in self._workers:
             worker.stop()
-
-    def start(self, *, drain: bool = False) -> Self:
-        """Run concurrently with the caller."""
-        if self._started is not None:
-            raise InvalidInput("a worker runs once; make another")
-        self._started = SideCall(partial(self.run, drain=drain), name="millstream-jobs")
-        return self
-
-    async def join(self, timeout: Seconds | None = None) -> bool:
-        """Wait until a started worker has ended, and raise what ended it; False if it still runs."""
-        if self._started is None:
-            return True
-        if not await self._started.ends(None if timeout is None else to_ms(timeout) / 1000):
-            return False
-        error = self._started.take_error()
-        if error is not None:
-            raise error
-        return True
-
-    async def __aenter__(self) -> Self:
-        return self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-        if self._started is not None:
-            await self._started.wind_up(error)
-        await self.join()
 
     async def _make_workers(self) -> list[Worker]:
         """Make the queues of the tasks, and a worker for each."""

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
+from millstream.aio.background_run import BackgroundRun
 from millstream.aio.worker_runtime import (
     Bell,
-    Interruption,
     SideCall,
+    idle_wait_s,
     make_crew,
     work_through,
 )
@@ -25,7 +25,8 @@ from millstream.command import AsyncSession
 from millstream.errors import InvalidInput, MillstreamError, OutcomeUnknown
 from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Ending, Message, QueueInfo
-from millstream.record import Seconds, to_ms
+from millstream.record import Seconds
+from millstream.store.wait_breaker import WaitBreaker
 from millstream.worker.crew import Crew, Report
 from millstream.worker.effects import (
     PAUSES,
@@ -89,8 +90,10 @@ class DrainCheck(Protocol):
 
 
 @checked_numbers
-class Worker:
+class Worker(BackgroundRun):
     """Runs a handler on the messages of a queue until a stop. A worker starts once."""
+
+    _name = "millstream-worker"
 
     def __init__(
         self,
@@ -101,12 +104,13 @@ class Worker:
         crew: Callable[[Report], Crew] | None = None,
         is_drained: DrainCheck | None = None,
     ) -> None:
+        super().__init__()
         self._make_crew = crew or partial(make_crew, options, session)
         self._is_drained = is_drained or self._is_empty
         self._queue = queue
         self._clock = session.clock
+        self._wait_s = idle_wait_s(session)
         self._options = options
-        self._started: SideCall | None = None
         self._shift: Shift | None = None
         self._stopped = self._runs = self._sleeps = False
         self._told = WorkerStats()
@@ -135,13 +139,14 @@ class Worker:
             raise InvalidInput("this worker runs already; make another")
         self._happened = Bell()
         """Rung when a handler has ended, or the worker is to stop."""
-        self._waiting = Interruption()
+        self._waiting = WaitBreaker()
         """Ended when the worker is to stop: a claim that waits ends then."""
         self._held = Bell()
         """Rung when there are leases again to be kept."""
         self._runs = True
         try:
-            plan = self._options.plan((await self._info()).spec, drain=drain)
+            spec = (await self._info()).spec
+            plan = self._options.plan(spec, drain=drain, wait_s=self._wait_s)
             self._lease_s = plan.lease_s
             self._shift = shift = Shift(plan, self.stats)
             await self._run(shift)
@@ -157,38 +162,6 @@ class Worker:
         if self._runs:
             self._waiting.end()
             self._happened.ring()
-
-    def start(self, *, drain: bool = False) -> Self:
-        """Run concurrently with the caller."""
-        if self._started is not None:
-            raise InvalidInput("a worker runs once; make another")
-        self._started = SideCall(partial(self.run, drain=drain), name="millstream-worker")
-        return self
-
-    async def join(self, timeout: Seconds | None = None) -> bool:
-        """Wait until a started worker has ended, and raise what ended it; False if it still runs."""
-        if self._started is None:
-            return True
-        if not await self._started.ends(None if timeout is None else to_ms(timeout) / 1000):
-            return False
-        error = self._started.take_error()
-        if error is not None:
-            raise error
-        return True
-
-    async def __aenter__(self) -> Self:
-        return self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-        if self._started is not None:
-            await self._started.wind_up(error)
-        await self.join()
 
     async def _run(self, shift: Shift) -> None:
         """Work and keep leases."""
@@ -228,6 +201,7 @@ class Worker:
         """Tell the shift about an error outside its commits."""
         with self._lock:
             shift.broke(error)
+        self._waiting.end()
         self._happened.ring()
 
     # Working.
@@ -309,18 +283,15 @@ class Worker:
             raise
 
     async def _claim(self, step: Claim) -> list[Message]:
-        """Claim messages; a stop ends a claim that waits. Only a claim without acknowledgements waits."""
-        call = partial(
-            self._queue.claim,
-            step.n,
-            lease=self._lease_s,
-            wait=step.wait_s,
-            ack=step.acks,
-            results=_in_order(step.results, step.acks),
-        )
-        if step.wait_s is None:
-            return await call()
-        return await self._waiting.run(call, instead=[])
+        """Claim messages; a stop ends a claim that waits."""
+        with self._waiting:
+            return await self._queue.claim(
+                step.n,
+                lease=self._lease_s,
+                wait=step.wait_s,
+                ack=step.acks,
+                results=_in_order(step.results, step.acks),
+            )
 
     async def _wait(self, bell: Bell, until_s: float | None, now_s: float) -> float:
         """Wait for a bell, or for a time at most; the time then."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from millstream.command import AsyncSession, Command
+from millstream.embedded.loop.session import AsyncEmbeddedSession
 from millstream.errors import Closed
 from millstream.jobs.crew import JobCrew
 from millstream.jobs.runner import Runner
@@ -19,8 +20,7 @@ from millstream.worker.crew import Crew, Report, Tasks, ThreadCrew
 from millstream.worker.effects import Handled
 from millstream.worker.handling import AsyncHandling, PlainHandling
 from millstream.worker.options import WorkerOptions
-
-T = TypeVar("T")
+from millstream.worker.shift import IDLE_WAIT_S, LONG_WAIT_S
 
 
 class Bell:
@@ -56,24 +56,9 @@ class Bell:
         return True
 
 
-class Interruption:
-    """Lets no call begin any more that waits; any thread may end the calls.
-
-    A call that has begun goes on, so it must not wait long. To cancel it would be wrong: a claim whose
-    commit is under way takes its messages nevertheless, and they are given back only later. A store
-    that is closed right after the worker would keep them in flight until their leases end.
-    """
-
-    def __init__(self) -> None:
-        self._is_ended = False
-
-    async def run(self, call: Callable[[], Coroutine[Any, Any, T]], *, instead: T) -> T:
-        """Make a call that waits; return `instead` after `end`."""
-        return instead if self._is_ended else await call()
-
-    def end(self) -> None:
-        """Let no further call begin."""
-        self._is_ended = True
+def idle_wait_s(session: AsyncSession) -> float:
+    """Return how long a wait may last that ends with the worker; a wait at a server goes on after it."""
+    return LONG_WAIT_S if isinstance(session, AsyncEmbeddedSession) else IDLE_WAIT_S
 
 
 class SideCall:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import threading
+from functools import partial
 from typing import Protocol
 
 from millstream.bench.measure import ReportRow, StepMeter, seconds
@@ -11,12 +12,15 @@ from millstream.jobs import schedule as s
 from millstream.jobs.schedule import ScheduledJob, define
 from millstream.threads.database import Millstream
 from millstream.threads.jobs import Jobs
+from millstream.threads.worker_runtime import SideCall
 
 IDLE = 10_000
 DUE = 1_000
 HOUR_MS = 3_600_000
 CORE_PERCENT_MAX = 2.0
 PLACED_S_MAX = 1.0
+SETTLE_S = 2.0
+"""The time in which the store folds the commits before; then it is idle."""
 
 
 class BenchOfJobs(Protocol):
@@ -67,14 +71,13 @@ def _store(ms: Millstream, prefix: str, count: int, since_ms: int, *, every_s: f
 def _idle_percent(bench: BenchOfJobs) -> float:
     """Return the part of a core that the serving of schedules uses while nothing is due."""
     over = threading.Event()
-    serving = threading.Thread(target=bench.jobs.schedules.serve, args=(over.is_set,))
-    serving.start()
-    over.wait(min(0.5, bench.seconds))
+    serving = SideCall(partial(bench.jobs.schedules.serve, over.is_set), name="schedules")
+    over.wait(min(SETTLE_S, bench.seconds))
     began_s, used_s = seconds(), _used_s()
     over.wait(max(0.2, bench.seconds))
     percent = 100 * (_used_s() - used_s) / (seconds() - began_s)
     over.set()
-    serving.join()
+    serving.close()
     return percent
 
 

@@ -1,18 +1,16 @@
-"""Breaks off the waits of a thread, from another thread: the counterpart of a cancelled task.
+"""Breaks off waits for commits, from any thread.
 
-A thread that waits for a commit cannot be cancelled. A caller that must be able to end such a wait
-makes its calls by `WaitBreaker.run`. When another thread calls `end`, the wait raises `WaitBroken` at
-once. A wait at a server ends with its timeout.
+A thread that waits for a commit cannot be cancelled, and a task that is cancelled does not learn which
+messages a commit has just claimed for it. So a caller that must be able to end waits calls inside of a
+`with` block of its `WaitBreaker`. When another thread calls `end`, a claim ends at once as after its
+timeout, and every other wait of a thread raises `WaitBroken`. A wait at a server ends with its timeout.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import TypeVar
-
-T = TypeVar("T")
 
 
 class WaitBroken(BaseException):
@@ -20,21 +18,28 @@ class WaitBroken(BaseException):
 
 
 class WaitBreaker:
-    """Ends the waits of one thread. It has no lock, so that the handler of a signal may call `end`."""
+    """Ends the waits of one thread or task at a time, inside of a `with` block.
+
+    It has no lock, so that the handler of a signal may call `end`.
+    """
 
     def __init__(self) -> None:
         self.is_ended = False
         self.wake: Callable[[], None] | None = None
-        """Wakes the thread from its present wait."""
+        """Ends the present wait."""
+        self._token: Token[WaitBreaker | None] | None = None
 
-    def run(self, call: Callable[[], T]) -> T:
-        """Make a call on this thread; `WaitBroken` if `end` breaks off a wait of the call."""
-        outer = _current()
-        _this_thread.breaker = self
-        try:
-            return call()
-        finally:
-            _this_thread.breaker = outer
+    def __enter__(self) -> None:
+        self._token = _current.set(self)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._token is not None
+        _current.reset(self._token)
 
     def end(self) -> None:
         """Break off the present wait, and every later one."""
@@ -45,19 +50,19 @@ class WaitBreaker:
 
 
 class BreakableWait:
-    """A wait of this thread, as a `with` block: the breaker of the wait calls `wake`."""
+    """A wait, as a `with` block. The breaker of the wait calls `wake`, from any thread."""
 
     __slots__ = ("_breaker", "_wake")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._breaker = _current()
+        self._breaker = _current.get()
 
     def __enter__(self) -> None:
         breaker = self._breaker
         if breaker is not None:
             breaker.wake = self._wake
-            if breaker.is_ended:  # perhaps before `end` could see how to wake this thread
+            if breaker.is_ended:  # perhaps before `end` could see how to end this wait
                 self._wake()
 
     def __exit__(
@@ -73,9 +78,4 @@ class BreakableWait:
                 raise WaitBroken
 
 
-_this_thread = threading.local()
-
-
-def _current() -> WaitBreaker | None:
-    breaker: WaitBreaker | None = getattr(_this_thread, "breaker", None)
-    return breaker
+_current: ContextVar[WaitBreaker | None] = ContextVar("millstream_wait_breaker", default=None)

@@ -23,13 +23,10 @@ from millstream.record import Seconds
 from millstream.threads.job_store import JobStore
 from millstream.threads.schedules import ScheduleStore, SyncReport
 from millstream.threads.task import Task
-from millstream.threads.worker_runtime import Bell
+from millstream.threads.worker_runtime import Bell, idle_wait_s
 from millstream.worker.endurance import may_pass
 
 log = logging.getLogger("millstream.jobs")
-
-WAIT_S = 0.5
-"""How long a worker waits for a due tick before it looks whether it should stop."""
 
 PAUSE_S = 1.0
 """The pause after a failure that may pass, such as a full disk."""
@@ -173,9 +170,10 @@ class JobSchedules:
     def serve(self, is_over: Callable[[], bool]) -> None:
         """Fire ticks as they become due, until the worker is over."""
         bell = Bell()  # nobody rings: it measures the pause after a failure
+        wait_s = idle_wait_s(self._jobs.opened().session)
         while not is_over():
             try:
-                self.fire(wait=WAIT_S)
+                self.fire(wait=wait_s)
             except Closed:
                 return
             except MillstreamError as error:

@@ -13,18 +13,19 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from millstream.command import Session
 from millstream.errors import InvalidInput, MillstreamError, OutcomeUnknown
 from millstream.numbers import checked_numbers
 from millstream.queue.model.message import Ending, Message, QueueInfo
-from millstream.record import Seconds, to_ms
+from millstream.record import Seconds
+from millstream.store.wait_breaker import WaitBreaker
+from millstream.threads.background_run import BackgroundRun
 from millstream.threads.worker_runtime import (
     Bell,
-    Interruption,
     SideCall,
+    idle_wait_s,
     make_crew,
     work_through,
 )
@@ -91,8 +92,10 @@ class DrainCheck(Protocol):
 
 
 @checked_numbers
-class Worker:
+class Worker(BackgroundRun):
     """Runs a handler on the messages of a queue until a stop. A worker starts once."""
+
+    _name = "millstream-worker"
 
     def __init__(
         self,
@@ -103,12 +106,13 @@ class Worker:
         crew: Callable[[Report], Crew] | None = None,
         is_drained: DrainCheck | None = None,
     ) -> None:
+        super().__init__()
         self._make_crew = crew or partial(make_crew, options, session)
         self._is_drained = is_drained or self._is_empty
         self._queue = queue
         self._clock = session.clock
+        self._wait_s = idle_wait_s(session)
         self._options = options
-        self._started: SideCall | None = None
         self._shift: Shift | None = None
         self._stopped = self._runs = self._sleeps = False
         self._told = WorkerStats()
@@ -137,13 +141,14 @@ class Worker:
             raise InvalidInput("this worker runs already; make another")
         self._happened = Bell()
         """Rung when a handler has ended, or the worker is to stop."""
-        self._waiting = Interruption()
+        self._waiting = WaitBreaker()
         """Ended when the worker is to stop: a claim that waits ends then."""
         self._held = Bell()
         """Rung when there are leases again to be kept."""
         self._runs = True
         try:
-            plan = self._options.plan(self._info().spec, drain=drain)
+            spec = self._info().spec
+            plan = self._options.plan(spec, drain=drain, wait_s=self._wait_s)
             self._lease_s = plan.lease_s
             self._shift = shift = Shift(plan, self.stats)
             self._run(shift)
@@ -159,38 +164,6 @@ class Worker:
         if self._runs:
             self._waiting.end()
             self._happened.ring()
-
-    def start(self, *, drain: bool = False) -> Self:
-        """Run concurrently with the caller."""
-        if self._started is not None:
-            raise InvalidInput("a worker runs once; make another")
-        self._started = SideCall(partial(self.run, drain=drain), name="millstream-worker")
-        return self
-
-    def join(self, timeout: Seconds | None = None) -> bool:
-        """Wait until a started worker has ended, and raise what ended it; False if it still runs."""
-        if self._started is None:
-            return True
-        if not self._started.ends(None if timeout is None else to_ms(timeout) / 1000):
-            return False
-        error = self._started.take_error()
-        if error is not None:
-            raise error
-        return True
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-        if self._started is not None:
-            self._started.wind_up(error)
-        self.join()
 
     def _run(self, shift: Shift) -> None:
         """Work and keep leases."""
@@ -230,6 +203,7 @@ class Worker:
         """Tell the shift about an error outside its commits."""
         with self._lock:
             shift.broke(error)
+        self._waiting.end()
         self._happened.ring()
 
     # Working.
@@ -311,18 +285,15 @@ class Worker:
             raise
 
     def _claim(self, step: Claim) -> list[Message]:
-        """Claim messages; a stop ends a claim that waits. Only a claim without acknowledgements waits."""
-        call = partial(
-            self._queue.claim,
-            step.n,
-            lease=self._lease_s,
-            wait=step.wait_s,
-            ack=step.acks,
-            results=_in_order(step.results, step.acks),
-        )
-        if step.wait_s is None:
-            return call()
-        return self._waiting.run(call, instead=[])
+        """Claim messages; a stop ends a claim that waits."""
+        with self._waiting:
+            return self._queue.claim(
+                step.n,
+                lease=self._lease_s,
+                wait=step.wait_s,
+                ack=step.acks,
+                results=_in_order(step.results, step.acks),
+            )
 
     def _wait(self, bell: Bell, until_s: float | None, now_s: float) -> float:
         """Wait for a bell, or for a time at most; the time then."""

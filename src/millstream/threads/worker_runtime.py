@@ -10,9 +10,10 @@ import math
 import threading
 from collections.abc import Awaitable, Callable
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from millstream.command import Command, Session
+from millstream.embedded.session import EmbeddedSession
 from millstream.jobs.crew import JobCrew
 from millstream.jobs.runner import Runner
 from millstream.queue.model.message import Message
@@ -21,9 +22,8 @@ from millstream.worker.crew import Crew, LoopCrew, Report, ThreadCrew
 from millstream.worker.effects import Handled
 from millstream.worker.handling import AsyncHandling, PlainHandling
 from millstream.worker.options import WorkerOptions
+from millstream.worker.shift import IDLE_WAIT_S, LONG_WAIT_S
 from millstream.worker.stop_signals import stopped_by_signals
-
-T = TypeVar("T")
 
 TURN_S = 0.5
 """How long a thread sleeps without a look: a signal that comes just before the main thread falls
@@ -59,22 +59,9 @@ class Bell:
                 return True
 
 
-class Interruption:
-    """Ends a call that waits; any thread may end it, also from a signal's handler."""
-
-    def __init__(self) -> None:
-        self._breaker = WaitBreaker()
-
-    def run(self, call: Callable[[], T], *, instead: T) -> T:
-        """Make a call that only waits and reads; return `instead` if `end` breaks off its wait."""
-        try:
-            return self._breaker.run(call)
-        except WaitBroken:
-            return instead
-
-    def end(self) -> None:
-        """End the present call, and every later one."""
-        self._breaker.end()
+def idle_wait_s(session: Session) -> float:
+    """Return how long a wait may last that ends with the worker; a wait at a server goes on after it."""
+    return LONG_WAIT_S if isinstance(session, EmbeddedSession) else IDLE_WAIT_S
 
 
 class SideCall:
@@ -89,7 +76,8 @@ class SideCall:
 
     def _run(self) -> None:
         try:
-            self._breaker.run(self._call)
+            with self._breaker:
+                self._call()
         except WaitBroken:
             pass  # by `close`
         except BaseException as error:  # told by `take_error`

@@ -58,7 +58,7 @@ class WorkerOptions:
         """Return how long a handler may take."""
         return None if self.time_limit is None else to_ms(self.time_limit) / 1000
 
-    def plan(self, spec: QueueSpec, *, drain: bool) -> ShiftPlan:
+    def plan(self, spec: QueueSpec, *, drain: bool, wait_s: float) -> ShiftPlan:
         """Return the plan of the worker's shift on a queue."""
         lease_ms = spec.lease_ms if self.lease is None else to_ms(self.lease)
         return ShiftPlan(
@@ -69,5 +69,6 @@ class WorkerOptions:
             overdue_s=None if self.is_async else self.limit_s,
             can_cancel=self.is_async,
             drain=drain,
+            wait_s=wait_s,
             adapts=self.adapts,
         )

@@ -32,6 +32,7 @@ from millstream.queue.service.claim_wait import (
 from millstream.queue.service.lines import Lines
 from millstream.store.commit.ticket import Ticket
 from millstream.store.store import Store
+from millstream.store.wait_breaker import BreakableWait
 
 ClaimNow = Callable[[ClaimMessages, Turn | None], Awaitable[Claimed]]
 """Makes a claim without waiting; returns the messages and the number that remain."""
@@ -82,7 +83,8 @@ class _WaitingTask(WaitingClaim):
                     return "due"
                 if sleep.until_s <= clock.seconds():
                     return None
-        return self._deliveries.get_nowait()
+        delivery = self._deliveries.get_nowait()
+        return None if delivery == "broken" else delivery
 
     def _wake(self) -> None:
         if not self._wake_up.done():
@@ -135,17 +137,18 @@ class LoopLines(Lines[_WaitingTask]):
         steps = wait_in_line(until_s)
         try:
             step = next(steps)
-            self.join(waiter)
-            while True:
-                if isinstance(step, LineSleep):
-                    step = steps.send(await waiter.sleep(step, self.store.clock))
-                elif step == "watch":
-                    step = steps.send(await self._watch(waiter, turns))
-                elif step == "claim":
-                    look = self._claim_now(waiter.query, turns and turns.for_looks)
-                    step = steps.send(await look)
-                else:
-                    step = steps.send(self.report(waiter, step))
+            with BreakableWait(partial(self._break_off, waiter)):
+                self.join(waiter)
+                while True:
+                    if isinstance(step, LineSleep):
+                        step = steps.send(await waiter.sleep(step, self.store.clock))
+                    elif step == "watch":
+                        step = steps.send(await self._watch(waiter, turns))
+                    elif step == "claim":
+                        look = self._claim_now(waiter.query, turns and turns.for_looks)
+                        step = steps.send(await look)
+                    else:
+                        step = steps.send(self.report(waiter, step))
         except StopIteration as end:
             return [] if waiter.is_received else end.value
         except BaseException:
@@ -153,6 +156,13 @@ class LoopLines(Lines[_WaitingTask]):
             raise
         finally:
             waiter.leave()
+
+    def _break_off(self, waiter: _WaitingTask) -> None:
+        """End a wait; called on any thread."""
+        if self._loop.is_here():
+            waiter.deliver("broken")
+        else:
+            self._loop.call_soon(partial(waiter.deliver, "broken"))
 
     async def _watch(self, waiter: _WaitingTask, turns: ClientTurns | None) -> float | None:
         """Watch the queue; in the event loop if possible, because waking a thread costs more.

@@ -33,7 +33,7 @@ from millstream.queue.service.claim_wait import (
 from millstream.queue.service.lines import Lines
 from millstream.store.commit.ticket import Ticket
 from millstream.store.store import Store
-from millstream.store.wait_breaker import BreakableWait, WaitBroken
+from millstream.store.wait_breaker import BreakableWait
 
 UNTOLD_S = 1.0
 """How long a claim waits for the outcome of a commit. An interrupted committer may never report it.
@@ -75,9 +75,7 @@ class WaitingThread(WaitingClaim):
             timeout_s = UNTOLD_S if is_short else max(0.0, min(pause_s, TIMEOUT_MAX))
             with suppress(Empty):
                 delivery = self._deliveries.get(timeout=timeout_s)
-                if delivery == "broken":
-                    raise WaitBroken
-                return delivery
+                return None if delivery == "broken" else delivery
             if is_short:
                 if lines.looks(self):
                     return "look"
