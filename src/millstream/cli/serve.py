@@ -36,7 +36,10 @@ _HELPS = {
     "key": "FILE: PEM file of the certificate's key.",
     "auth": "WHEN: whether tokens are required: on, off, or auto (unless only this machine can connect).",
     "origins": "ORIGIN: allow pages of this origin, such as https://example.org; may be repeated.",
-    "log_requests": "write a line of JSON per request to stderr.",
+    "log_requests": "write a line per request to stderr.",
+    "log_format": "FORM: of log lines: text, json, or auto (text on a terminal, else json).",
+    "log_levels": "LEVEL: least level of log lines: info, or of one part: cluster=debug; may be repeated.",
+    "slow_ms": "log commands that take longer, with the reason of their wait; 0: none.",
     "body_bytes_max": "the maximum size of a request's body.",
     "head_bytes_max": "the maximum size of a request's head.",
     "frame_bytes_max": "the maximum size of a frame of the socket.",
@@ -125,7 +128,6 @@ def serve(
     `millstream token create` creates one. SIGTERM or Ctrl-C lets requests finish, then stops.
     """
     try:
-        from millstream.server import journal
         from millstream.server.listen.activation import inherited_socket
         from millstream.server.processes.place import take_place
         from millstream.server.serving import Serving
@@ -137,7 +139,7 @@ def serve(
     settings = cluster.settings(port, fields)
     if settings.auth not in ("auto", "on", "off"):
         raise typer.BadParameter(f"--auth must be auto, on or off, not {settings.auth!r}")
-    journal.write_to(sys.stderr, requests=settings.log_requests)
+    _start_journal(settings)
     mode = _mode(options.file_mode)
     member = take_place()
     inherited = inherited_socket() if member is None else None
@@ -255,6 +257,19 @@ def _serve(serving: Serving, on_ready: Callable[[], None], *, standby: bool) -> 
         report_event("standby: another server was faster")
         return False
     return True
+
+
+def _start_journal(settings: Settings) -> None:
+    """Check the settings, and write log lines to standard error from now on."""
+    from millstream.server import journal
+
+    settings.check()
+    journal.write_to(
+        sys.stderr,
+        requests=settings.log_requests,
+        form=settings.log_format,
+        levels=settings.log_levels,
+    )
 
 
 def _mode(text: str) -> int:

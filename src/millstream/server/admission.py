@@ -46,6 +46,7 @@ from millstream.server.auth.turns import Turns
 from millstream.server.bounds import bounded, check_command
 from millstream.server.claim_counts import ClaimCounts
 from millstream.server.observe.meter import Meter
+from millstream.server.observe.slow import SlowCommands
 from millstream.server.observe.tracing import Tracer, traced
 from millstream.server.settings import Settings
 from millstream.store.store import Store
@@ -60,11 +61,19 @@ class Admission:
     """Admits the requests and commands of all clients; belongs to one event loop."""
 
     def __init__(
-        self, store: Store, settings: Settings, *, tokens: Tokens, quota: Quota, meter: Meter
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        tokens: Tokens,
+        quota: Quota,
+        meter: Meter,
+        slow: SlowCommands,
     ) -> None:
         self.tokens = tokens
         self.quota = quota
         self.meter = meter
+        self.slow = slow
         self.tracer = Tracer()
         self.seconds = store.clock.seconds
         """The clock by which commands are measured."""
@@ -273,14 +282,24 @@ class Call(Generic[T]):
         admission, command = self._admission, self.command
         if isinstance(answer, Exception):
             admission.meter.failed(type(command), answer)
+            self._note_if_slow(admission.seconds())
         elif not isinstance(answer, BaseException):  # a cancelled command has no answer to count
             if self._holds and self.holdings is not None:
                 self.holdings.note(command, answer)
-            admission.meter.answered(type(command), admission.seconds() - self.began_s)
+            ended_s = admission.seconds()
+            admission.meter.answered(type(command), ended_s - self.began_s)
+            if ended_s - self.began_s >= admission.slow.slow_s:
+                self._note_if_slow(ended_s)
             if self._holds:
                 admission.tracer.answered(command, answer)
         if self.spans is not None:
             self._end_spans(answer)
+
+    def _note_if_slow(self, ended_s: float) -> None:
+        """Log a slow command, unless the client has asked it to wait."""
+        slow = self._admission.slow
+        if not self.waits and ended_s - self.began_s >= slow.slow_s:
+            slow.note(self.command, self.principal.name, self.began_s, ended_s)
 
     def cancel(self) -> None:
         """Release the quotas of a call without an answer. A second call does nothing."""

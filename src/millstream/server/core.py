@@ -47,6 +47,7 @@ from millstream.server.cluster.role import FORWARD_S, Asker, ClusterRole, check_
 from millstream.server.observe.health import Checkup
 from millstream.server.observe.live import Live
 from millstream.server.observe.meter import Meter
+from millstream.server.observe.slow import SlowCommands
 from millstream.server.processes.siblings import Siblings
 from millstream.server.settings import Settings
 from millstream.server.staged_parts import Shelf
@@ -138,6 +139,8 @@ class Core:
         store.listeners.add(commit=self.meter.committed)
         self.backups = _backups(store, settings, siblings)
         """The backups that this process makes of the store; None without a place for them."""
+        slow = SlowCommands(store.clock, settings.slow_ms)
+        store.listeners.add(commit=slow.committed)
         self.checkup = Checkup(
             self.session,
             settings,
@@ -154,7 +157,7 @@ class Core:
         self.clients = Clients(store.clock)
         """The open connections of sockets and rooms."""
         self.admission = Admission(
-            store, settings, tokens=self.tokens, quota=self.quota, meter=self.meter
+            store, settings, tokens=self.tokens, quota=self.quota, meter=self.meter, slow=slow
         )
         """The door through which every command of a client comes in."""
 

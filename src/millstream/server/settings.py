@@ -9,12 +9,15 @@ from msgspec import Struct
 from millstream.backup.keep import parse_keep
 from millstream.engine.scrub import check_share
 from millstream.errors import InvalidInput
+from millstream.server.journal import levels_of
 
 ProfileName = Literal["balanced", "low-latency", "high-throughput"]
 PROFILE_NAMES: tuple[str, ...] = get_args(ProfileName)
 
 KiB = 1024
 MiB = 1024 * KiB
+
+LOG_FORMATS = ("auto", "text", "json")
 
 RETENTION_S_MAX = 100 * 366 * 24 * 3600
 """The longest retention in seconds; a log that keeps records for longer has no retention."""
@@ -73,6 +76,15 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     log_requests: bool = False
     """One line of JSON per request, to the logger `millstream.access`."""
+
+    log_format: Literal["auto", "text", "json"] = "auto"
+    """The form of log lines; `auto` writes text to a terminal, and lines of JSON elsewhere."""
+
+    log_levels: tuple[str, ...] = ()
+    """The least level of log lines: `info` for all parts, `cluster=debug` for one part."""
+
+    slow_ms: int = 1_000
+    """A command that takes this long is logged with the reason of its wait; 0: no command is."""
 
     instance: str = ""
     """The name of this server among the servers of one store; empty: HOST:PORT."""
@@ -146,6 +158,11 @@ class Settings(Struct, frozen=True, kw_only=True):
             )
         if self.backup_keep:
             parse_keep(self.backup_keep)
+        if self.log_format not in LOG_FORMATS:
+            raise InvalidInput(
+                f"log_format is {', '.join(LOG_FORMATS)}, not {self.log_format!r:.100}"
+            )
+        levels_of(self.log_levels)
         if self.auth == "off" and not self.is_loopback():
             raise InvalidInput(
                 f"a server that others can reach at {self.host} needs tokens: leave auth on, and "

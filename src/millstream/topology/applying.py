@@ -1,6 +1,6 @@
 """Applying a topology to an open store, and dumping the topology of a store.
 
-One transaction has all changes as its steps. So a process that is killed has applied the whole plan, or no
+The changes are the steps of one transaction. A process that is killed has applied the whole plan, or no
 change of the plan. The next run applies the missing changes.
 """
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 import millstream
+from millstream.errors import InvalidInput
 from millstream.server import journal
 from millstream.server.auth.tokens import create_token
 from millstream.server.serving import running
@@ -109,3 +112,75 @@ def test_a_refused_socket_is_one_line_and_no_error(
     assert line["event"] == ("request" if log_requests else "socket_refused")
     assert (line["path"], line["status"]) == (path, status)
     assert str(line["time"]).endswith("Z")
+
+
+@pytest.fixture
+def _usual_levels() -> Iterator[None]:
+    yield
+    journal.write_to(io.StringIO(), requests=False)
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+@pytest.mark.usefixtures("_usual_levels")
+def test_lines_are_text_on_a_terminal_and_json_elsewhere() -> None:
+    logger = logging.getLogger("millstream.cluster")
+    streams = {
+        (form, kind): kind()
+        for form in ("auto", "text", "json")
+        for kind in (Terminal, io.StringIO)
+    }
+    for (form, _), stream in streams.items():
+        journal.write_to(stream, requests=True, form=form)
+    facts = {"why": "two words", "count": 3, "node": "a\x1b[31m"}
+    logger.warning("node_halted", extra=facts)
+    logging.getLogger(journal.ACCESS).info('{"event":"request","status":200}')
+    for (form, kind), stream in streams.items():
+        first, second = stream.getvalue().splitlines()
+        if form == "text" or (form, kind) == ("auto", Terminal):
+            assert first[23:] == (
+                'Z warning cluster node_halted why="two words" count=3 node=a\\x1b[31m'
+            )
+            assert second.endswith("access request status=200")
+        else:
+            assert json.loads(first)["why"] == "two words"
+            assert json.loads(second) == {"event": "request", "status": 200}
+
+
+@pytest.mark.usefixtures("_usual_levels")
+def test_each_part_has_a_level(stream: io.StringIO) -> None:
+    journal.write_to(stream, requests=False, levels=["error,cluster=debug", "rooms=info"])
+    for part in ("server", "cluster", "rooms"):
+        logger = logging.getLogger(f"millstream.{part}")
+        for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+            logger.log(level, "event")
+    told = {(str(line["logger"]), line["level"]) for line in lines(stream)}
+    assert told == {
+        ("millstream.server", "error"),
+        *(("millstream.cluster", level) for level in ("debug", "info", "warning", "error")),
+        *(("millstream.rooms", level) for level in ("info", "warning", "error")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("loud", "a level of log lines is debug, info, warning, error, or PART=LEVEL, not 'loud'"),
+        ("clutser=info", "log lines have no part 'clutser': did you mean 'cluster'?"),
+        ("", "not ''"),
+    ],
+)
+def test_a_wrong_level_is_refused(text: str, told: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(told)):
+        Settings(log_levels=(text,)).check()
+
+
+def test_a_wrong_format_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="log_format is auto, text, json, not 'xml'"):
+        Settings(log_format="xml").check()  # type: ignore[arg-type]

@@ -15,19 +15,19 @@ from millstream.threads.database import Millstream
 
 def test_every_commit_is_told_with_its_operations() -> None:
     store = open_store(MemoryEngine())
-    told: list[tuple[int, float, float]] = []
+    told: list[tuple[int, float, float, float]] = []
     store.listeners.add(commit=lambda *facts: told.append(facts))
     log = Millstream(EmbeddedSession(store)).log("a")
     log.append(b"x")
     log.append_many([b"x"] * 10)
-    assert [operations for operations, _, _ in told] == [1, 1]
-    assert all(0 <= sync_s <= commit_s for _, commit_s, sync_s in told)
+    assert [operations for operations, *_ in told] == [1, 1]
+    assert all(0 <= lock_s + sync_s <= commit_s for _, commit_s, sync_s, lock_s in told)
     store.close()
 
 
 def test_a_group_that_changed_nothing_is_no_commit() -> None:
     store = open_store(MemoryEngine())
-    told: list[tuple[int, float, float]] = []
+    told: list[tuple[int, float, float, float]] = []
     store.listeners.add(commit=lambda *facts: told.append(facts))
     log = Millstream(EmbeddedSession(store)).log("a")
     with pytest.raises(EndMoved):

@@ -91,7 +91,7 @@ class Meter:
         """Count an executed command. Called by the event loop."""
         self._commands.observe(kind, seconds)
 
-    def committed(self, operations: int, commit_s: float, sync_s: float) -> None:
+    def committed(self, operations: int, commit_s: float, sync_s: float, _lock_s: float) -> None:
         """Count a commit group. Called by the committing thread, under the write lock."""
         self._group_sizes.observed.observe(operations)
         self._commit_times.observed.observe(commit_s)

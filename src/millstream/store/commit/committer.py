@@ -71,6 +71,8 @@ class StoreCommitter:
         """Whether the current commit was handed to the engine, so that its rows may be on disk."""
         self._sync_s = 0.0
         """The duration of the last sync that was timed."""
+        self._lock_s = 0.0
+        """How long the last timed commit waited for the lock of other processes."""
         self.last_failure: str | None = None
         self._kept = False
 
@@ -90,6 +92,7 @@ class StoreCommitter:
         ticket = Ticket(operation)
         self._sent = False
         began_s = self._clock.seconds() if self._listeners.commit else 0.0
+        self._lock_s = 0.0
         try:
             self._write([ticket], writer, refusal=refusal, has_written=has_written)
         except BaseException as error:
@@ -124,6 +127,8 @@ class StoreCommitter:
             refusal = None if shortage is None else shortage.error()
             began_s = self._clock.seconds() if self._listeners.commit else 0.0
             with self._engine.write(waits=waits) as writer:
+                if began_s:
+                    self._lock_s = self._clock.seconds() - began_s
                 self._write(tickets, writer, refusal=refusal)
             self._conclude(len(tickets), began_s, folds=waits)
         except WouldWait:
@@ -201,7 +206,7 @@ class StoreCommitter:
         if listeners.commit and self._sent:
             commit_s = self._clock.seconds() - began_s
             for tell in listeners.commit:
-                tell(operations, commit_s, self._sync_s)
+                tell(operations, commit_s, self._sync_s, self._lock_s)
         state = self._state
         if (
             state.seq - state.folded > self._tail_deltas_noticed

@@ -24,11 +24,11 @@ DeltaListener = Callable[[Delta[Any]], None]
 
 The commit may still fail."""
 
-CommitListener = Callable[[int, float, float], None]
+CommitListener = Callable[[int, float, float, float], None]
 """Called after a group is committed and before its callers are answered.
 
 The arguments are the number of operations, the seconds of the commit, and of these the seconds of the
-sync."""
+sync, and the seconds of the wait for the lock of other processes."""
 
 PoisonListener = Callable[[MillstreamError], None]
 """Called once, on any thread, if something acknowledged is missing from the disk."""
