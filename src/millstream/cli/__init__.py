@@ -246,7 +246,9 @@ app.add_typer(cluster, name="cluster")
 app.add_typer(token, name="token")
 app.add_typer(config, name="config")
 app.add_typer(spark, name="spark")
-command(app, "doctor orders.db", "doctor --environment")(doctor)
+command(app, "doctor orders.db", "doctor --environment", "doctor orders.db --bundle facts.zip")(
+    doctor
+)
 command(
     app,
     'sql app.db "SELECT name, ready FROM millstream_queues"',

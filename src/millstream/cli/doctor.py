@@ -11,6 +11,7 @@ from millstream.cli.display import (
     FactSheet,
     Printed,
     PrintedLine,
+    note,
     offsets,
     plural,
     progress,
@@ -18,6 +19,7 @@ from millstream.cli.display import (
     size,
 )
 from millstream.cli.place import StorePlace
+from millstream.errors import InvalidInput
 
 if TYPE_CHECKING:
     from millstream.doctor import Finding, Report
@@ -43,6 +45,13 @@ def doctor(
             help="Check the machine instead: interpreter, Spark, Java, host name, disk.",
         ),
     ] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write a zip for a maintainer: versions, sizes, findings; no data, no secrets.",
+        ),
+    ] = None,
 ) -> Printed:
     """Verify all checksums and the completeness of a store.
 
@@ -58,7 +67,15 @@ def doctor(
     from millstream.doctor import examine
 
     with progress("opening") as tell:
-        return _findings(examine(file, progress=tell))
+        report = examine(file, progress=tell)
+    if bundle is not None:
+        from millstream.doctor.bundle import write_bundle
+
+        if not isinstance(file, Path):
+            raise InvalidInput(f"--bundle is for files, and {safe(str(file))} is a bucket")
+        write_bundle(bundle, file.absolute(), report)
+        note(f"{safe(str(bundle))} has facts without payloads, names and secrets")
+    return _findings(report)
 
 
 def _surroundings(environment: Environment) -> Printed:

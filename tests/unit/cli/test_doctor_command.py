@@ -69,3 +69,10 @@ def test_reading_damaged_records_says_to_run_the_doctor(cli: Any) -> None:
     with closing(apsw.Connection("millstream.db")) as file:
         file.execute("UPDATE millstream_payload SET value = x'00' WHERE id = 3")
     assert "doctor" in cli.error("read", "orders")
+
+
+def test_a_bundle_is_written_once_and_said(cli: Any) -> None:
+    cli("append", "orders", "x", "--store", "a.db")
+    cli("doctor", "a.db", "--bundle", "facts.zip")
+    assert "without payloads" in cli.stderr
+    assert "name another file" in cli.error("doctor", "a.db", "--bundle", "facts.zip", code=2)

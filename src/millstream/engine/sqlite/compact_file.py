@@ -12,7 +12,6 @@ from pathlib import Path
 from time import sleep
 from typing import NamedTuple
 
-from millstream.clock import SystemClock
 from millstream.engine.sqlite.compaction import FileUse
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.header import NONE
@@ -90,16 +89,15 @@ def compact_file(
 
 def _return_all(engine: SqliteEngine, before: FileUse, hear: Heard) -> None:
     """Take steps until no page is free; pages that are freed meanwhile are also returned, once."""
-    clock, returned = SystemClock(), 0
+    returned = 0
     while returned < 2 * before.free_pages:
-        began_s = clock.seconds()
         step = engine.compaction.step(waits=True)
         if step == 0:
             return
         returned += step or 0
         hear("returning pages", min(returned, before.free_pages), before.free_pages)
         engine.upkeep(nullcontext())  # a checkpoint, if the write-ahead log has grown
-        sleep(min(PAUSE_S_MAX, PAUSE_TIMES * (clock.seconds() - began_s)))
+        sleep(min(PAUSE_S_MAX, PAUSE_TIMES * engine.compaction.step_s))
 
 
 def _needs_rewrite(path: Path, use: FileUse) -> InvalidInput:

@@ -31,7 +31,7 @@ from millstream.clock import Clock
 from millstream.engine.disk import full
 from millstream.engine.sqlite.checks import complete
 from millstream.engine.sqlite.failures import failed_task
-from millstream.engine.sqlite.file import APPLICATION_ID
+from millstream.engine.sqlite.file import APPLICATION_ID, patience
 from millstream.engine.sqlite.header import INCREMENTAL, NONE
 from millstream.engine.sqlite.options import SqliteOptions
 from millstream.engine.sqlite.pages import is_verified
@@ -97,11 +97,10 @@ def file_use(connection: apsw.Connection) -> FileUse:
 
 
 def return_pages(connection: apsw.Connection, pages: int) -> tuple[int, int]:
-    """Return up to `pages` free pages to the disk by one commit.
+    """Return up to `pages` free pages to the disk, and commit the transaction of the caller.
 
     Returns the number of returned pages, and the count of steps in the file's row.
     """
-    connection.execute("BEGIN IMMEDIATE")
     try:
         before = connection.pragma("freelist_count")
         connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
@@ -137,6 +136,8 @@ class Compaction:
         self._due_s = clock.seconds() + LOOK_S
         self._shrunk: int | None = None
         """The count of steps in the file's row, as of the last step or look."""
+        self.step_s = 0.0
+        """The duration of the last step, without its wait for other writers."""
         self.returned_pages = 0
         self.state: CompactionState = "resting" if self.share else "off"
 
@@ -185,15 +186,18 @@ class Compaction:
     def step(self, *, waits: bool = False) -> int | None:
         """Return some pages to the disk by one commit; None if another process writes now."""
         with self._connected() as connection:
-            connection.set_busy_timeout(self._busy_timeout_ms if waits else 0)
-            began_s = self._clock.seconds()
+            connection.set_busy_timeout(0)
+            if waits:
+                connection.set_busy_handler(patience(self._clock, self._busy_timeout_ms / 1000))
             try:
+                connection.execute("BEGIN IMMEDIATE")
+                began_s = self._clock.seconds()  # without the wait for other writers
                 returned, shrunk = return_pages(connection, self._pages)
             except apsw.BusyError:
                 return None
             except apsw.Error as error:
                 raise failed_task("compaction", error, self._path) from error
-            took_s = self._clock.seconds() - began_s
+            self.step_s = took_s = self._clock.seconds() - began_s
         if returned:
             self.returned_pages += returned
             self._shrunk = shrunk
