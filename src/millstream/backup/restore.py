@@ -10,9 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from millstream.backup.chunks import ChunkStore, in_threads
 from millstream.backup.place import BackupPlace
@@ -20,6 +20,7 @@ from millstream.backup.point import BackupPoint
 from millstream.backup.replay import RestoreMoment, replay
 from millstream.backup.segments import SegmentName, list_chain
 from millstream.backup.source import newest_delta, store_id
+from millstream.backup.stream import read_file, read_point
 from millstream.engine.disk import full, sync_folder
 from millstream.engine.open import open_engine
 from millstream.engine.place import IN_MEMORY, check_file, is_address, is_bucket
@@ -56,23 +57,57 @@ def restore(
     heard: Heard | None = None,
 ) -> RestoreReport:
     """Build a store's file from a backup; by default from its newest point."""
-    hear = heard or _quiet
     source = BackupPlace(place)
     source.require()
     shown = _target(store)
-    target = Path(os.path.realpath(shown))
-    check_target(target, shown=shown, replace=replace)
+    check_target(shown, replace=replace)
     plan = choose(source, at)
+
+    def build_file(path: Path, heard: Heard) -> None:
+        build(source, plan, path, heard)
+
+    return _install(shown, plan, build_file, text=source.text, replace=replace, heard=heard)
+
+
+def restore_stream(
+    stream: BinaryIO,
+    store: str | os.PathLike[str],
+    *,
+    replace: bool = False,
+    heard: Heard | None = None,
+) -> RestoreReport:
+    """Build a store's file from the stream of a backup."""
+    shown = _target(store)
+    check_target(shown, replace=replace)
+    point = read_point(stream)
+
+    def build_file(path: Path, heard: Heard) -> None:
+        read_file(stream, point, path, heard)
+
+    plan = RestorePlan(point, [], None)
+    return _install(shown, plan, build_file, text="-", replace=replace, heard=heard)
+
+
+def _install(
+    shown: Path,
+    plan: RestorePlan,
+    build_file: Callable[[Path, Heard], None],
+    *,
+    text: str,
+    replace: bool,
+    heard: Heard | None,
+) -> RestoreReport:
+    """Build and check a file beside its target, and give it the name of the target."""
+    target = Path(os.path.realpath(shown))
     with partial_file(target, SUFFIX, shown=shown, work="restore") as partial:
         _check_space(target, plan.point)
         try:
-            build(source, plan, partial, hear)
+            build_file(partial, heard or _quiet)
         except OSError as error:
             raise _failed(error, shown) from error
-        seq, committed_ms = check_built(partial, plan, source.text)
-        is_replaced = replace and target.exists() and target.stat().st_size > 0
+        seq, committed_ms = check_built(partial, plan, text)
         aside = None
-        if is_replaced:
+        if replace and target.exists() and target.stat().st_size:
             aside = replace_file(partial, target, shown=shown)
         else:
             name_new_file(partial, target, shown=shown)
@@ -95,8 +130,9 @@ def _target(store: str | os.PathLike[str]) -> Path:
     return Path(name).absolute()
 
 
-def check_target(target: Path, *, shown: Path, replace: bool) -> None:
+def check_target(shown: Path, *, replace: bool) -> None:
     """Refuse a target that exists, before any byte is written; a damaged store may be replaced."""
+    target = Path(os.path.realpath(shown))
     if not target.parent.is_dir():
         raise CannotOpen(
             f"{shown}: the directory {target.parent} does not exist; create it first",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,7 +36,11 @@ EXIT_DAMAGED = 1
 
 Place = Annotated[
     str,
-    typer.Argument(metavar="PLACE", help="A folder, or a bucket at s3://….", show_default=False),
+    typer.Argument(
+        metavar="PLACE",
+        help="A folder, a bucket at s3://…, or - for a stream.",
+        show_default=False,
+    ),
 ]
 At = Annotated[
     str | None,
@@ -107,6 +112,10 @@ def create(
     from millstream.backup.run import back_up
 
     rule = None if keep is None else parse_keep(keep)
+    if place == "-":
+        if follow or keep is not None or compress is not None:
+            raise typer.BadParameter("a stream (-) takes no --keep, --compress and --follow")
+        return _stream(store)
     if follow:
         return _follow(store, place, keep=rule, compress=compress)
     with progress("opening") as show:
@@ -128,6 +137,25 @@ def create(
         "deleted_points": report.deleted_points,
     }
     return Printed(facts, *shown)
+
+
+def _stream(store: str) -> Printed:
+    """Write a complete backup to standard output, and the result to standard error."""
+    from millstream.backup.source import open_source
+    from millstream.backup.stream import write_stream
+    from millstream.clock import SystemClock
+
+    if sys.stdout.isatty():
+        raise typer.BadParameter("a stream (-) goes to a pipe or a file, not to a terminal")
+    with progress("opening") as show, open_source(store, show or _quiet) as source:
+        now_ms = SystemClock().wall_ms()
+        point = write_stream(source, sys.stdout.buffer, now_ms=now_ms, heard=show or _quiet)
+    note(f"commit {point.seq} of {safe(store)} ({size(point.file_bytes)}) was written")
+    raise typer.Exit
+
+
+def _quiet(_stage: str, _done: int, _total: int) -> None:
+    """Ignore progress."""
 
 
 def _follow(store: str, place: str, *, keep: Keep | None, compress: bool | None) -> Printed:

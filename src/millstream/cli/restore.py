@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -30,9 +31,15 @@ def restore(
     start them after.
     """
     from millstream.backup.restore import restore as restore_place
+    from millstream.backup.restore import restore_stream
 
+    if place == "-" and at is not None:
+        raise typer.BadParameter("--at is for a folder or a bucket: a stream holds one commit")
     with progress("reading") as show:
-        report = restore_place(place, store, at=moment_of(at), replace=replace, heard=show)
+        if place == "-":
+            report = restore_stream(sys.stdin.buffer, store, replace=replace, heard=show)
+        else:
+            report = restore_place(place, store, at=moment_of(at), replace=replace, heard=show)
     shown = [
         f"{safe(store)} is the store as of commit {report.seq}, {time_of(report.committed_ms)} "
         f"({size(report.bytes)})"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
+
 import pytest
 
 import millstream
 from tests.unit.cli.conftest import Cli
+
+Program = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
@@ -49,3 +54,18 @@ def test_mistakes_are_one_sentence(cli: Cli, store: None) -> None:
     cli("backup", "a.db", "kept")
     assert "cannot restore commit 99" in cli.error("restore", "kept", "b.db", "--at", "99")
     assert not (cli.directory / "b.db").exists()
+
+
+def test_a_stream_is_one_backup(cli: Cli, store: None, program: Program) -> None:
+    with program("backup", "a.db", "-") as process:
+        data, _ = process.communicate()
+    assert process.returncode == 0
+    assert data.startswith(b"millstream-backup-stream"), data[:80]
+    cli("restore", "-", "b.db", input=data)
+    assert cli("read", "x", "--values", "--store", "b.db") == "1\n"
+    damaged = bytearray(data)
+    damaged[len(data) // 2] ^= 1
+    for wrong in (data[:-1], data[: len(data) // 2], bytes(damaged)):
+        assert "is cut or not as it was written" in cli.error("restore", "-", "c.db", input=wrong)
+    assert "is no backup" in cli.error("restore", "-", "c.db", input=b"letter", code=2)
+    assert not (cli.directory / "c.db").exists()
