@@ -52,9 +52,9 @@ def migrate(
     if not changed:
         shown = f"{name}: nothing to do; every SQLite tool may write to it"
     elif dry_run:
-        kept = "without a copy" if copy is None else f"after a copy to {safe(copy.name)}"
+        copy_text = "without a copy" if copy is None else f"after a copy to {safe(copy.name)}"
         shown = (
-            f"{name}: {size(done.bytes_before)} would be checked, and the file converted {kept}; "
+            f"{name}: {size(done.bytes_before)} would be checked, and the file converted {copy_text}; "
             "nothing was changed"
         )
     else:

@@ -101,8 +101,10 @@ class SpaceLook:
             counted, age_s = self._counted, max(0.0, now_s - self._counted_s)
         use = {"age_s": round(age_s, 1), **counted._asdict()}
         if "free_bytes" in facts:
-            known = counted.live_bytes + counted.held_bytes + (counted.application_bytes or 0)
-            use["other_bytes"] = max(0, facts["file_bytes"] - facts["free_bytes"] - known)
+            counted_bytes = (
+                counted.live_bytes + counted.held_bytes + (counted.application_bytes or 0)
+            )
+            use["other_bytes"] = max(0, facts["file_bytes"] - facts["free_bytes"] - counted_bytes)
             use |= {name: facts[name] for name in ("free_bytes", "wal_bytes")}
         return SpaceUse(**use)
 

@@ -58,10 +58,12 @@ class ServerBackups:
     def check(self) -> Check:
         """Check whether the last backup is young enough."""
         age_s = self.age_s()
-        known = f"the last backup is {age_s:,.0f} s old" if self.stored_ms else "no backup yet"
+        age_text = f"the last backup is {age_s:,.0f} s old" if self.stored_ms else "no backup yet"
         if self.last_failure:
-            return Check("backup", "warning", f"{known}; the last try failed: {self.last_failure}")
-        return Check("backup", "warning" if age_s > self._late_s else "healthy", known)
+            return Check(
+                "backup", "warning", f"{age_text}; the last try failed: {self.last_failure}"
+            )
+        return Check("backup", "warning" if age_s > self._late_s else "healthy", age_text)
 
     def _run(self) -> None:
         work = self._follow if self._settings.backup_follow else self._add_points
