@@ -66,9 +66,8 @@ def stride(
             front = queue.front(total)
         else:
             front = arrival.bucket_id, (arrival.slot, arrival.slot + total)
-    touched = None
-    if front is not None:
-        touched = _acknowledged(tx, queue.queue_id, done) if done else {}
+    acknowledged = _acknowledged(tx, queue.queue_id, done) if front is not None and done else {}
+    touched = None if front is None else acknowledged
     if front is None or touched is None or not (touched or total or is_fully_routed):
         if arrival is not None:
             place_arrival(tx, key, queue, arrival)
@@ -94,9 +93,7 @@ def stride(
             )
         tx.change(bucket_key, change)
         if finished:
-            size = 0
-            for start, stop in finished:
-                size += stop - start
+            size = sum([stop - start for start, stop in finished])
             ends.append((bucket_id, size, bucket.any_are(IN_FLIGHT)))
     if arrival is None:
         tx.change(key, Advanced(now_ms, ends, total, claimed_in, until_ms))
