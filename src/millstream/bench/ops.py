@@ -1,10 +1,11 @@
-"""The workloads of operators: exports, imports, backups and restores."""
+"""The workloads of operators: exports, imports, backups, restores and compaction."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from millstream.bench.backups import backup_full, backup_increment, restore
+from millstream.bench.compact import compact
 from millstream.bench.exchange import export, import_
 from millstream.bench.suite import Suite
 
@@ -21,4 +22,4 @@ class OpsBench:
         """Leave the files to the suite, which removes the directory."""
 
 
-SUITE = Suite(OpsBench, export, import_, backup_full, backup_increment, restore)
+SUITE = Suite(OpsBench, export, import_, backup_full, backup_increment, restore, compact)

@@ -22,3 +22,16 @@ def test_every_workload_reports_its_fields(tmp_path: Path) -> None:
     for row in map(msgspec.to_builtins, rows):
         assert row["per_second"] > 0
         assert row["required"] == "≥ 150,000/s"
+
+
+def test_compaction_runs_beside_publishes(tmp_path: Path) -> None:
+    (row,) = ops.SUITE.run(
+        ["compact"],
+        directory=tmp_path,
+        seconds_each=0.01,
+        started=lambda name: None,
+        records=4_000,
+    )
+    assert row.details["returned_mb"] > 1
+    assert row.per_second > 0
+    assert row.required == "p99 < 3 x normal"
