@@ -59,12 +59,13 @@ def list_jobs(
     if after is not None and state is None:
         raise typer.BadParameter("--after continues the list of one state: name it with --state")
     stored = StoredJobs(ms.session)
-    wanted = [known for known in STATES if state in (None, known)]
+    chosen_states = [name for name in STATES if state in (None, name)]
     pages = [
-        stored.page(known, task=task, queue=queue, limit=limit, after=after) for known in wanted
+        stored.page(name, task=task, queue=queue, limit=limit, after=after)
+        for name in chosen_states
     ]
     jobs = [info for page in pages for info in page.jobs]
-    more = {known: page.next for known, page in zip(wanted, pages, strict=True) if page.next}
+    more = {name: page.next for name, page in zip(chosen_states, pages, strict=True) if page.next}
     rows = [
         (
             info.id,

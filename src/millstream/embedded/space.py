@@ -124,9 +124,9 @@ class SpaceLook:
         logs: list[_LogUse] = []
 
         def page(view: View) -> list[bytes]:
-            found = view.find(start, stop, limit=HEADS_PER_STEP)
-            logs.extend(_use_of(keys.number(key), view.entity(key, Head)) for key in found)
-            return found
+            head_keys = view.find(start, stop, limit=HEADS_PER_STEP)
+            logs.extend(_use_of(keys.number(key), view.entity(key, Head)) for key in head_keys)
+            return head_keys
 
         while heads := self._store.view(page):
             start = keys.successor(heads[-1])
