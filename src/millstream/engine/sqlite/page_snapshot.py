@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable
+from time import sleep
 from typing import NamedTuple
 
 import apsw
@@ -33,6 +34,9 @@ FIX_TRIES = 100
 """How often a transaction is begun until no commit falls into its beginning."""
 
 FRAMES_PER_READ = 256
+
+BUSY_S = 0.001
+"""The pause before the next look at a log that a checkpoint has locked."""
 
 _FILE, _WAL = 0, 1
 _FRAME_START = struct.Struct(">2I8s")
@@ -54,7 +58,11 @@ def wal_position(observer: apsw.Connection) -> WalPosition:
     """Return the present end of the committed frames; the connection has no open transaction."""
     while True:
         header = read_wal(observer, 0, HEADER_BYTES)
-        frames = max(0, observer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0])
+        try:
+            frames = max(0, observer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0])
+        except apsw.BusyError:  # a checkpoint runs now
+            sleep(BUSY_S)
+            continue
         if not frames:
             return WalPosition(b"", 0)
         if read_wal(observer, 0, HEADER_BYTES) == header:

@@ -18,7 +18,7 @@ for a moment, and lets a checkpoint copy the last frames.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 import apsw
@@ -133,12 +133,14 @@ class WalFollower:
 
     def _restart(self) -> list[WalPiece]:
         """Let the next commit restart the WAL, if no other reader needs its frames."""
-        self._turn.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)  # beside commits
+        with suppress(apsw.BusyError):  # another checkpoint runs now
+            self._turn.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)  # beside commits
         self._turn.execute("BEGIN IMMEDIATE")
         try:
             position = self._renew_in_turn()
             pieces = self._copied(position)
-            self._observer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            with suppress(apsw.BusyError):
+                self._observer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._renew_in_turn()  # now the file has all frames
         finally:
             self._turn.execute("ROLLBACK")
