@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import msgspec
 
 import millstream
+from millstream.bench.backups import BackupBench
 from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, StepMeter, payloads
 from millstream.testing import Probe
-
-if TYPE_CHECKING:
-    from millstream.bench.ops import OpsBench
 
 DELETED_BYTES = 5_000
 """The size of a deleted record: 200,000 records are a gigabyte."""
@@ -23,7 +20,7 @@ SLICE_S = 0.1
 TIMES_MAX = 3
 
 
-def compact(bench: OpsBench) -> ReportRow:
+def compact(bench: BackupBench) -> ReportRow:
     """Publish alone, then beside `millstream compact` in another process; compare the slow publishes."""
     path = bench.directory / "compacted.db"
     values = payloads(BATCH, DELETED_BYTES)

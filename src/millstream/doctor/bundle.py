@@ -85,17 +85,17 @@ def _versions() -> dict[str, Any]:
 
 def _environment(store: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return facts of the machine, without its name, its addresses and the paths of users."""
-    found = survey(store, environ=environ)
+    machine = survey(store, environ=environ)
     disks = {
         name: {"total_bytes": disk.total_bytes, "free_bytes": disk.free_bytes}
-        for name, disk in found.disks.items()
+        for name, disk in machine.disks.items()
     }
     return {
-        "python": found.python,
-        "platform": found.platform,
-        "cores": found.cores,
-        "packages": found.packages,
-        "java": None if found.java is None else found.java.major,
+        "python": machine.python,
+        "platform": machine.platform,
+        "cores": machine.cores,
+        "packages": machine.packages,
+        "java": None if machine.java is None else machine.java.major,
         "disks": disks,
     }
 
@@ -117,10 +117,10 @@ def _store(path: Path) -> dict[str, Any]:
         return facts | {"unreadable": type(error).__name__}
     finally:
         connection.close()
-    own = [(kind, sql) for kind, table, sql in rows if str(table).startswith(PREFIX)]
-    facts["schema"] = [sql for _, sql in own if sql]
+    own_objects = [(kind, sql) for kind, table, sql in rows if str(table).startswith(PREFIX)]
+    facts["schema"] = [sql for _, sql in own_objects if sql]
     facts["application_objects"] = dict(
-        Counter(kind for kind, *_ in rows) - Counter(k for k, _ in own)
+        Counter(kind for kind, *_ in rows) - Counter(kind for kind, _ in own_objects)
     )
     return facts
 
