@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -19,6 +18,7 @@ import millstream
 from millstream.backup.restore import restore as restore_place
 from millstream.backup.run import back_up
 from millstream.bench.measure import ReportRow, StepMeter, payloads, seconds
+from millstream.bench.ops_bench import OpsBench
 from millstream.threads.database import Millstream
 
 BATCH = 200
@@ -29,16 +29,8 @@ PUBLISHED_S = 0.02
 """Time between two looks whether the process of the backup has ended."""
 
 
-class BackupBench(Protocol):
-    """The settings of one run."""
-
-    directory: Path
-    seconds: float
-    records: int
-
-
 @contextmanager
-def large_store(bench: BackupBench) -> Iterator[tuple[Millstream, Path]]:
+def large_store(bench: OpsBench) -> Iterator[tuple[Millstream, Path]]:
     """Open the store with `records` records of 5,000 bytes, which the first workload makes."""
     path = bench.directory / "large.db"
     is_new = not path.exists()
@@ -52,7 +44,7 @@ def large_store(bench: BackupBench) -> Iterator[tuple[Millstream, Path]]:
         yield ms, path
 
 
-def backup_full(bench: BackupBench) -> ReportRow:
+def backup_full(bench: OpsBench) -> ReportRow:
     """A first backup into an empty folder by a process of its own, beside a publisher."""
     alone, beside = StepMeter(), StepMeter()
     value = payloads(1)[0]
@@ -86,7 +78,7 @@ def backup_full(bench: BackupBench) -> ReportRow:
     return row.require_ratio(0.7)
 
 
-def backup_increment(bench: BackupBench) -> ReportRow:
+def backup_increment(bench: OpsBench) -> ReportRow:
     """A backup of 1,000 new commits into a folder that has the earlier ones."""
     place = bench.directory / "increment"
     meter = StepMeter()
@@ -110,7 +102,7 @@ def backup_increment(bench: BackupBench) -> ReportRow:
     return row.require("p50 ≤ 1 s", row.p50_ms <= 1_000)
 
 
-def restore(bench: BackupBench) -> ReportRow:
+def restore(bench: OpsBench) -> ReportRow:
     """A restore from a folder into a new file, checked."""
     place = bench.directory / "restored"
     with large_store(bench) as (_, path):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 import millstream
 from millstream.bench.measure import ReportRow, StepMeter, seconds
+from millstream.bench.ops_bench import OpsBench
 from millstream.exchange.export import export as write_export
 from millstream.exchange.export import replaced_file
 from millstream.exchange.formats import Format, reader_of
@@ -17,15 +17,7 @@ from millstream.threads.database import Millstream
 BATCH = 1_000
 
 
-class ExchangeSettings(Protocol):
-    """The settings of a run."""
-
-    directory: Path
-    seconds: float
-    records: int
-
-
-def export(bench: ExchangeSettings) -> ReportRow:
+def export(bench: OpsBench) -> ReportRow:
     """Write a log of JSON records to a file, durably."""
     meter = StepMeter()
     with _source(bench) as source:
@@ -37,7 +29,7 @@ def export(bench: ExchangeSettings) -> ReportRow:
     return row.require_rate(150_000)
 
 
-def import_(bench: ExchangeSettings) -> ReportRow:
+def import_(bench: OpsBench) -> ReportRow:
     """Check a file and store its records in an empty store, durably."""
     meter = StepMeter()
     path = bench.directory / "in.jsonl"
@@ -62,7 +54,7 @@ def import_(bench: ExchangeSettings) -> ReportRow:
 import_.__name__ = "import"  # the name of the row
 
 
-def _source(bench: ExchangeSettings) -> Millstream:
+def _source(bench: OpsBench) -> Millstream:
     """Return a store with a log of JSON records, which have keys; made once in a directory."""
     ms = millstream.open(bench.directory / "exchange.db")
     log = ms.log("orders")
