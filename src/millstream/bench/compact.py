@@ -8,8 +8,8 @@ import sys
 import msgspec
 
 import millstream
-from millstream.bench.backups import BackupBench
 from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, StepMeter, payloads
+from millstream.bench.ops_bench import OpsBench
 from millstream.testing import Probe
 
 DELETED_BYTES = 5_000
@@ -20,7 +20,7 @@ SLICE_S = 0.1
 TIMES_MAX = 3
 
 
-def compact(bench: BackupBench) -> ReportRow:
+def compact(bench: OpsBench) -> ReportRow:
     """Publish alone, then beside `millstream compact` in another process; compare the slow publishes."""
     path = bench.directory / "compacted.db"
     values = payloads(BATCH, DELETED_BYTES)
