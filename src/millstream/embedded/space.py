@@ -17,18 +17,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from msgspec import Struct, to_builtins
 
-from millstream.engine.sqlite.rows import SqliteReader
-from millstream.engine.sqlite.table_sizes import application_bytes
 from millstream.errors import MillstreamError
 from millstream.format import keys
 from millstream.log.model.head import Head
 from millstream.log.model.users import passed
 from millstream.store.state.view import View
 from millstream.store.store import Store
+
+if TYPE_CHECKING:
+    from millstream.engine.sqlite.rows import SqliteReader
 
 KEPT_S = 10.0
 """The age from which a result is measured anew."""
@@ -146,11 +147,13 @@ class SpaceLook:
 
     def _tables(self) -> int | None:
         """Return the bytes of the application's tables, unless they took too long lately."""
+        from millstream.engine.sqlite.table_sizes import application_bytes  # late: it loads SQLite
+
         engine, now_s = self._store.engine, self._store.clock.seconds()
         if "sql" not in engine.abilities or now_s < self._tables_due_s:
             return None
         with engine.read() as snapshot:
-            connection = cast(SqliteReader, snapshot).connection
+            connection = cast("SqliteReader", snapshot).connection
             counted_bytes = application_bytes(connection, self._time_limit())
         if counted_bytes is None:
             self._tables_due_s = now_s + UNCOUNTED_S

@@ -90,10 +90,13 @@ class KeyLimit(Struct, frozen=True, kw_only=True):
     """The limits of one key, instead of the limits of the task. None: as the task says."""
 
     key: str
+    """The key, as in the arguments of the jobs."""
     queue: str
     """The queue of the task."""
     running: int | None = None
+    """Most jobs of the key that run at a time."""
     per_minute: float | None = None
+    """Most jobs of the key that start in a minute."""
 
 
 def key_text(value: Any) -> str:

@@ -13,7 +13,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from millstream.command import Command, Session
-from millstream.embedded.session import EmbeddedSession
 from millstream.jobs.crew import JobCrew
 from millstream.jobs.runner import Runner
 from millstream.queue.model.message import Message
@@ -61,6 +60,8 @@ class Bell:
 
 def idle_wait_s(session: Session) -> float:
     """Return how long a wait may last that ends with the worker; a wait at a server goes on after it."""
+    from millstream.embedded.session import EmbeddedSession  # late: it loads the database
+
     return LONG_WAIT_S if isinstance(session, EmbeddedSession) else IDLE_WAIT_S
 
 

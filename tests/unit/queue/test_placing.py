@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,8 @@ from millstream.format import keys
 from millstream.queue.commands import Routed
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import Span
+from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.claims import place_routed
-from millstream.queue.rules.ledger import Ledger
-from millstream.queue.rules.placement import Arrival, admit
 from millstream.queue.service.assignment import Assignment, AssignMessages
 from millstream.testing import Probe, SimulatedClock, memory_store
 
@@ -27,8 +27,8 @@ SIZES = (1, 20, 1, 1, 17, 20)
 """Of what is appended together; singles, too."""
 
 
-def the_long_way(ledger: Ledger, spans: Sequence[Span]) -> int:
-    return admit(ledger, map(Arrival, spans))
+def no_lane(spec: QueueSpec, routed: Routed) -> None:
+    """Let no batch go the short way."""
 
 
 def runs_of(start: int, chosen: Sequence[int]) -> list[tuple[int, int]]:
@@ -69,7 +69,7 @@ def test_the_short_way_places_what_the_long_one_does(chosen: list[list[int]]) ->
         clock = SimulatedClock()
         with pytest.MonkeyPatch.context() as patch:
             if way == "long":
-                patch.setattr("millstream.queue.rules.placement._line_up", the_long_way)
+                patch.setattr("millstream.queue.rules.placement._lane_of", no_lane)
             with millstream.open(":memory:", clock=clock) as store:
                 buckets.append(filled(store, clock, chosen))
     short, long = buckets
@@ -77,6 +77,55 @@ def test_the_short_way_places_what_the_long_one_does(chosen: list[list[int]]) ->
     assert [one.states for one in short] == [one.states for one in long]
     whole = [how for some in chosen for how in some][:RECORDS]
     assert sum(len(one.states) for one in short) == sum(how > 0 for how in whole)
+
+
+def claimed_in_order(appends: list[list[str]], spec: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return the keys of each claim, of a queue whose log got these keys in several commits."""
+    with millstream.open(":memory:", clock=SimulatedClock()) as store:
+        queue = store.queue("q", sources=["jobs"], start="earliest", **spec)
+        claims: list[tuple[str, ...]] = []
+        number = 0
+        for names in appends:
+            headers = [{"p": int(name[1])} for name in names]
+            values = [b"%d" % (number + step) for step in range(len(names))]
+            number += len(names)
+            keys_of_names = [name[0] for name in names]
+            store.log("jobs").append_many(values, keys=keys_of_names, headers=headers)
+            messages = queue.claim(3)
+            claims.append(tuple(message.value.decode() for message in messages))
+            queue.ack(messages[:1])
+        while messages := queue.claim(100):
+            claims.append(tuple(message.value.decode() for message in messages))
+            queue.ack(messages)
+        return claims
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"group_by": "_key", "group_order": False, "group_in_flight": 1},
+        {"group_by": "_key", "group_order": False, "group_in_flight": 2, "priority_by": "p"},
+        {"group_by": "_key"},
+        {"priority_by": "p"},
+        {"group_by": "_key", "priority_by": "p"},
+    ],
+    ids=lambda spec: "-".join(spec),
+)
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["a0", "a1", "b0", "b1", "c2"]), min_size=1, max_size=8),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_groups_and_priorities_are_claimed_alike_by_both_ways(
+    spec: dict[str, Any], appends: list[list[str]]
+) -> None:
+    short = claimed_in_order(appends, spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("millstream.queue.rules.placement._lane_of", no_lane)
+        long = claimed_in_order(appends, spec)
+    assert short == long
 
 
 def test_what_two_have_routed_is_placed_once(clock: SimulatedClock) -> None:

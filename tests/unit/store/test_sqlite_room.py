@@ -49,7 +49,7 @@ def test_a_log_that_has_grown_reaches_ahead(tmp_path: Path) -> None:
 
 def test_a_short_log_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    with filled(path, 5):
+    with filled(path, 3):
         size = wal_of(path).stat().st_size
         assert size == written_bytes(path) < START_BYTES
 

@@ -88,6 +88,7 @@ BODIES: dict[str, Any] = {
         "dead_letter": "orders.failed",
     },
     "alterQueue": {"max_attempts": 5, "rate": 50.0},
+    "limitKey": {"queue": "invoices", "key": "acme", "running": 10},
     "limitGroup": {"group": "acme", "in_flight": 10},
     "purgeQueue": {"state": "failed"},
     "retryFailures": {"reason": "no such customer", "dry_run": True},
