@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 from millstream.backup import point as points
 from millstream.backup.chunks import CHUNK_BYTES, ChunkStore, in_threads
-from millstream.backup.keep import Keep, sweep
+from millstream.backup.keep import Keep
 from millstream.backup.place import BackupPlace, Check
 from millstream.backup.point import BackupPoint
 from millstream.backup.source import BackupSource, open_source, refuse_overlap
+from millstream.backup.sweep import sweep
 from millstream.clock import Clock, SystemClock
 from millstream.engine.row_copy import Heard
 from millstream.errors import DiskFull

@@ -103,6 +103,7 @@ class TaskCounts(Struct, kw_only=True):
     failed: int = 0
     done: int = 0
     cancelled: int = 0
+    """Jobs that were cancelled before they started."""
     is_estimated: bool = False
     """Whether a state has so many jobs that its number is estimated from the newest 1,000."""
 
