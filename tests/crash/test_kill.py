@@ -29,7 +29,7 @@ import millstream
 from millstream import Millstream
 from millstream.doctor import examine
 from millstream.engine.sqlite.engine import SqliteEngine
-from millstream.engine.sqlite.file import PAGE_BYTES
+from millstream.engine.sqlite.file import APPLICATION_ID, PAGE_BYTES
 from millstream.errors import CannotOpen
 from millstream.testing import Probe
 from tests.crash import appender
@@ -271,11 +271,11 @@ def test_a_file_opens_after_a_kill_before_any_write_of_its_creation(tmp_path: Pa
         engine.close()
     finally:
         disk.unregister()
-    cut = [one for one in disk.taken if one.exists() and one.stat().st_size == PAGE_BYTES]
-    journals = [copy for copy in cut if Path(f"{copy}-journal").exists()]
-    assert journals, "no kill came between the first page and the last"
-    for copy in cut:  # before the first table, it is an SQLite file without tables
-        why = "was being created" if copy in journals else "not a Millstream store"
+    cut = [one for one in disk.taken if one.exists() and 0 < one.stat().st_size < 8 * PAGE_BYTES]
+    ours = [one for one in cut if one.read_bytes()[68:72] == APPLICATION_ID.to_bytes(4, "big")]
+    assert ours, "no kill came between the first page and the last"
+    for copy in cut:  # before our first page, it is an SQLite file without tables
+        why = "was being created" if copy in ours else "not a Millstream store"
         with pytest.raises(CannotOpen, match=why):
             examine(copy)
     for copy in disk.taken:
