@@ -545,3 +545,15 @@ def test_a_refused_change_to_write_ahead_mode_is_repeated(tmp_path: Path) -> Non
     assert connection.pragma("journal_mode") == "wal"
     connection.close()
     other.close()
+
+
+@pytest.mark.parametrize("statement", ["PRAGMA auto_vacuum = 2", "PRAGMA user_version = 3"])
+def test_a_database_without_tables_becomes_a_store(tmp_path: Path, statement: str) -> None:
+    """A kill in the middle of a creation, or another tool, leaves such a file of one page."""
+    path = tmp_path / "a.db"
+    connection = apsw.Connection(str(path))
+    connection.execute(statement)
+    connection.close()
+    assert path.stat().st_size > 0
+    with millstream.open(path) as ms:
+        assert ms.log("x").append(b"first") == 0

@@ -8,9 +8,9 @@ a map of pointers over one. So these fields are compared with each other before 
     18   versions to write and to read  both 1 (rollback journal) or both 2 (write-ahead log)
     28   pages                          as many as the file has; more only as zeros, kept ahead
     32   free pages: the first, number  a list of pages of the file, each once
-    44   format of the schema           1 to 4
+    44   format of the schema           1 to 4; 0 in a database without tables
     52   largest root page              0 without `auto_vacuum`, which our new files have
-    56   encoding of texts              1 to 3; a store that we made has 1, UTF-8
+    56   encoding of texts              1 to 3, or 0; a store that we made has 1, UTF-8
 
 With a write-ahead log of a dead process, the first page may lie in the log. Then only the fields that
 SQLite reads before the log are compared.
@@ -63,9 +63,10 @@ def header_problem(file: BufferedReader, size: int, *, has_log: bool) -> str | N
         return (
             None if is_log else "its header is not what was written: it denies the -wal beside it"
         )
-    if int.from_bytes(header[44:48], "big") not in (1, 2, 3, 4):
+    is_new = header[44:48] == header[56:60] == bytes(4) and _has_no_tables(file)
+    if int.from_bytes(header[44:48], "big") not in (1, 2, 3, 4) and not is_new:
         return "its header is not what was written: the format of the schema is unknown"
-    if int.from_bytes(header[56:60], "big") not in (1, 2, 3):
+    if int.from_bytes(header[56:60], "big") not in (1, 2, 3) and not is_new:
         return "its header is not what was written: the encoding of texts is unknown"
     pages = page_count_of(header)
     if pages and size > pages * page_bytes and _has_content(file, pages * page_bytes):
@@ -74,6 +75,12 @@ def header_problem(file: BufferedReader, size: int, *, has_log: bool) -> str | N
             f"{size // page_bytes:,}"
         )
     return _free_list_problem(file, header, page_bytes, size // page_bytes)
+
+
+def _has_no_tables(file: BufferedReader) -> bool:
+    """Whether the first page holds no entry of the schema: SQLite has not set its format yet."""
+    file.seek(HEADER_BYTES)
+    return file.read(5) == b"\x0d\0\0\0\0"
 
 
 def _has_content(file: BufferedReader, start: int) -> bool:
