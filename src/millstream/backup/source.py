@@ -25,7 +25,6 @@ from millstream.engine.open import open_engine
 from millstream.engine.place import IN_MEMORY, is_address, is_bucket
 from millstream.engine.protocol import Engine, Exchangeable, FilePages, Snapshot
 from millstream.engine.row_copy import Heard, copy_rows
-from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.page_snapshot import WalPosition, has_positions
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput
 from millstream.format import keys
@@ -96,23 +95,23 @@ def source_of(engine: Engine, *, place: str, heard: Heard | None = None) -> Iter
 
 
 @contextmanager
-def _copied(origin: Engine, heard: Heard) -> Iterator[SqliteEngine]:
+def _copied(origin: Engine, heard: Heard) -> Iterator[Engine]:
     """Copy the rows of a store into a temporary file, and open the file."""
     with (
         tempfile.TemporaryDirectory(prefix="millstream-backup-") as folder,
-        closing(SqliteEngine(Path(folder, "rows.db"))) as made,
+        closing(open_engine(Path(folder, "rows.db"))) as made,
     ):
         copy_rows(origin, made, heard)
         yield made
 
 
 @contextmanager
-def _paged(engine: Engine) -> Iterator[SqliteEngine]:
+def _paged(engine: Engine) -> Iterator[Engine]:
     """Copy a file by SQLite's backup API, and open the copy."""
     with tempfile.TemporaryDirectory(prefix="millstream-backup-", dir=engine.folder()) as folder:
         path = Path(folder, "copy.db")
         cast(Exchangeable, engine).copy_to(path)
-        with closing(SqliteEngine(path)) as made:
+        with closing(open_engine(path)) as made:
             yield made
 
 

@@ -21,6 +21,8 @@ ENGINES = {"SqliteEngine", "SlateEngine"}
 ALLOWED = {
     "engine/open.py",
     "engine/sqlite/engine.py",
+    "engine/sqlite/compact_file.py",
+    "engine/sqlite/replace.py",
     "engine/slate/engine.py",
     "testing/engines.py",
 }

@@ -41,6 +41,13 @@ LOW_BYTES = 16 * 1024
 LARGE_BYTES = 64 * 1024
 """A commit of this size is followed by no preallocation: the zeros would cost too much beside it."""
 
+READERS_S = 0.1
+"""How long a checkpoint keeps writers waiting for a reader, such as a backup; the next one tries again."""
+
+LONG_WAL = 4
+"""A WAL of so many times `wal_bytes_reset` is worth a longer wait: readers that always follow each other
+would let it grow without end."""
+
 Copy = Callable[[int], tuple[int, int] | None]
 """Runs a checkpoint in a mode of SQLite; returns bytes in the WAL and bytes copied, or None if busy."""
 
@@ -71,6 +78,12 @@ class Checkpoints:
         if file_bytes - self._noticed_bytes >= self._options.wal_bytes_checkpoint:
             self._noticed_bytes = file_bytes
             self.wal_bytes = max(file_bytes, self.wal_bytes)
+
+    def reader_wait_s(self) -> float:
+        """Return how long a checkpoint may wait for readers."""
+        options = self._options
+        is_long = self.wal_bytes >= LONG_WAL * options.wal_bytes_reset
+        return options.busy_timeout_ms / 1000 if is_long else READERS_S
 
     def run(self, copy: Copy, alone: AbstractContextManager[object]) -> None:
         """Copy the WAL beside writers, then the remainder, if it is small, without writers."""

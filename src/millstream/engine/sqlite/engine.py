@@ -71,9 +71,6 @@ from millstream.errors import (
 )
 from millstream.limits import Limits
 
-TENDER_S = 0.1
-"""How long a checkpoint keeps writers waiting for a reader, such as a backup; the next one tries again."""
-
 
 class SqliteEngine:
     """Rows in one SQLite file."""
@@ -456,8 +453,9 @@ class SqliteEngine:
             with self._pool.lock:
                 if self._tender is None:
                     self._tender = self._connect()
-                    # A checkpoint that restarts the log has the turn to write, and waits for readers.
-                    self._tender.set_busy_handler(patience(SystemClock(), TENDER_S))
+                # A checkpoint that restarts the log has the turn to write, and waits for readers.
+                wait_s = self._checkpoints.reader_wait_s()
+                self._tender.set_busy_handler(patience(SystemClock(), wait_s))
             self._home.check_contents(self._tender)  # else pages of two files would be mixed
             return self._copy(self._tender, mode)
 

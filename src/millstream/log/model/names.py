@@ -70,6 +70,7 @@ def did_you_mean(key: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown key: a similar key, or all keys."""
     from difflib import get_close_matches  # only mistakes pay for it
 
-    names = [*known]
-    close = get_close_matches(key, names, 1) or get_close_matches(key.removesuffix("_ms"), names, 1)
+    names, plain = [*known], key.removesuffix("_ms").removesuffix("_s")
+    close = [plain] if plain in names else get_close_matches(key, names, 1)
+    close = close or get_close_matches(plain, names, 1)
     return f": did you mean {close[0]!r}?" if close else f"; it has {', '.join(names)}"
