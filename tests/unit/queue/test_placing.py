@@ -143,3 +143,15 @@ def test_what_two_have_routed_is_placed_once(clock: SimulatedClock) -> None:
     assert placed == [3, 0]
     assert [message.value for message in queue.claim(10)] == [b"a", b"b", b"c"]
     ms.close()
+
+
+def test_a_message_that_was_put_is_delayed_if_its_queue_delays(clock: SimulatedClock) -> None:
+    """The message is not routed yet: it can be claimed neither now nor right after the routing."""
+    ms = memory_store(clock=clock)
+    queue = ms.queue("q", delay=3)
+    queue.put(b"x")
+    info = queue.info()
+    assert (info.available, info.delayed) == (0, 1)
+    assert queue.claim() == []
+    clock.advance(3)
+    assert [message.value for message in queue.claim()] == [b"x"]

@@ -120,12 +120,13 @@ def _info(view: View, name: str) -> QueueInfo | Facts | None:
     wall_ms = view.state.clock.wall_ms()
     since_ms = claimable_ms(view, queue, facts.sources)
     put = _put(queue, facts.sources)
+    put_delayed = put if queue.spec.delay_ms else 0  # the delay counts from the routing
     return QueueInfo(
         name=name,
         spec=queue.spec,
-        available=counts.available - waiting + due + put,
+        available=counts.available - waiting + due + put - put_delayed,
         unrouted=sum(source.behind for source in facts.sources) - put,
-        delayed=waiting - due,
+        delayed=waiting - due + put_delayed,
         in_flight=counts.in_flight,
         done=counts.done,
         failed=counts.failed,
