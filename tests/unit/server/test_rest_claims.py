@@ -196,7 +196,7 @@ async def test_a_waiting_claim_ends_when_its_client_leaves() -> None:
         }
         await rest.app(scope, receive, send)  # type: ignore[arg-type]
         await rest.post("/queues/q/messages", json={"value": 1})
-        assert len(await claim(rest)) == 1, "nobody holds it who is gone"
+        assert len(await claim(rest, wait=10)) == 1, "nobody holds it who is gone"
 
 
 @pytest.mark.parametrize(
