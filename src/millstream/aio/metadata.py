@@ -1,0 +1,45 @@
+"""The metadata of a log as coroutines hold them: a small map of JSON values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.aio.runtime import Entries
+from millstream.command import AsyncSession
+from millstream.format.packing import check_json
+from millstream.log import commands as c
+from millstream.log.model.names import check_name
+
+
+class Metadata(Entries):
+    """The metadata of a log; an access sends a command."""
+
+    def __init__(self, session: AsyncSession, log: str) -> None:
+        self._session = session
+        self._log = log
+
+    async def all(self) -> dict[str, Any]:
+        """Every entry."""
+        return await self._session.execute(c.GetMetadata(self._log))
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """Return an entry, or `default` (None) if it is absent."""
+        return (await self.all()).get(key, default)
+
+    async def set(self, key: str, value: Any) -> None:
+        """Set an entry."""
+        checked = check_name(key, "metadata")
+        await self._session.execute(c.SetMetadata(self._log, checked, check_json(value)))
+
+    async def delete(self, key: str) -> None:
+        """Delete an entry; a missing one is a `KeyError`."""
+        if key not in await self.all():
+            raise KeyError(key)
+        await self._session.execute(c.SetMetadata(self._log, key, delete=True))
+
+    async def compare_and_set(self, key: str, *, expect: Any, value: Any) -> None:
+        """Set an entry if it has the expected value (None: absent), else raise `MetadataConflict`."""
+        checked, value, expect = check_name(key, "metadata"), check_json(value), check_json(expect)
+        await self._session.execute(
+            c.SetMetadata(self._log, checked, value, expect=expect, compare=True)
+        )

@@ -1,0 +1,1 @@
+"""Single messages at streaming speed: the machines behind producers and consumers, without I/O."""

@@ -1,0 +1,142 @@
+"""A consumer whose connection is cut, and whose server is away for a while, loses no message."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import millstream
+from millstream import aio
+from millstream.errors import MillstreamError
+from millstream.server.serving import Serving, running
+from tests.unit.remote.conftest import SETTINGS
+from tests.unit.remote.proxy import Proxy, proxied
+
+MESSAGES = 400
+LEASE_S = 3.0
+IDLE_S = 1.0
+AWAY_S = 0.5
+"""Several times as long as the session tries to reach its server."""
+
+
+def direct(proxy: Proxy) -> str:
+    """Return the address of the server itself."""
+    return f"http://127.0.0.1:{proxy.target}"
+
+
+def test_a_loop_whose_connection_is_cut_over_and_over_gets_every_message(proxy: Proxy) -> None:
+    seen: set[int] = set()
+    cuts = [*range(MESSAGES // 10, MESSAGES, MESSAGES // 10)]
+    with millstream.open(proxy.url) as ms:
+        queue = ms.queue("jobs", lease=LEASE_S, max_attempts=100, backoff=0)
+        queue.put_many(range(MESSAGES))
+        while queue.info().done < MESSAGES:
+            with queue.consumer(prefetch=16, timeout=IDLE_S) as consumer:
+                for message in consumer:
+                    seen.add(message.json())
+                    consumer.ack(message)
+                    if cuts and len(seen) > cuts[0]:
+                        del cuts[0]
+                        proxy.cut()
+        info = queue.info()
+        assert (info.done, info.failed, info.in_flight) == (MESSAGES, 0, 0)
+    assert (len(seen), cuts) == (MESSAGES, [])
+
+
+async def test_a_coroutine_whose_connection_is_cut_gets_every_message(proxy: Proxy) -> None:
+    seen: set[int] = set()
+    cuts = [*range(MESSAGES // 10, MESSAGES, MESSAGES // 10)]
+    async with await aio.open(proxy.url) as ms:
+        queue = await ms.queue("jobs", lease=LEASE_S, max_attempts=100, backoff=0)
+        await queue.put_many(range(MESSAGES))
+        while (await queue.info()).done < MESSAGES:
+            async with queue.consumer(prefetch=16, timeout=IDLE_S) as consumer:
+                async for message in consumer:
+                    seen.add(message.json())
+                    await consumer.ack(message)
+                    if cuts and len(seen) > cuts[0]:
+                        del cuts[0]
+                        proxy.cut()
+        info = await queue.info()
+        assert (info.done, info.failed, info.in_flight) == (MESSAGES, 0, 0)
+    assert (len(seen), cuts) == (MESSAGES, [])
+
+
+def test_answers_that_are_lost_leave_nothing_claimed(proxy: Proxy) -> None:
+    """The claim, or the acknowledgement, has taken effect, and the consumer does not hear of it."""
+    losses = [5, 25, 45]
+    seen: set[int] = set()
+    healing: list[threading.Thread] = []
+    with millstream.open(proxy.url) as ms:
+        queue = ms.queue("jobs", lease=LEASE_S, max_attempts=100, backoff=0)
+        queue.put_many(range(60))
+        while queue.info().done < 60:
+            with queue.consumer(prefetch=8, timeout=IDLE_S) as consumer:
+                for message in consumer:
+                    seen.add(message.json())
+                    consumer.ack(message)
+                    if losses and len(seen) > losses[0]:
+                        del losses[0]
+                        proxy.loses_answers = True
+                        healing.append(threading.Thread(target=heal_after_loss, args=(proxy,)))
+                        healing[-1].start()
+        for thread in healing:
+            thread.join()
+        info = queue.info()
+        assert (info.done, info.failed, info.in_flight) == (60, 0, 0)
+    assert (len(seen), losses) == (60, [])
+
+
+def heal_after_loss(proxy: Proxy) -> None:
+    """Cut the connection once an answer was lost."""
+    proxy.lost.wait(30)
+    proxy.heal()
+    proxy.cut()
+
+
+def test_a_loop_waits_for_a_server_that_is_away_longer_than_its_session_tries(
+    proxy: Proxy,
+) -> None:
+    with millstream.open(proxy.url, retry_for=0.1) as ms:
+        queue = ms.queue("jobs", lease=60, max_attempts=3)
+        queue.put("first")
+        with queue.consumer() as consumer:
+            loop = iter(consumer)
+            message = next(loop)
+            proxy.takes_nobody = True
+            proxy.cut()
+            consumer.ack(message)
+            returning = threading.Timer(AWAY_S, proxy.heal)
+            returning.start()
+            putting = threading.Timer(AWAY_S, put_directly, args=(proxy,))
+            putting.start()
+            message = next(loop)
+            assert message.text == "second"
+            consumer.ack(message)
+            returning.join()
+            putting.join()
+        assert (queue.info().done, queue.info().in_flight) == (2, 0)
+
+
+def put_directly(proxy: Proxy) -> None:
+    with millstream.open(direct(proxy)) as ms:
+        ms.queue("jobs").put("second")
+
+
+def test_a_block_reports_acknowledgements_that_could_not_be_sent(tmp_path: Path) -> None:
+    def consume(url: str, server: Serving) -> None:
+        with millstream.open(url, retry_for=0.1) as ms:
+            queue = ms.queue("jobs", lease=3600, max_attempts=3)
+            queue.put("a")
+            with queue.consumer(linger=60) as consumer:
+                consumer.ack(next(iter(consumer)))
+                proxy.takes_nobody = True
+                proxy.cut()
+
+    with running(tmp_path / "served.db", SETTINGS, durability="relaxed") as server:
+        with proxied(server.port) as proxy, pytest.raises(MillstreamError):
+            consume(proxy.url, server)
+        with millstream.open(f"http://127.0.0.1:{server.port}") as ms:
+            assert ms.queue("jobs").info().done == 0
