@@ -1,0 +1,1 @@
+"""Amazon SQS: the requests of its clients, as commands on logs and queues."""

@@ -1,0 +1,182 @@
+"""The gateway: a request of SQS, in either protocol, from its bytes to the bytes of its answer.
+
+SQS is spoken on the server's own port, since its clients speak HTTP: `POST /` and `POST
+/ACCOUNT/QUEUE`. Both roads of the port lead here: the hot road, and the framework's for the requests
+that the hot road does not take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import uuid4
+
+from millstream.errors import Closed, MillstreamError
+from millstream.server.core import Core
+from millstream.server.gateways.sqs import protocol
+from millstream.server.gateways.sqs.actions import ACTIONS
+from millstream.server.gateways.sqs.call import SqsCall
+from millstream.server.gateways.sqs.catalog import Catalog
+from millstream.server.gateways.sqs.client import SqsClient
+from millstream.server.gateways.sqs.credentials import SqsCredentials, scope_of
+from millstream.server.gateways.sqs.errors import SqsError, aws_error_of
+from millstream.server.gateways.sqs.names import HomePlace, is_account, is_region
+from millstream.server.gateways.sqs.protocol import ParsedRequest, SqsAnswer
+from millstream.server.gateways.sqs.sigv4 import SignedRequest
+from millstream.server.gateways.sqs.xml import SNS_NAMESPACE, SQS_NAMESPACE, STS_NAMESPACE
+from millstream.server.journal import note_failure
+from millstream.server.listen.hot import SQS_PATH
+
+_HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]{1,255}")
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class SqsRequest(NamedTuple):
+    """A request as it was received."""
+
+    path: bytes
+    """The path with its percent signs, without the query."""
+    query: bytes
+    headers: Headers
+    """Names in lower case, with their values."""
+    body: bytes
+    scheme: str = "http"
+
+    def header(self, name: bytes) -> bytes:
+        """Return the first header of a name; empty without."""
+        return next((value for each, value in self.headers if each == name), b"")
+
+
+def is_sqs_path(method: str, path: bytes) -> bool:
+    """Whether requests of a method to a path are SQS's."""
+    return method == "POST" and SQS_PATH.fullmatch(path) is not None
+
+
+class SqsGateway:
+    """Answers requests of SQS; belongs to one event loop."""
+
+    def __init__(self, core: Core) -> None:
+        settings = core.settings
+        self.catalog = Catalog(core, HomePlace(settings.sqs_region, settings.sqs_account))
+        self.core = core
+        self._credentials = SqsCredentials(core)
+
+    async def answer(self, request: SqsRequest) -> SqsAnswer:
+        """Return the answer to a request; never raises for what a client has sent."""
+        request_id = str(uuid4())
+        is_json = bool(request.header(b"x-amz-target"))
+        namespace = _namespace_of(request.header(b"authorization"))
+        try:
+            _check_size(request)
+            client = await self._enter(request)
+            try:
+                parsed = _parsed(request)  # only now: strangers make no work
+                action = ACTIONS.get(parsed.action)
+                if action is None:
+                    raise _unknown(parsed.action)
+                namespace = action.namespace
+                parameters = parsed.decode(action.shape)
+                call = self._call(client, request, request_id)
+                result = await action.run(call, parameters)
+            finally:
+                self.core.admission.leave(client.principal)
+        except SqsError as error:
+            return _refused(error, request_id, is_json=is_json, namespace=namespace)
+        except Closed:
+            stopping = SqsError("ServiceUnavailable", "The server is stopping.", 503)
+            return _refused(stopping, request_id, is_json=is_json, namespace=namespace)
+        except MillstreamError as error:
+            return _refused(aws_error_of(error), request_id, is_json=is_json, namespace=namespace)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # answered without details, and logged
+            note_failure(error)
+            failure = SqsError(
+                "InternalFailure", "The server made a mistake; its log says where.", 500
+            )
+            return _refused(failure, request_id, is_json=is_json, namespace=namespace)
+        if parsed.is_json:
+            return protocol.json_answer(result, request_id)
+        return protocol.xml_answer(parsed.action, result, request_id, namespace=namespace)
+
+    async def _enter(self, request: SqsRequest) -> SqsClient:
+        """Let the sender of a request in by the door; the caller must let the client leave."""
+        core = self.core
+        try:
+            credential = None
+            if core.authentication.needs_tokens or request.header(b"authorization"):
+                credential = await self._credentials.read(_signed(request))
+            principal = await core.authentication.principal_of(credential)
+            core.admission.enter(principal)
+        except MillstreamError as error:
+            core.admission.refuse_entry(error)
+            raise
+        return SqsClient(core, principal, credential or "")
+
+    def _call(self, client: SqsClient, request: SqsRequest, request_id: str) -> SqsCall:
+        home = self.catalog.home
+        key, region = scope_of(request.header(b"authorization"))
+        host = request.header(b"host").decode("latin-1")
+        if not _HOST.fullmatch(host):
+            host = "localhost"
+        is_free = not self.core.authentication.needs_tokens
+        return SqsCall(
+            client=client,
+            catalog=self.catalog,
+            region=region if is_region(region) else home.region,
+            account=key if is_free and is_account(key) else home.account,
+            base=f"{request.scheme}://{host}",
+            path=request.path.decode("latin-1"),
+            request_id=request_id,
+        )
+
+
+def _namespace_of(authorization: bytes) -> str:
+    """Return the namespace of errors before the action is known: of the service in the signature."""
+    service = authorization.partition(b"/aws4_request")[0].rpartition(b"/")[2]
+    return {b"sns": SNS_NAMESPACE, b"sts": STS_NAMESPACE}.get(service, SQS_NAMESPACE)
+
+
+def _check_size(request: SqsRequest) -> None:
+    if len(request.body) > protocol.BODY_BYTES_MAX:
+        raise SqsError("RequestEntityTooLarge", "The body of the request is too large.", 413)
+
+
+def _parsed(request: SqsRequest) -> ParsedRequest:
+    target = request.header(b"x-amz-target")
+    if target:
+        return protocol.parse_json(target.decode("latin-1"), request.body)
+    kind = request.header(b"content-type").partition(b";")[0].strip().lower()
+    if kind != b"application/x-www-form-urlencoded":
+        raise SqsError(
+            "MissingAction",
+            "A request of SQS names its action: by the header X-Amz-Target, or by the parameter Action "
+            "of a form.",
+        )
+    return protocol.parse_form(request.body)
+
+
+def _unknown(action: str) -> SqsError:
+    return SqsError(
+        "UnknownOperationException",
+        f"The action {action[:100]} is not valid for this endpoint.",
+    )
+
+
+def _refused(error: SqsError, request_id: str, *, is_json: bool, namespace: str) -> SqsAnswer:
+    if is_json:
+        return protocol.json_error(error, request_id)
+    return protocol.xml_error(error, request_id, namespace=namespace)
+
+
+def _signed(request: SqsRequest) -> SignedRequest:
+    return SignedRequest(
+        "POST",
+        request.path.decode("latin-1"),
+        request.query.decode("latin-1"),
+        [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers],
+        request.body,
+    )

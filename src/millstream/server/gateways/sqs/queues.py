@@ -1,0 +1,467 @@
+"""Queues: create, find, list, describe, alter, purge, delete, tag; and who may do what with them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from millstream.command import Transact
+from millstream.errors import Conflict
+from millstream.log.commands import SetMetadata
+from millstream.queue import commands as c
+from millstream.queue.model.own_logs import inbox_of
+from millstream.server.gateways.sqs import shapes
+from millstream.server.gateways.sqs.call import SqsCall
+from millstream.server.gateways.sqs.catalog import KnownQueue
+from millstream.server.gateways.sqs.errors import (
+    SqsError,
+    invalid,
+    invalid_value,
+    missing,
+    no_queue,
+)
+from millstream.server.gateways.sqs.names import (
+    QueueName,
+    check_queue_name,
+    is_account,
+    is_queue_name,
+    queue_of_arn,
+    queue_of_stored,
+    suffix_of,
+)
+from millstream.server.gateways.sqs.settings import (
+    COUNTS,
+    METADATA,
+    NO_RECORD,
+    RETENTION_S,
+    PolicyStatement,
+    QueueRecord,
+    altered_record,
+    altered_spec,
+    checked_settings,
+    differing,
+    displayed_settings,
+    new_spec,
+    selected_attributes,
+    text_of,
+)
+
+LISTED_MAX = 1_000
+TAGS_MAX = 50
+TRIES_MAX = 5
+"""How often a change of attributes is tried again that another client overtook."""
+
+PURGE_MS = 60_000
+"""How long a queue refuses a second purge."""
+
+PERMITTED = frozenset(
+    {
+        "*",
+        "ChangeMessageVisibility",
+        "DeleteMessage",
+        "GetQueueAttributes",
+        "GetQueueUrl",
+        "ListDeadLetterSourceQueues",
+        "PurgeQueue",
+        "ReceiveMessage",
+        "SendMessage",
+    }
+)
+_LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+async def create_queue(call: SqsCall, request: shapes.CreateQueueRequest) -> dict[str, Any]:
+    """Create a queue, or return the address of one with the same attributes."""
+    if not request.queue_name:
+        raise missing("QueueName")
+    name = call.named(check_queue_name(request.queue_name))
+    if name.is_fifo != (request.attributes.get("FifoQueue", "false").lower() == "true"):
+        raise _wrong_kind(name)
+    settings = checked_settings(request.attributes, is_fifo=name.is_fifo)
+    _check_tags(request.tags)
+    existing = call.catalog.find(name) or await call.catalog.freshly(name)
+    if existing is None:
+        try:
+            await _create(call, name, settings, request.tags)
+            return {"QueueUrl": call.url(name)}
+        except Conflict:
+            existing = await call.catalog.need(name)  # another client was faster
+    await call.execute(c.DescribeQueue(existing.stored))  # the right to know of it
+    different = differing(settings, settings_of(existing))
+    if different is not None:
+        raise SqsError(
+            "QueueNameExists",
+            f"A queue already exists with the same name and a different value for attribute {different}",
+        )
+    return {"QueueUrl": call.url(name)}
+
+
+def _wrong_kind(name: QueueName) -> SqsError:
+    if name.is_fifo:
+        return invalid(
+            "The name of a standard queue can only include alphanumeric characters, hyphens, or "
+            "underscores; a name that ends with .fifo needs the attribute FifoQueue."
+        )
+    return invalid(
+        "The name of a FIFO queue can only include alphanumeric characters, hyphens, or "
+        "underscores, must end with .fifo suffix and be 1 to 80 in length."
+    )
+
+
+async def _create(
+    call: SqsCall, name: QueueName, settings: Mapping[str, str], tags: dict[str, str]
+) -> None:
+    stored, now_s = name.stored(call.home), call.now_ms() // 1000
+    seeded = QueueRecord(tags=tags, seed=secrets.token_hex(16))
+    kept = {"MessageRetentionPeriod": RETENTION_S}
+    record = altered_record(seeded, {**kept, **settings}, now_s=now_s)
+    spec = altered_spec(new_spec(name), record, settings, home=call.home)
+    await _check_redrive(call, name, record)
+    metadata = SetMetadata(inbox_of(stored), METADATA, text_of(record), expect=None, compare=True)
+    await call.execute(Transact([c.SpecifyQueue(stored, spec), metadata]))
+    call.catalog.forget(name)
+
+
+async def _check_redrive(call: SqsCall, name: QueueName, record: QueueRecord) -> None:
+    """Refuse a dead-letter queue that is missing, of another kind, or does not allow this queue."""
+    redrive = record.redrive
+    if redrive is None:
+        return
+    target = queue_of_arn(redrive.dead_letter_target_arn)
+    assert target is not None
+    dead = call.catalog.find(target) or await call.catalog.freshly(target)
+    if dead is None:
+        raise _bad_redrive(
+            f"Value {redrive.dead_letter_target_arn} for parameter deadLetterTargetArn is invalid. "
+            "Reason: Dead letter target does not exist."
+        )
+    if target.is_fifo != name.is_fifo:
+        raise _bad_redrive("The dead-letter queue of a FIFO queue must also be a FIFO queue.")
+    if target == name:
+        raise _bad_redrive("A queue cannot be its own dead-letter queue.")
+    if (target.region, target.account) != (name.region, name.account):
+        raise _bad_redrive("A dead-letter queue is in the region and account of its queue.")
+    allow = dead.record.redrive_allow
+    if allow is None or allow.redrive_permission == "allowAll":
+        return
+    if allow.redrive_permission == "denyAll" or name.arn not in allow.source_queue_arns:
+        raise _bad_redrive(
+            f"The RedriveAllowPolicy of {target.arn} does not allow this queue as a source."
+        )
+
+
+def _bad_redrive(reason: str) -> SqsError:
+    return SqsError(
+        "InvalidParameterValueException",
+        f"Invalid value for the parameter RedrivePolicy. Reason: {reason}",
+    )
+
+
+def settings_of(existing: KnownQueue) -> dict[str, str]:
+    """Return the attributes of a queue except its counts."""
+    return displayed_settings(
+        existing.name, existing.spec, existing.record, existing.created_ms // 1000
+    )
+
+
+async def delete_queue(call: SqsCall, request: shapes.QueueRequest) -> None:
+    """Delete a queue with its messages."""
+    queue = await call.queue(request.queue_url)
+    await call.execute(c.DeleteQueue(queue.stored))
+    call.catalog.forget(queue.name)
+
+
+async def get_queue_url(call: SqsCall, request: shapes.GetQueueUrlRequest) -> dict[str, Any]:
+    """Return the address of a queue."""
+    if not request.queue_name:
+        raise missing("QueueName")
+    account = request.queue_owner or call.account
+    if not is_queue_name(request.queue_name) or not is_account(account):
+        raise no_queue()
+    queue = await call.catalog.need(QueueName(call.region, account, request.queue_name))
+    await call.execute(c.DescribeQueue(queue.stored))
+    return {"QueueUrl": call.url(queue.name)}
+
+
+async def list_queues(call: SqsCall, request: shapes.ListQueuesRequest) -> dict[str, Any]:
+    """List the queues of the region and account, in the order of their names."""
+    limit = checked_limit(request.max_results)
+    after = after_of(request.next_token)
+    prefix, suffix = request.queue_name_prefix, suffix_of(call.region, call.account, call.home)
+    if prefix and not re.fullmatch(r"[A-Za-z0-9_.-]{1,80}", prefix):
+        return {}
+
+    def takes(name: QueueName) -> bool:
+        is_here = (name.region, name.account) == (call.region, call.account)
+        return is_here and name.name.startswith(prefix)
+
+    names: list[QueueName] = []
+    after = max(after, prefix[:-1] + chr(ord(prefix[-1]) - 1) + "~" if prefix else "")
+    while len(names) <= limit:
+        page = await call.execute(c.ListQueues(after, LISTED_MAX))
+        for info in page:
+            name = queue_of_stored(info.name, call.home)
+            if name is not None and takes(name):
+                names.append(name)
+        if len(page) < LISTED_MAX or page[-1].name[: len(prefix)] > prefix:
+            break
+        after = page[-1].name
+    answer: dict[str, Any] = {}
+    if names:
+        answer["QueueUrls"] = [call.url(name) for name in names[:limit]]
+    if len(names) > limit and request.max_results is not None:
+        answer["NextToken"] = token_of(names[limit - 1].name + suffix)
+    return answer
+
+
+def checked_limit(limit: int | None) -> int:
+    """Return the length of a page."""
+    if limit is not None and not 1 <= limit <= LISTED_MAX:
+        raise invalid_value(
+            "MaxResults", limit, f"MaxResults must be an integer between 1 and {LISTED_MAX}."
+        )
+    return LISTED_MAX if limit is None else limit
+
+
+def token_of(name: str) -> str:
+    """Return the token of the page behind a name."""
+    return urlsafe_b64encode(name.encode()).decode()
+
+
+def after_of(token: str | None) -> str:
+    """Return the name behind which a page begins."""
+    try:
+        return urlsafe_b64decode(token.encode()).decode() if token else ""
+    except (Base64Error, ValueError):
+        raise invalid_value("NextToken", str(token)[:100], "Invalid NextToken.") from None
+
+
+async def get_queue_attributes(
+    call: SqsCall, request: shapes.GetQueueAttributesRequest
+) -> dict[str, Any]:
+    """Return attributes of a queue."""
+    queue = await call.queue(request.queue_url)
+    selection = selected_attributes(request.attribute_names)
+    info = await call.execute(c.DescribeQueue(queue.stored))
+    if info is not None and info.in_flight and COUNTS & selection:
+        await call.catalog.end_leases(queue)  # expired leases count as in flight until a claim
+        info = await call.execute(c.DescribeQueue(queue.stored))
+    if info is None:
+        raise no_queue()
+    displayed = settings_of(queue)
+    displayed |= {
+        "ApproximateNumberOfMessages": str(info.available + info.unrouted),
+        "ApproximateNumberOfMessagesNotVisible": str(info.in_flight),
+        "ApproximateNumberOfMessagesDelayed": str(info.delayed),
+    }
+    assert displayed.keys() >= COUNTS
+    attributes = {name: value for name, value in displayed.items() if name in selection}
+    return {"Attributes": attributes} if attributes else {}
+
+
+async def set_queue_attributes(call: SqsCall, request: shapes.SetQueueAttributesRequest) -> None:
+    """Alter attributes of a queue; it obeys them from now on."""
+    queue = await call.queue(request.queue_url)
+    if not request.attributes:
+        raise missing("Attribute.Name")
+    changes = checked_settings(request.attributes, is_fifo=queue.name.is_fifo)
+
+    def alter(record: QueueRecord) -> QueueRecord:
+        altered = altered_record(record, changes, now_s=call.now_ms() // 1000)
+        return replace(altered, permissions={}) if "Policy" in changes else altered
+
+    await _check_redrive(call, queue.name, altered_record(NO_RECORD, changes, now_s=0))
+    await change_record(call, queue, alter, changes)
+
+
+async def change_record(
+    call: SqsCall, queue: KnownQueue, alter: Any, changes: Mapping[str, str] | None = None
+) -> None:
+    """Replace the record of a queue, and its spec if attributes change that the spec holds."""
+    async with call.catalog.turn(queue.stored):
+        call.catalog.forget(queue.name)
+        current = await call.catalog.need(queue.name)
+        await _change_record(call, current, alter, changes or {})
+
+
+async def _change_record(
+    call: SqsCall, queue: KnownQueue, alter: Any, changes: Mapping[str, str]
+) -> None:
+    for tries_left in reversed(range(TRIES_MAX)):
+        record = alter(queue.record)
+        if not record.seed:
+            record = replace(record, seed=queue.seed)
+        spec = altered_spec(queue.spec, record, changes, home=call.home)
+        log = inbox_of(queue.stored)
+        steps: list[Any] = [
+            SetMetadata(log, METADATA, text_of(record), expect=queue.text, compare=True)
+        ]
+        if spec != queue.spec:
+            steps.append(c.SpecifyQueue(queue.stored, spec, queue.spec))
+        try:
+            await call.execute(Transact(steps))
+            call.catalog.forget(queue.name)
+            return
+        except Conflict:
+            if not tries_left:
+                raise
+        fresh = await call.catalog.freshly(queue.name)
+        if fresh is None:
+            raise no_queue()
+        queue = fresh
+
+
+async def purge_queue(call: SqsCall, request: shapes.QueueRequest) -> None:
+    """Delete all messages of a queue, also those in flight; once a minute."""
+    queue = await call.queue(request.queue_url)
+    call.catalog.note_purge(queue, PURGE_MS)
+    try:
+        await _purge(call, queue)
+    except BaseException:
+        call.catalog.forget_purge(queue)
+        raise
+
+
+async def _purge(call: SqsCall, queue: KnownQueue) -> None:
+    await call.execute(c.PurgeQueue(queue.stored, "available"))
+    while lots := await call.execute(_in_flight(queue)):
+        runs = [(lot.label.claim_id, len(lot.values), lot.label.attempt) for lot in lots]
+        lost: list[c.Run] = await call.execute(c.FinishClaims(queue.stored, runs, "ack", each=True))
+        if sum(run[1] for run in lost) == sum(run[1] for run in runs):
+            break  # their leases ended meanwhile; the next receive decides
+
+
+def _in_flight(queue: KnownQueue) -> Any:
+    return c.PeekMessages(queue.stored, "in_flight", LISTED_MAX, route=False)
+
+
+async def tag_queue(call: SqsCall, request: shapes.TagQueueRequest) -> None:
+    """Add tags, or replace their values."""
+    queue = await call.queue(request.queue_url)
+    tags = request.tags
+    if not tags:
+        raise missing("Tags")
+
+    def alter(record: QueueRecord) -> QueueRecord:
+        _check_tags({**record.tags, **tags})
+        return replace(record, tags={**record.tags, **tags})
+
+    await change_record(call, queue, alter)
+
+
+async def untag_queue(call: SqsCall, request: shapes.UntagQueueRequest) -> None:
+    """Remove tags."""
+    queue = await call.queue(request.queue_url)
+    if not request.tag_keys:
+        raise missing("TagKeys")
+    gone = frozenset(request.tag_keys)
+
+    def alter(record: QueueRecord) -> QueueRecord:
+        tags = {key: value for key, value in record.tags.items() if key not in gone}
+        return replace(record, tags=tags)
+
+    await change_record(call, queue, alter)
+
+
+async def list_queue_tags(call: SqsCall, request: shapes.QueueRequest) -> dict[str, Any]:
+    """Return the tags of a queue."""
+    queue = await call.queue(request.queue_url)
+    await call.execute(c.DescribeQueue(queue.stored))
+    return {"Tags": queue.record.tags} if queue.record.tags else {}
+
+
+def _check_tags(tags: Mapping[str, str]) -> None:
+    if len(tags) > TAGS_MAX:
+        raise invalid(f"Too many tags added for queue: a queue has at most {TAGS_MAX} tags.")
+    for key, value in tags.items():
+        if not 1 <= len(key) <= 128 or len(value) > 256:
+            raise invalid(
+                "Tag keys must be between 1 and 128 characters in length, and tag values up to 256."
+            )
+        if key.lower().startswith("aws:"):
+            raise invalid(f"The tag key {key!r} begins with 'aws:', which is reserved.")
+
+
+async def add_permission(call: SqsCall, request: shapes.AddPermissionRequest) -> None:
+    """Add a statement to the queue's policy. The policy is kept and displayed; tokens decide rights."""
+    queue = await call.queue(request.queue_url)
+    label = request.label
+    if not label:
+        raise missing("Label")
+    if not _LABEL.fullmatch(label):
+        raise invalid_value(
+            "Label", label[:100], "It has 1 to 80 alphanumeric characters, hyphens or underscores."
+        )
+    if not request.accounts:
+        raise missing("AWSAccountIds")
+    if not request.actions:
+        raise missing("Actions")
+    if len(request.actions) > 7 or len(queue.record.permissions) >= 20:
+        raise SqsError(
+            "OverLimit", "A policy has at most 20 statements, each with up to 7 actions.", 403
+        )
+    for action in request.actions:
+        if action not in PERMITTED:
+            raise invalid_value(
+                "ActionName",
+                action[:100],
+                "Only the queue owner is allowed to invoke this action."
+                if action
+                else "must not be empty",
+            )
+    for account in request.accounts:
+        if not is_account(account):
+            raise invalid_value("PrincipalId", account[:100], "Unable to verify.")
+    if label in queue.record.permissions:
+        raise invalid_value("Label", label, "Already exists.")
+    permission = PolicyStatement(request.accounts, request.actions)
+    await change_record(
+        call,
+        queue,
+        lambda record: replace(record, permissions={**record.permissions, label: permission}),
+    )
+
+
+async def remove_permission(call: SqsCall, request: shapes.RemovePermissionRequest) -> None:
+    """Remove a statement from the queue's policy."""
+    queue = await call.queue(request.queue_url)
+    label = request.label
+    if not label:
+        raise missing("Label")
+    if label not in queue.record.permissions:
+        raise invalid_value("Label", label[:100], "can't find label on existing policy.")
+
+    def alter(record: QueueRecord) -> QueueRecord:
+        statements = {each: entry for each, entry in record.permissions.items() if each != label}
+        return replace(record, permissions=statements)
+
+    await change_record(call, queue, alter)
+
+
+async def list_dead_letter_sources(
+    call: SqsCall, request: shapes.ListDeadLetterSourceQueuesRequest
+) -> dict[str, Any]:
+    """List the queues whose redrive policy names a queue."""
+    queue = await call.queue(request.queue_url)
+    limit = checked_limit(request.max_results)
+    after, log = after_of(request.next_token), inbox_of(queue.stored)
+    sources: list[QueueName] = []
+    while len(sources) <= limit:
+        page = await call.execute(c.ListQueues(after, LISTED_MAX))
+        for info in page:
+            name = queue_of_stored(info.name, call.home) if info.spec.dead_letter == log else None
+            if name is not None:
+                sources.append(name)
+        if len(page) < LISTED_MAX:
+            break
+        after = page[-1].name
+    answer: dict[str, Any] = {"queueUrls": [call.url(name) for name in sources[:limit]]}
+    if len(sources) > limit:
+        answer["NextToken"] = token_of(sources[limit - 1].stored(call.home))
+    return answer
