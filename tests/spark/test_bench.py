@@ -11,7 +11,8 @@ import pytest
 
 from millstream.bench import spark as workloads
 
-BESIDE = {"spark_read", "spark_read_1k", "spark_write", "spark_scale"}
+BESIDE = {"spark_read", "spark_read_1k", "spark_count", "spark_agg", "spark_group"}
+BESIDE |= {"spark_write", "spark_scale"}
 """Workloads that a peer takes turns with."""
 WITHOUT_GOAL = {"spark_first_row"}
 

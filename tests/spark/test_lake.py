@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,17 @@ from millstream.bench.objects import BUCKET, object_server, variables
 from millstream.errors import Conflict, InvalidInput, Locked, NotFound
 from millstream.record import wall_ms_of
 from millstream.spark.archive import lake
-from millstream.spark.archive.archive import Archive, Move, Segment, directory_of
+from millstream.spark.archive.archive import Archive, Move, Segment, directory_of, path_of
 from millstream.spark.archive.lake import delta_table, iceberg_table, register, version_at
 from millstream.spark.archive.lake_columns import archive_schema
+from millstream.spark.archive.partitioning import PartitionBy
+from millstream.spark.archive.shape import file_shape
+from millstream.spark.archive.table import TableLayout
 from millstream.spark.archive.task import write_ranges
 from millstream.spark.options import read_options
 from millstream.spark.pipelines import merging
 from millstream.spark.pipelines.merging import merge_small, settle_tables
+from millstream.spark.place import reading
 from millstream.spark.source.bins import Range
 from millstream.spark.source.layout import schema_of
 from millstream.spark.source.reader import LogReader
@@ -84,7 +89,10 @@ def archive_rest(store: Millstream, archive: Archive, log: str) -> None:
             codec="zstd",
         )
         moves = [
-            Move(staged=one.path, log=log, date=one.date, name=f"{at:020}-{number}.parquet")
+            Move(
+                staged=one.path,
+                target=path_of(log, PartitionBy(), one, f"{at:020}-{number}.parquet"),
+            )
             for number, one in enumerate(written.files)
         ]
         places = archive.move_in(moves)
@@ -346,10 +354,78 @@ def test_an_iceberg_table_can_be_in_a_catalog_that_is_configured(
 
     table = load_catalog("millstream", uri=uri).load_table(("millstream", "kept"))
     assert len(table.scan().to_arrow()) == 4
-    with pytest.raises(Conflict, match="rename one of the archives"):
+    with pytest.raises(Conflict, match="rename one of the folders"):
         register(Archive(tmp_path / "other" / "kept"), "iceberg")
 
 
 def test_a_kind_that_there_is_not_is_refused(archive: Archive) -> None:
     with pytest.raises(InvalidInput, match="a table is one of iceberg, delta, not 'hudi'"):
         register(archive, "hudi")
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"id": {"type": "integer"}, "land": {"type": "string"}},
+    "required": ["id"],
+}
+
+
+def keep_typed(store: Millstream, archive: Archive, kind: str, records: list[Any], by: str) -> None:
+    """Append records and archive them with a column for each field, without a Java."""
+    log = store.log("typed")
+    at = log.end_offset()
+    log.append_many([json.dumps(record).encode() for record in records])
+    options = read_options({"path": str(store.stats()["path"]), "subscribePattern": ".*"})
+    with archive.writing(), reading(options.place) as session:
+        shape = file_shape(session, ["typed"], columns=True, by=by, table=True)
+        (written,) = write_ranges(
+            options, [Range("typed", at, at + len(records))], archive_schema(),
+            folder=archive.folder, codec="zstd", by=shape.layout.by, typed=shape.typed,
+        )  # fmt: skip
+        moves = [
+            Move(
+                staged=one.path,
+                target=path_of("typed", shape.layout.by, one, f"{at}-{number}.parquet"),
+            )
+            for number, one in enumerate(written.files)
+        ]
+        places = archive.move_in(moves)
+        files = [replace(one, path=place) for one, place in zip(written.files, places, strict=True)]
+        archive.add([
+            Segment(log="typed", created=1, start=at, stop=at + len(records), files=files, written=5)
+        ])  # fmt: skip
+    register(archive, kind, shape.layout)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_typed_columns_follow_the_schema_in_the_partitions_of_a_column(
+    store: Millstream, archive: Archive, kind: str
+) -> None:
+    store.log("typed", schema=SCHEMA)
+    keep_typed(
+        store, archive, kind, [{"id": 1, "land": "DE"}, {"id": 2}, {"id": 3, "land": "AT"}], "land"
+    )
+    properties = {**SCHEMA["properties"], "paid": {"type": "boolean"}}  # type: ignore[dict-item]
+    store.log("typed", schema={**SCHEMA, "properties": properties})
+    keep_typed(store, archive, kind, [{"id": 4, "land": "DE", "paid": True}], "land")
+    folders = {name.split("/")[1] for name in parquet_of(archive, "typed")}
+    assert folders == {"by_land=DE", "by_land=AT", "by_land=__HIVE_DEFAULT_PARTITION__"}
+
+    def found() -> list[tuple[Any, ...]]:
+        table = (
+            delta_table(archive.path).to_pyarrow_table()
+            if kind == "delta"
+            else iceberg_table(archive.path).scan().to_arrow()
+        )
+        rows = sorted(table.to_pylist(), key=lambda row: row["offset"])
+        return [
+            (row["id"], row["land"], row["paid"], json.loads(row["value"])["id"]) for row in rows
+        ]
+
+    expected_rows = [(1, "DE", None, 1), (2, None, None, 2), (3, "AT", None, 3), (4, "DE", True, 4)]
+    assert found() == expected_rows
+    assert merge(archive, "typed") == 2
+    register(archive, kind)
+    assert found() == expected_rows
+    with pytest.raises(InvalidInput, match=r"is partitioned by .*land.*, not by .*(date|day)"):
+        register(archive, kind, TableLayout())

@@ -109,3 +109,29 @@ def test_what_cannot_be_read_is_refused(
 ) -> None:
     with pytest.raises(Exception, match=message):
         load(spark, store, **({"state": "done"} | options)).collect()
+
+
+def test_a_log_of_changes_has_columns_for_reports(spark: SparkSession, tmp_path: Path) -> None:
+    with millstream.open(tmp_path / "store.db") as store:
+        queue = store.create_queue("work", changes="changes", max_attempts=1, lease=3600)
+        queue.put_many([b"%d" % i for i in range(10)])
+        queue.ack(queue.claim(4, consumer="ada"))
+        queue.fail(queue.claim(3, consumer="bob"), reason="broken")
+        queue.claim(1)
+        changes = load(spark, store, "", queue="", subscribe="changes", columns="true")
+        changes.createOrReplaceTempView("changes")
+        states = spark.sql(
+            "select state, count(*) from (select max_by(state, offset) as state from changes "
+            "group by queue, message) group by state"
+        )
+        assert dict(states.collect()) == {"done": 4, "failed": 3, "in_flight": 1, "available": 2}
+        attempts = spark.sql(
+            "select consumer, count(*) from changes where change = 'claimed' and consumer <> '' "
+            "group by consumer having count(*) > 1"
+        )
+        assert dict(attempts.collect()) == {"ada": 4, "bob": 3}
+        waits = spark.sql(
+            "select min(claimed.at >= put.at) from changes put join changes claimed using (message) "
+            "where put.change = 'put' and claimed.change = 'claimed'"
+        )
+        assert waits.collect()[0][0]

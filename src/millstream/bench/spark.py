@@ -9,7 +9,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,9 @@ ROUTED_QUEUES = 50
 SCALED_PARTITIONS = 4
 MANY_RECORDS = 500
 """Records of each of many small logs."""
+MANY_LOGS = 1_000
+NOTE_BYTES = 25
+"""Random bytes of a record with a schema, which stand in hex: the record has 100 bytes then."""
 SINGLES_MAX = 100_000
 TABLE_FILES = 100
 
@@ -88,6 +93,30 @@ class SparkBench:
         self.client.fold()
         return log.name
 
+    def typed(self, count: int) -> Callable[[], DataFrame]:
+        """Return a function that reads as many records as are measured, in logs with a schema."""
+        prefix, each = f"typed-{count}-", -(-self.records // count)
+        fields = {"id": "integer", "item": "string", "total": "integer", "note": "string"}
+        properties = {name: {"type": kind} for name, kind in fields.items()}
+        schema = {"type": "object", "properties": properties, "required": [*fields]}
+        random = Random(count)
+        for number in range(count):
+            log = self.client.log(f"{prefix}{number}")
+            if log.end_offset():
+                continue
+            log.set_schema(schema)
+            for start in range(0, each, FILL_BATCH):
+                ids = range(start, min(start + FILL_BATCH, each))
+                log.append_many(
+                    b'{"id":%d,"item":"i%d","total":%d,"note":"%s"}'
+                    % (id, random.randrange(1_000), random.randrange(10**6), note.hex().encode())
+                    for id, note in zip(ids, payloads(len(ids), NOTE_BYTES), strict=True)
+                )
+        self.client.fold()
+        reader = self.spark.read.format("millstream").option("columns", "true")
+        reader = reader.option("subscribePattern", f"{prefix}.*")
+        return lambda: reader.load(self.store)
+
     def many(self) -> str:
         """As many records in many small logs: the pattern of their names."""
         for number in range(max(1, self.records // MANY_RECORDS)):
@@ -119,6 +148,56 @@ def _read(bench: SparkBench, size: int) -> ReportRow:
     )
     row.payload_bytes = size
     return row.require_ratio(0.6)
+
+
+def spark_count(bench: SparkBench) -> ReportRow:
+    """Counting the records of two logs, and of many, beside the rows of Parquet files."""
+    return _queried(bench, lambda rows: rows.count(), two_min=0.8, many_min=0.8)
+
+
+def spark_agg(bench: SparkBench) -> ReportRow:
+    """Count, sum and maximum of a column of two logs with a schema, and of many."""
+
+    def aggregate(rows: DataFrame) -> object:
+        return rows.selectExpr("count(total)", "sum(total)", "max(total)").collect()
+
+    return _queried(bench, aggregate, two_min=0.8, many_min=0.6)
+
+
+def spark_group(bench: SparkBench) -> ReportRow:
+    """Sums by a column with a thousand texts, of two logs with a schema, and of many."""
+
+    def group(rows: DataFrame) -> object:
+        return rows.groupBy("item").sum("total").collect()
+
+    return _queried(bench, group, two_min=0.6, many_min=0.6)
+
+
+def _queried(
+    bench: SparkBench, query: Callable[[DataFrame], object], *, two_min: float, many_min: float
+) -> ReportRow:
+    """Measure a query of columns over two logs and over many, beside uncompressed Parquet."""
+    measured = []
+    for count in (2, min(MANY_LOGS, max(3, bench.records // MANY_RECORDS))):
+        read = bench.typed(count)
+        files = str(bench.directory / bench.name("typed.parquet"))
+        read().write.option("compression", "uncompressed").parquet(files)
+        parquet = bench.spark.read.parquet
+        ours, beside = partial(_ask, query, read), partial(_ask, query, partial(parquet, files))
+        measured.append(_measured(bench, ours, beside))
+        measured[-1].details["logs"] = count
+    row, many = measured
+    row.details |= {"many": {"logs": many.details["logs"], "ratio": many.ratio}}
+    row.details["many"]["per_second"] = many.per_second
+    row.void = row.void or many.void
+    many.require_ratio(many_min)
+    return row.require_ratio(two_min).require(
+        f"ratio of many logs ≥ {many_min}", many.passed is True
+    )
+
+
+def _ask(query: Callable[[DataFrame], object], read: Callable[[], DataFrame]) -> object:
+    return query(read())
 
 
 def spark_stream(bench: SparkBench) -> ReportRow:
@@ -353,6 +432,9 @@ SUITE = Suite(
     SparkBench,
     spark_read,
     spark_read_1k,
+    spark_count,
+    spark_agg,
+    spark_group,
     spark_stream,
     spark_write,
     spark_route,

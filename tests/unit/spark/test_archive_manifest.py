@@ -14,7 +14,7 @@ from millstream.spark.source.losses import Loss
 
 
 def segment(start: int, stop: int, *, created: int = 1, path: str = "f") -> Segment:
-    file = ArchivedFile(path=path, date="2026-01-01", start=start, stop=stop, rows=1, bytes=1)
+    file = ArchivedFile(path=path, partition="2026-01-01", start=start, stop=stop, rows=1, bytes=1)
     return Segment(log="a/b", created=created, start=start, stop=stop, files=[file], written=5)
 
 
@@ -30,7 +30,7 @@ def test_segments_come_back_in_order(tmp_path: Path) -> None:
 def test_files_without_a_note_are_removed_and_others_stay(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     tmp_path.joinpath("staged").write_bytes(b"rows")
-    move = Move(staged="staged", log="a/b", date="2026-01-01", name="0.parquet")
+    move = Move(staged="staged", target="log=a%2Fb/date=2026-01-01/0.parquet")
     (place,) = archive.move_in([move])
     assert place == "log=a%2Fb/date=2026-01-01/0.parquet"
     known = segment(0, 10, path=place)

@@ -11,7 +11,7 @@ DAYS = ("2026-01-01", "2026-01-02")
 
 def file(start: int, stop: int, *, day: int = 0, size: int = 10) -> ArchivedFile:
     return ArchivedFile(
-        path=f"{start}", date=DAYS[day], start=start, stop=stop, rows=stop - start, bytes=size
+        path=f"{start}", partition=DAYS[day], start=start, stop=stop, rows=stop - start, bytes=size
     )
 
 
@@ -30,7 +30,7 @@ def segment(*files: ArchivedFile, lost: list[Loss] | None = None) -> Segment:
 
 def planned(segments: list[Segment], target: int) -> list[list[tuple[str, list[int]]]]:
     return [
-        [(merge.date, [one.start for one in merge.files]) for merge in plan.merges]
+        [(merge.partition, [one.start for one in merge.files]) for merge in plan.merges]
         for plan in plan_merges(segments, target)
     ]
 

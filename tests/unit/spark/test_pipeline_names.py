@@ -12,8 +12,8 @@ import typer
 
 from millstream.cli import app
 
-PIPELINES = ("archive", "compact", "redrive", "replay", "report", "route")
-GIVEN = {"spark", "store", "progress"}
+PIPELINES = ("archive", "compact", "redrive", "replay", "report", "route", "table")
+GIVEN = {"spark", "store", "progress", "stop"}
 """What a command finds out itself."""
 
 

@@ -81,6 +81,19 @@ def test_a_spark_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         session.local_session()
 
 
+@pytest.mark.requires("spark")
+@pytest.mark.parametrize(
+    ("version", "count"), [("4.3.0", 1), ("4.3.12", 1), ("4.2.1", 0), ("4.30.0", 0)]
+)
+def test_only_the_spark_that_the_jar_is_made_for_gets_it(
+    version: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyspark
+
+    monkeypatch.setattr(pyspark, "__version__", version)
+    assert len(session.connector()) == count
+
+
 def test_a_master_elsewhere_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"'spark://h:7077' is not on this machine"):
         session.local_session(master="spark://h:7077")

@@ -1,6 +1,6 @@
 """An archive: Parquet files by log and date, and a manifest of the offsets in them.
 
-    PATH/log=NAME/date=YYYY-MM-DD/START-STOP-N.parquet
+    PATH/log=NAME/date=YYYY-MM-DD/START-STOP-N.parquet      or by_COLUMN=VALUE instead of date
     PATH/_manifest/log=NAME/START.json      one segment: offsets [start, stop) and their files
 
 A segment counts from the moment its manifest entry exists; a run writes the entry last. Files
@@ -13,9 +13,7 @@ From then on the new entry counts, and the entries inside its offsets do not.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,6 +25,7 @@ from msgspec.structs import replace
 
 from millstream.errors import CannotOpen, CorruptionError
 from millstream.spark.archive.folders import REQUESTS_MAX, folder_of
+from millstream.spark.archive.partitioning import PartitionBy, escaped
 from millstream.spark.source.losses import Loss
 
 FORMAT = 1
@@ -34,10 +33,6 @@ MANIFEST = "_manifest"
 LOCK = f"{MANIFEST}/lock"
 LOOKS_MAX = 5
 """The most reads of a manifest while a run merges its entries."""
-DIRECTORY_BYTES_MAX = 200
-"""The longest name of a directory in bytes. A longer log name is cut, and ends with a digest."""
-
-_ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^<>|~]""")
 
 
 class ArchivedFile(Struct, frozen=True, kw_only=True):
@@ -45,7 +40,8 @@ class ArchivedFile(Struct, frozen=True, kw_only=True):
 
     path: str
     """The path inside the archive."""
-    date: str
+    partition: str = msgspec.field(name="date")
+    """The value of its partition: a date, or the value of a column."""
     start: int
     stop: int
     rows: int
@@ -57,9 +53,7 @@ class Move(Struct, frozen=True, kw_only=True):
 
     staged: str
     """Its name in the folder."""
-    log: str
-    date: str
-    name: str
+    target: str
 
 
 class ReplacedFile(Struct, frozen=True, array_like=True):
@@ -95,11 +89,12 @@ class Segment(Struct, frozen=True, kw_only=True):
 
 def directory_of(log: str) -> str:
     """Return the directory of a log, as Spark, DuckDB and pyarrow read it: `log=NAME`, escaped."""
-    name = "log=" + _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", log)
-    if len(name.encode()) <= DIRECTORY_BYTES_MAX:
-        return name
-    digest = hashlib.sha256(log.encode()).hexdigest()[:16]
-    return name.encode()[: DIRECTORY_BYTES_MAX - 20].decode("utf-8", "ignore") + "~" + digest
+    return escaped("log", log)
+
+
+def path_of(log: str, by: PartitionBy, file: ArchivedFile, name: str) -> str:
+    """Return the path of a file in its log and partition."""
+    return f"{directory_of(log)}/{by.directory(file.partition)}/{name}"
 
 
 class Archive:
@@ -190,11 +185,9 @@ class Archive:
 
         On return the moves are durable.
         """
-        places = [f"{directory_of(move.log)}/date={move.date}/{move.name}" for move in moves]
         self.folder.check_held()
-        staged = [move.staged for move in moves]
-        self.folder.move(dict(zip(staged, places, strict=True)))
-        return places
+        self.folder.move({move.staged: move.target for move in moves})
+        return [move.target for move in moves]
 
     def add(self, segments: Sequence[Segment]) -> None:
         """Write the manifest entries of new segments; from now on the segments count."""

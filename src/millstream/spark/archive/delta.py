@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
 import msgspec
@@ -11,17 +11,20 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from millstream.clock import SystemClock
+from millstream.errors import InvalidInput
 from millstream.spark.archive.archive import Archive, ArchivedFile
+from millstream.spark.archive.folders import Folder
 from millstream.spark.archive.lake_columns import (
     archive_schema,
     bucket_settings,
     position_of,
     text_of,
 )
-from millstream.spark.archive.table import OFFSETS, Changes
+from millstream.spark.archive.partitioning import NULL
+from millstream.spark.archive.table import OFFSETS, Changes, TableLayout
+from millstream.spark.archive.typed_columns import union
 from millstream.spark.source.positions import Position
 
-_PARTITIONS = ["log", "date"]
 _SETTINGS = {
     "endpoint": "AWS_ENDPOINT_URL",
     "allow_http": "AWS_ALLOW_HTTP",
@@ -38,21 +41,53 @@ def load_delta(archive: Archive, version: int | None = None) -> DeltaTable:
     return DeltaTable(archive.path, version=version, storage_options=settings or None)
 
 
+def open_delta(
+    folder: Folder,
+    schema: pa.Schema,
+    partitions: list[str],
+    name: str,
+    settings: Mapping[str, str] | None = None,
+) -> DeltaTable:
+    """Open a table, and add the columns that it lacks; make it if it is missing."""
+    table = DeltaTable.create(
+        folder.text,
+        Schema.from_arrow(schema),
+        mode="ignore",
+        partition_by=partitions,
+        name=name,
+        configuration=dict(settings or {}),
+        storage_options=bucket_settings(folder, _SETTINGS) or None,
+    )
+    if (present_partitions := table.metadata().partition_columns) != partitions:
+        raise InvalidInput(
+            f"the table at {folder.text} is partitioned by {', '.join(present_partitions) or 'nothing'}, not by "
+            f"{', '.join(partitions)}; choose another path"
+        )
+    present = union([pa.schema(table.schema().to_arrow())])
+    target = union([present, schema])
+    if changed := [field for field in target if field not in present]:
+        table.alter.add_columns(list(Schema.from_arrow(pa.schema(changed)).fields))
+        table.update_incremental()
+    return table
+
+
 class DeltaArchive:
     """The table, and how it is changed."""
 
-    def __init__(self, archive: Archive) -> None:
-        partitions = [pa.field("log", pa.string()), pa.field("date", pa.date32())]
+    def __init__(self, archive: Archive, layout: TableLayout | None = None) -> None:
         self._archive = archive
-        self._schema = Schema.from_arrow(pa.schema([*archive_schema(), *partitions]))
-        self._table = DeltaTable.create(
-            archive.path,
-            self._schema,
-            mode="ignore",
-            partition_by=_PARTITIONS,
-            name="archive",
-            storage_options=bucket_settings(archive.folder, _SETTINGS) or None,
-        )
+        folder = archive.folder
+        if layout is None and folder.exists("_delta_log"):
+            self._table = load_delta(archive)
+        else:
+            layout = layout or TableLayout()
+            columns = union([archive_schema(), layout.fields])
+            partition_fields = [pa.field("log", pa.string())]
+            partition_fields += [pa.field("date", pa.date32())] if layout.by.by_day else []
+            partitions = ["log", layout.by.table_column]
+            schema = pa.schema([*columns, *partition_fields])
+            self._table = open_delta(folder, schema, partitions, "archive")
+        self._partitions = list(self._table.metadata().partition_columns)
 
     def files(self) -> set[str]:
         """Return the addresses of the table's files, as other libraries open them."""
@@ -73,10 +108,12 @@ class DeltaArchive:
             AddAction(
                 path=file.path,
                 size=file.bytes,
-                partition_values={"log": segment.log, "date": file.date},
+                partition_values=dict(
+                    zip(self._partitions, (segment.log, value_of(file)), strict=True)
+                ),
                 modification_time=segment.written,
                 data_change=True,
-                stats=_stats(file),
+                stats=stats_of(file),
             )
             for segment, file in changes.added
         ]
@@ -91,7 +128,7 @@ class DeltaArchive:
             ],
         )
         self._table.create_write_transaction(
-            actions, "append", self._schema, _PARTITIONS, commit_properties=noted
+            actions, "append", self._table.schema(), self._partitions, commit_properties=noted
         )
         self._table.update_incremental()
 
@@ -105,10 +142,16 @@ class DeltaArchive:
         return self._uris(load_delta(self._archive, version))
 
     def expire(self, before_ms: int) -> None:
-        """Delta lets go of old versions by itself, after its own time."""
+        """Delta lets go of old versions by itself, after its partition_fields time."""
 
 
-def _stats(file: ArchivedFile) -> str:
+def value_of(file: ArchivedFile) -> str | None:
+    """Return the value of a file's partition; Delta has None for null."""
+    return None if file.partition == NULL else file.partition
+
+
+def stats_of(file: ArchivedFile) -> str:
+    """Return the statistics by which readers skip files."""
     low, high = {"offset": file.start}, {"offset": file.stop - 1}
     stats = {"numRecords": file.rows, "minValues": low, "maxValues": high, "nullCount": {}}
     return msgspec.json.encode(stats).decode()

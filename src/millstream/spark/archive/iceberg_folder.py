@@ -28,7 +28,7 @@ from millstream.spark.archive.folders import Folder
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_VERSION = re.compile(r".*/metadata/v(\d+)\.metadata\.json")
+_VERSION = re.compile(r"(?:.*/)?metadata/v(\d+)\.metadata\.json")
 
 
 class FolderCatalog(NoopCatalog):
@@ -39,10 +39,11 @@ class FolderCatalog(NoopCatalog):
     ) -> None:
         super().__init__(name[0], **properties)
         self._folder, self._below, self._name = folder, below, name
+        self._metadata = f"{below}/metadata" if below else "metadata"
 
     def load_table(self, identifier: Any = None) -> Table:
         """The table as it is now."""
-        matches = map(_VERSION.fullmatch, self._folder.names(f"{self._below}/metadata"))
+        matches = map(_VERSION.fullmatch, self._folder.names(self._metadata))
         newest = max((int(match[1]) for match in matches if match), default=0)
         if not newest:
             raise NoSuchTableError(f"there is no Iceberg table in {self._folder.text}")
@@ -56,7 +57,7 @@ class FolderCatalog(NoopCatalog):
             return self.load_table()
         except NoSuchTableError:
             made = new_table_metadata(
-                location=self._folder.uri(self._below),
+                location=self._folder.uri(self._below).rstrip("/"),
                 schema=self._convert_schema_if_needed(schema),
                 partition_spec=UNPARTITIONED_PARTITION_SPEC,
                 sort_order=UNSORTED_SORT_ORDER,
@@ -81,17 +82,17 @@ class FolderCatalog(NoopCatalog):
         return CommitTableResponse(metadata=updated, metadata_location=location)  # type: ignore[call-arg]
 
     def _store(self, number: int, metadata: TableMetadata) -> str:
-        name = f"{self._below}/metadata/v{number}.metadata.json"
+        name = f"{self._metadata}/v{number}.metadata.json"
         data = metadata.model_dump_json(exclude_none=True).encode()
         try:
             self._folder.create({name: data})
         except Conflict as error:
             raise CommitFailedException(error.message) from error
-        self._folder.write({f"{self._below}/metadata/version-hint.text": b"%d" % number})
+        self._folder.write({f"{self._metadata}/version-hint.text": b"%d" % number})
         return self._location(number)
 
     def _location(self, number: int) -> str:
-        return self._folder.uri(f"{self._below}/metadata/v{number}.metadata.json")
+        return self._folder.uri(f"{self._metadata}/v{number}.metadata.json")
 
     def _io(self, location: str) -> Any:
         return load_file_io(properties=self.properties, location=location)

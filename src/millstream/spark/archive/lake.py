@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from millstream.errors import CannotOpen, InvalidInput, NotFound
 from millstream.spark.archive.archive import Archive, ArchivedFile, Segment
-from millstream.spark.archive.table import ArchiveTable, Changes
+from millstream.spark.archive.table import ArchiveTable, Changes, TableLayout
 from millstream.spark.failures import point
 from millstream.spark.source.positions import Position
 
@@ -58,21 +58,21 @@ def tables_of(archive: Archive) -> list[str]:
     return [kind for kind, below in _FOLDERS.items() if archive.folder.exists(below)]
 
 
-def open_table(archive: Archive, kind: str) -> ArchiveTable:
-    """The table of an archive, made if need be."""
+def open_table(archive: Archive, kind: str, layout: TableLayout | None = None) -> ArchiveTable:
+    """Open the table of an archive; make it if it is missing, and add columns that it lacks."""
     check_table(kind)
     if kind == "delta":
         from millstream.spark.archive.delta import DeltaArchive
 
-        return DeltaArchive(archive)
+        return DeltaArchive(archive, layout)
     from millstream.spark.archive.iceberg import IcebergArchive
 
-    return IcebergArchive(archive)
+    return IcebergArchive(archive, layout)
 
 
-def register(archive: Archive, kind: str) -> Registered:
+def register(archive: Archive, kind: str, layout: TableLayout | None = None) -> Registered:
     """Bring a table to where the manifest of an archive is, in one commit; makes it if need be."""
-    table = open_table(archive, kind)
+    table = open_table(archive, kind, layout)
     changes = _changes(archive, table.files())
     point("table planned")
     if changes.added or changes.removed:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from millstream.objects.address import settings_of
 from millstream.spark.archive.folders import BucketFolder, Folder
 from millstream.spark.source.layout import arrow_schema, log_schema
-from millstream.spark.source.positions import Position, packed, unpacked
+from millstream.spark.source.positions import LogIds, Position, packed, unpacked
 
 
 def archive_schema() -> pa.Schema:
@@ -23,9 +23,9 @@ def archive_schema() -> pa.Schema:
     )
 
 
-def text_of(ends: Position) -> str:
+def text_of(ends: Position, ids: LogIds | None = None) -> str:
     """Where a commit ends, as a property."""
-    return msgspec.json.encode(packed(ends)).decode()
+    return msgspec.json.encode(packed(ends, ids)).decode()
 
 
 def position_of(text: str | None) -> Position:

@@ -1,4 +1,4 @@
-"""Merging: small files of an archive become larger ones, of the same log and date.
+"""Merging: small files of an archive become larger ones, of the same log and partition.
 
 Rows are copied to a new file, whose place and manifest entry come last; so a merge that is cut has
 changed nothing. What was merged stays for as long as older versions of a table may ask for it.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 from pyarrow import parquet
@@ -17,15 +16,16 @@ from pyarrow import parquet
 from millstream.errors import CorruptionError
 from millstream.spark.archive.archive import ArchivedFile, ReplacedFile, Segment
 from millstream.spark.archive.folders import Folder
-from millstream.spark.archive.task import DateFile
+from millstream.spark.archive.task import PartitionFile
+from millstream.spark.archive.typed_columns import as_schema, union
 from millstream.spark.source.columns import ROWS_PER_BATCH
 
 
 class Merge(Struct, frozen=True):
-    """Consecutive files of a log and date that become a single file."""
+    """Consecutive files of a log and partition that become a single file."""
 
     log: str
-    date: str
+    partition: str
     files: list[ArchivedFile]
 
 
@@ -74,32 +74,37 @@ def _runs(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
 
 
 def _merges(run: list[Segment], target_bytes: int) -> Iterator[Merge]:
-    by_date: dict[str, list[ArchivedFile]] = {}
+    by_partition: dict[str, list[ArchivedFile]] = {}
     for file in sorted(chain(*(segment.files for segment in run)), key=lambda file: file.start):
-        by_date.setdefault(file.date, []).append(file)
-    for date, files in by_date.items():
+        by_partition.setdefault(file.partition, []).append(file)
+    for partition, files in by_partition.items():
         group: list[ArchivedFile] = []
         for file in files:
             fits = sum(member.bytes for member in group) + file.bytes <= target_bytes
             if group and not (fits and group[-1].stop <= file.start):
-                yield from _worth(run[0].log, date, group)
+                yield from _worth(run[0].log, partition, group)
                 group = []
             group.append(file)
-        yield from _worth(run[0].log, date, group)
+        yield from _worth(run[0].log, partition, group)
 
 
-def _worth(log: str, date: str, files: list[ArchivedFile]) -> Iterator[Merge]:
+def _worth(log: str, partition: str, files: list[ArchivedFile]) -> Iterator[Merge]:
     if len(files) > 1:
-        yield Merge(log, date, files)
+        yield Merge(log, partition, files)
 
 
-def merge_files(folder: Folder, merge: Merge, schema: pa.Schema, codec: str) -> ArchivedFile:
-    """Copy the rows of files to a new staged file, and check it by reading it back."""
-    into = DateFile(folder, merge.date, schema, codec)
+def merge_files(folder: Folder, merge: Merge, codec: str) -> ArchivedFile:
+    """Copy the rows of files to a new staged file, and check it by reading it back.
+
+    Columns that some of the files lack are null for their rows.
+    """
+    paths = [folder.opened(source.path) for source in merge.files]
+    schema = union([parquet.read_schema(path) for path in paths])
+    into = PartitionFile(folder, merge.partition, schema, codec)
     for source in merge.files:
         with parquet.ParquetFile(folder.opened(source.path)) as file:
             for batch in file.iter_batches(batch_size=ROWS_PER_BATCH):
-                into.add(batch.select(schema.names).cast(schema))
+                into.add(as_schema(batch, schema))
     made = into.close()
     rows = sum(source.rows for source in merge.files)
     ends = merge.files[0].start, merge.files[-1].stop

@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+import pyarrow as pa
 from msgspec import Struct
 
 from millstream.spark.archive.archive import ArchivedFile, Segment
+from millstream.spark.archive.partitioning import BY_DATE, PartitionBy
 from millstream.spark.source.positions import Position
 
 OFFSETS = "millstream.offsets"
-"""The property of a commit that says where the archive of each log ends."""
+"""The property of a commit that says where the table ends in each log."""
+
+
+class TableLayout(Struct, frozen=True):
+    """The columns that a table needs beside those of all logs, and its partitions."""
+
+    fields: tuple[pa.Field, ...] = ()
+    by: PartitionBy = BY_DATE
 
 
 class Changes(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What tasks of pipelines do: ranges of logs → Parquet files, by log and date; a search for damage.
+"""What tasks of pipelines do: ranges of logs → Parquet files by partition; a search for damage.
 
 The files are written aside, under names of their own, so that a task that is repeated disturbs
 nothing. Each is durable, and was read back, before the task answers.
@@ -6,11 +6,10 @@ nothing. Each is durable, and was read back, before the task answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
@@ -19,6 +18,8 @@ from pyarrow import parquet
 
 from millstream.spark.archive.archive import ArchivedFile
 from millstream.spark.archive.folders import Folder
+from millstream.spark.archive.partitioning import BY_DATE, PartitionBy
+from millstream.spark.archive.typed_columns import TypedColumns
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading
 from millstream.spark.source.bins import Range
@@ -28,10 +29,8 @@ from millstream.spark.source.task import blocks_of
 
 ROWS_PER_GROUP = 128 * 1024
 BYTES_PER_GROUP = 64 * 1024 * 1024
-OPEN_MAX = 8
-"""Files of one log that are open at a time: times of appends may go back, but not far."""
-
-_DAY_US = 86_400_000_000
+OPEN_MAX = 32
+"""Files that a task has open at a time; a row of one more partition closes the oldest file."""
 
 
 class WrittenRange(Struct, frozen=True, array_like=True):
@@ -45,15 +44,29 @@ class WrittenRange(Struct, frozen=True, array_like=True):
 
 
 def write_ranges(
-    options: ReadOptions, ranges: Sequence[Range], schema: pa.Schema, *, folder: Folder, codec: str
+    options: ReadOptions,
+    ranges: Sequence[Range],
+    schema: pa.Schema,
+    *,
+    folder: Folder,
+    codec: str,
+    by: PartitionBy = BY_DATE,
+    typed: Mapping[str, TypedColumns] | None = None,
 ) -> Iterator[WrittenRange]:
-    """Write ranges to files that are staged in a folder; the store is open until the last is."""
+    """Write ranges to files that are staged in a folder; the store is open until the last is.
+
+    Logs in `typed` get the columns of their values too.
+    """
     trusted = not options.place.is_server
     with reading(options.place) as session:
         for range_ in ranges:
-            files, lost = _DateFiles(folder, schema, codec), list[Loss]()
+            columns = (typed or {}).get(range_.log)
+            with_columns = [] if columns is None else columns.fields()
+            files = PartitionFiles(folder, pa.schema([*schema, *with_columns]), by, codec)
+            lost: list[Loss] = []
             for block in blocks_of(session, options, range_, values=True, tell=lost.append):
-                files.add(batch_of(block, schema, trusted=trusted))
+                rows = batch_of(block, schema, trusted=trusted)
+                files.add(rows if columns is None else columns.added_to(rows))
             yield WrittenRange(range_.log, files.close(), lost)
 
 
@@ -67,26 +80,31 @@ def find_losses(options: ReadOptions, ranges: Sequence[Range], *, values: bool) 
     return lost
 
 
-class _DateFiles:
-    """The files of a range, one per date."""
+class PartitionFiles:
+    """The files that a task writes, one per partition."""
 
-    def __init__(self, folder: Folder, schema: pa.Schema, codec: str) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        schema: pa.Schema,
+        by: PartitionBy,
+        codec: str,
+        *,
+        has_unique_offsets: bool = True,
+    ) -> None:
         self._folder = folder
         self._schema = schema
+        self._by = by
         self._codec = codec
-        self._open: dict[int, DateFile] = {}
+        self._has_unique_offsets = has_unique_offsets
+        """Whether equal offsets are a fault, which the archive finds by its count of rows."""
+        self._open: dict[str, PartitionFile] = {}
         self._done: list[ArchivedFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Write rows to the files of their dates."""
-        times = batch.column("appendTimestamp").cast(pa.int64()).to_numpy()
-        days = times // _DAY_US
-        first, last = int(days.min()), int(days.max())
-        if first == last:
-            self._of(first).add(batch)
-            return
-        for day in np.unique(days).tolist():
-            self._of(day).add(batch.filter(pa.array(days == day)))
+        """Write rows to the files of their partitions."""
+        for value, rows in self._by.split(batch):
+            self._of(value).add(rows)
 
     def close(self) -> list[ArchivedFile]:
         """Finish the files durably; return a description of each file in order."""
@@ -94,24 +112,39 @@ class _DateFiles:
         self._open = {}
         return sorted(self._done, key=lambda file: file.start)
 
-    def _of(self, day: int) -> DateFile:
-        date_file = self._open.get(day)
-        if date_file is None:
+    def _of(self, value: str) -> PartitionFile:
+        file = self._open.get(value)
+        if file is None:
             if len(self._open) >= OPEN_MAX:
                 oldest = next(iter(self._open))
                 self._done.append(self._open.pop(oldest).close())
-            date = str(np.datetime64(day, "D"))
-            date_file = self._open[day] = DateFile(self._folder, date, self._schema, self._codec)
-        return date_file
+            file = PartitionFile(
+                self._folder,
+                value,
+                self._schema,
+                self._codec,
+                has_unique_offsets=self._has_unique_offsets,
+            )
+            self._open[value] = file
+        return file
 
 
-class DateFile:
+class PartitionFile:
     """A file that is being written."""
 
-    def __init__(self, folder: Folder, date: str, schema: pa.Schema, codec: str) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        partition: str,
+        schema: pa.Schema,
+        codec: str,
+        *,
+        has_unique_offsets: bool = True,
+    ) -> None:
         self._folder = folder
+        self._has_unique_offsets = has_unique_offsets
         self._path = folder.draft()
-        self._date = date
+        self._partition = partition
         self._schema = schema
         self._writer = parquet.ParquetWriter(
             self._path, schema, compression=codec, store_schema=False
@@ -131,7 +164,9 @@ class DateFile:
         """Finish the file durably; return its description, read back from the file."""
         self._flush()
         self._writer.close()
-        archived_file = described(self._path, self._date)
+        archived_file = described(
+            self._path, self._partition, has_unique_offsets=self._has_unique_offsets
+        )
         return replace(archived_file, path=self._folder.stage(self._path))
 
     def _flush(self) -> None:
@@ -140,16 +175,16 @@ class DateFile:
         self._waiting, self._rows, self._bytes = [], 0, 0
 
 
-def described(path: Path, date: str) -> ArchivedFile:
+def described(path: Path, partition: str, *, has_unique_offsets: bool) -> ArchivedFile:
     """Describe a file by its own content."""
     with parquet.ParquetFile(path) as file:
         offsets: Any = file.read(columns=["offset"]).column("offset")
     ends: Any = pc.min_max(offsets)
     return ArchivedFile(
         path=str(path),
-        date=date,
+        partition=partition,
         start=ends["min"].as_py(),
         stop=ends["max"].as_py() + 1,
-        rows=pc.count_distinct(offsets).as_py(),
+        rows=pc.count_distinct(offsets).as_py() if has_unique_offsets else len(offsets),
         bytes=path.stat().st_size,
     )

@@ -26,8 +26,10 @@ from millstream.errors import (
 )
 from millstream.log import commands as c
 from millstream.record import LogInfo, Seconds, to_ms, wall_ms_of
-from millstream.spark.archive.archive import Archive, ArchivedFile, Move, Segment
+from millstream.spark.archive.archive import Archive, ArchivedFile, Move, Segment, path_of
 from millstream.spark.archive.lake import Registered, check_table
+from millstream.spark.archive.partitioning import PartitionBy
+from millstream.spark.archive.shape import FileShape, file_shape
 from millstream.spark.archive.task import WrittenRange
 from millstream.spark.failures import point
 from millstream.spark.options import read_options
@@ -128,6 +130,8 @@ def archive(
     table: str = "",
     target_file_size: int = 0,
     expire: Seconds = EXPIRE_S,
+    columns: bool = False,
+    partition_by: str = "",
     progress: Tell = quiet,
 ) -> ArchiveSummary:
     """Archive the new records of logs, named or matched by a regular expression, up to their ends.
@@ -139,48 +143,54 @@ def archive(
     run raises the error after the remaining logs are archived. With `allow_gaps` the archive has a
     gap for lost records, and the summary names them. With `table` (iceberg or delta) the archive is
     such a table too, before any log is truncated. With `target_file_size` in bytes, small files of
-    a log and date are merged up to this size, and stay for `expire` seconds, for older versions.
+    a log and partition are merged up to this size, and stay for `expire` seconds, for older
+    versions. With `columns` each field of a schema has a column. A column `partition_by` replaces the
+    date of the append.
     """
     job, into = PipelineRun(spark, store, progress), Archive(path)
-    if bool(logs) == bool(pattern):
-        raise InvalidInput("expected either names of logs or a pattern, to say what to archive")
-    names = check_names(logs)
+    names = _chosen(logs, pattern)
     _check_wishes(compression, round_records, table, target_file_size)
     codec = "none" if compression == "uncompressed" else compression
     with into.writing(), writing(job.place) as session:
-        lost, refused = list[Loss](), dict[str, MillstreamError]()
-        infos = _infos(session, job.place, names, pattern, lost)
-        if not allow_gaps:
-            refused |= {loss.log: _unreadable(loss) for loss in lost}
-        archived, left_over = _begin_all(into, infos, lost, refused, allow_gaps=allow_gaps)
+        infos = _infos(session, job.place, names, pattern, lost := list[Loss]())
+        refused = _all_unreadable([] if allow_gaps else lost)
+        shape = file_shape(session, infos, columns=columns, by=partition_by, table=bool(table))
+        archived, left_over = _begin_all(into, infos, lost, refused, shape, allow_gaps=allow_gaps)
         # A killed run may not have moved its cursors: they follow the archive now.
         follower = StreamCursors(cursor)
         follower.move(session, {name: log_.stop for name, log_ in archived.items()})
-        total, done = sum(info.end_offset - archived[name].stop for name, info in infos.items()), 0
+        total = sum(info.end_offset - archived[name].stop for name, info in infos.items())
         progress("archive", 0, total)
         while ranges := _next(infos, archived, refused, round_records):
-            segments, unread = _round(job, into, ranges, infos, codec, allow_gaps)
-            refused |= {loss.log: _unreadable(loss) for loss in unread}
+            segments, unread = _round(job, into, ranges, infos, codec, shape, allow_gaps)
+            refused |= _all_unreadable(unread)
             into.add(segments)
             point("archive noted")
             for segment in segments:
                 archived[segment.log].add(segment)
                 lost += segment.lost
-                done += segment.stop - segment.start
             follower.move(session, {log_.log: log_.stop for log_ in segments})
             if segments:  # a round that could read nothing has nothing new to tell
-                progress("archive", done, total)
+                progress(
+                    "archive", sum(log_.stop - log_.start for log_ in archived.values()), total
+                )
         results = merge_and_register(
-            job.in_tasks, into, list(infos),
-            target_bytes=target_file_size, codec=codec, table=table, keep_ms=to_ms(expire),
+            job.in_tasks, into, list(infos), target_bytes=target_file_size, codec=codec,
+            table=table, layout=shape.layout, keep_ms=to_ms(expire),
         )  # fmt: skip
-        if truncate:
-            for log_ in [log_ for log_ in archived.values() if log_.log not in refused]:
-                log_.truncated = _truncate(session, infos[log_.log], log_.stop, keep)
+        for log_ in [log_ for log_ in archived.values() if truncate and log_.log not in refused]:
+            log_.truncated = _truncate(session, infos[log_.log], log_.stop, keep)
     if refused:
         raise _refusal(refused, len(archived.keys() - refused.keys()))
     results |= {"left_over": left_over, "seconds": job.seconds, "lost": lost}
     return _summary(into, list(archived.values()), **results)
+
+
+def _chosen(logs: Sequence[str], pattern: str) -> tuple[str, ...]:
+    """Return the names of logs, each once; none if a pattern chooses the logs."""
+    if bool(logs) == bool(pattern):
+        raise InvalidInput("expected either names of logs or a pattern, to say what to archive")
+    return check_names(logs)
 
 
 def _begin_all(
@@ -188,6 +198,7 @@ def _begin_all(
     infos: dict[str, LogInfo],
     lost: list[Loss],
     refused: dict[str, MillstreamError],
+    shape: FileShape,
     *,
     allow_gaps: bool,
 ) -> tuple[dict[str, ArchivedLog], int]:
@@ -199,6 +210,7 @@ def _begin_all(
     left_over = 0
     for name, segments in into.segments_of(list(infos)).items():
         info = infos[name]
+        _check_label(into, name, segments, shape.layout.by)
         left_over += into.clean(name, segments)
         try:
             at = _begin(info, segments, into, allow_gaps=allow_gaps)
@@ -210,6 +222,23 @@ def _begin_all(
         if segments and segments[-1].stop < at:
             lost.append(_gap(info, segments[-1].stop))
     return archived, left_over
+
+
+def _check_label(into: Archive, log: str, segments: list[Segment], by: PartitionBy) -> None:
+    """Refuse to mix two kinds of partitions in the archive of a log."""
+    file = next((file for segment in segments for file in segment.files), None)
+    label = by.directory("").rpartition("=")[0]
+    stored = label if file is None else file.path.split("/")[-2].partition("=")[0]
+    if stored != label:
+        raise InvalidInput(
+            f"log {log!r} is archived to {into.path} by {stored.removeprefix('by_')}, not by "
+            f"{label.removeprefix('by_')}; choose another path, or the same partitions"
+        )
+
+
+def _all_unreadable(losses: Sequence[Loss]) -> dict[str, MillstreamError]:
+    """Return the error of each log with a loss."""
+    return {loss.log: _unreadable(loss) for loss in losses}
 
 
 def _unreadable(loss: Loss) -> CorruptionError:
@@ -323,6 +352,7 @@ def _round(
     ranges: list[Range],
     infos: dict[str, LogInfo],
     codec: str,
+    shape: FileShape,
     allow_gaps: bool,
 ) -> tuple[list[Segment], list[Loss]]:
     """Write the offsets of a round.
@@ -333,7 +363,7 @@ def _round(
     chosen = bins(ranges, lambda range_: bytes_of(range_, infos[range_.log]), BinSizes())
     staged: dict[str, list[ArchivedFile]] = {range_.log: [] for range_ in ranges}
     lost: dict[str, list[Loss]] = {range_.log: [] for range_ in ranges}
-    for written in _write(job, chosen, into.path, codec):
+    for written in _write(job, chosen, into.path, codec, shape):
         staged[written.log] += written.files
         lost[written.log] += written.lost
     point("archive staged")
@@ -343,7 +373,10 @@ def _round(
     for range_ in ranges:
         _check(range_, staged[range_.log], lost[range_.log])
     moves = [
-        Move(staged=file.path, log=range_.log, date=file.date, name=_name(range_, number))
+        Move(
+            staged=file.path,
+            target=path_of(range_.log, shape.layout.by, file, _name(range_, number)),
+        )
         for range_ in ranges
         for number, file in enumerate(staged[range_.log])
     ]
@@ -366,7 +399,7 @@ def _round(
 
 
 def _write(
-    job: PipelineRun, chosen: list[Bin[Range]], into: str, codec: str
+    job: PipelineRun, chosen: list[Bin[Range]], into: str, codec: str, shape: FileShape
 ) -> Iterator[WrittenRange]:
     """Let each task write a bin; yield the written ranges in the order of the bins.
 
@@ -374,17 +407,18 @@ def _write(
     logs.
     """
     options = job.task_options(typedHeaders=True, failOnDataLoss=False)
+    by, typed = shape.layout.by, shape.typed
 
     def write(ranges: Bin[Range]) -> bytes:
-        from pyspark.sql.types import StructType
-
         from millstream.spark.archive.folders import folder_of
+        from millstream.spark.archive.lake_columns import archive_schema
         from millstream.spark.archive.task import write_ranges
-        from millstream.spark.source.layout import arrow_schema, schema_of
 
-        columns = [field for field in schema_of(options) if field.name != "partition"]
-        schema = arrow_schema(StructType(columns))
-        written = write_ranges(options, ranges, schema, folder=folder_of(into), codec=codec)
+        logs = {range_.log for range_ in ranges}
+        written = write_ranges(
+            options, ranges, archive_schema(), folder=folder_of(into), codec=codec, by=by,
+            typed={log: columns for log, columns in typed.items() if log in logs},
+        )  # fmt: skip
         return msgspec.msgpack.encode(list(written))
 
     for answer in job.in_tasks(write, chosen):

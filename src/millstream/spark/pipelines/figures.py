@@ -20,7 +20,7 @@ class Minute(Struct, frozen=True, kw_only=True):
 
     at_ms: int
     arrived: int = 0
-    """Claimed messages that were appended in this step."""
+    """The number of claimed messages that were appended in this step."""
     claimed: int = 0
     done: int = 0
     failed: int = 0
@@ -39,7 +39,7 @@ class Reason(Struct, frozen=True, kw_only=True):
     attempts: int
     messages: int
     failed: int
-    """Messages that failed for good with this reason."""
+    """The number of messages that failed for good with this reason."""
     last_ms: int
 
 
@@ -83,7 +83,7 @@ class QueueFigures(Fared, frozen=True, kw_only=True):
 
 
 class Figures(FigureCounts, frozen=True, kw_only=True):
-    """A report; its counts are sums over all queues."""
+    """A report; its counts are the sums of all queues."""
 
     store: str
     made_ms: int

@@ -12,6 +12,7 @@ from millstream.clock import SystemClock
 from millstream.spark.archive.archive import Archive, ArchivedFile, Move
 from millstream.spark.archive.lake import expire_versions, register, tables_of
 from millstream.spark.archive.merging import Merge, plan_merges
+from millstream.spark.archive.table import TableLayout
 from millstream.spark.failures import point
 
 InTasks = Callable[[Callable[[Merge], bytes], Sequence[Merge]], list[bytes]]
@@ -26,13 +27,14 @@ def merge_and_register(
     target_bytes: int,
     codec: str,
     table: str,
+    layout: TableLayout,
     keep_ms: int,
 ) -> dict[str, Any]:
     """What comes after the last round: merge, if a size is given, and bring tables up to date."""
     merged = 0
     if target_bytes:
         merged = merge_small(in_tasks, into, logs, target_bytes=target_bytes, codec=codec)
-    registered = register(into, table) if table else None
+    registered = register(into, table, layout) if table else None
     expired = settle_tables(into, logs, keep_ms)
     return {"merged": merged, "table": registered, "expired": expired}
 
@@ -55,7 +57,7 @@ def merge_small(
     staged = [(merge, next(made)) for merge in merges]
     places = into.move_in(
         [
-            Move(staged=file.path, log=merge.log, date=merge.date, name=_name(file))
+            Move(staged=file.path, target=f"{merge.files[0].path.rpartition('/')[0]}/{_name(file)}")
             for merge, file in staged
         ]
     )
@@ -100,10 +102,9 @@ def _write(in_tasks: InTasks, into: Archive, merges: list[Merge], codec: str) ->
 
     def write(merge: Merge) -> bytes:
         from millstream.spark.archive.folders import folder_of
-        from millstream.spark.archive.lake_columns import archive_schema
         from millstream.spark.archive.merging import merge_files
 
-        return msgspec.json.encode(merge_files(folder_of(path), merge, archive_schema(), codec))
+        return msgspec.json.encode(merge_files(folder_of(path), merge, codec))
 
     encoded = in_tasks(write, merges)
     return [msgspec.json.decode(file, type=ArchivedFile) for file in encoded]

@@ -91,5 +91,5 @@ def _chosen(rows: DataFrame, where: str, limit: int | None) -> list[int]:
         matching = (
             rows.withColumn("text", rows["value"].cast("string")).where(where).select("claimId")
         )
-    claims = [int(row[0]) for row in matching.collect()]  # one task reads them in order
+    claims = [int(row[0]) for row in matching.collect()]  # one task reads the messages in order
     return claims if limit is None else claims[:limit]

@@ -64,7 +64,7 @@ class ReplaySummary(Struct, frozen=True, kw_only=True):
 
     log: str
     records: int
-    """Rows that this run appended."""
+    """The number of rows that this run appended."""
     total: int
     """Rows of the source, including rows that earlier runs appended."""
     steps: int

@@ -1,6 +1,6 @@
 """The pipeline `report`: writes the history of queues to Parquet tables and an HTML page.
 
-The run reads the attempts of the queues once and keeps them as a table; all other tables are
+The run reads the attempts of the queues once and keeps them as a table; the report's tables are
 computed from this table. Each run makes a new report, and puts its page in place last.
 """
 

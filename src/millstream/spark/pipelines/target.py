@@ -82,7 +82,9 @@ class PipelineRun:
 
     def load(self, **options: object) -> DataFrame:
         """A batch read."""
-        reader = self.spark.read.format("millstream").options(**options_of(self.place))
+        # Pipelines carry values as they are stored, whatever schema a log has.
+        reader = self.spark.read.format("millstream").option("rawValues", True)
+        reader = reader.options(**options_of(self.place))
         return reader.options(**{name: _text(value) for name, value in options.items()}).load()
 
     def task_options(self, **options: object) -> ReadOptions:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from millstream.errors import InvalidInput
 
@@ -50,14 +50,22 @@ def log_schema(headers: str) -> StructType:
     return _columns(_LOG).add("headers", _headers(headers))
 
 
-def schema_of(options: ReadOptions) -> StructType:
-    """The columns of a read."""
+def schema_of(options: ReadOptions, fields: StructType | None = None) -> StructType:
+    """The columns of a read; `fields` are those of values that have a schema."""
     if options.state == "attempts":
         return _columns(_ATTEMPTS)
-    columns = _columns(_QUEUE if options.queue else _LOG)
-    made = StructType([field for field in columns if field.name != "value" or options.values])
+    made = StructType()
+    for field in _columns(_QUEUE if options.queue else _LOG):
+        if field.name != "value" or (options.values and fields is None):
+            made.add(field)
+        elif options.values and fields is not None and not options.columns:
+            made.add("value", fields)
+    if fields is not None and options.columns:
+        made = StructType([*made.fields, *fields.fields])
     if options.headers:
         made.add("headers", _headers(options.headers))
+    if fields is not None and options.mode == "PERMISSIVE":
+        made.add(options.corrupt_column, StringType())
     return made
 
 
@@ -81,6 +89,8 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
     """Refuse columns that a read cannot give, or not of that type."""
     types = {column.name: column.dataType.simpleString() for column in schema_of(options)}
     for field in schema.fields:
+        if _is_typed(field, options, types):
+            continue
         expected_type, given_type = types.get(field.name), field.dataType.simpleString()
         if expected_type is None:
             raise InvalidInput(
@@ -89,3 +99,13 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
             )
         if given_type != expected_type:
             raise InvalidInput(f"column {field.name!r} is {expected_type}, not {given_type}")
+
+
+def _is_typed(field: StructField, options: ReadOptions, types: dict[str, str]) -> bool:
+    """Whether a column is made of values with a schema; its task knows whether the types agree."""
+    if options.queue or options.raw_values or not options.values:
+        return False
+    is_report = field.name == options.corrupt_column and isinstance(field.dataType, StringType)
+    if is_report or (options.columns and field.name not in types):
+        return True
+    return field.name == "value" and isinstance(field.dataType, StructType)

@@ -162,7 +162,7 @@ def starting_offset(session: Session, info: LogInfo, options: ReadOptions) -> in
 
 
 def checked_start(info: LogInfo, offset: int, options: ReadOptions, origin: str) -> int:
-    """Return the offset if the log holds it; else raise, or move it to the nearest stored one."""
+    """Return the offset if the log holds it; else raise, or move the offset to the nearest stored record."""
     if info.start_offset <= offset <= info.end_offset:
         return offset
     if options.fail_on_data_loss:

@@ -20,6 +20,7 @@ from millstream.errors import InvalidInput
 from millstream.spark.option_texts import NAMES
 from millstream.spark.options import read_options, write_options
 from millstream.spark.source.layout import schema_of, sink_schema
+from millstream.spark.source.typed_rows import value_fields
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -52,7 +53,8 @@ def _columns_of(options: Options) -> StructType:
     if (writes or puts) and not _subscribes(options):
         write_options(options)
         return sink_schema()
-    return schema_of(read_options(options))
+    read = read_options(options)
+    return schema_of(read, value_fields(read))
 
 
 def _subscribes(options: Options) -> bool:

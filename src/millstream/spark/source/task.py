@@ -7,12 +7,13 @@ records that match.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millstream.errors import CorruptionError, MillstreamError, Truncated
+from millstream.errors import CorruptionError, InvalidInput, MillstreamError, Truncated
 from millstream.log import commands as c
 from millstream.log.model.block import RecordBlock
 from millstream.log.reading.salvage import behind
@@ -22,6 +23,8 @@ from millstream.spark.source.bins import Range
 from millstream.spark.source.columns import DecodedBlock, batch_of, batches, joined
 from millstream.spark.source.losses import Loss, TellLoss, warn
 from millstream.spark.source.planning import lost
+from millstream.spark.source.spans import TimeSpans, may_hold
+from millstream.spark.source.typed_rows import TypedRows, newest_schema
 
 if TYPE_CHECKING:
     from millstream.command import Session
@@ -32,19 +35,49 @@ CATCH_UP_MS = 60_000
 
 
 def read_ranges(
-    options: ReadOptions, ranges: Sequence[Range], schema: pa.Schema
+    options: ReadOptions, ranges: Sequence[Range], schema: pa.Schema, spans: TimeSpans = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of ranges as record batches; the store stays open until the last batch."""
+    """Yield the records of ranges as record batches; the store stays open until the last batch.
+
+    Blocks without a record in all the spans of time are left out.
+    """
     with reading(options.place) as session:
-        if options.filter:
-            chosen = (_chosen(session, options, range_, schema) for range_ in ranges)
-            yield from joined(chain.from_iterable(chosen), schema)
-        else:
-            values = options.values and "value" in schema.names
-            range_blocks = (blocks_of(session, options, range_, values=values) for range_ in ranges)
-            blocks = chain.from_iterable(range_blocks)
-            trusted = not options.place.is_server
-            yield from batches(blocks, schema, trusted=trusted, shown=options.shown)
+        if not TypedRows.are_needed(schema, options):
+            yield from _stored(session, options, ranges, schema, spans)
+            return
+        typed = TypedRows(schema, options)
+        for log, of_log in groupby(ranges, attrgetter("log")):
+            newest = newest_schema(session, log)
+            if newest is None:
+                raise InvalidInput(
+                    f"log {log!r} has no schema any more: load it again, or with rawValues=true",
+                    log=log,
+                )
+            for rows in _stored(session, options, list(of_log), typed.stored, spans):
+                yield typed.of(rows, newest, log)
+
+
+def _stored(
+    session: Session,
+    options: ReadOptions,
+    ranges: Sequence[Range],
+    schema: pa.Schema,
+    spans: TimeSpans,
+) -> Iterator[pa.RecordBatch]:
+    """Yield records with their values as they are stored."""
+    if options.filter:
+        chosen = (_chosen(session, options, range_, schema) for range_ in ranges)
+        yield from joined(chain.from_iterable(chosen), schema)
+        return
+    values = options.values and "value" in schema.names
+    range_blocks = (
+        _spanned(session, options, range_, spans, values=values)
+        if spans
+        else blocks_of(session, options, range_, values=values)
+        for range_ in ranges
+    )
+    blocks = chain.from_iterable(range_blocks)
+    yield from batches(blocks, schema, trusted=not options.place.is_server, shown=options.shown)
 
 
 def blocks_of(
@@ -81,6 +114,20 @@ def blocks_of(
         for block in blocks:
             yield block
             start = block.offsets.stop
+
+
+def _spanned(
+    session: Session, options: ReadOptions, range_: Range, spans: TimeSpans, *, values: bool
+) -> Iterator[RecordBlock]:
+    """Blocks of a range with a record in the spans, found by their metadata alone."""
+    for block in blocks_of(session, options, range_, values=False):
+        if not may_hold(DecodedBlock(block), spans):
+            continue
+        if not values:
+            yield block
+            continue
+        inside = Range(block.log, block.offsets.start, block.offsets.stop)
+        yield from blocks_of(session, options, inside, values=True)
 
 
 def _comes(session: Session, options: ReadOptions, log: str, offset: int) -> bool:

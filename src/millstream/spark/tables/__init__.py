@@ -1,0 +1,1 @@
+"""Continuous tables: Delta and Iceberg tables that follow logs, exactly once."""

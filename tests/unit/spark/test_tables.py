@@ -1,0 +1,304 @@
+"""Promise: a commit of a table says which records it holds, and a rewrite loses and repeats none."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from millstream.clock import SystemClock
+from millstream.errors import Conflict, InvalidInput
+from millstream.schema import model as m
+from millstream.spark.archive.archive import ArchivedFile
+from millstream.spark.archive.folders import Folder, folder_of
+from millstream.spark.archive.partitioning import BY_DATE, PartitionBy
+from millstream.spark.archive.task import PartitionFiles
+from millstream.spark.archive.typed_columns import TypedColumns, typed_columns, union
+from millstream.spark.tables.rewriting import (
+    compact_files,
+    inserted,
+    latest_rows,
+    plan_compactions,
+    without_keys,
+)
+from millstream.spark.tables.rows import base_columns, write_rows
+from millstream.spark.tables.sink import (
+    Covered,
+    FileChange,
+    TableFile,
+    TableSink,
+    new_name,
+    open_sink,
+)
+
+pytestmark = [
+    pytest.mark.requires("lake"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+KINDS = ("delta", "iceberg")
+SCHEMA = m.StructType(
+    fields=(
+        m.SchemaField(name="id", type=m.IntegerType()),
+        m.SchemaField(name="land", type=m.TextType(nullable=True), required=False),
+    )
+)
+
+
+def batch(
+    start: int, values: list[bytes | None], keys: list[bytes | None] | None = None
+) -> pa.RecordBatch:
+    """Records of the log `orders`, as Spark hands them to a task."""
+    count = len(values)
+    times = pa.array([1_800_000_000_000_000] * count, pa.timestamp("us", tz="UTC"))
+    rows = {
+        "key": pa.array(keys or [None] * count, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+        "topic": ["orders"] * count,
+        "partition": pa.array([0] * count, pa.int32()),
+        "offset": pa.array(range(start, start + count), pa.int64()),
+        "timestamp": times,
+        "appendTimestamp": times,
+        "headers": pa.nulls(count, base_columns().field("headers").type),
+    }
+    return pa.record_batch(rows, schema=base_columns())
+
+
+def orders(start: int, count: int) -> pa.RecordBatch:
+    lands = ("DE", "AT", None)
+    return batch(
+        start,
+        [json.dumps({"id": n, "land": lands[n % 3]}).encode() for n in range(start, start + count)],
+        [b"k%d" % (n % 10) for n in range(start, start + count)],
+    )
+
+
+class Table:
+    """A table without a Java: what the pipeline does, in this process."""
+
+    def __init__(
+        self, path: Path, kind: str, *, by: PartitionBy = BY_DATE, typed: bool = True
+    ) -> None:
+        self.folder: Folder = folder_of(path)
+        self.kind, self.by = kind, by
+        self.typed: dict[str, TypedColumns] = {"orders": typed_columns(SCHEMA)} if typed else {}
+        wanted = union([base_columns(), *(each.fields() for each in self.typed.values())])
+        self.sink: TableSink = open_sink(self.folder, kind, wanted, by, 1)
+        self.columns = self.sink.prepare(wanted)
+
+    def placed(self, files: list[ArchivedFile]) -> list[ArchivedFile]:
+        moved = []
+        for file in files:
+            below = "data/" if self.kind == "iceberg" else ""
+            target = f"{below}{self.by.directory(file.partition)}/{new_name()}"
+            self.folder.move({file.path: target})
+            moved.append(msgspec.structs.replace(file, path=target))
+        return moved
+
+    def staged(self, rows: pa.RecordBatch, *, upserts: bool = False) -> list[ArchivedFile]:
+        return write_rows(
+            [rows],
+            self.typed,
+            self.columns,
+            folder=self.folder,
+            by=self.by,
+            codec="zstd",
+            upserts=upserts,
+        )
+
+    def append(self, rows: pa.RecordBatch) -> None:
+        end = rows.column("offset")[-1].as_py() + 1
+        change = FileChange(
+            added=self.placed(self.staged(rows)), covered=Covered({"orders": end}, {"orders": 7})
+        )
+        self.sink.commit(change)
+
+    def upsert(self, rows: pa.RecordBatch) -> int:
+        end = rows.column("offset")[-1].as_py() + 1
+        files = self.staged(rows, upserts=True)
+        read = [
+            parquet.read_table(self.folder.opened(one.path), partitioning=None) for one in files
+        ]
+        latest, keyless = latest_rows(pa.concat_tables(read))
+        added, removed = list[ArchivedFile](), list[TableFile]()
+        for file in self.sink.files():
+            made = without_keys(self.folder, file, latest, self.columns, by=self.by, codec="zstd")
+            if made is not None:
+                removed.append(file)
+                added += made
+        fresh = PartitionFiles(self.folder, self.columns, self.by, "zstd", has_unique_offsets=False)
+        for part in inserted(latest, self.columns):
+            fresh.add(part)
+        self.sink.commit(
+            FileChange(
+                added=self.placed(added + fresh.close()),
+                removed=removed,
+                covered=Covered({"orders": end}, {"orders": 7}),
+            )
+        )
+        return keyless
+
+    def compact(self, target_bytes: int = 10**8) -> int:
+        planned = plan_compactions(self.sink.files(), target_bytes)
+        made = [compact_files(self.folder, one, self.columns, self.by, "zstd") for one in planned]
+        removed = [file for one in planned for file in one.files]
+        self.sink.commit(
+            FileChange(
+                added=self.placed(made),
+                removed=removed,
+                covered=self.sink.covered(["orders"]),
+                keeps_rows=True,
+            )
+        )
+        return len(removed)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows as the library of the table reads them."""
+        if self.kind == "delta":
+            from deltalake import DeltaTable
+
+            found = DeltaTable(self.folder.text).to_pyarrow_table()
+        else:
+            from millstream.spark.archive.iceberg import catalog_of, name_of
+
+            found = catalog_of(self.folder, "").load_table(name_of(self.folder)).scan().to_arrow()
+        rows: list[dict[str, Any]] = found.to_pylist()
+        return sorted(rows, key=lambda row: row["offset"])
+
+    def parquet(self) -> int:
+        return sum(
+            name.endswith(".parquet") and "_delta_log" not in name for name in self.folder.names("")
+        )
+
+
+@pytest.fixture(params=KINDS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    return Table(tmp_path / "lake", request.param)
+
+
+def test_a_commit_notes_what_the_table_holds(table: Table) -> None:
+    assert table.sink.covered(["orders"]) == Covered()
+    table.append(orders(0, 20))
+    table.append(orders(20, 5))
+    again = Table(Path(table.folder.text), table.kind)
+    assert again.sink.covered(["orders", "other"]) == Covered({"orders": 25}, {"orders": 7})
+    rows = again.rows()
+    assert [(row["offset"], row["id"]) for row in rows] == [(n, n) for n in range(25)]
+    assert [row["land"] for row in rows[:3]] == ["DE", "AT", None]
+    assert {(row["value"], row["_corrupt"]) for row in rows} == {(None, None)}
+
+
+def test_a_value_that_does_not_fit_stays_as_bytes(table: Table) -> None:
+    table.append(batch(0, [b'{"id": 1}', b"\xff", None]))
+    rows = [(row["id"], row["value"], row["_corrupt"]) for row in table.rows()]
+    assert rows == [
+        (1, None, None),
+        (None, b"\xff", "\N{REPLACEMENT CHARACTER}"),
+        (None, None, None),
+    ]
+
+
+def test_columns_are_added_and_their_types_never_change(table: Table) -> None:
+    table.append(orders(0, 3))
+    text = m.SchemaField(name="note", type=m.TextType(), required=False)
+    table.typed["orders"] = typed_columns(m.StructType(fields=(*SCHEMA.fields, text)))
+    table.columns = table.sink.prepare(union([base_columns(), table.typed["orders"].fields()]))
+    table.append(batch(3, [b'{"id": 3, "note": "new"}']))
+    assert [row["note"] for row in table.rows()] == [None, None, None, "new"]
+    with pytest.raises(InvalidInput, match="column 'id' has the type int64 already"):
+        table.sink.prepare(union([base_columns(), [pa.field("id", pa.string())]]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_partitions_are_by_a_column(tmp_path: Path, kind: str) -> None:
+    table = Table(tmp_path / "lake", kind, by=PartitionBy("land", by_day=False))
+    for start in range(0, 50, 10):
+        table.append(orders(start, 10))
+    assert table.compact() == 15
+    assert {file.partition for file in table.sink.files()} == {
+        "DE",
+        "AT",
+        "__HIVE_DEFAULT_PARTITION__",
+    }
+    assert [(row["id"], row["land"]) for row in table.rows()] == [
+        (n, ("DE", "AT", None)[n % 3]) for n in range(50)
+    ]
+    with pytest.raises(InvalidInput, match="is partitioned by"):
+        Table(tmp_path / "lake", kind)
+
+
+def test_small_files_are_compacted_and_old_versions_expire(table: Table) -> None:
+    for start in range(0, 60, 10):
+        table.append(orders(start, 10))
+    version = table.sink.version()
+    assert table.compact(target_bytes=1) == 0
+    assert table.compact() == 6
+    assert table.sink.version() != version
+    assert (len(table.sink.files()), table.parquet()) == (1, 7)
+    assert table.sink.covered(["orders"]).ends == {"orders": 60}
+    assert table.sink.expire(0) == 0
+    table.folder.write({table.staged(orders(90, 1))[0].path.replace("_staging", "left"): b""})
+    gone = table.sink.expire(SystemClock().wall_ms() + 60_000)
+    assert gone >= 6
+    assert [row["id"] for row in table.rows()] == list(range(60))
+    table.append(orders(60, 1))
+    assert len(table.rows()) == 61
+
+
+def test_an_upsert_keeps_the_latest_value_of_each_key(table: Table) -> None:
+    assert table.upsert(orders(0, 25)) == 0
+    assert [row["id"] for row in table.rows()] == list(range(15, 25))
+    assert table.upsert(batch(25, [b'{"id": 25}', None, b'{"id": 27}'], [b"k3", b"k4", None])) == 1
+    rows = {row["key"]: row["id"] for row in table.rows()}
+    assert rows == {b"k%d" % (n % 10): n for n in (15, 16, 17, 18, 19, 20, 21, 22)} | {b"k3": 25}
+    assert table.sink.covered(["orders"]).ends == {"orders": 28}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_upserts_end_as_a_dictionary_does(tmp_path: Path, kind: str) -> None:
+    chance = random.Random(5)
+    table = Table(tmp_path / "lake", kind, by=PartitionBy("land", by_day=False))
+    expected: dict[bytes, int] = {}
+    at = 0
+    for _ in range(6):
+        values, keys = list[bytes | None](), list[bytes | None]()
+        for number in range(at, at + chance.randrange(1, 30)):
+            key = b"%d" % chance.randrange(20)
+            keys.append(key)
+            if chance.random() < 0.2:
+                values.append(None)
+                expected.pop(key, None)
+            else:
+                values.append(json.dumps({"id": number, "land": chance.choice("ABC")}).encode())
+                expected[key] = number
+        table.upsert(batch(at, values, keys))
+        at += len(values)
+        assert {row["key"]: row["id"] for row in table.rows()} == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_writers_never_commit_the_same_records(tmp_path: Path, kind: str) -> None:
+    first, second = Table(tmp_path / "lake", kind), Table(tmp_path / "lake", kind)
+    first.append(orders(0, 5))
+    with pytest.raises(Conflict, match="another writer changed the table"):
+        second.append(orders(0, 5))
+    assert [row["id"] for row in first.rows()] == list(range(5))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_of_a_log_without_a_schema_are_bytes(tmp_path: Path, kind: str) -> None:
+    table = Table(tmp_path / "lake", kind, typed=False)
+    table.append(batch(0, [b"\x00", b"", None]))
+    assert [row["value"] for row in table.rows()] == [b"\x00", b"", None]
+
+
+def test_the_folder_of_an_archive_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "_manifest").mkdir()
+    with pytest.raises(InvalidInput, match="is an archive; a continuous table needs a folder"):
+        open_sink(folder_of(tmp_path), "delta", base_columns(), BY_DATE, 1)
