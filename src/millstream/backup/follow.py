@@ -114,7 +114,7 @@ class StoreFollower:
         clock: Clock | None = None,
         heard: Heard | None = None,
     ) -> None:
-        """The caller holds the lock of the place, and has claimed it for the store."""
+        """The caller holds the lock of the place; the first point claims the place for the store."""
         self._engine, self._place, self._check = engine, place, check
         self._keep, self._compress, self._point_ms = keep, compress, int(point_s * 1000)
         self._clock = clock or SystemClock()
@@ -229,7 +229,6 @@ def following(
         store = store_id(snapshot)
     place.check(store)
     with place.locked(clock) as check:
-        place.claim(store)
         follower = StoreFollower(
             engine,
             place,
@@ -262,7 +261,7 @@ def follow(
 ) -> None:
     """Follow a store until `stop`; a last step then stores all commits up to now.
 
-    A first step that fails raises its error. Later failures go to `on_failure`, and the next
+    If the first step fails, `follow` raises its error. Later failures go to `on_failure`, and the next
     interval tries again.
     """
     if is_bucket(store):

@@ -1,4 +1,4 @@
-"""The retention of a backup: which points are kept. The newest point is never deleted."""
+"""The retention of a backup: the points to keep. The newest point is never deleted."""
 
 from __future__ import annotations
 

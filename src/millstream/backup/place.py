@@ -29,6 +29,7 @@ from millstream.engine.place import is_address, is_bucket
 from millstream.errors import CannotOpen, CorruptionError, Fenced, InvalidInput, Overloaded
 from millstream.objects.address import parse_address
 from millstream.objects.lease import LEASE_S, LOOK_S, LeaseKeeper, LeaseWatch, ObjectLease
+from millstream.objects.lease import NAME as LEASE
 
 MARK = "millstream-backup.json"
 LOCK = "lock"
@@ -39,7 +40,7 @@ Check = Callable[[], None]
 
 
 class PlaceMark(msgspec.Struct, frozen=True, kw_only=True):
-    """What a place is."""
+    """The kind of a place, and its store."""
 
     kind: str
     version: int
@@ -101,7 +102,11 @@ class BackupPlace:
 
     def _mark(self) -> PlaceMark | None:
         if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
-            raise CannotOpen(f"{self.text} is a file: a backup lies in a folder", path=self.text)
+            raise CannotOpen(
+                f"{self.text} is a file, and a backup lies in a folder; "
+                f"`millstream restore - STORE < {self.text}` restores a backup that was written to -",
+                path=self.text,
+            )
         data = self.objects.get(MARK)
         if data is None:
             return None
@@ -124,7 +129,7 @@ class BackupPlace:
     def _refuse_foreign(self) -> None:
         """Refuse a place with objects of others; a killed run may have left a lock and a partial mark."""
         for name in self.objects.names(""):
-            if name != LOCK:
+            if name not in (LOCK, LEASE):
                 raise CannotOpen(
                     f"{self.text} has other files ({name}) and no backup: name an empty folder; "
                     "nothing was changed",

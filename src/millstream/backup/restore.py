@@ -26,13 +26,17 @@ from millstream.engine.open import open_engine
 from millstream.engine.place import IN_MEMORY, check_file, is_address, is_bucket
 from millstream.engine.row_copy import Heard
 from millstream.engine.sqlite.file import inspect
-from millstream.engine.sqlite.partial import has_log, name_new_file, partial_file
 from millstream.engine.sqlite.replace import replace_file
+from millstream.engine.sqlite.unfinished_file import has_log, name_new_file, partial_file
 from millstream.errors import CannotOpen, CorruptionError, DiskFull, InvalidInput
+from millstream.limits import KiB
 from millstream.record import moment
 
 SUFFIX = ".restoring"
 """Suffix of the name of an incomplete file."""
+
+OPENING_BYTES = 64 * KiB
+"""Free space beside the file: opening it creates the index of its write-ahead log, of 32 KiB."""
 
 CHUNKS_AT_ONCE = 4
 
@@ -303,10 +307,11 @@ def check_built(path: Path, plan: RestorePlan, text: str) -> tuple[int, int]:
 
 def _check_space(target: Path, point: BackupPoint) -> None:
     free_bytes = shutil.disk_usage(target.parent).free
-    if free_bytes < point.file_bytes:
+    needed_bytes = point.file_bytes + OPENING_BYTES
+    if free_bytes < needed_bytes:
         raise DiskFull(
             f"the disk of {target.parent} has {free_bytes:,} bytes free, and the store needs "
-            f"{point.file_bytes:,}: free space on the disk, or restore to another disk; nothing was "
+            f"{needed_bytes:,}: free space on the disk, or restore to another disk; nothing was "
             "changed",
             path=str(target.parent),
             free_bytes=free_bytes,

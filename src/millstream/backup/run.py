@@ -11,16 +11,18 @@ store would otherwise be backed up as it is. `BackupPoint.checked_ms` tells when
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from millstream.backup import point as points
-from millstream.backup.chunks import CHUNK_BYTES, ChunkStore, in_threads
+from millstream.backup.chunks import CHUNK_BYTES, ChunkStore, Piece, in_threads
 from millstream.backup.keep import Keep
 from millstream.backup.place import BackupPlace, Check
 from millstream.backup.point import BackupPoint
-from millstream.backup.source import BackupSource, open_source, refuse_overlap
+from millstream.backup.source import PointSource, open_source, refuse_overlap
 from millstream.backup.sweep import sweep
 from millstream.clock import Clock, SystemClock
 from millstream.engine.row_copy import Heard
@@ -75,7 +77,7 @@ def back_up(
 
 def add_point(
     place: BackupPlace,
-    opening: AbstractContextManager[BackupSource],
+    opening: AbstractContextManager[PointSource],
     *,
     keep: Keep | None,
     compress: bool | None,
@@ -86,7 +88,6 @@ def add_point(
     with opening as source:
         place.check(source.store)
         with place.locked(clock) as check:
-            place.claim(source.store)
             return store_point(
                 place, source, check, keep=keep, compress=compress, heard=heard, clock=clock
             )
@@ -94,7 +95,7 @@ def add_point(
 
 def store_point(
     place: BackupPlace,
-    source: BackupSource,
+    source: PointSource,
     check: Check,
     *,
     keep: Keep | None,
@@ -114,8 +115,8 @@ def store_point(
         place.objects.sync()
     except DiskFull as error:
         raise DiskFull(
-            f"the backup to {place.text} broke off: its disk is full, and there is no new point. "
-            "Free space on the disk, and run it again: it goes on with what is there",
+            f"the backup to {place.text} broke off: its disk is full, and there is no new point; "
+            "free space on the disk, and run it again: it goes on with what is there",
             **error.data,
         ) from error
     deleted = 0 if keep is None else sweep(place, keep, now_ms=clock.wall_ms(), check=check)
@@ -123,55 +124,57 @@ def store_point(
 
 
 def _store(
-    place: BackupPlace, source: BackupSource, chunks: ChunkStore, *, heard: Heard, clock: Clock
+    place: BackupPlace, source: PointSource, chunks: ChunkStore, *, heard: Heard, clock: Clock
 ) -> tuple[BackupPoint, int]:
     """Store the chunks that the place lacks; return the point, which is not written yet."""
     now_ms = clock.wall_ms()
     checks = [point.checked_ms for point in place.points()]
     checked_ms = max(checks, default=0)
-    if source.verify is not None and (not checks or now_ms - checked_ms >= CHECK_MS):
-        heard("checking", 0, 0)
-        source.verify(lambda: False)
-        checked_ms = now_ms
+    is_due = not checks or now_ms - checked_ms >= CHECK_MS
     chunks.look()
     names: list[str] = []
-    total = -(-source.file.pages * source.file.page_bytes // CHUNK_BYTES)
 
-    def put_all(pieces: list[bytes]) -> list[str]:
+    def put_all(pieces: list[Piece]) -> list[str]:
         return [chunks.put(piece) for piece in pieces]
 
-    for stored in in_threads(put_all, _pieces(source), workers=place.objects.workers):
-        names += stored
-        heard("storing", len(names), total)
+    with source.capture(chunks.stored_names, checks_rows=is_due, heard=heard) as (point, pieces):
+        place.claim(source.store)  # not before: a damaged store leaves the place as it is
+        total = -(-point.file_bytes // CHUNK_BYTES)
+        batches = _Batches(pieces)
+        for stored in in_threads(put_all, batches, workers=place.objects.workers):
+            names += stored
+            heard("storing", len(names), total)
+        if batches.failure is not None:
+            raise batches.failure
     lists = chunks.put_lists(names)
-    point = BackupPoint(
-        store=source.store,
-        seq=source.seq,
-        committed_ms=source.committed_ms,
-        taken_ms=now_ms,
-        checked_ms=checked_ms,
-        page_bytes=source.file.page_bytes,
-        pages=source.file.pages,
-        has_checksums=source.file.has_checksums,
-        lists=lists,
-        wal_header=source.position.header.hex(),
-        wal_frames=source.position.frames,
+    point = replace(
+        point, taken_ms=now_ms, checked_ms=now_ms if is_due else checked_ms, lists=lists
     )
     return point, len(names) + len(lists)
 
 
-def _pieces(source: BackupSource) -> Iterator[list[bytes]]:
-    """Yield the file in order, as lists of chunks."""
-    file = source.file
-    pages_per_chunk = CHUNK_BYTES // file.page_bytes
-    pieces: list[bytes] = []
-    for first in range(1, file.pages + 1, pages_per_chunk):
-        pieces.append(file.read(first, min(pages_per_chunk, file.pages - first + 1)))
-        if len(pieces) == CHUNKS_AT_ONCE:
-            yield pieces
-            pieces = []
-    if pieces:
-        yield pieces
+class _Batches:
+    """Pieces in lists of a few. A source that fails ends the lists, and is noted.
+
+    So all pieces that came before the failure are stored, and the next run does not need them again.
+    """
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self._pieces = pieces
+        self.failure: Exception | None = None
+
+    def __iter__(self) -> Iterator[list[Piece]]:
+        batch: list[Piece] = []
+        try:
+            for piece in self._pieces:
+                batch.append(piece)
+                if len(batch) == CHUNKS_AT_ONCE:
+                    yield batch
+                    batch = []
+        except Exception as error:
+            self.failure = error
+        if batch:
+            yield batch
 
 
 def _quiet(_stage: str, _done: int, _total: int) -> None:

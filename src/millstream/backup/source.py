@@ -3,6 +3,7 @@
     a file             the file itself, beside running commits; also the file of a node of a cluster
     a bucket           its rows, copied into a temporary SQLite file first
     an open store      the engine of a server
+    a server           `millstream.remote.backup`: a stream of chunks
 
 A SQLite without a count of frames (before 3.51) cannot be read in large pieces: SQLite's backup API
 copies its file first.
@@ -12,18 +13,20 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import msgspec
 
+from millstream.backup.chunks import CHUNK_BYTES, Piece
 from millstream.backup.place import BackupPlace
+from millstream.backup.point import BackupPoint
 from millstream.engine.open import open_engine
 from millstream.engine.place import IN_MEMORY, is_address, is_bucket
-from millstream.engine.protocol import Engine, Exchangeable, FilePages, Snapshot
+from millstream.engine.protocol import Engine, FilePages, Paged, Snapshot
 from millstream.engine.row_copy import Heard, copy_rows
 from millstream.engine.sqlite.page_snapshot import WalPosition, has_positions
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput
@@ -31,6 +34,23 @@ from millstream.format import keys
 from millstream.objects.address import parse_address
 from millstream.store.state import delta as deltas
 from millstream.store.state.delta import StoredDelta
+
+
+class PointSource(Protocol):
+    """A store that a point can be made of."""
+
+    @property
+    def store(self) -> str:
+        """The id of the store."""
+
+    def capture(
+        self, known_names: Collection[str], *, checks_rows: bool, heard: Heard
+    ) -> AbstractContextManager[tuple[BackupPoint, Iterator[Piece]]]:
+        """Hold a snapshot: a point without lists and times, and the pieces of its file in order.
+
+        A piece may be the name of a chunk in `known_names`. With `checks_rows` all pages and rows are
+        checked before; raises `CorruptionError` for a damaged store.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +65,41 @@ class BackupSource:
     file: FilePages
     position: WalPosition
     """The end of the snapshot in the write-ahead log."""
-    verify: Callable[[Callable[[], bool]], object] | None
+    verify: Callable[[Callable[[], bool]], object]
     """Checks all pages and rows of the store; raises `CorruptionError`."""
+    stop: Callable[[], bool] = lambda: False
+    """Ends the check of all rows early."""
+
+    @contextmanager
+    def capture(
+        self, known_names: Collection[str], *, checks_rows: bool, heard: Heard
+    ) -> Iterator[tuple[BackupPoint, Iterator[Piece]]]:
+        """Read the file in order, from the snapshot that is held already."""
+        if checks_rows:
+            heard("checking", 0, 0)
+            self.verify(self.stop)
+        yield self._point(), self._pieces()
+
+    def _point(self) -> BackupPoint:
+        return BackupPoint(
+            store=self.store,
+            seq=self.seq,
+            committed_ms=self.committed_ms,
+            taken_ms=0,
+            checked_ms=0,
+            page_bytes=self.file.page_bytes,
+            pages=self.file.pages,
+            has_checksums=self.file.has_checksums,
+            lists=[],
+            wal_header=self.position.header.hex(),
+            wal_frames=self.position.frames,
+        )
+
+    def _pieces(self) -> Iterator[bytes]:
+        file = self.file
+        pages_per_chunk = CHUNK_BYTES // file.page_bytes
+        for first in range(1, file.pages + 1, pages_per_chunk):
+            yield file.read(first, min(pages_per_chunk, file.pages - first + 1))
 
 
 @contextmanager
@@ -57,8 +110,7 @@ def open_source(store: str | os.PathLike[str], heard: Heard) -> Iterator[BackupS
         raise InvalidInput("a store in memory has no backup: back up files and buckets")
     if is_address(name):
         raise InvalidInput(
-            f"{name.rpartition('@')[2]} is a server: run `millstream backup` on its machine with the "
-            "store's file, or let `millstream serve --backup-place PLACE` make the backups"
+            f"{name.rpartition('@')[2]} is a server: `millstream.remote.backup` reads its store"
         )
     with ExitStack() as opened:
         engine = open_engine(name, mode="r", create=False)
@@ -71,14 +123,20 @@ def _quiet(_stage: str, _done: int, _total: int) -> None:
 
 
 @contextmanager
-def source_of(engine: Engine, *, place: str, heard: Heard | None = None) -> Iterator[BackupSource]:
+def source_of(
+    engine: Engine,
+    *,
+    place: str,
+    heard: Heard | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[BackupSource]:
     """Hold a snapshot of an open store; rows that are in no file are copied into one first."""
     with ExitStack() as opened:
-        if "exchange" not in engine.abilities:
+        if "pages" not in engine.abilities:
             engine = opened.enter_context(_copied(engine, heard or _quiet))
         if not has_positions():
             engine = opened.enter_context(_paged(engine))
-        file, snapshot = opened.enter_context(cast(Exchangeable, engine).pages())
+        file, snapshot = opened.enter_context(cast(Paged, engine).pages())
         seq = snapshot.last_seq()
         if not seq:
             raise CannotOpen(f"there is no store at {place}", path=place)
@@ -90,7 +148,8 @@ def source_of(engine: Engine, *, place: str, heard: Heard | None = None) -> Iter
             committed_ms=newest.wall_ms,
             file=file,
             position=getattr(file, "position", WalPosition(b"", 0)),
-            verify=getattr(engine, "verify", None),
+            verify=cast(Paged, engine).verify,
+            stop=stop,
         )
 
 
@@ -110,7 +169,7 @@ def _paged(engine: Engine) -> Iterator[Engine]:
     """Copy a file by SQLite's backup API, and open the copy."""
     with tempfile.TemporaryDirectory(prefix="millstream-backup-", dir=engine.folder()) as folder:
         path = Path(folder, "copy.db")
-        cast(Exchangeable, engine).copy_to(path)
+        cast(Paged, engine).copy_to(path)
         with closing(open_engine(path)) as made:
             yield made
 

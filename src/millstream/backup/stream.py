@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+from msgspec.structs import replace
 
-from millstream.backup.chunks import CHUNK_BYTES, digest
+from millstream.backup.chunks import CHUNK_BYTES, digest, fits
 from millstream.backup.point import VERSION, BackupPoint
-from millstream.backup.source import BackupSource
+from millstream.backup.source import PointSource
 from millstream.engine.row_copy import Heard
 from millstream.errors import CannotOpen, CorruptionError
 
@@ -24,34 +25,20 @@ _HASH_BYTES = 32
 
 
 def write_stream(
-    source: BackupSource, output: BinaryIO, *, now_ms: int, heard: Heard
+    source: PointSource, output: BinaryIO, *, now_ms: int, heard: Heard
 ) -> BackupPoint:
-    """Write a point with all of its chunks; the store is checked before."""
-    if source.verify is not None:
-        heard("checking", 0, 0)
-        source.verify(lambda: False)
-    file = source.file
-    point = BackupPoint(
-        store=source.store,
-        seq=source.seq,
-        committed_ms=source.committed_ms,
-        taken_ms=now_ms,
-        checked_ms=now_ms,
-        page_bytes=file.page_bytes,
-        pages=file.pages,
-        has_checksums=file.has_checksums,
-        lists=[],
-    )
-    output.write(FIRST_LINE + msgspec.json.encode(point) + b"\n")
-    pages_per_chunk = CHUNK_BYTES // file.page_bytes
-    hashes = []
-    for first in range(1, file.pages + 1, pages_per_chunk):
-        data = file.read(first, min(pages_per_chunk, file.pages - first + 1))
-        hashes.append(digest(data))
-        output.write(len(data).to_bytes(4, "big") + hashes[-1] + data)
-        heard("writing", first, file.pages)
-    output.write(bytes(4) + digest(b"".join(hashes)))
-    output.flush()
+    """Write a complete point with the chunks of the file; the store is checked before."""
+    with source.capture((), checks_rows=True, heard=heard) as (captured, pieces):
+        point = replace(captured, taken_ms=now_ms, checked_ms=now_ms, wal_header="", wal_frames=0)
+        output.write(FIRST_LINE + msgspec.json.encode(point) + b"\n")
+        hashes = []
+        for number, data in enumerate(pieces):
+            assert isinstance(data, bytes)  # no chunk is known
+            hashes.append(digest(data))
+            output.write(len(data).to_bytes(4, "big") + hashes[-1] + data)
+            heard("writing", number * CHUNK_BYTES, point.file_bytes)
+        output.write(bytes(4) + digest(b"".join(hashes)))
+        output.flush()
     return point
 
 
@@ -82,14 +69,13 @@ def read_file(stream: BinaryIO, point: BackupPoint, path: Path, heard: Heard) ->
                 raise _damage()
             expected = _read(stream, _HASH_BYTES)
             data = _read(stream, size)
-            if digest(data) != expected:
+            if not fits(data, expected.hex()):
                 raise _damage()
             hashes.append(expected)
             file.write(data)
             heard("restoring", file.tell(), point.file_bytes)
-        if _read(stream, _HASH_BYTES) != digest(b"".join(hashes)) or (
-            file.tell() != point.file_bytes
-        ):
+        is_complete = fits(b"".join(hashes), _read(stream, _HASH_BYTES).hex())
+        if not is_complete or file.tell() != point.file_bytes:
             raise _damage()
         file.flush()
         os.fsync(file.fileno())

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from millstream.backup.chunks import ChunkStore, in_threads
+from millstream.backup.chunks import ChunkStore, in_threads, path_of
 from millstream.backup.place import BackupPlace
 from millstream.backup.point import BackupPoint
 from millstream.backup.replay import RestoreMoment
@@ -29,8 +29,13 @@ class VerifyReport(NamedTuple):
     """The result of a check."""
 
     points: int
+    """Points that were checked, with points that cannot be read."""
+    points_damaged: int
+    """Points that cannot be restored, or not with every later commit of their chain."""
     chunks: int
-    """The number of different chunks."""
+    """Sound chunks, with lists of chunks. Points share chunks; a shared chunk is read once."""
+    damaged_chunks: list[str]
+    """Objects of chunks that are damaged or missing. A run stores a chunk again once it is deleted."""
     segments: int
     bytes: int
     damage: list[str]
@@ -50,8 +55,11 @@ def verify(
     """
     source = BackupPlace(place)
     source.require()
-    damage = [text for point, text in source.read_points() if point is None]
+    damage = []
+    if at is None:
+        damage = [text for point, text in source.read_points() if point is None]
     points = source.points() if at is None else [choose(source, at).point]
+    unreadable = len(damage)
     check = _ChunkCheck(source)
     for number, point in enumerate(points):
         if heard is not None:
@@ -59,9 +67,19 @@ def verify(
         problem = check.problem_of(point) or check.problem_behind(point)
         if problem:
             damage.append(f"commit {point.seq}, or commits after it, cannot be restored: {problem}")
+    points_damaged = len(damage)
     if examine is not None and points and not damage:
         damage += _examined(source, points[-1], examine, heard)
-    return VerifyReport(len(points), len(check.sound), check.segments, check.bytes, damage)
+        points_damaged = min(1, len(damage))
+    return VerifyReport(
+        points=len(points) + unreadable,
+        points_damaged=points_damaged,
+        chunks=check.chunks,
+        damaged_chunks=[path_of(name) for name, problem in check.sound.items() if problem],
+        segments=check.segments,
+        bytes=check.bytes,
+        damage=damage,
+    )
 
 
 class _ChunkCheck:
@@ -74,12 +92,19 @@ class _ChunkCheck:
         """The problem of each chunk, or an empty text."""
         self.segments = self.bytes = 0
 
+    @property
+    def chunks(self) -> int:
+        """The chunks that were read, and are sound."""
+        return sum(not problem for problem in self.sound.values())
+
     def problem_of(self, point: BackupPoint) -> str:
         """Return the first problem of a point, or an empty text."""
-        try:
-            names = list(self._chunks.names_in(point.lists))
-        except MillstreamError as error:
-            return error.message
+        if problem := self._problem_in(point.lists):
+            return problem
+        return self._problem_in(list(self._chunks.names_in(point.lists)))
+
+    def _problem_in(self, names: list[str]) -> str:
+        """Read chunks that were not read yet, and return the first problem."""
         unread = [name for name in dict.fromkeys(names) if name not in self.sound]
         results = in_threads(self._read, unread, workers=self._place.objects.workers)
         for name, (size, problem) in zip(unread, results, strict=True):
@@ -100,9 +125,10 @@ class _ChunkCheck:
 
     def _read(self, name: str) -> tuple[int, str]:
         try:
-            return len(self._chunks.get(name)), ""
+            data, damage = self._chunks.examine(name)
         except MillstreamError as error:
             return 0, error.message
+        return len(data), damage and f"the chunk {path_of(name)} {damage}"
 
 
 def _examined(

@@ -41,6 +41,7 @@ from millstream.cli.read import read
 from millstream.cli.restore import restore
 from millstream.cli.room import room
 from millstream.cli.schedule import schedule
+from millstream.cli.schema import schema
 from millstream.cli.serve import serve
 from millstream.cli.spark import spark
 from millstream.cli.sql import sql
@@ -179,6 +180,7 @@ command(
     "read orders -s http://depot:8080",
 )(read)
 app.add_typer(log, name="log")
+app.add_typer(schema, name="schema")
 command(app, 'put mail \'{"to": "ada"}\' --priority 5', "put mail --delay 15m < lines.txt")(put)
 app.add_typer(queue, name="queue")
 app.add_typer(room, name="room")

@@ -54,7 +54,8 @@ def apply(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Change a store so that it has the logs, queues, rooms, schedules and tokens of a file.
+    """Change a store to match a file. The file describes logs, queues, rooms, schedules and
+    tokens.
 
     One commit makes the changes. A second run changes nothing. If a change is not allowed, the command
     says why and changes nothing. The secret of a new token is shown once.
@@ -110,14 +111,15 @@ def diff_lines(changes: Sequence[TopologyChange]) -> Iterator[PrintedLine]:
         sign, style = SIGNS[change.action]
         yield PrintedLine(f"{sign} {change.kind} {safe(change.name)}", style)
         for key, (before, after) in change.settings.items():
-            setting = f"{_text(after)}"
+            nothing = "(none)" if key.startswith("schema.") else "(default)"
+            setting = _text(after, nothing)
             if change.action == "alter":
-                setting = f"{_text(before)} -> {_text(after)}"
+                setting = f"{_text(before, nothing)} -> {setting}"
             yield PrintedLine(f"    {safe(key)} = {setting}", style)
 
 
-def _text(value: Any) -> str:
-    return "(default)" if value is None else safe(msgspec.json.encode(value).decode())
+def _text(value: Any, nothing: str) -> str:
+    return nothing if value is None else safe(msgspec.json.encode(value).decode())
 
 
 def _keep(path: Path, new: Sequence[Secret]) -> None:

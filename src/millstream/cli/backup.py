@@ -25,12 +25,17 @@ from millstream.cli.display import (
     size,
     when,
 )
+from millstream.cli.place import ServerAccess, StorePlace
+from millstream.errors import InvalidInput
 
 if TYPE_CHECKING:
     from millstream.backup.keep import Keep
     from millstream.backup.place import BackupPlace
     from millstream.backup.point import BackupPoint
     from millstream.backup.replay import RestoreMoment
+    from millstream.backup.run import BackupReport
+    from millstream.backup.verify import VerifyReport
+    from millstream.engine.row_copy import Heard
 
 EXIT_DAMAGED = 1
 
@@ -66,7 +71,7 @@ class _Backups(TyperGroup):
 backup = typer.Typer(
     cls=_Backups,
     no_args_is_help=True,
-    help="Back up a store while it is in use: `millstream backup STORE PLACE`.",
+    help="Back up a store: `millstream backup STORE PLACE`.",
 )
 
 
@@ -75,10 +80,17 @@ backup = typer.Typer(
     "backup create shop.db /mnt/backup/shop",
     "backup create shop.db s3://bucket/shop --keep 7d",
     "backup create shop.db s3://bucket/shop --keep 7d --follow",
+    "backup create https://shop.example:8080 /mnt/backup/shop --token @backup.token",
 )
 def create(
-    store: Annotated[str, typer.Argument(metavar="STORE", help="A file or a bucket.")],
+    store: Annotated[
+        str,
+        typer.Argument(
+            metavar="STORE", help="A file, a bucket, or a server at http://… or https://…."
+        ),
+    ],
     place: Place,
+    access: ServerAccess,
     keep: Annotated[
         str | None,
         typer.Option(
@@ -102,25 +114,27 @@ def create(
         ),
     ] = False,
 ) -> Printed:
-    """Add a point to the backup of a store: the whole state as of one commit.
+    """Add a point to a backup. A point is the whole state as of one commit.
 
     The store may be in use: writers do not wait. Only changed parts are stored. A point holds logs,
     queues, cursors, rooms, tokens, schedules and the application's own tables. After an
-    interruption run the same command again: stored parts are not stored again.
+    interruption run the same command again: stored parts are not stored again. A server needs a
+    token with the permission store:backup.
     """
     from millstream.backup.keep import parse_keep
-    from millstream.backup.run import back_up
 
     rule = None if keep is None else parse_keep(keep)
     if place == "-":
         if follow or keep is not None or compress is not None:
             raise typer.BadParameter("a stream (-) takes no --keep, --compress and --follow")
-        return _stream(store)
+        return _stream(access.at(store))
+    source = access.at(store)
     if follow:
+        _refuse_server(source)
         return _follow(store, place, keep=rule, compress=compress)
     with progress("opening") as show:
-        report = back_up(store, place, keep=rule, compress=compress, heard=show)
-    point = report.point
+        report = _added(source, place, keep=rule, compress=compress, show=show)
+    point, store = report.point, source.store.rpartition("@")[2]
     shown = [
         f"commit {point.seq} of {safe(store)} ({size(point.file_bytes)}) is in {safe(place)}: "
         f"{plural(report.stored_chunks, 'chunk')} of {report.chunks:,} were new "
@@ -139,7 +153,30 @@ def create(
     return Printed(facts, *shown)
 
 
-def _stream(store: str) -> Printed:
+def _added(
+    source: StorePlace, place: str, *, keep: Keep | None, compress: bool | None, show: Heard | None
+) -> BackupReport:
+    """Add a point of a file, a bucket or a server."""
+    if source.is_server:
+        from millstream.remote.backup import ServerStore, back_up_server
+
+        server = ServerStore(source.store, token=source.token(), ca=source.ca)
+        return back_up_server(server, place, keep=keep, compress=compress, heard=show)
+    from millstream.backup.run import back_up
+
+    return back_up(source.store, place, keep=keep, compress=compress, heard=show)
+
+
+def _refuse_server(source: StorePlace) -> None:
+    if source.is_server:
+        raise InvalidInput(
+            f"{source.store.rpartition('@')[2]} is a server, and only a file can be followed: set "
+            "`follow = true` in the section [backup] of the server's millstream.toml, or run "
+            "`millstream backup` without --follow by a timer"
+        )
+
+
+def _stream(source: StorePlace) -> Printed:
     """Write a complete backup to standard output, and the result to standard error."""
     from millstream.backup.source import open_source
     from millstream.backup.stream import write_stream
@@ -147,10 +184,20 @@ def _stream(store: str) -> Printed:
 
     if sys.stdout.isatty():
         raise typer.BadParameter("a stream (-) goes to a pipe or a file, not to a terminal")
-    with progress("opening") as show, open_source(store, show or _quiet) as source:
-        now_ms = SystemClock().wall_ms()
-        point = write_stream(source, sys.stdout.buffer, now_ms=now_ms, heard=show or _quiet)
-    note(f"commit {point.seq} of {safe(store)} ({size(point.file_bytes)}) was written")
+    store, output = source.store, sys.stdout.buffer
+    with progress("opening") as show:
+        hear = show or _quiet
+        if source.is_server:
+            from millstream.remote.backup import ServerStore, stream_server
+
+            server = ServerStore(store, token=source.token(), ca=source.ca)
+            point = stream_server(server, output, heard=hear)
+        else:
+            now_ms = SystemClock().wall_ms()
+            with open_source(store, hear) as opened:
+                point = write_stream(opened, output, now_ms=now_ms, heard=hear)
+    shown = safe(store.rpartition("@")[2])
+    note(f"commit {point.seq} of {shown} ({size(point.file_bytes)}) was written")
     raise typer.Exit
 
 
@@ -193,7 +240,7 @@ def _follow(store: str, place: str, *, keep: Keep | None, compress: bool | None)
 
 @command(backup, "backup list /mnt/backup/shop", name="list")
 def list_points(place: Place) -> Printed:
-    """List the commits that can be restored: points, and the commits behind a point.
+    """List the commits that can be restored. These are points, and the commits behind a point.
 
     All commits between the two of a line can be restored. Without --follow a point is one commit.
     """
@@ -236,7 +283,7 @@ def verify(
         ),
     ] = False,
 ) -> Printed:
-    """Compare all chunks of a backup with the hashes of the chunks.
+    """Compare all chunks of a backup with their hashes.
 
     Exit code 0: every point can be restored; 1: the backup is damaged.
     """
@@ -247,13 +294,43 @@ def verify(
             place, at=moment_of(at), examine=_examined if deep else None, heard=show
         )
     lines = [PrintedLine(f"damage: {safe(text)}", "red") for text in report.damage]
-    verdict = "damaged" if lines else "sound"
-    shown = (
-        f"{plural(report.points, 'point')} with {plural(report.chunks, 'chunk')} "
-        f"({size(report.bytes)}) read: {verdict}"
-    )
     facts = {"place": place, **report._asdict(), "sound": not lines}
-    return Printed(facts, *lines, shown, code=EXIT_DAMAGED if lines else 0)
+    texts = [_verdict(report)]
+    if report.damaged_chunks:
+        texts.append(
+            "next: delete these chunks, then run `millstream backup` again: it stores those that the "
+            "store still has"
+        )
+        texts += [f"  {safe(place)}/{name}" for name in report.damaged_chunks[:_SHOWN_MAX]]
+        more = len(report.damaged_chunks) - _SHOWN_MAX
+        texts += [f"  and {more:,} more; --json lists all"] if more > 0 else []
+    return Printed(facts, *lines, *texts, code=EXIT_DAMAGED if lines else 0)
+
+
+_SHOWN_MAX = 100
+
+
+def _verdict(report: VerifyReport) -> str:
+    """Return the result of a check as a sentence."""
+    if not report.points:
+        return "sound: the backup has no points yet"
+    amount = f"{plural(report.chunks, 'chunk')} ({size(report.bytes)})"
+    if report.segments:
+        amount += f" and {plural(report.segments, 'segment')} of later commits"
+    if report.points > 1:
+        amount += ", each once,"
+    if report.damage:
+        verdict = (
+            f"damaged: {report.points_damaged} of {plural(report.points, 'point')} cannot be "
+            "restored completely"
+        )
+        if report.damaged_chunks:
+            verdict += f"; {plural(len(report.damaged_chunks), 'chunk')} damaged or missing"
+        return f"{verdict}; {amount} read and sound" if report.chunks else verdict
+    return (
+        f"sound: {plural(report.points, 'point')} can be restored; {amount} were read and fit "
+        "their hashes"
+    )
 
 
 def moment_of(text: str | None) -> RestoreMoment | None:

@@ -31,6 +31,7 @@ class SuiteName(StrEnum):
     CLUSTER = "cluster"
     S3 = "s3"
     OPS = "ops"
+    SQS = "sqs"
 
 
 _DEFAULTS: dict[SuiteName, dict[str, float]] = {
@@ -44,6 +45,7 @@ _DEFAULTS: dict[SuiteName, dict[str, float]] = {
     SuiteName.CLUSTER: {"seconds": 8.0, "records": 1_000_000},
     SuiteName.S3: {"seconds": 5.0, "records": 1_000_000},
     SuiteName.OPS: {"seconds": 5.0, "records": 200_000},
+    SuiteName.SQS: {"seconds": 5.0},
 }
 """The settings of each suite, with their defaults."""
 
@@ -55,7 +57,7 @@ def bench(
             metavar="SUITE",
             help="core: appends, reads and opening; queue: claims and routing; jobs: functions on queues; server: over "
             "loopback; spark: source, sink and routing; replica: syncs; rooms: live push; s3: object storage; "
-            "cluster: three nodes; ops: exports, imports, backups.",
+            "cluster: three nodes; ops: exports, imports, backups; sqs: clients of SQS.",
         ),
     ],
     only: Annotated[

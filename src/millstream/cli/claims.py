@@ -64,7 +64,7 @@ def claim(
         typer.Option("--ack", metavar="CLAIM", help="Acknowledge this claim in the same commit."),
     ] = None,
 ) -> None:
-    """Claim messages for the length of a lease: prints claim, key and value."""
+    """Claim messages for the length of a lease. Prints claim, key and value."""
     messages = queue.claim(
         count,
         lease=lease,
@@ -103,7 +103,7 @@ def ack(queue: Queue, claims: Claims) -> Printed:
 
 
 def nack(queue: Queue, claims: Claims, delay: Instead = None, reason: Reason = "") -> Printed:
-    """Give claims back, to be tried again later; messages without attempts left fail."""
+    """Return claims for another attempt. Messages without attempts left fail."""
     chosen = [_parse_claim(queue, text) for text in claims]
     queue.nack(chosen, delay=delay, reason=reason)
     return _ended(queue, len(chosen), "given back")
@@ -138,7 +138,7 @@ def peek(
         typer.Option(parser=_claim_id, metavar="CLAIM_ID", help="Continue after this message."),
     ] = None,
 ) -> None:
-    """Print messages in a state, without claiming them: claim, key and value.
+    """Print messages in a state without claiming them. Prints claim, key and value.
 
     For delayed messages: id, due time, key and value. `queue cancel` takes the id.
     """
@@ -182,7 +182,7 @@ def cancel(
         bool, typer.Option("--running", help="Ask the consumer of a message in flight to stop.")
     ] = False,
 ) -> Printed:
-    """Cancel a message that waits, is delayed or is scheduled: no consumer gets it.
+    """Cancel a message that waits. It may be delayed or scheduled; no consumer gets it.
 
     Fails if the message is in flight, has ended, or is unknown.
     """
@@ -262,7 +262,7 @@ def replace(
         typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header, as for `put`."),
     ] = None,
 ) -> Printed:
-    """Replace a failed message by a new message, which can be claimed at once.
+    """Replace a failed message. The new message can be claimed at once.
 
     The new message keeps the attempts of the failed one, but neither its key nor its headers.
     """

@@ -51,7 +51,7 @@ def up(
     folder: Folder = FOLDER,
     nodes: Annotated[int, typer.Option(metavar="N", help="How many nodes a new cluster has.")] = 3,
 ) -> Printed:
-    """Start a trial cluster on this machine; nodes that run already are left alone."""
+    """Start a trial cluster on this machine. Nodes that run already are left alone."""
     from millstream.cluster.admin import ClusterAdmin
     from millstream.cluster.trial import TrialCluster
 
@@ -111,7 +111,7 @@ def token(
     ] = FOLDER,
     ca: Annotated[str | None, typer.Option(metavar="FILE", help="Certificates to trust.")] = None,
 ) -> Printed:
-    """Create a token with the cluster's secret; its text is shown once."""
+    """Create a token with the cluster's secret. Its text is shown once."""
     from millstream.cluster.admin import ClusterAdmin
 
     plan = place.meant(folder)
@@ -153,7 +153,7 @@ def repair(
 
 @command(cluster, "cluster close", "cluster close --peers a=h1,b=h2,c=h3 --yes")
 def close(place: AnyCluster, consent: Consent, folder: Folder = FOLDER) -> Printed:
-    """Close the shared log before it is moved: no node writes from then on.
+    """Close the shared log before it is moved. No node writes from then on.
 
     Every node stops after the same entry. `cluster move` starts another log there, and `cluster
     repair` starts the log again at its old place.
@@ -180,7 +180,7 @@ def close(place: AnyCluster, consent: Consent, folder: Folder = FOLDER) -> Print
 
 @command(cluster, "cluster move --replicas 5 --cluster nats://h1:4222 --members 5")
 def move(place: AnyCluster, consent: Consent, folder: Folder = FOLDER) -> Printed:
-    """Start a new shared log after the longest store: on other NATS servers, or on more of them.
+    """Start a new shared log after the longest store. It may lie on other NATS servers, or on more of them.
 
     Run `cluster close` first. All nodes must run with the new options, and resume by
     themselves.

@@ -28,7 +28,7 @@ def compact(
         bool, typer.Option("--dry-run", help="Only say how much space would be returned.")
     ] = False,
 ) -> Printed:
-    """Return the free space of a store's file to the disk, while it is in use.
+    """Return the free space of a file in use to the disk.
 
     Deleted records leave free pages in the file. This command moves the last pages of the file into
     the free pages, in many short steps, and cuts the file. Other programs read and write meanwhile.

@@ -3,7 +3,8 @@
 A key of the file is the long name of an option without its dashes. The keys `store`, `token` and
 `ca` at the top are valid for every command; a section such as `[append]` or `[log.tail]` is for one
 command. The sections `[backup]`, `[logs]` and `[rooms]` hold the options of `serve` that begin
-with `--backup-`, `--logs-` and `--rooms-`, without this prefix.
+with `--backup-`, `--logs-` and `--rooms-`, without this prefix. The section `[log_levels]` holds the
+levels of log lines by part, and `default` for all parts: `--log-level` of `serve`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import typer
 
 from millstream.engine.place import is_address, is_bucket
+from millstream.errors import InvalidInput
 from millstream.log.model.names import did_you_mean
 
 FILE = "millstream.toml"
@@ -23,6 +25,10 @@ SHARED = {"store": "store", "token": "secret", "ca": "ca"}
 """The keys at the top of the file, and the parameters of their options."""
 OF_SERVE = ("backup", "logs", "rooms")
 """Sections with the options of `serve` for backups, logs and rooms."""
+LEVELS = "log_levels"
+"""The section with the levels of log lines, by part."""
+DEFAULT = "default"
+"""The key of this section for all other parts."""
 
 
 def use_file(context: typer.Context, path: Path | None) -> Path | None:
@@ -50,6 +56,7 @@ def read_file(command: Any, place: Path) -> dict[str, Any]:
     if store and not is_address(store) and not is_bucket(store):
         shared["store"] = os.path.join(place.parent, store)
     sections = {name: content.pop(name, {}) for name in OF_SERVE}
+    levels = _levels(content.pop(LEVELS, {}), place)
     defaults = _defaults(command, content, shared, place, "")
     serve = command.commands["serve"]
     for name, section in sections.items():
@@ -57,7 +64,35 @@ def read_file(command: Any, place: Path) -> dict[str, Any]:
             raise typer.BadParameter(f"{place}: {name} must be a section, not {section!r}")
         options = _options(serve, section, place, name, prefix=f"{name}-")
         defaults["serve"] = {**options, **defaults["serve"]}
+    if levels:
+        given = defaults["serve"].get("log_level", [])
+        texts = [given] if isinstance(given, str) else given
+        defaults["serve"]["log_level"] = [*levels, *texts]
     return defaults
+
+
+def _levels(section: Any, place: Path) -> list[str]:
+    """Return the levels of a section as the option `--log-level` takes them; all parts come first."""
+    if not isinstance(section, dict):
+        raise typer.BadParameter(
+            f'{_at(place, (LEVELS,))}: {LEVELS} must be a section such as [{LEVELS}] cluster = "debug", '
+            f"not {section!r}"
+        )
+    if not section:
+        return []
+    from millstream.server.journal import levels_of  # only a file with levels pays for it
+
+    texts = []
+    for part_name, level in sorted(section.items(), key=lambda item: item[0] != DEFAULT):
+        text = str(level) if part_name == DEFAULT else f"{part_name}={level}"
+        try:
+            levels_of([text])
+        except InvalidInput as error:
+            raise typer.BadParameter(
+                f"{_at(place, (LEVELS, part_name))}: [{LEVELS}]: {error}"
+            ) from error
+        texts.append(text)
+    return texts
 
 
 def _defaults(
@@ -69,7 +104,7 @@ def _defaults(
         if name not in commands or not isinstance(section, dict):
             if name in SHARED and not prefix:
                 raise typer.BadParameter(f"{place}: {name} must be text, not {section!r}")
-            keys = [*commands] if prefix else [*SHARED, *commands, *OF_SERVE]
+            keys = [*commands] if prefix else [*SHARED, *commands, *OF_SERVE, LEVELS]
             where = _at(place, (*prefix.split("."), name) if prefix else (name,))
             raise typer.BadParameter(
                 f"{where}: unknown key {prefix + name!r}{did_you_mean(name, sorted(keys))}"

@@ -13,7 +13,7 @@ from msgspec import Struct, to_builtins
 
 from millstream.cli.cluster_options import SECRET
 from millstream.cli.command import command
-from millstream.cli.config import FILE, OF_SERVE, SHARED
+from millstream.cli.config import FILE, LEVELS, OF_SERVE, SHARED
 from millstream.cli.display import Printed, PrintedLine, Table, plural, safe
 from millstream.cli.serve import SERVER_SETTINGS
 from millstream.errors import InvalidInput
@@ -57,7 +57,8 @@ def show(
         typer.Argument(metavar="[COMMAND]...", help="The command.", show_default="all, see above"),
     ] = None,
 ) -> Printed:
-    """Show settings with their values and origins: flag, variable, file with line, or default.
+    """Show settings with their values and origins. An origin is a flag, a variable, a line of the file,
+    or the default.
 
     Without a command: the settings of all commands and of the server, and settings of other commands
     that a variable or the file sets. Secrets are hidden.
@@ -81,7 +82,7 @@ def _cell(value: Any) -> Any:
 
 @command(config, "config check", "config check --json")
 def check(context: typer.Context) -> Printed:
-    """Check the values of all settings in the file and in variables, and change nothing."""
+    """Check the values of all settings in the file and in variables."""
     reader = SettingsReader(context.find_root())
     errors = [*reader.errors()]
     count = sum(setting.origin != "default" for setting in reader.everything())
@@ -205,6 +206,8 @@ class SettingsReader:
             if path == ("serve",) and key.startswith(f"{section}-"):
                 inner = key.removeprefix(f"{section}-")
                 keys += [(section, inner), (section, inner.replace("-", "_"))]
+        if path == ("serve",) and key == "log-level":
+            keys += [each for each in self._lines if each[:1] == (LEVELS,)]
         line = next((self._lines[each] for each in keys if each in self._lines), None)
         return self.file if line is None else f"{self.file}, line {line}"
 

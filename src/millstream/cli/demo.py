@@ -44,7 +44,7 @@ def demo(
     ] = 8080,
     json: AsJson = False,
 ) -> None:
-    """Demonstrate all parts, in a few seconds; with --serve in a browser.
+    """Demonstrate all parts in a few seconds. With --serve: in a browser.
 
     Works in a temporary directory. Without --serve the executed code is shown.
     """

@@ -8,7 +8,8 @@ from millstream.errors import Denied
 
 
 def dump(ms: Millstream) -> Printed:
-    """Describe the logs, queues, rooms, schedules and tokens of a store, as a file for `apply`.
+    """Describe a store as a file for `apply`. The file has the logs, queues, rooms, schedules
+    and tokens.
 
     Settings with their default values are left out. Tokens are described without their secrets.
     """

@@ -60,8 +60,8 @@ def export(
 ) -> None:
     """Write records of logs to a file: JSON Lines, CSV or Parquet.
 
-    The file keeps keys, headers, timestamps and the exact bytes of values; `millstream import`
-    reads it. It appears when it is complete. Records are streamed, so a log may be larger than the
+    The file keeps keys, headers, timestamps and the exact bytes of values; `millstream import` reads
+    it. The file appears when it is complete. Records are streamed, so a log may be larger than the
     memory. Parquet needs pyarrow: pip install 'millstream[arrow]'.
     """
     from millstream.exchange.export import export as write_export

@@ -18,7 +18,7 @@ def fork(
         typer.Argument(metavar="NAME", help="The fork's name.", show_default="LOG~fork-…"),
     ] = None,
 ) -> Printed:
-    """Create a fork of a log, which shares all present records without copying."""
+    """Create a fork of a log. It shares all present records without copying."""
     forked = log.fork(name)
     end = forked.end_offset()
     return Printed(

@@ -75,7 +75,7 @@ def import_records(
         ),
     ] = None,
 ) -> Printed:
-    """Store the records of files in logs, with their keys, headers and timestamps.
+    """Store the records of files in logs. Keys, headers and timestamps stay.
 
     A file is checked before anything is stored: a bad line is an error with its number. A repeated
     import of the same file stores nothing, and an interrupted import continues, up to a week later.
@@ -102,7 +102,7 @@ def _imported(
     skip_bad: bool,
     id: str | None,
 ) -> Printed:
-    """Check all files, then store their records."""
+    """Check every file before the first record is stored; then store the records."""
     from millstream.exchange.importing import ImportSummary, checked_file, import_file
 
     readers = [reader_of(format_of(name, format)) for name in files]

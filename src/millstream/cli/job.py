@@ -20,8 +20,8 @@ from millstream.threads.stored_jobs import StoredJobs
 job = typer.Typer(help="Look at jobs, cancel them, try them again.", no_args_is_help=True)
 
 STATES: tuple[ListedState, ...] = get_args(ListedState)
-ARGUMENTS_SHOWN = 60
-"""So many characters of the arguments are in a list."""
+TEXT_SHOWN = 60
+"""So many characters of the arguments, and of a reason, are in a list."""
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The id of the job, as in jobs-17.")]
 JobIds = Annotated[
@@ -73,8 +73,8 @@ def list_jobs(
             info.state,
             info.attempts,
             info.put,
-            _short(info.arguments),
-            info.reason,
+            _short(bytes(info.arguments).decode()),
+            _short(info.reason),
         )
         for info in jobs
     ]
@@ -115,7 +115,7 @@ def show_job(ms: Millstream, id: JobId) -> Printed:
 
 
 def cancel_jobs(ms: Millstream, ids: JobIds) -> Printed:
-    """Cancel jobs: a job that waits never starts, a job that runs is asked to end.
+    """Cancel jobs. A job that waits never starts; a job that runs is asked to end.
 
     The exit code is 1 if a job had ended before.
     """
@@ -157,7 +157,7 @@ def limit_key(
         bool, typer.Option("--remove", help="Use the limits of the task again.")
     ] = False,
 ) -> Printed:
-    """Give one key limits of its own, instead of the limits of the task."""
+    """Set the limits of one key, instead of the limits of the task."""
     if remove == (running is not None or per_minute is not None):
         raise InvalidInput("a limit needs --running, --per-minute or both; or --remove alone")
     stored = StoredJobs(ms.session)
@@ -213,9 +213,8 @@ def _text(value: Raw) -> str:
     return "" if text == "null" else text
 
 
-def _short(arguments: Raw) -> str:
-    text = bytes(arguments).decode()
-    return text if len(text) <= ARGUMENTS_SHOWN else f"{text[: ARGUMENTS_SHOWN - 1]}…"
+def _short(text: str) -> str:
+    return text if len(text) <= TEXT_SHOWN else f"{text[: TEXT_SHOWN - 1]}…"
 
 
 def _error_line(error: JobError | None) -> str:

@@ -27,7 +27,7 @@ def migrate(
         bool, typer.Option("--no-copy", help="Do not keep a copy of the old file.")
     ] = False,
 ) -> Printed:
-    """Convert a store's file of an earlier version, after a check of all its rows.
+    """Convert a file of an earlier version. All rows are checked before.
 
     The old file stays beside it, with the ending .before-migration. The new file has no checksums in
     its pages: every SQLite tool may write to it. No other process may have the store open. A damaged

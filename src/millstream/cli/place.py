@@ -141,6 +141,21 @@ class StorePlace:
         return millstream.open(self.store, create=create, mode=mode)
 
 
+@dataclass(frozen=True)
+class ServerAccess:
+    """The options for a server, of a command that takes a store as an argument."""
+
+    secret: Annotated[str | None, TOKEN] = None
+    ca: Annotated[str | None, CA] = None
+
+    def at(self, store: str) -> StorePlace:
+        """Return the place of a store; refuse the options for a file."""
+        place = StorePlace(store, self.secret, self.ca)
+        if not place.is_server and (self.secret is not None or self.ca is not None):
+            raise typer.BadParameter(f"--token and --ca are for a server, and {store} is none")
+        return place
+
+
 def _hide(secret: str) -> None:
     """Blank a secret in this process' command line, which other users can see; works on Linux."""
     with suppress(OSError, ValueError, IndexError):

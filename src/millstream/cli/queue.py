@@ -171,7 +171,7 @@ def redrive(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the messages.")] = False,
 ) -> Printed:
-    """Make failed messages available again; their attempts start from zero."""
+    """Make failed messages available again. Their attempts start from zero."""
     if rate is not None and not RATE_MIN <= rate <= RATE_MAX:
         raise typer.BadParameter(f"--rate must be a number of messages per second, not {rate:g}")
     count = queue.redrive(filter, limit=limit, rate=rate, dry_run=dry_run)
@@ -189,7 +189,7 @@ def purge(
     consent: Consent,
     state: Annotated[str, typer.Option(metavar="STATE", help="available or failed.")] = "available",
 ) -> Printed:
-    """Delete the messages in a state; the records stay in their logs.
+    """Delete the messages in a state. The records stay in their logs.
 
     Unrouted and delayed messages count as available. Messages in flight stay.
     """
@@ -203,7 +203,7 @@ def purge(
 
 @command(queue, "queue pause mail")
 def pause(queue: Queue) -> Printed:
-    """Pause a queue: no message can be claimed, new messages still arrive."""
+    """Pause a queue. No message can be claimed; new messages still arrive."""
     queue.pause()
     return Printed({"queue": queue.name, "paused": True}, f"queue {safe(queue.name)} paused")
 
@@ -227,7 +227,7 @@ def limit(
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Use the queue's limits again.")] = False,
 ) -> Printed:
-    """Give a group limits of its own, from now on, instead of the queue's."""
+    """Set the limits of one group, instead of the queue's limits."""
     if remove == (in_flight is not None or rate is not None):
         raise InvalidInput("a limit needs --in-flight, --rate or both; or --remove alone")
     queue.limit_group(group, in_flight=in_flight, rate=rate)
@@ -249,7 +249,7 @@ def limits(queue: Queue) -> Printed:
 
 @command(queue, "queue delete mail --yes")
 def delete(queue: Queue, consent: Consent) -> Printed:
-    """Delete a queue with its inbox, permanently; its sources stay."""
+    """Delete a queue with its inbox, permanently. Its sources stay."""
     consent.ask(f"Delete queue {queue.name!r} with the states of its messages?")
     deleted = queue.delete()
     return Printed({"queue": queue.name, "deleted": deleted}, f"queue {safe(queue.name)} deleted")

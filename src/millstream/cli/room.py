@@ -152,7 +152,7 @@ def _event_line(event: RoomEvent) -> str:
 
 @command(room, "room retained canvas", "room retained canvas --type rect --json")
 def retained(room: Room, type: Types = None) -> Printed:
-    """Show the retained values of a room: the latest of each type and key."""
+    """Show the retained values of a room. It keeps the latest of each type and key."""
     page = room.retained(type or None)
     rows = [
         (
@@ -289,7 +289,7 @@ def remove_instance(
 
 @command(room, "room delete hall --yes")
 def delete(room: Room, consent: Consent) -> Printed:
-    """Delete a room with its messages and retained values, permanently."""
+    """Delete a room with its messages and values, permanently."""
     consent.ask(f"Delete room {room.name!r}, its messages and its retained values?")
     deleted = room.delete_room()
     return Printed({"room": room.name, "deleted": deleted}, f"room {safe(room.name)} deleted")
@@ -305,7 +305,7 @@ def ticket(
         float | None, duration("How long the ticket is valid, up to an hour.", default="1m")
     ] = None,
 ) -> Printed:
-    """Create a ticket with which a browser enters a room as a user."""
+    """Create a ticket that lets a browser enter a room as a user."""
     if can not in ("read", "write"):
         raise typer.BadParameter(f"--can must be read or write, not {can!r}")
     room_ticket = ms.room(room).ticket(user, "read" if can == "read" else "write", expires or 60)

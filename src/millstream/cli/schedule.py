@@ -123,7 +123,7 @@ def put(
 
 @command(schedule, "schedule pause nightly")
 def pause(name: ScheduleName, ms: Millstream) -> Printed:
-    """Stop a schedule until it is resumed; its ticks meanwhile do not fire later."""
+    """Stop a schedule until it is resumed. Its ticks meanwhile do not fire later."""
     info = ScheduleStore(ms.session).pause(name)
     return Printed(asdict(info), f"schedule {safe(name)} paused")
 

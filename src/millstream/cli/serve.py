@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import socket
 import sys
@@ -21,9 +22,9 @@ from millstream.cli.display import FactSheet, Printed, safe
 from millstream.cli.events import report_event
 from millstream.cli.place import StorePlace
 from millstream.cli.server_lease import leased
-from millstream.cli.service_reports import ServiceReports
 from millstream.engine.place import is_bucket
 from millstream.errors import Fenced
+from millstream.jobs.processes.service_manager import ServiceManager
 from millstream.remote.address import SOCKET_PATH
 from millstream.server.settings import Settings
 
@@ -65,6 +66,8 @@ _HELPS = {
     "rooms_sweep_s": "how often expired messages of rooms are removed.",
     "rooms_poll_s": "how long messages of a room gather before they are fetched; 0: the profile's value.",
     "rooms_batch": "the maximum number of messages of a room per fetch.",
+    "sqs_account": "ACCOUNT: the account of SQS queues, as twelve digits.",
+    "sqs_region": "REGION: of the SQS queues whose names are plain in the store.",
     "stop_s": "how long stopping may take.",
 }
 SERVER_SETTINGS = Declared(Settings, _HELPS)
@@ -277,3 +280,20 @@ def _mode(text: str) -> int:
         return int(text, 8)
     except ValueError:
         raise typer.BadParameter(f"--file-mode must be octal, such as 640, not {text!r}") from None
+
+
+class ServiceReports:
+    """Reports from an event loop: a loop that hangs reports nothing, and the service is restarted."""
+
+    def __init__(self, manager: ServiceManager | None = None) -> None:
+        self._manager = ServiceManager() if manager is None else manager
+
+    def begin(self) -> None:
+        """Report that the server is ready, then report in time until the running loop ends."""
+        self._manager.notify("READY=1")
+        if self._manager.watchdog_s is not None:
+            self._report(asyncio.get_running_loop(), self._manager.watchdog_s)
+
+    def _report(self, loop: asyncio.AbstractEventLoop, interval_s: float) -> None:
+        self._manager.notify("WATCHDOG=1")
+        loop.call_later(interval_s, self._report, loop, interval_s)

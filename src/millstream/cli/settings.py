@@ -36,6 +36,7 @@ _HELPS = {
     "done_retention": "DURATION: how long ended messages are remembered.",
     "bucket_exponent": "10^N claims are stored together.",
     "dead_letter": "LOG: also publish failed messages to this log.",
+    "changes": "LOG: append each change of a message's state to this log.",
     "keep_payloads": "keep the payloads of done messages.",
     "lossy": "let logs delete records that the queue has not routed.",
     "description": "TEXT: the purpose of the queue.",
@@ -100,6 +101,7 @@ def spec_facts(spec: QueueSpec) -> list[tuple[str, Any]]:
         ("repeats", _repeats_text(spec)),
         ("done retention", span(spec.done_retention_s * 1000)),
         ("dead letters", spec.dead_letter),
+        ("changes", spec.changes),
     ]
 
 

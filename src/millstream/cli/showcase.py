@@ -81,7 +81,7 @@ def _wait_for_signal() -> None:
 class _Children:
     """Processes that run during a block.
 
-    Each process has its own session: Ctrl-C reaches only the parent, and the parent ends its
+    Processes do not share a session: Ctrl-C reaches only the parent, and the parent ends its
     children.
     """
 

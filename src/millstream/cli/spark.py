@@ -36,7 +36,7 @@ DAY_S = 86_400.0
 
 spark = typer.Typer(help="Pipelines on Spark.", no_args_is_help=True)
 run = typer.Typer(
-    help="Run a pipeline; a killed pipeline resumes when it is run again.", no_args_is_help=True
+    help="Run a pipeline. A killed pipeline resumes when it is run again.", no_args_is_help=True
 )
 spark.add_typer(run, name="run")
 
@@ -77,8 +77,12 @@ class ArchiveOptions(Struct):
     allow_gaps: Annotated[bool, _GAPS] = False
     table: Annotated[str, "KIND: also as a table: iceberg or delta."] = ""
     target_file_size: Annotated[
-        int, "SIZE: merge small files of a log and date up to this size: 128MiB."
+        int, "SIZE: merge small files of a log and partition up to this size: 128MiB."
     ] = 0
+    columns: Annotated[bool, "a column for each field of values that have a schema."] = False
+    partition_by: Annotated[
+        str, "COLUMN: partition by this column, or by its day; default: the date of the append."
+    ] = ""
     expire: Annotated[
         float, "DURATION: how long merged files stay, for older versions of a table."
     ] = 7 * DAY_S
@@ -93,7 +97,7 @@ def archive(
     job: SparkJob,
     options: Annotated[Fields, Declared(ArchiveOptions)],
 ) -> Printed:
-    """Archive logs as Parquet files by log and date, each record once; also as a table.
+    """Archive logs as Parquet files by log and date. Each record is written once; also as a table.
 
     Truncates the archived logs.
     """
@@ -114,6 +118,57 @@ def archive(
         for log in summary.logs
     ]
     return _summarized("archive", summary, facts, "log from to records files truncated", rows)
+
+
+class TableOptions(Struct):
+    """The options of `table`."""
+
+    kind: Annotated[str, "KIND: delta or iceberg."] = "delta"
+    once: Annotated[bool, "end when the table has what the logs hold now."] = False
+    interval: Annotated[float, "DURATION: the time between commits."] = 10.0
+    upsert: Annotated[bool, "keep the latest record of each key; a tombstone deletes its key."] = (
+        False
+    )
+    partition_by: Annotated[
+        str, "COLUMN: partition by this column, or by its day; default: the date of the append."
+    ] = ""
+    batch_records: Annotated[int, "most records per commit.", Meta(ge=1)] = 1_000_000
+    target_file_size: Annotated[
+        int, "SIZE: compact small files up to this size: 64MiB; 0 compacts nothing."
+    ] = 128 * 1024 * 1024
+    expire: Annotated[float, "DURATION: how long older versions of the table can be read."] = DAY_S
+    cursor: Annotated[str, "NAME: a cursor that follows the table, for consumed retention."] = ""
+    allow_gaps: Annotated[bool, _GAPS] = False
+
+
+@command(run, "spark run table /lake/orders --log orders --kind iceberg --upsert")
+def table(
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="The table: a directory, or s3://bucket/prefix.")
+    ],
+    logs: Annotated[
+        list[str], typer.Option("--log", metavar="LOG", help="A log; may be repeated.")
+    ],
+    place: StorePlace,
+    job: SparkJob,
+    options: Annotated[Fields, Declared(TableOptions)],
+) -> Printed:
+    """Keep a Delta or Iceberg table up to date with logs, until Ctrl-C.
+
+    Logs with a schema get a column for each field.
+    """
+    summary = job.run("table", place, path, logs=logs, **options)
+    facts = {
+        "table": f"{summary.path}, {summary.kind}, version {summary.version}",
+        "records": f"{summary.records:,} in {plural(summary.commits, 'commit')}",
+        "behind": summary.behind,
+        "files": summary.files,
+    }
+    if summary.compacted or summary.expired:
+        facts["compacted"] = f"{plural(summary.compacted, 'file')}, {summary.expired:,} expired"
+    if summary.keyless:
+        facts["without a key"] = f"{summary.keyless:,} left out"
+    return _summarized("table", summary, facts)
 
 
 class ReplayOptions(Struct):
@@ -146,7 +201,7 @@ def replay(
     job: SparkJob,
     options: Annotated[Fields, Declared(ReplayOptions)],
 ) -> Printed:
-    """Append the rows of Parquet, JSON, CSV or a Spark table to a log, each row once.
+    """Append rows of files or Spark tables to a log, each row once. Reads Parquet, JSON and CSV.
 
     Without a column `value`, the value is the complete row as JSON. Run again with the same
     --checkpoint, a killed replay resumes, and a finished replay appends nothing.
@@ -188,7 +243,7 @@ def compact(
     job: SparkJob,
     options: Annotated[Fields, Declared(CompactOptions)],
 ) -> Printed:
-    """Copy the last record of each key to a new log, or to Parquet."""
+    """Copy the last record of each key to a log or to Parquet."""
     summary = job.run("compact", place, log, **options)
     records = f"{summary.kept:,} kept of {summary.read:,}"
     facts = {"to": summary.to, "records": records, "as of offset": summary.end}

@@ -29,7 +29,7 @@ def sql(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Query the tables of a file and Millstream's relations by SQL; on a terminal, at a prompt.
+    """Query a file and Millstream's relations by SQL. Opens a prompt on a terminal.
 
     The relations are millstream_queues, millstream_messages, millstream_logs and
     millstream_records. They only read. A single argument with a space in it is the statement.

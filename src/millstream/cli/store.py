@@ -26,7 +26,7 @@ def stats(ms: Millstream) -> Printed:
     shown = {name: value for name, value in facts.items() if name != "space"}
     shown |= {f"space_{name}": value for name, value in space.items() if name != "age_s"}
     pairs = [
-        (name.replace("_", " "), _shown(name, value))
+        (name.removesuffix("_s").replace("_", " "), _shown(name, value))
         for name, value in shown.items()
         if value is not None
     ]
@@ -36,6 +36,8 @@ def stats(ms: Millstream) -> Printed:
 def _shown(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return "\n".join(map(safe, value)) or "none"
+    if name.endswith("_s"):
+        return f"{value:,.0f} s"
     return size(value) if name.endswith("bytes") else value
 
 
@@ -58,7 +60,7 @@ def copy(
         ),
     ] = False,
 ) -> Printed:
-    """Copy a store while it is in use, and compare both: the backup of a store.
+    """Copy a store while it is in use, and compare both.
 
     A file is copied to a file completely: logs, queues, cursors, rooms, tokens, and the
     application's own tables (`tx.sql`), as of one commit. TO appears when the copy is complete;
@@ -96,7 +98,7 @@ def adopt(
         str | None, typer.Argument(metavar="PATH", help="The database; default: --store.")
     ] = None,
 ) -> Printed:
-    """Make a store of an application's SQLite database: add Millstream's tables to it.
+    """Add Millstream's tables to an application's SQLite database.
 
     The names of the added tables begin with `millstream_`. The application's tables, its
     `user_version` and its `application_id` stay as they are. A database in another journal mode

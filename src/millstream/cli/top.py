@@ -61,7 +61,7 @@ def top(
 
 
 class _Show:
-    """The figures so far, and the ways to show them."""
+    """The live figures of a store, shown as JSON, as text, or on the whole screen."""
 
     def __init__(self, watched: Watching, *, once: bool) -> None:
         self._watched = watched

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
@@ -23,6 +23,7 @@ import msgspec
 from millstream import __version__
 from millstream.doctor import Report
 from millstream.doctor.environment import survey
+from millstream.doctor.log_lines import cleaned_lines
 from millstream.engine.sqlite.schema import PREFIX
 from millstream.errors import CannotOpen
 from millstream.format.version import FORMAT
@@ -44,9 +45,17 @@ VARIABLES = "MILLSTREAM_"
 
 
 def write_bundle(
-    path: Path, store: Path, report: Report, *, environ: Mapping[str, str] = os.environ
+    path: Path,
+    store: Path,
+    report: Report,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    log_lines: Iterable[bytes] | None = None,
 ) -> list[str]:
-    """Write the bundle into a new file; return the names of its parts."""
+    """Write the bundle into a new file; return the names of its parts.
+
+    `log_lines` are JSON lines of a server; their facts are cleaned (`log_lines.py`).
+    """
     parts = {
         "versions.json": _versions(),
         "environment.json": _environment(store, environ),
@@ -54,6 +63,9 @@ def write_bundle(
         "findings.json": _findings(report),
         "settings.json": _settings(environ),
     }
+    if log_lines is not None:
+        lines, unreadable = cleaned_lines(log_lines)
+        parts["log_lines.json"] = {"unreadable": unreadable, "lines": lines}
     archive = BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle:
         for name, facts in parts.items():

@@ -14,9 +14,9 @@ from millstream.doctor.coverage import Coverage
 from millstream.doctor.examined import ExaminedRows, Found
 from millstream.doctor.findings import Findings
 from millstream.doctor.lineage import Lineage
+from millstream.doctor.message_ids import Visited
 from millstream.doctor.partitions import check_partitions
 from millstream.doctor.replay import Replay
-from millstream.doctor.visited import Visited
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys

@@ -58,7 +58,7 @@ class FileRows(SqliteSnapshot):
     backend = "SQLite"
 
     def __init__(self, path: Path, findings: Findings, progress: Progress) -> None:
-        self._connection, problem = _open(path)
+        self._connection, problem = connect_to_examine(path)
         if problem:
             findings.add("file", problem)
             findings.report.complete = False
@@ -104,7 +104,7 @@ class FileRows(SqliteSnapshot):
         problems = self._integrity()
         if not self.page_checksums or not problems:
             return problems
-        pages = list(_damaged_pages(self._path))
+        pages = list(damaged_pages(self._path))
         if pages:
             self._findings.report.complete = False
             self._connection.execute("PRAGMA checksum_verification = OFF")
@@ -295,8 +295,8 @@ class FileRows(SqliteSnapshot):
         return FORMAT if row is None else row.format
 
 
-def _open(path: Path) -> tuple[apsw.Connection, str]:
-    """A connection, and why SQLite refuses an ordinary one."""
+def connect_to_examine(path: Path) -> tuple[apsw.Connection, str]:
+    """Return a connection that only reads, and why SQLite refuses an ordinary one."""
     missing = _inspect(path)
     for attempt in _ways(path):
         try:
@@ -417,7 +417,7 @@ def _connect_by(vfs: str | None, address: str, *, lenient: bool) -> apsw.Connect
     return connection
 
 
-def _damaged_pages(path: Path) -> Iterator[int]:
+def damaged_pages(path: Path) -> Iterator[int]:
     """Return the numbers of damaged pages, counted from 1, unused pages included.
 
     SQLite's own check stops at the first damaged page. SQLite reads the file here, because closing a

@@ -19,7 +19,7 @@ from millstream.exchange.values import (
     TEXT,
     decode_headers,
     decode_text,
-    encode_headers,
+    shown_headers,
     text_or_base64,
 )
 from millstream.limits import Limits, MiB
@@ -51,24 +51,17 @@ class CsvWriter:
         """Write a row per record."""
         log = records.log
         place = (log.name, log.partition, log.partitions or None)
-        columns = zip(
-            records.offsets,
-            records.timestamps,
-            records.keys,
-            records.cells,
-            records.values,
-            strict=True,
-        )
+        headers, _ = shown_headers(records.cells)
         self._write_rows(
             (
                 *place,
                 offset,
                 timestamp,
                 *text_or_base64(key),
-                bytes(encode_headers(cell)[0]).decode(),
+                cell,
                 *text_or_base64(value),
             )
-            for offset, timestamp, key, cell, value in columns
+            for offset, timestamp, key, cell, value in records.beside(headers, records.values)
         )
 
     def close(self) -> None:

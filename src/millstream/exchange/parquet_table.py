@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from millstream.errors import InvalidInput
 from millstream.exchange.rows import RecordColumns, RowChunk, checked, chunk_of
 from millstream.exchange.selection import ChosenRecords
-from millstream.exchange.values import decode_headers, encode_headers
+from millstream.exchange.values import decode_headers, shown_headers
 from millstream.limits import MiB
 
 SCHEMA = pa.schema(
@@ -50,7 +50,7 @@ class ParquetWriter:
             list(records.offsets),
             records.timestamps,
             records.keys,
-            [bytes(encode_headers(cell)[0]).decode() for cell in records.cells],
+            shown_headers(records.cells)[0],
             records.values,
         ]
         arrays = [pa.array(c, field.type) for c, field in zip(columns, SCHEMA, strict=True)]

@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from millstream.errors import InvalidInput, InvalidName
 from millstream.format.packing import TIMESTAMP_MS_MAX
-from millstream.header import Headers
 from millstream.limits import Limits
 from millstream.log.model.names import PRIVATE, check_name
 from millstream.partitioning import PARTITIONS_MAX
@@ -28,7 +27,8 @@ class RecordColumns(Struct, frozen=True):
     logs: Sequence[str]
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None]
-    headers: Sequence[Headers]
+    headers: Sequence[bytes]
+    """The packed headers of each record."""
     timestamps: Sequence[int | None]
     """None if the file has no timestamp for the record."""
     partitions: Sequence[int]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import compress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -39,6 +39,10 @@ class ChosenRecords(Struct, frozen=True):
     """The packed headers of each record."""
     values: Sequence[bytes | None]
 
+    def beside(self, *columns: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+        """Yield the offset, the timestamp and the key of each record, and the cells of columns."""
+        return zip(self.offsets, self.timestamps, self.keys, *columns, strict=True)
+
 
 @dataclass(frozen=True)
 class RecordSelection:
@@ -66,16 +70,15 @@ class RecordSelection:
     def _chosen(self, log: ExportedLog, block: RecordBlock) -> ChosenRecords:
         timestamps, keys = block.timestamps(), block.keys()
         chosen = self._flags(block, timestamps, keys)
-        cells = [headers.held for headers in block.headers()]
-        columns = (block.offsets, timestamps, keys, cells, block.values())
+        columns = (block.offsets, timestamps, keys, block.header_cells(), block.values())
         if chosen is not None:
             columns = tuple(_picked(column, chosen) for column in columns)  # type: ignore[assignment]
-        return ChosenRecords(log, *columns)  # type: ignore[arg-type]
+        return ChosenRecords(log, *columns)
 
     def _flags(
         self, block: RecordBlock, timestamps: Sequence[int], keys: Sequence[bytes | None]
     ) -> list[bool] | None:
-        """Return a flag per record, True for a chosen record; None chooses all records."""
+        """Return for each record whether the export contains the record; None: all records."""
         flags: list[bool] | None = None
         if self.since_ms is not None or self.until_ms is not None:
             since = self.since_ms or 0

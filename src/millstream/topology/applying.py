@@ -156,7 +156,7 @@ def parse_text(text: str, now_ms: int, *, file: str) -> Topology:
 def _checked(
     document: Mapping[str, Any], now_ms: int, *, file: str = "", text: str = ""
 ) -> Topology:
-    topology, mistakes = parse(document, now_ms)
+    topology, mistakes = parse(document, now_ms, Path(file).parent)
     if mistakes:
         lines = lines_of(text)
         reasons = []

@@ -11,7 +11,6 @@ from millstream.errors import MillstreamError
 from millstream.jobs.schedule import Schedule, revise
 from millstream.partitioning import pattern_of
 from millstream.queue.model.alteration import check_alteration
-from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import Retention, moment
 from millstream.rooms.settings import RoomSettings
@@ -25,10 +24,13 @@ from millstream.topology.model import (
     TopologyPlan,
     WantedLog,
     WantedQueue,
+    WantedSchema,
     WantedToken,
 )
+from millstream.topology.schemas import schema_differences, schema_refusal
 from millstream.topology.writing import (
     log_table,
+    metadata_table,
     named_sources,
     queue_table,
     retention_table,
@@ -53,7 +55,7 @@ def compare(target: Topology, stored: StoredTopology, *, prune: bool, now_ms: in
     for name, log in (target.logs or {}).items():
         _compare_log(name, log, stored.logs.get(name), plan)
     for name, queue in (target.queues or {}).items():
-        _compare_queue(name, queue, stored.queues.get(name), partitioned, plan)
+        _compare_queue(name, queue, stored, partitioned, plan)
     for name, room in (target.rooms or {}).items():
         info = stored.rooms.get(name)
         _compare_room(name, room, None if info is None else info.settings, plan)
@@ -91,10 +93,13 @@ def _compare_log(
 ) -> None:
     if stored is None:
         table = log_table(target.partitions, target.retention, target.metadata)
-        plan.changes.append(_created("log", name, table))
+        plan.changes.append(_created("log", name, table | _created_schema(target.schema)))
         return
     count = stored.info.partitions
-    if refusal := _partitions_refusal(name, count, target.partitions):
+    refusal = _partitions_refusal(name, count, target.partitions) or schema_refusal(
+        f"log {name!r}", target.schema, stored.schemas
+    )
+    if refusal:
         plan.refusals.append(refusal)
         return
     settings: Settings = {}
@@ -104,10 +109,28 @@ def _compare_log(
         rules = stored.info.retention, target.retention
         before, after = (retention_table(each) if each else None for each in rules)
         settings["retention"] = (before, after)
-    for key, value in target.metadata.items():
-        if key not in stored.metadata or stored.metadata[key] != value:
-            settings[f"metadata.{key}"] = (stored.metadata.get(key), value)
+    settings |= _metadata_differences(target.metadata, stored.metadata)
+    settings |= schema_differences(target.schema, stored.schemas)
     plan.changes.extend(_altered("log", name, settings, _log_loss(name, target.retention, stored)))
+
+
+def _metadata_differences(wanted: dict[str, Any], stored: dict[str, Any]) -> Settings:
+    return {
+        f"metadata.{key}": (stored.get(key), value)
+        for key, value in changed_entries(wanted, stored).items()
+    }
+
+
+def changed_entries(wanted: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of a file that the store lacks, or has with another value."""
+    return {
+        key: value for key, value in wanted.items() if key not in stored or stored[key] != value
+    }
+
+
+def _created_schema(wanted: WantedSchema | None) -> dict[str, Any]:
+    """Return the settings of a schema of a log or queue that the store does not have yet."""
+    return {key: after for key, (_, after) in schema_differences(wanted, []).items()}
 
 
 def _partitions_refusal(name: str, count: int, target: int) -> str:
@@ -149,23 +172,28 @@ def _log_loss(name: str, target: Retention, stored: StoredLog) -> str:
 def _compare_queue(
     name: str,
     target: WantedQueue,
-    stored: QueueInfo | None,
+    topology: StoredTopology,
     partitioned: set[str],
     plan: TopologyPlan,
 ) -> None:
+    stored = topology.queues.get(name)
+    schemas = topology.queue_schemas.get(name, [])
     sources = (pattern_of(each) if each in partitioned else each for each in target.spec.sources)
     spec = replace(target.spec, sources=tuple(dict.fromkeys(sources)))
-    if spec.dead_letter in partitioned:
-        plan.refusals.append(
-            f"queue {name!r}: the dead-letter log {spec.dead_letter!r} has partitions; name a log that "
-            "has none"
-        )
-        return
+    for purpose, log in (("dead-letter log", spec.dead_letter), ("log of changes", spec.changes)):
+        if log in partitioned:
+            plan.refusals.append(
+                f"queue {name!r}: the {purpose} {log!r} has partitions; name a log that has none"
+            )
+            return
     if stored is None:
-        table = queue_table(spec, partitioned)
+        table = queue_table(spec, partitioned) | metadata_table(target.metadata)
         if isinstance(spec.start, int):
             table["start"] = spec.start
-        plan.changes.append(_created("queue", name, table))
+        plan.changes.append(_created("queue", name, table | _created_schema(target.schema)))
+        return
+    if refusal := schema_refusal(f"queue {name!r}", target.schema, schemas):
+        plan.refusals.append(refusal)
         return
     if not target.has_start:
         spec = replace(spec, start=stored.spec.start, start_ms=stored.spec.start_ms)
@@ -183,6 +211,8 @@ def _compare_queue(
         settings["sources"] = before, after
         if before == after:
             del settings["sources"]
+    settings |= _metadata_differences(target.metadata, topology.queue_metadata.get(name, {}))
+    settings |= schema_differences(target.schema, schemas)
     plan.changes.extend(_altered("queue", name, settings))
 
 
@@ -254,8 +284,20 @@ def _deletions(target: Topology, stored: StoredTopology) -> Iterable[TopologyCha
         named = getattr(target, table)
         if named is None:
             continue
-        for name in sorted(set(getattr(stored, table)) - set(named)):
+        kept = set(named) | (_logs_of_queues(target, stored) if kind == "log" else set())
+        for name in sorted(set(getattr(stored, table)) - kept):
             loses = f"the {kind} {name!r}"
             if kind in ("log", "queue", "room"):
                 loses += " with all its messages" if kind != "log" else " with all its records"
             yield TopologyChange(action="delete", kind=kind, name=name, loses=loses)
+
+
+def _logs_of_queues(target: Topology, stored: StoredTopology) -> set[str]:
+    """Return the dead-letter logs and the logs of changes of the queues that remain: they are part of
+    their queue.
+    """
+    if target.queues is None:
+        specs = [queue.spec for queue in stored.queues.values()]
+    else:
+        specs = [queue.spec for queue in target.queues.values()]
+    return {log for spec in specs for log in (spec.dead_letter, spec.changes) if log}

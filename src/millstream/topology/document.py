@@ -1,7 +1,8 @@
 """Documents: a topology as a file has it, parsed into checked values.
 
 The keys are not listed here: they are the fields of `QueueSpec`, `RoomSettings` and `ScheduledJob`, and
-the parameters of `retain`. A `Mistake` has the table, the key and a sentence. A file is read to its end, and all mistakes are told.
+the parameters of `retain`. A `Mistake` has the table, the key and a sentence. A file is read to its end,
+and all mistakes are told.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path as PathOfFile
 from typing import Any, TypeVar, get_type_hints
 
 from msgspec import Struct, ValidationError, convert
@@ -25,7 +27,7 @@ from millstream.log.model.names import PRIVATE, check_name, did_you_mean
 from millstream.log.model.partitioned import check_whole_name
 from millstream.log.rules.ancestry import FORK_NAME
 from millstream.partitioning import PARTITION, PARTITIONS_KEY, PARTITIONS_MAX
-from millstream.queue.model.alteration import FIXED, check_dead_letter
+from millstream.queue.model.alteration import FIXED, check_changes, check_dead_letter
 from millstream.queue.model.backoff import Backoff, backoff_of_text
 from millstream.queue.model.spec import QueueSettings, QueueSpec
 from millstream.queue.model.spec import altered as queue_altered
@@ -34,7 +36,15 @@ from millstream.rooms.names import log_of
 from millstream.rooms.settings import DEFAULTS, RoomOptions, RoomSettings
 from millstream.rooms.settings import altered as room_altered
 from millstream.server.auth.permission import parse_permissions
-from millstream.topology.model import TABLES, Topology, WantedLog, WantedQueue, WantedToken
+from millstream.topology.model import (
+    SCHEMA_KEYS,
+    TABLES,
+    Topology,
+    WantedLog,
+    WantedQueue,
+    WantedToken,
+)
+from millstream.topology.schemas import Load, loader, wanted_schema
 from millstream.topology.toml_file import Path, from_plain, key_text
 from millstream.units import is_duration, parse_duration, parse_size
 
@@ -47,8 +57,27 @@ _QUEUE_HINTS = get_type_hints(QueueSettings)
 _ROOM_HINTS = get_type_hints(RoomOptions)
 _RETENTION_KEYS = tuple(inspect.signature(retention_of).parameters)
 _SCHEDULE_KEYS = (*ScheduledJob.__struct_fields__, "every", "tz", "missed")
-_LOG_KEYS = WantedLog.__struct_fields__
+_LOG_KEYS = ("partitions", "retention", "metadata", *SCHEMA_KEYS)
+_QUEUE_KEYS = (*QueueSpec.__struct_fields__, "metadata", *SCHEMA_KEYS)
 _TOKEN_KEYS = ("permissions", "expires")
+
+SYNONYMS = {
+    "table": {"topics": "logs", "streams": "logs", "channels": "rooms", "jobs": "schedules"},
+    "log": {"retain": "retention", "ttl": "retention"},
+    "retention": {"days": "age", "time": "age", "size": "bytes", "records": "count"},
+    "queue": {
+        "log": "sources",
+        "logs": "sources",
+        "from": "sources",
+        "retries": "max_attempts",
+        "timeout": "lease",
+        "visibility_timeout": "lease",
+        "dlq": "dead_letter",
+    },
+    "schedule": {"cron": "every", "timezone": "tz", "kwargs": "arguments", "args": "arguments"},
+    "token": {"allow": "permissions", "scopes": "permissions", "rights": "permissions"},
+}
+"""Names that other systems have for our settings, by noun; a message suggests ours."""
 
 
 class Mistake(Struct, frozen=True):
@@ -75,7 +104,7 @@ class MistakeList:
 
     @contextmanager
     def at(self, *path: str) -> Iterator[None]:
-        """Note an error of the block as a mistake of a table."""
+        """Catch `InvalidInput` in the block, and note it as a mistake at a path of the file."""
         try:
             yield
         except InvalidInput as error:
@@ -87,17 +116,29 @@ class MistakeList:
         """Note the keys of a table that are no settings; return True if the table has an unknown key."""
         unknown = [key for key in table if key not in keys]
         for key in unknown:
-            self.add((*path, key), f"a {noun} has no setting {key!r}{did_you_mean(key, keys)}")
+            self.add((*path, key), f"a {noun} has no setting {key!r}{_suggestion(noun, key, keys)}")
         return bool(unknown)
 
 
-def parse(document: Mapping[str, Any], now_ms: int) -> tuple[Topology, list[Mistake]]:
-    """Return the topology of a document, and all mistakes in the document."""
+def _suggestion(noun: str, key: str, keys: Collection[str]) -> str:
+    """Return the end of a message about an unknown key: our name for it, or the known keys."""
+    synonym = SYNONYMS.get(noun, {}).get(key)
+    return f": did you mean {synonym!r}?" if synonym else did_you_mean(key, keys)
+
+
+def parse(
+    document: Mapping[str, Any], now_ms: int, folder: PathOfFile = PathOfFile()
+) -> tuple[Topology, list[Mistake]]:
+    """Return the topology of a document, and all mistakes in the document.
+
+    The paths of schemas begin at a folder, by default the working folder.
+    """
+    load = loader(folder)
     mistakes = MistakeList()
     tables: dict[str, Any] = {}
     parsers: dict[str, Callable[[str, dict[str, Any]], Any]] = {
-        "logs": lambda name, table: _log(name, table, mistakes),
-        "queues": lambda name, table: _queue(name, table, mistakes),
+        "logs": lambda name, table: _log(name, table, mistakes, load),
+        "queues": lambda name, table: _queue(name, table, mistakes, load),
         "rooms": lambda name, table: _room(name, table, mistakes),
         "schedules": lambda name, table: _schedule(name, table, mistakes, now_ms),
         "tokens": lambda name, table: _token(name, table, mistakes),
@@ -106,16 +147,21 @@ def parse(document: Mapping[str, Any], now_ms: int) -> tuple[Topology, list[Mist
         if kind not in TABLES:
             mistakes.add((kind,), _no_table(kind))
         elif not isinstance(entries, dict):
-            mistakes.add((kind,), f"{kind} must be a table of names, not {entries!r:.100}")
+            mistakes.add(
+                (kind,),
+                f"{kind} must be a table of names, such as [{kind}.NAME], not {entries!r:.100}",
+            )
         else:
             tables[kind] = _entries(kind, entries, parsers[kind], mistakes)
     return Topology(**tables), mistakes.found_so_far
 
 
 def _no_table(kind: str) -> str:
-    if kind == "backup":
+    if kind in ("backup", "backups"):
         return "backups are a setting of the server: write [backup] into millstream.toml"
-    return f"a topology has no table {kind!r}{did_you_mean(kind, TABLES)}"
+    if kind == "serve":
+        return "[serve] has settings of the server: write it into millstream.toml"
+    return f"a topology has no table {kind!r}{_suggestion('table', kind, TABLES)}"
 
 
 def _entries(
@@ -136,7 +182,7 @@ def _entries(
     return parsed
 
 
-def _log(name: str, table: dict[str, Any], mistakes: MistakeList) -> WantedLog | None:
+def _log(name: str, table: dict[str, Any], mistakes: MistakeList, load: Load) -> WantedLog | None:
     path = ("logs", name)
     check_log_name(name)
     if mistakes.unknown(path, "log", table, _LOG_KEYS):
@@ -146,17 +192,28 @@ def _log(name: str, table: dict[str, Any], mistakes: MistakeList) -> WantedLog |
         raise InvalidInput(f"partitions is from 1 to {PARTITIONS_MAX:,}, not {partitions!r:.100}")
     if partitions:
         check_whole_name(name)
-    retention = _table_of("retention", table)
-    metadata = _json("metadata", _table_of("metadata", table))
+    retention = _retention_table(table.get("retention", {}))
+    metadata = _metadata(table)
+    if mistakes.unknown((*path, "retention"), "retention", retention, _RETENTION_KEYS):
+        return None
+    return WantedLog(
+        partitions=partitions,
+        retention=_retention(retention),
+        metadata=metadata,
+        schema=wanted_schema(table, load),
+    )
+
+
+def _metadata(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the checked entries of the metadata of a log or queue."""
+    metadata: dict[str, Any] = _json("metadata", _table_of("metadata", table))
     for key in metadata:
         check_name(key, "metadata")
     if PARTITIONS_KEY in metadata:
         raise InvalidInput(
             f"the metadata {PARTITIONS_KEY!r} is the store's own; write partitions = 4"
         )
-    if mistakes.unknown((*path, "retention"), "retention", retention, _RETENTION_KEYS):
-        return None
-    return WantedLog(partitions=partitions, retention=_retention(retention), metadata=metadata)
+    return metadata
 
 
 def check_log_name(name: str) -> None:
@@ -179,6 +236,23 @@ def is_public_log(name: str) -> bool:
     )
 
 
+def _retention_table(value: Any) -> dict[str, Any]:
+    """Return the rules of a retention; a text is an age, a size with a unit, or `consumed`."""
+    if isinstance(value, dict):
+        return value
+    text = value.strip() if isinstance(value, str) else ""
+    if text == "consumed":
+        return {"consumed": True}
+    if text[-1:] in ("b", "B"):
+        return {"bytes": text}
+    if is_duration(text) and not text.isdecimal():
+        return {"age": text}
+    raise InvalidInput(
+        'retention is an age such as "7d", a size such as "10GiB", "consumed", or a table such as '
+        f'{{ age = "7d", count = 1000 }}, not {value!r:.100}'
+    )
+
+
 def _retention(table: dict[str, Any]) -> Retention:
     values = {"age": None, "bytes": None, "count": None, "consumed": False, **table}
     if isinstance(values["age"], str):
@@ -197,24 +271,36 @@ def _retention(table: dict[str, Any]) -> Retention:
     return rules
 
 
-def _queue(name: str, table: dict[str, Any], mistakes: MistakeList) -> WantedQueue | None:
+def _queue(
+    name: str, table: dict[str, Any], mistakes: MistakeList, load: Load
+) -> WantedQueue | None:
     check_name(name, "queue")
     if name in OWN_QUEUES:
         raise InvalidName(f"the queue {name!r} is made by Millstream; leave it out", name=name)
-    if mistakes.unknown(("queues", name), "queue", table, QueueSpec.__struct_fields__):
+    if mistakes.unknown(("queues", name), "queue", table, _QUEUE_KEYS):
         return None
-    settings = _with_units(table, _QUEUE_HINTS)
+    settings = {key: value for key, value in table.items() if key in QueueSpec.__struct_fields__}
+    settings = _with_units(settings, _QUEUE_HINTS)
     if "backoff" in settings:
         settings["backoff"] = _backoff(settings["backoff"])
     spec = queue_altered(QueueSpec(), settings)
     spec.check()
     check_dead_letter(name, spec)
-    return WantedQueue(spec=spec, has_start=any(key in table for key in FIXED))
+    check_changes(name, spec)
+    has_start = any(key in table for key in FIXED)
+    return WantedQueue(
+        spec=spec,
+        has_start=has_start,
+        metadata=_metadata(table),
+        schema=wanted_schema(table, load),
+    )
 
 
 def _backoff(value: Any) -> Any:
     if isinstance(value, str):
         return backoff_of_text(value)
+    if isinstance(value, list):
+        return [parse_duration(wait) if isinstance(wait, str) else wait for wait in value]
     if not isinstance(value, dict):
         return value
     for key in value:

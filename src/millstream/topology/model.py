@@ -13,6 +13,8 @@ from millstream.queue.model.spec import QueueSpec
 from millstream.record import LogInfo, Retention
 from millstream.rooms.model import RoomInfo
 from millstream.rooms.settings import RoomSettings
+from millstream.schema.history import SchemaMode, SchemaVersion
+from millstream.schema.model import StructType
 from millstream.server.auth.register import Token
 from millstream.threads.schedules import StoredSchedule
 
@@ -28,12 +30,22 @@ TABLES: dict[str, Kind] = {
 }
 """The tables of a file, in the order in which they are written, and what an entry of each is."""
 
+SCHEMA_KEYS = ("schema", "schema_mode")
+"""The settings of logs and queues for their schemas."""
+
 Document = dict[str, dict[str, dict[str, Any]]]
 """A topology as a file has it: tables, names, and the settings that differ from their defaults."""
 
 
 class TopologyRefused(InvalidInput):
     """A topology that cannot be applied; nothing was changed. Data: `reasons`, a list of sentences."""
+
+
+class WantedSchema(Struct, frozen=True):
+    """A schema of a file."""
+
+    schema: StructType
+    mode: SchemaMode
 
 
 class WantedLog(Struct, frozen=True, kw_only=True):
@@ -44,6 +56,8 @@ class WantedLog(Struct, frozen=True, kw_only=True):
     retention: Retention = Retention()
     metadata: dict[str, Any] = {}  # msgspec copies it
     """Entries that the log must have, beside entries of applications."""
+    schema: WantedSchema | None = None
+    """Without a schema in the file, the log keeps its schema."""
 
 
 class WantedQueue(Struct, frozen=True, kw_only=True):
@@ -52,6 +66,10 @@ class WantedQueue(Struct, frozen=True, kw_only=True):
     spec: QueueSpec
     has_start: bool
     """Whether the file names the start. Without a start in the file, an existing queue keeps its start."""
+    metadata: dict[str, Any] = {}  # msgspec copies it
+    """Entries that gateways have made, such as the attributes of a queue of SQS."""
+    schema: WantedSchema | None = None
+    """Without a schema in the file, the queue keeps its schema."""
 
 
 class WantedToken(Struct, frozen=True, kw_only=True):
@@ -76,6 +94,8 @@ class StoredLog(Struct, frozen=True):
 
     info: LogInfo
     metadata: dict[str, Any]
+    schemas: list[SchemaVersion] = []  # msgspec copies it
+    """The versions of its schema."""
 
 
 class StoredTopology(Struct, frozen=True, kw_only=True):
@@ -83,6 +103,8 @@ class StoredTopology(Struct, frozen=True, kw_only=True):
 
     logs: dict[str, StoredLog] = field(default_factory=dict)
     queues: dict[str, QueueInfo] = field(default_factory=dict)
+    queue_schemas: dict[str, list[SchemaVersion]] = field(default_factory=dict)
+    queue_metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
     rooms: dict[str, RoomInfo] = field(default_factory=dict)
     schedules: dict[str, StoredSchedule] = field(default_factory=dict)
     tokens: dict[str, Token] = field(default_factory=dict)

@@ -14,14 +14,21 @@ from millstream.limits import Limits
 from millstream.log import commands as logs
 from millstream.partitioning import pattern_of
 from millstream.queue import commands as queues
+from millstream.queue.model.own_logs import inbox_of
 from millstream.queue.put_commands import put_one
 from millstream.queue.runs import claims_of
 from millstream.rooms import commands as rooms
 from millstream.server.auth.register import LOG, Revoked, Token, encode_entry
 from millstream.server.auth.tokens import new_token
 from millstream.threads.schedules import StoredSchedule
-from millstream.topology.comparing import revised_schedule
-from millstream.topology.model import StoredTopology, Topology, TopologyChange, TopologyPlan
+from millstream.topology.comparing import changed_entries, revised_schedule
+from millstream.topology.model import (
+    SCHEMA_KEYS,
+    StoredTopology,
+    Topology,
+    TopologyChange,
+    TopologyPlan,
+)
 
 
 class Secret(Struct, frozen=True):
@@ -66,6 +73,8 @@ def work_of(
                 work.steps.extend(_log_steps(change, target, stored))
             case "queue":
                 work.steps.append(_queue_step(change, target, stored, newly_partitioned))
+                work.steps.extend(_queue_schema_steps(change, target))
+                work.steps.extend(_queue_metadata_steps(change, target, stored))
             case "room":
                 work.steps.append(_room_step(change, target, stored))
             case "schedule":
@@ -97,9 +106,20 @@ def _log_steps(change: TopologyChange, target: Topology, stored: StoredTopology)
     if change.action == "create" or "retention" in change.settings:
         yield logs.SetRetention(name, log.retention)
     before = stored.logs[name].metadata if name in stored.logs else {}
-    for key, value in log.metadata.items():
-        if key not in before or before[key] != value:
-            yield logs.SetMetadata(name, key, value)
+    yield from _metadata_steps(name, log.metadata, before)
+    if log.schema is not None and _changes_schema(change):
+        yield logs.SetSchema(name, log.schema.schema, log.schema.mode)
+
+
+def _metadata_steps(
+    log: str, wanted: dict[str, Any], stored: dict[str, Any]
+) -> Iterator[logs.SetMetadata]:
+    for key, value in changed_entries(wanted, stored).items():
+        yield logs.SetMetadata(log, key, value)
+
+
+def _changes_schema(change: TopologyChange) -> bool:
+    return any(key.partition(".")[0] in SCHEMA_KEYS for key in change.settings)
 
 
 def _queue_step(
@@ -123,6 +143,23 @@ def _queue_step(
     sources = (pattern_of(each) if each in newly_partitioned else each for each in before.sources)
     before = replace(before, sources=tuple(dict.fromkeys(sources)))
     return queues.SpecifyQueue(change.name, spec, before)
+
+
+def _queue_schema_steps(change: TopologyChange, target: Topology) -> Iterator[Any]:
+    if change.action == "delete" or not _changes_schema(change):
+        return
+    schema = (target.queues or {})[change.name].schema
+    if schema is not None:
+        yield queues.SetQueueSchema(change.name, schema.schema, schema.mode)
+
+
+def _queue_metadata_steps(
+    change: TopologyChange, target: Topology, stored: StoredTopology
+) -> Iterator[Any]:
+    if change.action != "delete":
+        wanted = (target.queues or {})[change.name].metadata
+        before = stored.queue_metadata.get(change.name, {})
+        yield from _metadata_steps(inbox_of(change.name), wanted, before)
 
 
 def _room_step(change: TopologyChange, target: Topology, stored: StoredTopology) -> Any:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 from msgspec.structs import replace
 
-from millstream.errors import Denied
+from millstream.errors import Denied, InvalidInput
 from millstream.jobs.schedule import QUEUE
-from millstream.log.commands import GetMetadata
+from millstream.log.commands import SCHEMAS, GetMetadata, GetSchemas
+from millstream.queue.commands import GetQueueSchemas
+from millstream.queue.model.own_logs import inbox_of
+from millstream.schema.history import SchemaVersion
 from millstream.server.auth.register import Registrar
 from millstream.threads.database import Millstream
 from millstream.threads.schedules import ScheduleStore
@@ -52,13 +56,33 @@ def _read_logs(ms: Millstream, stored: StoredTopology) -> StoredTopology:
     for info in ms.logs():
         if is_public_log(info.name):
             metadata = ms.session.execute(GetMetadata(info.name))
-            logs[info.name] = StoredLog(info, metadata)
+            logs[info.name] = StoredLog(info, metadata, _schemas(ms, GetSchemas(info.name)))
     return replace(stored, logs=logs)
 
 
 def _read_queues(ms: Millstream, stored: StoredTopology) -> StoredTopology:
     queues = {info.name: info for info in ms.queues() if info.name not in OWN_QUEUES}
-    return replace(stored, queues=queues)
+    schemas = {name: _schemas(ms, GetQueueSchemas(name)) for name in queues}
+    metadata = {name: _queue_metadata(ms, name) for name in queues}
+    return replace(stored, queues=queues, queue_schemas=schemas, queue_metadata=metadata)
+
+
+def _queue_metadata(ms: Millstream, queue: str) -> dict[str, Any]:
+    """Return the entries of a queue; none for a token that may read the queue and not its log."""
+    try:
+        return ms.session.execute(GetMetadata(inbox_of(queue)))
+    except Denied:
+        return {}
+
+
+def _schemas(ms: Millstream, query: GetSchemas | GetQueueSchemas) -> list[SchemaVersion]:
+    """Return the versions of a schema; none from a server of an earlier version, which has no schemas."""
+    try:
+        return ms.session.execute(query)
+    except InvalidInput as error:
+        if SCHEMAS in getattr(error, "abilities", ()):
+            return []
+        raise
 
 
 def _read_rooms(ms: Millstream, stored: StoredTopology) -> StoredTopology:

@@ -16,6 +16,7 @@ from millstream.record import Retention, Seconds, moment
 from millstream.rooms.settings import RoomOptions, RoomSettings
 from millstream.server.auth.register import Token
 from millstream.topology.model import TABLES, Document, StoredTopology
+from millstream.topology.schemas import schema_table
 from millstream.topology.toml_file import key_text, plain, table_text, value_text
 from millstream.units import duration_text, size_text
 
@@ -33,10 +34,13 @@ def document_of(stored: StoredTopology, wall_ms: int) -> Document:
     return {
         "logs": {
             name: log_table(log.info.partitions, log.info.retention, log.metadata)
+            | schema_table(log.schemas)
             for name, log in sorted(stored.logs.items())
         },
         "queues": {
             name: queue_table(info.spec, partitioned)
+            | metadata_table(stored.queue_metadata.get(name, {}))
+            | schema_table(stored.queue_schemas.get(name, []))
             for name, info in sorted(stored.queues.items())
         },
         "rooms": {name: room_table(info.settings) for name, info in sorted(stored.rooms.items())},
@@ -66,10 +70,15 @@ def log_table(partitions: int, retention: Retention, metadata: dict[str, Any]) -
     table: dict[str, Any] = {"partitions": partitions} if partitions else {}
     if retention:
         table["retention"] = retention_table(retention)
+    return table | metadata_table(metadata)
+
+
+def metadata_table(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return the setting of metadata; an empty table without entries."""
     entries = {
         key: plain(value) for key, value in sorted(metadata.items()) if key != PARTITIONS_KEY
     }
-    return {**table, "metadata": entries} if entries else table
+    return {"metadata": entries} if entries else {}
 
 
 def retention_table(retention: Retention) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from millstream.command import Command
 from millstream.embedded.rules import COMMANDS
 from millstream.errors import InvalidInput, MillstreamError, told_elsewhere
 from millstream.limits import Limits
+from millstream.wire.abilities import abilities_of
 
 T = TypeVar("T")
 
@@ -39,6 +40,9 @@ OFFERED: tuple[type[Command[Any]], ...] = tuple(
 
 STEPS: tuple[type[Command[Any]], ...] = tuple(kind for kind in OFFERED if kind.traits.is_step)
 """The commands that may be steps of a transaction."""
+
+ABILITIES = abilities_of(OFFERED)
+"""The abilities of a server of this version."""
 
 
 class _Transact(Struct, frozen=True, tag="Transact"):
@@ -54,7 +58,7 @@ _SENT: tuple[type[Any], ...] = (
 
 
 class Hello(Struct, frozen=True):
-    """The first frame of a server: its identity, and its limits."""
+    """The first frame of a server: names the server, and states the limits of requests."""
 
     version: int
     instance: str
@@ -64,6 +68,17 @@ class Hello(Struct, frozen=True):
     frame_bytes_max: int
     leader: str = ""
     """The address of the cluster's leading node, if another node sends this."""
+    release: str = ""
+    """The version of Millstream that the server runs; "" before servers named it."""
+    abilities: tuple[str, ...] = ()
+    """What the server can do beyond the first version of the protocol (`abilities.py`)."""
+
+
+class _Greeter(Struct, frozen=True):
+    """The keys of a greeting that every version of the protocol has."""
+
+    version: int
+    release: str = ""
 
 
 class _Failure(Struct, frozen=True, array_like=True):
@@ -87,6 +102,7 @@ _answers = msgspec.msgpack.Decoder(list[tuple[int, int, Raw]])
 _placed = msgspec.msgpack.Decoder(tuple[Raw, int])
 _failure = msgspec.msgpack.Decoder(_Failure)
 _hello = msgspec.msgpack.Decoder(Hello)
+_greeter = msgspec.msgpack.Decoder(_Greeter)
 
 
 def encode_command(command: Command[Any]) -> Raw:
@@ -200,12 +216,16 @@ def encode_hello(hello: Hello) -> bytes:
 def decode_hello(data: bytes) -> Hello:
     """Decode the first frame of a server. Raises `InvalidInput` for another version."""
     try:
-        hello = _hello.decode(data)
+        greeter = _greeter.decode(data)
+        if greeter.version == VERSION:
+            return _hello.decode(data)
     except msgspec.MsgspecError as error:
         raise InvalidInput(f"this is no Millstream server: {error}") from error
-    if hello.version != VERSION:
-        raise InvalidInput(f"the server speaks version {hello.version}, this client {VERSION}")
-    return hello
+    server = f"Millstream {greeter.release}" if greeter.release else "the server"
+    raise InvalidInput(
+        f"{server} speaks version {greeter.version} of the protocol, and this client speaks version "
+        f"{VERSION}: install the same version of Millstream on both sides"
+    )
 
 
 def _error(data: bytes) -> MillstreamError:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from itertools import count
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 import millstream
 from millstream import doctor
 from millstream.backup import run as backup_run
-from millstream.backup.chunks import digest
+from millstream.backup.chunks import ChunkStore, path_of
 from millstream.backup.keep import Keep, kept, parse_keep
 from millstream.backup.place import LOCK, MARK, BackupPlace
 from millstream.backup.point import BackupPoint
@@ -200,7 +203,7 @@ def test_places_that_cannot_hold_the_backup_are_refused(source: Path, tmp_path: 
             back_up(source, place)
     with pytest.raises(CannotOpen, match=r"full has other files \(letter.txt\) and no backup"):
         back_up(source, tmp_path / "full")
-    with pytest.raises(CannotOpen, match="is a file: a backup lies in a folder"):
+    with pytest.raises(CannotOpen, match="is a file, and a backup lies in a folder"):
         back_up(source, tmp_path / "file")
     with pytest.raises(InvalidInput, match="not behind a server"):
         back_up(source, "http://localhost:1")
@@ -241,7 +244,9 @@ def test_a_damaged_store_gets_no_first_point(source: Path, place: Path) -> None:
     _damage_a_row(source)
     with pytest.raises(CorruptionError):
         back_up(source, place)
-    assert not objects_in(place, "points")
+    assert names_in(place) == {LOCK}  # so that the place is free for another store
+    fill(source.with_name("other.db"))
+    back_up(source.with_name("other.db"), place)
 
 
 def test_all_rows_are_checked_once_a_day(source: Path, place: Path) -> None:
@@ -286,12 +291,57 @@ def test_a_store_in_a_bucket_is_restored_to_a_file(tmp_path: Path, place: Path) 
         back_up(bucket, tmp_path / "bucket" / "backup")
 
 
-def test_the_hash_is_the_same_with_any_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = digest(b"bytes")
+def earlier_digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data).digest()[:32]
 
-    def missing(name: str, data: bytes) -> None:
-        raise ValueError(name)
 
-    monkeypatch.setattr("millstream.backup.chunks.hashlib.new", missing)
-    assert digest(b"bytes") == expected
-    assert len(expected) == 32
+def turn_into_version_1(place: Path) -> None:
+    """Name all chunks and sign the point as version 1 of the format did."""
+    chunks = ChunkStore(BackupPlace(place).objects)
+    (path,) = objects_in(place, "points")
+    point = BackupPlace(place).points()[0]
+    renamed = {}
+    for name in chunks.names_in(point.lists):
+        data = chunks.get(name)
+        renamed[name] = earlier_digest(data)
+        keep_chunk(place, renamed[name].hex(), data)
+    lists = []
+    for name in point.lists:
+        names = b"".join(renamed[one] for one in chunks.names_in([name]))
+        lists.append(earlier_digest(names).hex())
+        keep_chunk(place, lists[-1], names)
+        (place / path_of(name)).unlink()
+    for name in renamed:
+        (place / path_of(name)).unlink()
+    text = msgspec.json.encode(replace(point, version=1, lists=lists))
+    path.write_bytes(earlier_digest(text).hex().encode() + b"\n" + text)
+
+
+def keep_chunk(place: Path, name: str, data: bytes) -> None:
+    (place / path_of(name)).parent.mkdir(exist_ok=True)
+    (place / path_of(name)).write_bytes(b"\x00" + data)
+
+
+def test_a_backup_of_version_1_is_verified_restored_and_continued(
+    source: Path, place: Path, tmp_path: Path
+) -> None:
+    back_up(source, place)
+    turn_into_version_1(place)
+    assert verify(place).damage == []
+    restore(place, tmp_path / "b.db")
+    assert rows_of(tmp_path / "b.db") == rows_of(source)
+    back_up(source, place)
+    report = verify(place)
+    assert (report.points, report.damage) == (2, [])
+
+
+def test_a_changed_chunk_of_version_1_is_noticed(source: Path, place: Path, tmp_path: Path) -> None:
+    back_up(source, place)
+    turn_into_version_1(place)
+    chunk = max(objects_in(place, "chunks"), key=lambda path: path.stat().st_size)
+    data = bytearray(chunk.read_bytes())
+    data[1_000] ^= 1
+    chunk.write_bytes(data)
+    with pytest.raises(CorruptionError, match="is not as it was written"):
+        restore(place, tmp_path / "b.db")
+    assert not (tmp_path / "b.db").exists()

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 import millstream
@@ -171,17 +172,21 @@ def test_a_damaged_point_is_reported_and_others_are_restored(
 
 def test_the_backup_of_a_newer_version_is_refused(place: Path, tmp_path: Path) -> None:
     mark = place / "millstream-backup.json"
-    mark.write_bytes(mark.read_bytes().replace(b'"version":1', b'"version":9'))
+    newer = {**msgspec.json.decode(mark.read_bytes()), "version": 9}
+    mark.write_bytes(msgspec.json.encode(newer))
     with pytest.raises(CannotOpen, match="install a newer version"):
         restore(place, tmp_path / "b.db")
 
 
+@pytest.mark.parametrize("spare_bytes", [-1_000_000, 0])
 def test_a_full_disk_is_refused_before_anything_is_written(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare_bytes: int
 ) -> None:
-    usage = SimpleNamespace(total=10_000, used=9_000, free=1_000)
+    (point,) = BackupPlace(place).points()
+    free_bytes = max(1_000, point.file_bytes + spare_bytes)
+    usage = SimpleNamespace(total=10_000_000, used=9_000, free=free_bytes)
     monkeypatch.setattr(backup_restore.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(DiskFull, match="has 1,000 bytes free"):
+    with pytest.raises(DiskFull, match=f"has {free_bytes:,} bytes free"):
         restore(place, tmp_path / "b.db")
     assert names_in(tmp_path) == {"a.db", "backup"}
 

@@ -128,7 +128,22 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         yield path, command
 
 
+LISTED_CHARS = 66
+"""The width of a sentence beside the longest name, on a terminal of 80 columns."""
+
 COMMANDS = dict(leaves(typer.main.get_command(millstream_app)))
+
+
+def listed(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    for name, child in getattr(command, "commands", {}).items():
+        yield " ".join((*path, name)), child.get_short_help_str(LISTED_CHARS)
+        yield from listed(child, (*path, name))
+
+
+def test_the_lists_of_commands_cut_no_sentence() -> None:
+    lines = dict(listed(typer.main.get_command(millstream_app)))
+    assert len(lines) > 90
+    assert not {path: line for path, line in lines.items() if line.endswith("...")}
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

@@ -132,3 +132,32 @@ def test_an_unknown_key_has_a_line_and_a_suggestion(
     file.write_text(text, encoding="utf-8")
     cli("config", "check", code=2)
     assert told in " ".join(cli.stderr.split())
+
+
+def test_levels_of_log_lines_have_a_section_of_their_own(cli: Any, file: Path) -> None:
+    file.write_text(FILE + '[log_levels]\ncluster = "debug"\ndefault = "info"\n', encoding="utf-8")
+    levels = origins(cli, "config", "show")["serve", "log-level"]
+    assert levels == (["info", "cluster=debug"], "file", "millstream.toml, line 13")
+    assert "all valid" in cli("config", "check")
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ('[log_levels]\nclutser = "debug"\n', "line 14: [log_levels]: log lines have no part"),
+        ('[log_levels]\ncluster = "loud"\n', "a level of log lines is debug, info"),
+        ("[log_levels]\ncluster = 3\n", "not 'cluster=3'"),
+    ],
+)
+def test_a_wrong_level_of_log_lines_is_refused(
+    cli: Any, file: Path, section: str, says: str
+) -> None:
+    file.write_text(FILE + section, encoding="utf-8")
+    cli("config", "check", code=2)
+    assert says in " ".join(cli.stderr.split())
+
+
+def test_levels_that_are_no_section_are_refused(cli: Any, file: Path) -> None:
+    file.write_text('log_levels = "debug"\n' + FILE, encoding="utf-8")
+    cli("config", "check", code=2)
+    assert "line 1: log_levels must be a section" in " ".join(cli.stderr.split())

@@ -29,6 +29,7 @@ def test_it_goes_both_ways_and_says_what_came(cli: Cli, stores: None) -> None:
     assert cli("read", "x", "--values", "--store", "b.db") == "1\n2\n"
 
 
+@pytest.mark.requires("zstd")
 def test_json_has_all_of_it(cli: Cli, stores: None) -> None:
     found = cli.json("sync", "b.db", "--store", "a.db", "--push", "--compress", "--logs", "x*")
     assert (found["pushed"], found["pulled"], found["looked_at"]) == (2, 0, 1)

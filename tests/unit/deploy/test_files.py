@@ -169,7 +169,9 @@ def test_pods_run_without_privileges_and_match_their_services(path: Path) -> Non
 
 def test_the_image_runs_as_a_user_and_has_a_health_check() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
-    assert re.search(r"^USER millstream$", text, re.MULTILINE)
+    (user,) = re.findall(r"^USER (\d+)$", text, re.MULTILINE)
+    assert int(user) > 0
+    assert f"useradd --uid {user} " in text
     assert "HEALTHCHECK" in text
     for source in re.findall(r"^COPY ([^-].*) \S+$", text, re.MULTILINE):
         assert all((DEPLOY.parent / name).exists() for name in source.split())

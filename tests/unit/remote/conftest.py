@@ -6,15 +6,17 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from millstream.errors import MillstreamError
-from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.aio.conftest import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.unit.remote.proxy import Proxy, proxied
+
+if TYPE_CHECKING:
+    from millstream.server.serving import Serving
 
 SETTINGS = Settings(port=0, stop_s=1.0)
 TOO_LONG_S = 30
@@ -22,6 +24,8 @@ TOO_LONG_S = 30
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Serving]:
+    from millstream.server.serving import running
+
     with running(tmp_path / "served.db", SETTINGS, durability="relaxed") as found:
         yield found
 

@@ -96,6 +96,7 @@ def test_a_file_has_no_read_level() -> None:
         millstream.open(":memory:", read_level="eventual")
 
 
+@pytest.mark.requires("client")
 def test_if_no_node_answers_all_are_named() -> None:
     with pytest.raises(CannotOpen, match=r"none of http://127.0.0.1:1, http://127.0.0.1:2"):
         millstream.open(["http://127.0.0.1:1", "http://127.0.0.1:2"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream import Millstream, topology
-from millstream.errors import Conflict, OutcomeUnknown
+from millstream.errors import Conflict, InvalidInput, OutcomeUnknown
 from millstream.jobs.schedule import QUEUE as SCHEDULE_QUEUE
 from millstream.server.auth.register import Registrar
 from millstream.testing import SimulatedClock, memory_store
@@ -234,6 +234,21 @@ def test_prune_deletes_only_in_tables_that_the_file_has(ms: Millstream) -> None:
     assert (set(dumped["queues"]), set(dumped["tokens"])) == ({"mail"}, {"billing"})
 
 
+def test_prune_keeps_the_logs_that_a_queue_names(ms: Millstream) -> None:
+    file: dict[str, Any] = {
+        "logs": {},
+        "queues": {"mail": {"changes": "moves", "dead_letter": "dead"}},
+    }
+    topology.apply(ms, file)
+    ms.log("dead").append(b"letter")
+    ms.queue("mail").put(b"a")
+    assert topology.apply(ms, file, prune=True).plan.changes == []
+    assert len(ms.log("dead")) == 1
+    assert set(topology.dump(ms)["logs"]) == {"dead", "moves"}
+    topology.apply(ms, {"logs": {}, "queues": {}}, prune=True)
+    assert not any(topology.dump(ms).values())
+
+
 def test_prune_deletes_queues_schedules_and_tokens(ms: Millstream) -> None:
     topology.apply(ms, WHOLE)
     wanted: dict[str, Any] = {"queues": {}, "schedules": {}, "tokens": {}}
@@ -368,3 +383,77 @@ def test_the_file_in_the_documentation_is_applied_and_dumped_again(ms: Millstrea
     assert dumped["queues"]["mail"].pop("backoff")["waits"] == [1, 10, 60]
     assert written["queues"]["mail"].pop("backoff") == "1s,10s,1m"
     assert dumped == written
+
+
+ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+PAID = {
+    "type": "object",
+    "properties": {"id": {"type": "number"}, "paid": {"type": ["boolean", "null"]}},
+    "required": ["id"],
+}
+
+
+def test_a_schema_is_set_changed_property_by_property_and_kept_if_it_is_not_named(
+    ms: Millstream,
+) -> None:
+    tables = {"logs": {"orders": {"schema": ORDER}}, "queues": {"mail": {"schema": ORDER}}}
+    topology.apply(ms, tables)
+    assert topology.apply(ms, tables).plan.changes == []
+    with pytest.raises(InvalidInput, match="integer at"):
+        ms.log("orders").append({"id": "one"})
+    with pytest.raises(InvalidInput, match="integer at"):
+        ms.queue("mail").put({"id": "one"})
+    changed = apply(
+        ms, logs={"orders": {"schema": PAID, "schema_mode": "warn"}}, queues={"mail": {}}
+    )
+    assert [change.settings for change in changed.plan.changes] == [
+        {
+            "schema.properties.id": ({"type": "integer"}, {"type": "number"}),
+            "schema.properties.paid": (None, {"type": ["boolean", "null"]}),
+            "schema_mode": ("enforce", "warn"),
+        }
+    ]
+    assert [each.version for each in ms.log("orders").schemas()] == [1, 2]
+    assert actions(apply(ms, logs={"orders": {}}, queues={"mail": {}})) == []
+    assert topology.dump(ms)["logs"]["orders"] == {"schema": PAID, "schema_mode": "warn"}
+    earlier = apply(ms, logs={"orders": {"schema": ORDER, "schema_mode": "warn"}})
+    assert earlier.plan.changes == []
+
+
+def test_a_schema_that_does_not_fit_the_one_of_the_store_is_refused(ms: Millstream) -> None:
+    tables = {"logs": {"orders": {"schema": PAID}}, "queues": {"mail": {"schema": PAID}}}
+    topology.apply(ms, tables)
+    text = {"type": "object", "properties": {"id": {"type": "string"}}}
+    reasons = refused(ms, logs={"orders": {"schema": text}}, queues={"mail": {"schema": text}})
+    assert [reason.partition(":")[0] for reason in reasons] == ["log 'orders'", "queue 'mail'"]
+    assert "$.id: number cannot become text" in reasons[0]
+
+
+def test_a_schema_is_read_from_a_file_beside_the_topology(ms: Millstream, tmp_path: Path) -> None:
+    (tmp_path / "order.avsc").write_text(
+        '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
+    )
+    file = tmp_path / "topology.toml"
+    file.write_text('[logs.orders]\nschema = "order.avsc"\n')
+    topology.apply(ms, file)
+    schema = ms.log("orders").schema()
+    assert schema is not None
+    assert schema.spark() == "`id` BIGINT NOT NULL"
+    file.write_text('[logs.a]\nschema = "gone.json"\n[logs.b]\nschema_mode = "warn"\n')
+    with pytest.raises(TopologyRefused) as caught:
+        topology.apply(ms, file)
+    reasons = caught.value.reasons
+    assert "line 1: [logs.a]: schema = 'gone.json': No such file or directory" in reasons[0]
+    assert "schema_mode needs a schema" in reasons[1]
+
+
+def test_a_queue_keeps_the_entries_that_gateways_make(ms: Millstream) -> None:
+    queues = {"mail": {"lease": "1m", "metadata": {"sqs": '{"tags":{"team":"blue"}}', "other": 1}}}
+    assert actions(apply(ms, queues=queues)) == [("create", "queue", "mail")]
+    assert topology.dump(ms)["queues"] == queues
+    assert actions(apply(ms, queues=queues)) == []
+    queues["mail"]["metadata"] = {"other": 2}
+    (change,) = apply(ms, queues=queues).plan.changes
+    assert change.settings == {"metadata.other": (1, 2)}
+    entries = topology.dump(ms)["queues"]["mail"]["metadata"]
+    assert entries == {"sqs": '{"tags":{"team":"blue"}}', "other": 2}

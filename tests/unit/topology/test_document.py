@@ -11,8 +11,11 @@ import pytest
 
 from millstream.errors import InvalidInput
 from millstream.queue.model.backoff import Backoff
+from millstream.queue.model.spec import QueueSpec
 from millstream.topology import TopologyRefused
 from millstream.topology.applying import parse_text
+from millstream.topology.document import SYNONYMS, parse
+from millstream.topology.model import TABLES, WantedLog
 from millstream.topology.toml_file import from_plain, lines_of, plain, value_text
 
 NOW_MS = 1_700_000_000_000
@@ -56,13 +59,22 @@ def mistakes(text: str) -> list[str]:
         ),
         ("[queues.a]\nxyz = 5", "a queue has no setting 'xyz'; it has sources, filter"),
         ("[backup]\nplace = 'x'", "write [backup] into millstream.toml"),
-        ("logs = 5", "logs must be a table of names, not 5"),
+        ("logs = 5", "logs must be a table of names, such as [logs.NAME], not 5"),
         ("[logs]\na = 5", "'a' must be a table of settings, not 5"),
         (
             "[logs.a]\npartitions = 5000",
             "line 1: [logs.a]: partitions is from 1 to 1,024, not 5000",
         ),
-        ("[logs.a]\nretention = 5", "retention must be a table, not 5"),
+        ("[logs.a]\nretention = 5", 'retention is an age such as "7d", a size such as "10GiB"'),
+        ("[logs.a]\nretention = '1000'", "retention is an age such as"),
+        ("[logs.a]\nretention = ['7d']", "retention is an age such as"),
+        ("[logs.a]\nretention = { days = 7 }", "no setting 'days': did you mean 'age'?"),
+        ("[queues.a]\nlog = 'orders'", "no setting 'log': did you mean 'sources'?"),
+        ("[queues.a]\nvisibility_timeout = '1m'", "did you mean 'lease'?"),
+        ("[queues.a]\ndlq = 'letters'", "did you mean 'dead_letter'?"),
+        ("[schedules.a]\ntask = 'x'\ncron = '* * * * *'", "did you mean 'every'?"),
+        ("[topics.a]", "no table 'topics': did you mean 'logs'?"),
+        ("[serve]\nport = 1", "settings of the server: write it into millstream.toml"),
         ("[logs.a]\nretention = { age = 'soon' }", "a duration must look like 90s"),
         ("[logs.a]\nretention = { bytes = 'few' }", "a size must look like 500"),
         ("[logs.a]\nretention = { count = -1 }", "retention by count is a whole number from 0"),
@@ -98,6 +110,41 @@ def test_a_mistake_is_one_sentence_with_its_place(text: str, told: str) -> None:
     assert told in reason
     assert reason.startswith("t.toml, line ")
     assert "\n" not in reason
+
+
+@pytest.mark.parametrize(
+    ("short", "table"),
+    [
+        ("'7d'", "{ age = '7d' }"),
+        ("'10GiB'", "{ bytes = '10GiB' }"),
+        ("'500 B'", "{ bytes = 500 }"),
+        ("'consumed'", "{ consumed = true }"),
+    ],
+)
+def test_a_retention_with_one_rule_may_be_a_text(short: str, table: str) -> None:
+    texts = [f"[logs.a]\nretention = {retention}" for retention in (short, table)]
+    (first, wrong), (second, _) = (parse(tomllib.loads(text), 0) for text in texts)
+    assert (first, wrong) == (second, [])
+
+
+def test_a_backoff_may_be_a_list_of_durations() -> None:
+    texts = [f"[queues.a]\nbackoff = {backoff}" for backoff in ("['1s', 10, '1m']", "'1s,10s,1m'")]
+    (first, wrong), (second, _) = (parse(tomllib.loads(text), 0) for text in texts)
+    assert (first, wrong) == (second, [])
+
+
+def test_every_synonym_leads_to_a_known_name() -> None:
+    known = {
+        "table": TABLES,
+        "log": WantedLog.__struct_fields__,
+        "retention": ("age", "bytes", "count"),
+        "queue": QueueSpec.__struct_fields__,
+        "schedule": ("task", "every", "tz", "arguments"),
+        "token": ("permissions",),
+    }
+    for noun, synonyms in SYNONYMS.items():
+        assert set(synonyms.values()) <= set(known[noun])
+        assert set(synonyms).isdisjoint(known[noun])
 
 
 def test_all_mistakes_are_told_at_once() -> None:

@@ -319,8 +319,8 @@ def check_rooms(backlogs: list[RoomBacklog], skipped: int = 0) -> Check:
         f"in {worst.room!r} this server has yet to deliver {worst.unpassed:,} messages, the oldest "
         f"for {worst.oldest_s:.0f} s"
     )
-    more = f", and {len(late) - 1} more rooms" if len(late) > 1 else ""
-    return Check("rooms", worst.status, detail + more)
+    rest_text = f", and {len(late) - 1} more rooms" if len(late) > 1 else ""
+    return Check("rooms", worst.status, detail + rest_text)
 
 
 def check_instances(instances: list[InstanceInfo], now_ms: int) -> Check:
@@ -336,8 +336,8 @@ def check_instances(instances: list[InstanceInfo], now_ms: int) -> Check:
         f"instance {longest.name!r} has given no sign of life for "
         f"{max(0, now_ms - longest.seen) / 1000:.0f} s, and has not stopped"
     )
-    more = f", and {len(silent) - 1} more instances" if len(silent) > 1 else ""
-    return Check("instances", "warning", detail + more)
+    rest_text = f", and {len(silent) - 1} more instances" if len(silent) > 1 else ""
+    return Check("instances", "warning", detail + rest_text)
 
 
 def check_ages(queues: list[QueueInfo], age_s_max: float) -> Check:
@@ -348,5 +348,5 @@ def check_ages(queues: list[QueueInfo], age_s_max: float) -> Check:
     worst = max(late, key=lambda queue: queue.oldest_s or 0.0)
     waited = duration_text(worst.oldest_s or 0.0)
     detail = f"{worst.name!r} has a message that has waited for {waited}"
-    more = f", and {len(late) - 1} more queues" if len(late) > 1 else ""
-    return Check("queues", "warning", detail + more)
+    rest_text = f", and {len(late) - 1} more queues" if len(late) > 1 else ""
+    return Check("queues", "warning", detail + rest_text)

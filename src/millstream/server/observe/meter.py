@@ -1,6 +1,6 @@
 """The meter: the counters of a server.
 
-Each server has its own registry: several servers in a process count separately. The
+Every server has a registry: several servers in a process count separately. The
 figures of the store and its queues are read at a scrape: see `metrics.py`.
 """
 

@@ -2,7 +2,9 @@
 
 A command waits for the turn of the writer (other commits come first), for the lock of another process,
 or for the disk. The commits tell their own times. Only commits that took a noticeable time are
-remembered, so that a fast command costs a comparison, and a fast commit costs another.
+remembered, so that a fast command costs a comparison, and a fast commit costs another. A request also
+waits for its client, before and after the command: for the bytes of its body, and until the client
+reads the answer.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ SHARE = 10
 """A commit is long from this part of the limit on: several long commits make a command slow."""
 
 NOUNS = ("log", "queue", "room")
+CLIENT = "client"
 
 
 class LongCommit(Struct, frozen=True):
@@ -58,6 +61,20 @@ class SlowCommands:
         facts |= {noun: getattr(command, noun) for noun in NOUNS if hasattr(command, noun)}
         facts |= {"ms": _ms(ended_s - began_s), **self._waits(command, began_s, ended_s)}
         _logger.warning("slow_command", extra=facts)
+
+    def note_client(
+        self, request: str, who: str, *, waited_s: float, size: int, is_answer: bool
+    ) -> None:
+        """Log a wait for a client: for the bytes that it sends, or until it reads the answer."""
+        facts = {
+            "request": request,
+            "client": who,
+            "ms": _ms(waited_s),
+            "waited_for": CLIENT,
+            "bytes": size,
+            "direction": "answer" if is_answer else "body",
+        }
+        _logger.warning("slow_client", extra=facts)
 
     def _waits(self, command: Command[Any], began_s: float, ended_s: float) -> dict[str, Any]:
         """Return the longest wait of a command, and the milliseconds of each wait.

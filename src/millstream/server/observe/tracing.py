@@ -130,7 +130,7 @@ class Tracer:
         return self._is_on
 
     def begin(self, command: Command[Any], traceparent: str | None) -> list[Any] | None:
-        """Begin the spans of a command that publishes or acknowledges; None if it has no span.
+        """Begin the spans of a command that publishes or acknowledges; None without a span.
 
         The spans are not made current: a command that runs without a task has no context for them.
         """
