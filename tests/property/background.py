@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from millstream import Millstream
 from millstream.queue.model.message import Message
+from millstream.queue.service.bulk_reads import ListUnrouted, Unrouted, list_unrouted
 from millstream.testing import Probe
 
 
@@ -37,5 +38,6 @@ def _peek_waiting(ms: Millstream, queue: str, count: int) -> list[Message]:
     return [*noun.peek(count), *noun.peek(count, state="delayed")]
 
 
-def _unrouted(ms: Millstream, queue: str) -> int:
-    return ms.queue(queue).info().unrouted
+def _unrouted(ms: Millstream, queue: str) -> list[Unrouted]:
+    """Return the unrouted ranges, also of messages that were put: `QueueInfo` counts these as placed."""
+    return list_unrouted(Probe(ms).store, ListUnrouted(queue))

@@ -1,5 +1,6 @@
 """Random histories of a store that a follower backs up: any commit is restored as the model has it.
 
+The model has records, rows of the application, messages by state, a cursor, a room, tokens and schedules.
 The follower is stopped and started, begins new points, and the write-ahead log is restarted under it.
 """
 
@@ -22,13 +23,20 @@ from millstream.backup.place import BackupPlace
 from millstream.backup.replay import RestoreMoment
 from millstream.backup.restore import restore
 from millstream.backup.verify import verify
-from millstream.embedded.session import EmbeddedSession, open_store
+from millstream.embedded.session import EmbeddedSession, open_file, open_store
 from millstream.engine.open import open_engine
 from millstream.engine.sqlite.engine import SqliteEngine
 from millstream.engine.sqlite.options import SqliteOptions
 from millstream.errors import InvalidInput
+from millstream.jobs.schedule import ScheduledJob, define
+from millstream.server.auth.register import Registrar
+from millstream.server.auth.tokens import create_token
 from millstream.testing import Probe, SimulatedClock
+from millstream.threads.schedules import ScheduleStore
 from tests.property.examples import examples
+
+LEASE_S = 3_600
+"""Longer than a history, so that a claim stays."""
 
 SMALL = SqliteOptions(wal_bytes_checkpoint=1 << 14, wal_bytes_left=1 << 13, wal_bytes_reset=1 << 16)
 
@@ -36,7 +44,10 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.sampled_from("ab"), st.integers(0, 3_000)),
         st.tuples(st.just("row"), st.integers(0, 9)),
-        st.sampled_from([("put",), ("work",), ("fold",), ("checkpoint",)]),
+        st.sampled_from([("put",), ("work",), ("hold",), ("fail",), ("read",)]),
+        st.tuples(st.just("shape"), st.sampled_from("xy"), st.integers(0, 9)),
+        st.tuples(st.sampled_from(["token", "schedule"]), st.sampled_from(["one", "two"])),
+        st.sampled_from([("fold",), ("checkpoint",)]),
         st.sampled_from([("step",), ("step",), ("stop",), ("point",)]),
     ),
     min_size=3,
@@ -50,8 +61,18 @@ class State:
 
     logs: dict[str, list[bytes]] = field(default_factory=lambda: {"a": [], "b": []})
     rows: list[int] = field(default_factory=list)
-    put: int = 0
+    waiting: int = 0
+    held: int = 0
+    """Messages that a consumer has claimed."""
+    failed: int = 0
     done: int = 0
+    position: int = 0
+    """The offset up to which the reader has acknowledged log a."""
+    sent: int = 0
+    shapes: dict[str, int] = field(default_factory=dict)
+    """The retained values of the room, by key."""
+    tokens: set[str] = field(default_factory=set)
+    schedules: set[str] = field(default_factory=set)
 
 
 class History:
@@ -70,7 +91,11 @@ class History:
         self._follower: StoreFollower | None = None
         with self.ms.transaction() as tx:
             tx.sql("CREATE TABLE mine (a INTEGER)")
-        self.queue = self.ms.queue("jobs", sources=["none"])
+        self.queue = self.ms.create_queue("jobs", lease=LEASE_S, max_attempts=1)
+        self.room = self.ms.room("hall")
+        self.room.specify(retained=["shape"])
+        self.reader = self.ms.log("a").cursor("reader")
+        self.schedules = ScheduleStore(self.ms.session)
         self.note()
 
     def note(self) -> None:
@@ -94,13 +119,31 @@ class History:
                 self.state.logs["a"].append(b"with a row")
             case ("put",):
                 self.queue.put(b"message")
-                self.state.put += 1
-            case ("work",):
-                claims = self.queue.claim(1)
-                self.note()
-                if claims:
-                    self.queue.ack(claims)
-                    self.state.done += 1
+                self.state.waiting += 1
+            case ("work" | "hold" | "fail" as outcome,):
+                self.work(outcome)
+            case ("read",):
+                records = self.reader.take(2)
+                self.reader.ack(records)
+                self.reader.flush()
+                self.state.position += len(records)
+            case ("shape", str(key), int(number)):
+                self.room.send("shape", number, key=key)
+                self.state.shapes[key] = number
+                self.state.sent += 1
+            case ("token", str(name)):
+                if name in self.state.tokens:
+                    Registrar(self.ms).revoke(name)
+                else:
+                    create_token(self.ms, name, ["log:read"], clock=self.clock)
+                self.state.tokens ^= {name}
+            case ("schedule", str(name)):
+                if name in self.state.schedules:
+                    assert self.schedules.delete(name)
+                else:
+                    job, now_ms = ScheduledJob("shop:sweep"), self.clock.wall_ms()
+                    self.schedules.store(define(name, job, 3_600, now_ms=now_ms))
+                self.state.schedules ^= {name}
             case ("fold",):
                 self.ms.fold()
             case ("checkpoint",):
@@ -113,6 +156,24 @@ class History:
                 self.stop()
                 self.follow()
         self.note()
+
+    def work(self, outcome: str) -> None:
+        """Claim a message; then finish it, fail it, or keep it."""
+        claims = self.queue.claim(1)
+        if not claims:
+            return
+        self.state.waiting -= 1
+        self.state.held += 1
+        self.note()
+        if outcome == "hold":
+            return
+        self.state.held -= 1
+        if outcome == "work":
+            self.queue.ack(claims)
+            self.state.done += 1
+        else:
+            self.queue.fail(claims, reason="broken")
+            self.state.failed += 1
 
     def follow(self) -> None:
         if self._follower is None:
@@ -133,13 +194,23 @@ class History:
         self.ms.close()
 
 
-def restored(target: Path) -> State:
-    with millstream.open(target, mode="r") as ms:
-        logs = {name: [record.value for record in ms.log(name).read()] for name in "ab"}
-        rows = [row[0] for row in ms.sql("SELECT a FROM mine ORDER BY rowid").rows]
+def restored(target: Path, clock: SimulatedClock) -> State:
+    with millstream.Millstream(EmbeddedSession(open_file(target, clock=clock))) as ms:
         info = ms.queue("jobs").info()
-        waiting = info.available + info.in_flight + info.unrouted + info.delayed
-        return State(logs, rows, waiting + info.done, info.done)
+        retained = ms.room("hall").retained().values
+        return State(
+            logs={name: [record.value for record in ms.log(name).read()] for name in "ab"},
+            rows=[row[0] for row in ms.sql("SELECT a FROM mine ORDER BY rowid").rows],
+            waiting=info.available + info.unrouted + info.delayed,
+            held=info.in_flight,
+            failed=info.failed,
+            done=info.done,
+            position=ms.log("a").cursor("reader").position(),
+            sent=ms.room("hall").log.end_offset(),
+            shapes={value.key: int(value.data) for value in retained if value.key is not None},
+            tokens={token.name for token in Registrar(ms).tokens()},
+            schedules={schedule.name for schedule in ScheduleStore(ms.session).list()},
+        )
 
 
 @settings(max_examples=examples(30))
@@ -169,4 +240,4 @@ def test_any_covered_commit_is_restored_as_it_was(
             seq = newest
             restore(history.place, target, at=RestoreMoment(seq=seq))
         assert doctor.examine(target).healthy
-        assert restored(target) == history.after[seq]
+        assert restored(target, history.clock) == history.after[seq]

@@ -5,8 +5,8 @@ lets leases end, moves the wall clock, purges, cancels, redrives, pauses, trunca
 what is done in the background, and opens again, through either of two handles on one file. Promises:
 
 - No message is lost, none is held twice, and a claim gets as many as may be handed out.
-- Of an ordered group one is in flight, in the order of its log, and a retry before all others; of
-  other groups no more than allowed.
+- Of an ordered group one is in flight, or a run of one claim, in the order of its log, and retries
+  before all others; of other groups no more than allowed.
 - The best rank goes first, delays are honoured, and no cap is exceeded.
 - Counts, attempts and payloads are right at any time, the doctor finds nothing wrong, and at the end
   everything can be had.
@@ -37,6 +37,7 @@ import millstream
 from millstream import Limits, Millstream
 from millstream.doctor import examine
 from millstream.errors import Conflict, LeaseLost
+from millstream.format.ids import split_id
 from millstream.queue.model import roster
 from millstream.queue.model.message import Message, QueueInfo
 from millstream.queue.rules import grouped_lane as passing
@@ -119,6 +120,11 @@ class Entry:
     @property
     def redriven(self) -> bool:
         return self.stream.startswith("redriven")
+
+
+def number_of(entry: Entry) -> int:
+    """The number of a claimed message in its queue."""
+    return split_id(entry.claim_id)[1]
 
 
 class OrderedQueueMachine(RuleBasedStateMachine):
@@ -319,13 +325,24 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         members = [entry for entry in self.waiting() if self.group(entry) == group]
         again = [entry for entry in members if entry.tries]
         if again:
-            assert len(again) == 1
-            return again
+            return [min(again, key=number_of)]
         firsts = list({entry.stream: entry for entry in reversed(members)}.values())
         oldest = min((entry.wall_ms for entry in firsts if not entry.redriven), default=0)
         return [entry for entry in firsts if entry.redriven or entry.wall_ms == oldest]
 
-    def claimable(self) -> tuple[int, int]:
+    def run(self, group: str) -> tuple[int, int]:
+        """How many messages of an ordered group a claim of runs gets: at least, and at most."""
+        members = [entry for entry in self.waiting() if self.group(entry) == group]
+        if any(entry.redriven for entry in members):
+            return 0, sum(self.due(entry) for entry in members)  # their order is not known
+        members.sort(key=lambda entry: (not entry.tries, entry.tries and number_of(entry)))
+        again = sum(bool(entry.tries) for entry in members)
+        members[again:] = sorted(members[again:], key=lambda entry: entry.wall_ms)
+        due = [self.due(entry) for entry in members]
+        count = (*due, False).index(False)
+        return count, count
+
+    def claimable(self, *, runs: bool = False) -> tuple[int, int]:
         """How many messages a claim gets, if it asks for all: at least, and at most."""
         if self.paused:
             return 0, 0
@@ -340,6 +357,8 @@ class OrderedQueueMachine(RuleBasedStateMachine):
                 due = [self.due(entry) for entry in self.heads(group)]
                 free = not self.flying(group)
                 low, high = int(free and all(due)), int(free and any(due))
+                if runs and free:
+                    low, high = self.run(group)
             elif group and self.group_most:
                 low = high = min(count, self.group_most - self.flying(group))
             if group and self.rated:
@@ -372,6 +391,22 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         self.delivered(found)
         self.held += found
 
+    @precondition(lambda self: self.ordered)
+    @rule(handle=HANDLES, count=COUNTS, picks=st.just([]) | PICKS)
+    def claim_runs(self, handle: int, count: int, picks: list[int]) -> None:
+        """Claim several messages of each group: all that are routed, in one commit."""
+        self.look(handle)
+        acked = self.choose(picks)
+        for message in acked:
+            self.entry_of[message.value].state = "done"
+        least, most = self.claimable(runs=True)
+        if passing.PASSED_MAX == 1:
+            least = 0  # a claim that is cut short takes no more of the groups that it has begun
+        found = self.queue(handle).claim(count, ack=acked, group_runs=True)
+        assert min(count, least) <= len(found) <= min(count, most)
+        self.delivered(found, runs=True)
+        self.held += found
+
     @rule(handle=HANDLES, count=COUNTS)
     def pop(self, handle: int, count: int) -> None:
         self.settled(handle)
@@ -385,14 +420,17 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         for message in found:
             self.entry_of[message.value].state = "done"
 
-    def delivered(self, found: list[Message]) -> None:
+    def delivered(self, found: list[Message], *, runs: bool = False) -> None:
+        begun = {self.group(self.entry_of[message.value]) for message in found} if runs else set()
+        for group in begun - {""}:
+            assert not self.flying(group), "a group that has one in flight"
         for message in found:
             entry = self.entry_of[message.value]
             assert entry.state == "waits", "handed out twice, or back from the dead"
             assert self.due(entry), "before its time"
             group = self.group(entry)
             if group and self.ordered:
-                assert not self.flying(group), "two of a group at once"
+                assert runs or not self.flying(group), "two of a group at once"
                 assert entry in self.heads(group), "not in the order of its group"
             elif group and self.group_most:
                 assert self.flying(group) < self.group_most

@@ -463,7 +463,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.expire()
         if outcome == "fail" and any(self.failed_by_expiry(message) for message in chosen):
             return  # what it is told depends on the upkeep: see test_leases.py
-        lost = [message for message in chosen if self.judge_one(message, outcome) == "lost"]
+        verdicts = [self.judge_one(message, outcome) for message in chosen]
+        if "repeated" in verdicts:
+            return  # `finish` has the repeats
+        lost = [one for one, verdict in zip(chosen, verdicts, strict=True) if verdict == "lost"]
         reason = "" if outcome == "ack" else "why"
         assert self.queue(handle).finish_each(chosen, outcome, reason=reason) == lost
         self.finished(chosen, outcome)

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from millstream import topology
 from millstream.queue.model.spec import QueueSpec
+from millstream.schema.outputs import json_schema_of
 from millstream.testing import SimulatedClock, memory_store
 from millstream.topology.applying import parse_text
 from millstream.topology.document import is_public_log
 from millstream.topology.toml_file import plain
 from millstream.topology.writing import toml_of
+from tests.unit.schema.schemas import STRUCTS
 
 names = st.text(
     st.characters(exclude_categories=("Cs", "Cc"), max_codepoint=0x2FF), min_size=1, max_size=8
@@ -41,9 +43,11 @@ retentions = st.fixed_dictionaries(
         "consumed": st.booleans(),
     },
 )
+schemas = STRUCTS.map(lambda schema: plain(json_schema_of(schema)))
 logs = st.fixed_dictionaries(
     {},
     optional={
+        "schema": schemas,
         "partitions": st.integers(1, 4),
         "retention": retentions,
         "metadata": st.dictionaries(names, json_values, max_size=3).map(as_plain),
@@ -82,11 +86,12 @@ QUEUE_SETTINGS: dict[str, Any] = {
     "keep_payloads": st.booleans(),
     "bucket_exponent": st.integers(0, 4),
     "dead_letter": st.sampled_from(["", "the letters"]),
+    "changes": st.sampled_from(["", "the changes"]),
     "lossy": st.booleans(),
     "description": st.text(max_size=20),
     "router": st.sampled_from(["", "spark"]),
 }
-queues = st.fixed_dictionaries({}, optional=QUEUE_SETTINGS)
+queues = st.fixed_dictionaries({}, optional={**QUEUE_SETTINGS, "schema": schemas})
 types = st.lists(st.sampled_from(["chat", "rect", "x"]), max_size=2)
 rooms = st.fixed_dictionaries(
     {},
@@ -188,7 +193,9 @@ def without_history(document: dict[str, Any]) -> dict[str, Any]:
     """Return a dump without the settings that a log or a queue keeps from before."""
     for table in document["logs"].values():
         table.pop("metadata", None)
+        table.pop("schema", None)
     for table in document["queues"].values():
+        table.pop("schema", None)
         table.pop("start", None)
         table.pop("start_ms", None)
     return document

@@ -6,24 +6,27 @@ the outcome to the log of its group, and puts the callback if the job was the la
 
 from __future__ import annotations
 
-from typing import Any
-
 from millstream.command import Transact
-from millstream.errors import Conflict, EndMoved, NotFound, Truncated
+from millstream.errors import Conflict, NotFound, Truncated
+from millstream.format.ids import split_id
 from millstream.header import Headers
 from millstream.jobs.chores import SETTLE_S, SettleMember, do_later, make_chores
 from millstream.jobs.continuation import GroupPart, MemberOutcome, continuation_of
 from millstream.jobs.driving import Steps
-from millstream.jobs.endings import commit_outcome
+from millstream.jobs.endings import commit_outcome, failed_outcome
 from millstream.jobs.job_ids import JobPlace, job_id_of
 from millstream.jobs.outcomes import CANCEL_REASON
 from millstream.jobs.results import CANCELLED_KIND, JobError
 from millstream.limits import Limits
 from millstream.log.commands import ReadBlocks
 from millstream.log.model.names import NUMBER_MAX
-from millstream.queue.commands import CancelMessage, CancelWaiting
-from millstream.queue.model.message import CancelOutcome
+from millstream.queue.commands import CancelMessage, CancelWaiting, FindMessage, PeekMessages
+from millstream.queue.model.message import CancelOutcome, PeekState, messages_of
 from millstream.queue.model.own_logs import place_of_put
+from millstream.record import Record
+
+PINNED_STATES: tuple[PeekState, ...] = ("available", "delayed", "in_flight", "failed")
+"""The states of messages whose records a queue pins."""
 
 
 def cancel_job(place: JobPlace, limits: Limits) -> Steps[CancelOutcome]:
@@ -38,30 +41,29 @@ def cancel_job(place: JobPlace, limits: Limits) -> Steps[CancelOutcome]:
 def cancel_member(place: JobPlace, membership: GroupPart, limits: Limits) -> Steps[CancelOutcome]:
     """Cancel a member of a chain or a group, and add its outcome to the group if it waits."""
     cancel = CancelWaiting(place.queue, None, place.put_id)
-    outcome = _cancelled(membership, "cancelled before it started")
+    outcome = _cancelled(place, membership, "cancelled before it started")
     try:
         yield from commit_outcome([cancel], membership, outcome, limits)
-    except Conflict as conflict:
-        if isinstance(conflict, EndMoved):
-            raise
+    except Conflict:
+        pass  # it runs, or has ended
     else:
         return True
-    settle = do_later(SettleMember(job_id_of(*place)), SETTLE_S, limits)
     request = CancelMessage(place.queue, place.put_id, running=True)
+    settle = do_later(SettleMember(job_id_of(*place)), SETTLE_S, limits)
     answers = yield Transact([request, make_chores(), settle])
     cancelled: CancelOutcome = answers[0]
     return cancelled
 
 
-def settle_member(membership: GroupPart, limits: Limits) -> Steps[None]:
+def settle_member(place: JobPlace, membership: GroupPart, limits: Limits) -> Steps[None]:
     """Add the outcome of a member that was cancelled while it ran, unless its worker has done so."""
-    outcome = _cancelled(membership, CANCEL_REASON)
+    outcome = _cancelled(place, membership, CANCEL_REASON)
     yield from commit_outcome([], membership, outcome, limits)
 
 
-def _cancelled(membership: GroupPart, reason: str) -> MemberOutcome:
+def _cancelled(place: JobPlace, membership: GroupPart, reason: str) -> MemberOutcome:
     error = JobError(kind=CANCELLED_KIND, message=reason)
-    return MemberOutcome(membership.index, error=error, is_callback=membership.is_callback)
+    return failed_outcome(membership, error, job_id_of(*place))
 
 
 def membership_of(headers: Headers) -> GroupPart | None:
@@ -70,13 +72,42 @@ def membership_of(headers: Headers) -> GroupPart | None:
     return None if continuation is None else continuation.membership
 
 
-def read_job(place: JobPlace) -> Steps[Any]:
+def read_job(place: JobPlace) -> Steps[Record | None]:
     """Return the record of a job; None for a deleted or unknown record."""
     log, offset = place_of_put(*place)
     if offset >= NUMBER_MAX:
         return None
     try:
         blocks = yield ReadBlocks(log, offset, offset + 1, NUMBER_MAX)
-    except (NotFound, Truncated):
+    except NotFound:
         return None
+    except Truncated:
+        return (yield from _read_pinned(place))
     return next((record for block in blocks for record in block.records()), None)
+
+
+def _read_pinned(place: JobPlace) -> Steps[Record | None]:
+    """Return the record of an unfinished job before the start of its log; None if the job has ended.
+
+    The log of a queue moves its start beyond few old messages, and the queue pins their records.
+    """
+    try:
+        fate = yield FindMessage(place.queue, place.put_id)
+        if fate.claim_id is None or fate.state not in PINNED_STATES:
+            return None
+        after = fate.claim_id - 1 if split_id(fate.claim_id)[1] else -1
+        for state in PINNED_STATES:  # the state may have changed since
+            command = PeekMessages(place.queue, state, 1, after, route=False)
+            for message in messages_of((yield command)):
+                if message.claim_id == fate.claim_id:
+                    return Record(
+                        message.log,
+                        message.offset,
+                        message.value,
+                        message.timestamp,
+                        message.key,
+                        message.headers,
+                    )
+    except NotFound:
+        pass
+    return None

@@ -1,6 +1,6 @@
 """Chores: work that the jobs of a store leave for later, as delayed messages of a queue.
 
-A chore deletes a log when its time is over, or ends a member of a group whose worker died after a
+A chore deletes a log when its result has expired, or ends a member of a group whose worker died after a
 cancel. `chore_steps` does the work of a chore.
 """
 
@@ -24,10 +24,12 @@ SETTLE_S = 60.0
 """How often a chore looks whether a job has ended that was asked to end."""
 
 
-class DeleteOutput(Struct, frozen=True, tag="delete_log"):
-    """Delete a log."""
+class ExpireGroup(Struct, frozen=True, tag="expire_group"):
+    """Delete the log of a chain or a group once its result has expired."""
 
     log: str
+    keep_s: float
+    """How long the result is kept after the end of the last job."""
 
 
 class ExpireOutput(Struct, frozen=True, tag="expire_output"):
@@ -44,7 +46,7 @@ class SettleMember(Struct, frozen=True, tag="settle_member"):
     job: str
 
 
-Chore = DeleteOutput | ExpireOutput | SettleMember
+Chore = ExpireGroup | ExpireOutput | SettleMember
 
 
 def make_chores() -> SpecifyQueue:
@@ -57,11 +59,6 @@ def do_later(chore: Chore, after_s: float, limits: Limits) -> PutMessages:
     value = msgspec.json.encode(chore)
     record = pack_single(value, key=None, headers=None, timestamp=None, limits=limits)
     return PutMessages(CHORES, record, delay_ms=round(after_s * 1000))
-
-
-def delete_later(log: str, after_s: float, limits: Limits) -> PutMessages:
-    """Return the command by which a log is deleted after a time."""
-    return do_later(DeleteOutput(log), after_s, limits)
 
 
 def decode_chore(value: bytes | None) -> Chore:

@@ -17,7 +17,7 @@ from millstream.errors import InvalidInput
 from millstream.header import HeaderValue
 from millstream.jobs.key_limits import KEY_HEADER, LimitKey
 from millstream.jobs.options import PRIORITY_HEADER
-from millstream.jobs.results import JobError
+from millstream.jobs.results import CANCELLED_KIND, JobError
 
 TASK_HEADER = "task"
 """The header of a message that names the task of the job."""
@@ -69,9 +69,7 @@ class GroupPart(Struct, frozen=True, omit_defaults=True):
     on_failure: OnFailure = "fail"
     callback: FollowingCall | None = None
     is_callback: bool = False
-    """Whether the job is the callback itself: its outcome is the outcome of the group."""
-    keep_s: float = 7 * 86400.0
-    """How long the outcomes are kept after the end of the group."""
+    """Whether the job is the callback itself, or in a chain: its last outcome is the outcome of all."""
 
 
 class MemberOutcome(Struct, frozen=True, omit_defaults=True):
@@ -81,6 +79,13 @@ class MemberOutcome(Struct, frozen=True, omit_defaults=True):
     result: Raw = Raw(b"null")
     error: JobError | None = None
     is_callback: bool = False
+    job: str = ""
+    """The id of a callback, or of a job of a chain, that ended without a result: it can run again."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the job was cancelled."""
+        return self.error is not None and self.error.kind == CANCELLED_KIND
 
 
 class Continuation(Struct, frozen=True):
@@ -134,9 +139,7 @@ def continuation_of(headers: Mapping[str, Any]) -> Continuation | None:
 def callback_headers(membership: GroupPart) -> dict[str, HeaderValue]:
     """Return the headers of the callback of a group."""
     assert membership.callback is not None
-    place = GroupPart(
-        membership.log, membership.size, membership.size, is_callback=True, keep_s=membership.keep_s
-    )
+    place = GroupPart(membership.log, membership.size, membership.size, is_callback=True)
     callback = membership.callback
     own_headers = headers_of(callback, bytes(callback.arguments))
     headers = Continuation(membership=place).headers(own_headers)

@@ -67,14 +67,9 @@ class TaskDefinition:
         headers = self.headers_with(priority)
         if self.limit_key is None:
             return [headers] * len(calls)
-        by_key: dict[str, dict[str, HeaderValue]] = {"": headers}
-        key_of, headers_of_calls = self.limit_key.of, []
-        for encoded in calls:
-            key = key_of(encoded)
-            if key not in by_key:
-                by_key[key] = {**headers, KEY_HEADER: key}
-            headers_of_calls.append(by_key[key])
-        return headers_of_calls
+        names = self.limit_key.of_many(calls)
+        by_key = {key: {**headers, KEY_HEADER: key} if key else headers for key in set(names)}
+        return [by_key[key] for key in names]
 
     def headers_with(self, priority: int | None) -> dict[str, HeaderValue]:
         """Return the headers of every job; `priority` replaces the priority of the task."""

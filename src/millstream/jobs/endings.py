@@ -11,9 +11,7 @@ from typing import Any
 import msgspec
 
 from millstream.command import Transact
-from millstream.errors import EndMoved
 from millstream.format.packing import pack_single
-from millstream.jobs.chores import delete_later
 from millstream.jobs.context import JobContext
 from millstream.jobs.continuation import (
     GroupPart,
@@ -27,13 +25,10 @@ from millstream.jobs.driving import Steps
 from millstream.jobs.output import close_output
 from millstream.jobs.results import CANCELLED_KIND, JobError, decode_error
 from millstream.limits import Limits
-from millstream.log.commands import Append, GetExtent, GetMetadata, ReadBlocks, SetMetadata
-from millstream.queue.commands import FinishClaims
+from millstream.log.commands import Append, ReadBlocks
+from millstream.queue.commands import EndMember, FinishClaims
 from millstream.queue.put_commands import put_one
 from millstream.worker.effects import Verdict
-
-FAILED = "failed"
-"""The metadata entry of a group's log that is set once a member has failed."""
 
 READ_BYTES_MAX = 8_000_000
 
@@ -79,10 +74,18 @@ def end_failed(context: JobContext, verdict: Verdict) -> Steps[bool]:
         error = decode_error(verdict.error, verdict.reason)
         if context.is_cancel_requested:
             error = JobError(kind=CANCELLED_KIND, message=verdict.reason)
-        outcome = MemberOutcome(membership.index, error=error, is_callback=membership.is_callback)
-    steps = [finish, *_output_steps(context, FAILED)]
+        outcome = failed_outcome(membership, error, context.id)
+    steps = [finish, *_output_steps(context, "failed")]
     yield from commit_outcome(steps, membership, outcome, context.limits)
     return True
+
+
+def failed_outcome(membership: GroupPart, error: JobError, job: str) -> MemberOutcome:
+    """Return the outcome of a job without a result; `job` is its id."""
+    is_callback = membership.is_callback
+    return MemberOutcome(
+        membership.index, error=error, is_callback=is_callback, job=job if is_callback else ""
+    )
 
 
 def _output_steps(context: JobContext, how: str) -> list[Any]:
@@ -96,53 +99,32 @@ def commit_outcome(
 ) -> Steps[list[Any]]:
     """Commit the steps, with the outcome of a member of a group.
 
-    The record of the outcome names the end of the log that it expects. If another member ends at the
-    same time, the commit of one fails, and is repeated with the new end.
+    Members that end at the same time do not conflict: the commit decides which member is the last.
     """
-    if membership is None or outcome is None:
-        answers: list[Any] = yield Transact(steps)
-        return answers
-    while True:
-        group_steps = yield from _group_steps(membership, outcome, limits)
-        if not (steps or group_steps):
-            return []
-        try:
-            answers = yield Transact([*steps, *group_steps])
-            return answers
-        except EndMoved as error:
-            if error.data.get("log") != membership.log:
-                raise
+    if membership is not None and outcome is not None:
+        steps = [*steps, _end_member(membership, outcome, limits)]
+    answers: list[Any] = yield Transact(steps)
+    return answers
 
 
-def _group_steps(membership: GroupPart, outcome: MemberOutcome, limits: Limits) -> Steps[list[Any]]:
-    """Return the steps that add an outcome to a group, and complete the group with its last one."""
-    extent = yield GetExtent(membership.log, 0)
+def _end_member(membership: GroupPart, outcome: MemberOutcome, limits: Limits) -> Any:
+    """Return the step that adds an outcome to a group, and puts the callback with the last outcome."""
     record = pack_single(
         encode_outcome(outcome), key=None, headers=None, timestamp=None, limits=limits
     )
-    append = Append(membership.log, record, expect_end=extent.end)
-    if membership.is_callback:
-        return [append, delete_later(membership.log, membership.keep_s, limits)]
-    metadata = yield GetMetadata(membership.log)
-    outcomes_before: list[MemberOutcome] = []
-    is_last = extent.end + 1 >= membership.size
-    if is_last or FAILED in metadata:
-        outcomes_before = yield from read_outcomes(membership.log, extent.end)
-    if any(earlier.index == outcome.index for earlier in outcomes_before):
-        return []  # a failed member was tried again, and the first outcome counts
-    steps: list[Any] = [append]
-    has_failed = outcome.error is not None or any(
-        earlier.error is not None for earlier in outcomes_before
-    )
-    if outcome.error is not None:
-        steps.append(SetMetadata(membership.log, FAILED, True))
-    if not is_last:
-        return steps
-    if membership.callback is None or (has_failed and membership.on_failure == "fail"):
-        return [*steps, delete_later(membership.log, membership.keep_s, limits)]
+    log, index, size = membership.log, membership.index, membership.size
+    if membership.is_callback and not outcome.is_cancelled:
+        return Append(log, record)  # a failed job that is tried again has another outcome
+    has_failed = outcome.error is not None
     callback = membership.callback
-    value = bytes(callback.arguments)
-    return [*steps, _put(callback.queue, value, callback_headers(membership), limits)]
+    if callback is None:
+        return EndMember(log, record, index, max(size, index + 1), has_failed)
+    headers = callback_headers(membership)
+    following = pack_single(
+        bytes(callback.arguments), key=None, headers=headers, timestamp=None, limits=limits
+    )
+    collects = membership.on_failure == "collect"
+    return EndMember(log, record, index, size, has_failed, callback.queue, following, collects)
 
 
 def read_outcomes(log: str, end: int) -> Steps[list[MemberOutcome]]:

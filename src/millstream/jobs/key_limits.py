@@ -8,7 +8,7 @@ attempt holds up no other job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypedDict
@@ -56,10 +56,23 @@ class LimitKey(Struct, frozen=True, omit_defaults=True):
     def of(self, encoded: bytes) -> str:
         """Return the key of a job by its encoded arguments; empty for a job without a key."""
         parameter, _, inner_path = self.path.partition(".")
-        value = _decoder(parameter).decode(encoded).value
-        if value is UNSET:
-            return self.default
-        return key_text(_part(value, inner_path))
+        return self._key_in(_decoder(parameter).decode(encoded).value, inner_path)
+
+    def of_many(self, calls: Sequence[bytes]) -> list[str]:
+        """Return the keys of jobs by their encoded arguments."""
+        parameter, _, inner_path = self.path.partition(".")
+        decoded = map(_decoder(parameter).decode, calls)
+        if inner_path:
+            return [self._key_in(call.value, inner_path) for call in decoded]
+        values = [call.value for call in decoded]
+        if set(map(type, values)) <= {str}:
+            return values
+        return [self._key_in(value, inner_path) for value in values]
+
+    def _key_in(self, value: Any, inner_path: str) -> str:
+        if type(value) is str and not inner_path:
+            return value
+        return self.default if value is UNSET else key_text(_part(value, inner_path))
 
     def of_default(self, default: Any) -> str:
         """Return the key of a job that leaves the default of the parameter."""

@@ -101,7 +101,8 @@ def options_of(
     limits: Mapping[str, Any] | None,
 ) -> TaskOptions:
     """Return the options that a user wrote at a decorator; an error names the task and the option."""
-    kinds: tuple[Any, ...] = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
+    kinds: tuple[Any, ...]
+    kinds = tuple(retry_on) if isinstance(retry_on, list | tuple) else (retry_on,)
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise _wrong(task, "retry_on", "an exception class, or several", kind)

@@ -50,6 +50,13 @@ def counted_attempts(tries: Sequence[Try]) -> int:
     return sum(not attempt.reason.startswith(_NOT_COUNTED) for attempt in tries)
 
 
+def last_reason(tries: Sequence[Try]) -> str:
+    """Return why the last attempt ended in which the task ran."""
+    reasons = [attempt.reason for attempt in tries if attempt.reason]
+    counted = [reason for reason in reasons if not reason.startswith(_NOT_COUNTED)]
+    return counted[-1] if counted else "no reason is known"
+
+
 def verdict_of(
     error: BaseException, task: TaskDefinition, attempt: int, luck: float, *, is_last: bool
 ) -> Verdict:

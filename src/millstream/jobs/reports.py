@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-JobOutcome = Literal["done", "retried", "failed", "unknown_task", "dropped"]
+JobOutcome = Literal["done", "retried", "failed", "cancelled", "unknown_task", "dropped"]
 """How an attempt ended. A plain function that goes on after its timeout ends as `dropped`: the
 timeout had ended the attempt before."""
 

@@ -49,7 +49,7 @@ def encode_result(task: str, result: Any) -> bytes | None:
         encoded = _encoder.encode(result)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise UnencodableResult(
-            f"task {task!r} returned a {type(result).__name__}, which cannot be encoded as JSON: "
+            f"task {task!r} returned a value ({type(result).__name__}) which cannot be encoded as JSON: "
             f"{error}; {SUPPORTED}"
         ) from None
     if len(encoded) > RESULT_BYTES_MAX:

@@ -39,6 +39,7 @@ from millstream.jobs.outcomes import (
     AttemptsUsed,
     WrongArguments,
     counted_attempts,
+    last_reason,
     unknown_task,
     verdict_of,
 )
@@ -243,7 +244,7 @@ class Runner:
             counted = counted_attempts(tries) - 1  # without the attempt that begins
             if counted >= run.task.options.max_attempts:
                 raise AttemptsUsed(
-                    f"{counted} attempts ended without a result: the worker died, or lost its lease"
+                    f"{counted} attempts ended without a result; the last one: {last_reason(tries)}"
                 )
         log = message.headers.get(RESULTS_HEADER)
         if log is None:
@@ -285,6 +286,8 @@ class Runner:
             committed = yield from end_failed(run.context, verdict)
         self._running.pop(id(run.message), None)
         outcome: JobOutcome = "failed" if verdict.how == "fail" else "retried"
+        if run.context.is_cancel_requested:
+            outcome = "cancelled"
         self._report_run(run, outcome, verdict.reason.partition("\n")[0])
         return Handled(run.message, error, committed=committed, verdict=verdict)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from millstream.errors import InvalidInput
@@ -14,16 +14,19 @@ QueueShares = Iterable[str] | Mapping[str, int]
 
 
 def shares_of(
-    shares: QueueShares | None, served: Sequence[str], concurrency: int
+    shares: QueueShares | None, served: Mapping[str, int], concurrency: int
 ) -> dict[str, int]:
-    """Return how many jobs of each queue run at a time: by weight, and at least 1 per queue."""
+    """Return how many jobs of each queue run at a time: by weight, and at least 1 per queue.
+
+    `served` has the number of tasks in each queue: without shares, these numbers are the weights.
+    """
     if not 1 <= concurrency <= CONCURRENCY_MAX:
         raise InvalidInput(
             f"concurrency must be from 1 to {CONCURRENCY_MAX:,} jobs, got {concurrency:,}"
         )
     weights: dict[str, Any]
     if shares is None:
-        weights = dict.fromkeys(served, 1)
+        weights = dict(served)
     elif isinstance(shares, Mapping):
         weights = dict(shares)
     else:
@@ -35,4 +38,8 @@ def shares_of(
         if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
             raise InvalidInput(f"the share of queue {queue!r} is at least 1, not {weight!r:.100}")
     total = sum(weights.values())
-    return {queue: max(1, concurrency * weight // total) for queue, weight in weights.items()}
+    parts = {queue: max(1, concurrency * weight // total) for queue, weight in weights.items()}
+    left = max(0, concurrency - sum(parts.values()))
+    for queue in sorted(weights, key=lambda queue: -(concurrency * weights[queue] % total))[:left]:
+        parts[queue] += 1
+    return parts

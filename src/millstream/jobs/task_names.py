@@ -42,6 +42,10 @@ def check_task_name(name: object) -> str:
             f"the name of a task is text of 1 to {NAME_CHARS_MAX} characters, not {name!r:.100}"
         )
     check_text("the name of a task", name)
+    if not name.isprintable():
+        raise InvalidInput(
+            f"the name of a task has no line breaks or other control characters, as in {name!r:.100}"
+        )
     return name
 
 

@@ -33,7 +33,7 @@ LOOKS_BACK_MS = (3_600_000, DAY_MS, 32 * DAY_MS, 366 * DAY_MS, 10 * 366 * DAY_MS
 
 INTERVAL_MS_MIN = 1_000
 TICKS_PER_STEP = 1_000
-"""Ticks that one step fires; the next step continues."""
+"""The most ticks of a schedule that one step fires; the next step fires the later ticks."""
 
 
 class Interval(Struct, frozen=True, tag="interval"):

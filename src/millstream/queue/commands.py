@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Self
-
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import field
 
 from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait, on_log, on_queue
 from millstream.format.packing import Batch, Single
 from millstream.format.rfc import RfcRecord
+from millstream.log.commands import SCHEMAS
 from millstream.queue.model.cancel_requests import RequestedCancels
+from millstream.queue.model.grants import Granted, Routed
 from millstream.queue.model.group_limits import GroupLimit
 from millstream.queue.model.message import (
     CancelOutcome,
     Fate,
+    FoundMessage,
     LeaseEnd,
     Lot,
     PutResult,
@@ -23,93 +23,22 @@ from millstream.queue.model.message import (
 )
 from millstream.queue.model.note import Result
 from millstream.queue.model.routing_marks import Wishes
-from millstream.queue.model.slots import RoutingMark, Span
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import Producer
+from millstream.schema.history import SchemaVersion
+from millstream.schema.model import StructType
 
 Run = tuple[int, int, int]
 """Adjacent claims: the first claim id, the count, and the attempt number of all of them."""
 
+CHANGES = "queue-changes"
+"""The ability of servers that keep logs of changes."""
 
-class Routed(Struct, frozen=True):
-    """The messages of a queue that routing read from a log between two offsets; slots count from 0."""
+JOBS = "jobs"
+"""The ability of the protocol that brought results, progress, cancel requests and limits of groups."""
 
-    log_id: int
-    start: int
-    stop: int
-    spans: list[Span]
-    marks: list[RoutingMark] | None = None
-    """The mark of each message, for queues that read keys or headers."""
-    unknown: int = 0
-    """Records for which the queue's filter had no answer."""
-    skipped: list[tuple[int, int]] = []  # msgspec copies it
-    """Ranges of records that routing skipped as unreadable."""
-
-
-class Grant(Struct, frozen=True, array_like=True, gc=False):
-    """Claimed messages with adjacent claim ids: of adjacent records, or of scattered records."""
-
-    claim_id: int
-    count: int
-    attempt: int
-    log_id: int
-    offset: int
-    """The offset of the first message."""
-    until_ms: int
-    offsets: list[int] | None = None
-    """The offset of each message in ascending order, for scattered records."""
-
-    def singly(self) -> list[Self]:
-        """Return grants of adjacent records only: scattered messages become a grant each."""
-        if self.offsets is None:
-            return [self]
-        return [
-            replace(self, claim_id=self.claim_id + index, count=1, offset=offset, offsets=None)
-            for index, offset in enumerate(self.offsets)
-        ]
-
-
-class Deal(Struct, eq=False):
-    """The grants of all claims in a commit. The first claimant to read fetches the payloads of all.
-
-    Measured with 32 threads that claim single messages: without a deal a claim costs 25 µs instead
-    of 20 (2026-11).
-    """
-
-    grants: list[list[Grant]]
-    """The grants of each claim."""
-    lots: list[list[Lot]] | None = None
-    """The messages of each claim once read; empty if every claimant reads for itself."""
-
-
-class Granted(Struct, frozen=True):
-    """The result of a claim: the grants, and the messages that remain for later claims."""
-
-    grants: list[Grant]
-    fresh: int
-    """The number of routed messages that the next claim can take in number order."""
-    expired: int
-    remaining: int
-    """The number of messages that further claims can get now: routed, ready, and within the caps.
-    """
-    deal: Deal | None = None
-    """The deal with this claim's grants, and this claim's index in the deal."""
-    turn: int = 0
-    is_overtaken: bool = False
-    """Whether another consumer or the upkeep has routed since this claim routed. A queue that hands
-    out the best message first then grants nothing: the best one may be among the records not
-    placed.
-    """
-    is_cut_short: bool = False
-    """Whether the claim stopped early because it passed over too many messages."""
-    is_fully_routed: bool = False
-    """Whether all records of the queue's logs were routed when the claim was made."""
-
-    @property
-    def count(self) -> int:
-        """The number of granted messages."""
-        grants = self.grants
-        return grants[0].count if len(grants) == 1 else sum([grant.count for grant in grants])
+GROUP_RUNS = "group-runs"
+"""The ability of the protocol that brought claims of several messages of an ordered group."""
 
 
 class SpecifyQueue(Operation[bool], frozen=True):
@@ -123,13 +52,42 @@ class SpecifyQueue(Operation[bool], frozen=True):
             on_queue("admin"),
             on_log("read", "spec.sources", is_pattern=True),
             on_log("write", "spec.dead_letter"),
+            on_log("write", "spec.changes"),
         ),
         is_step=True,
+        additions={"spec.group_order": JOBS, "spec.changes": CHANGES},
     )
 
     queue: str
     spec: QueueSpec
     expect: QueueSpec | None = None
+
+
+class SetQueueSchema(Operation[SchemaVersion], frozen=True):
+    """Give the messages that are put into a queue a schema; return its newest version."""
+
+    traits = Traits(needs=(on_queue("admin"),), repeat="harmless", is_step=True, ability=SCHEMAS)
+
+    queue: str
+    schema: StructType
+    mode: str = "enforce"
+    force: bool = False
+
+
+class DeleteQueueSchema(Operation[bool], frozen=True):
+    """Forget the schema of a queue with its versions; return False if the queue has none."""
+
+    traits = Traits(needs=(on_queue("admin"),), repeat="harmless", is_step=True, ability=SCHEMAS)
+
+    queue: str
+
+
+class GetQueueSchemas(Read[list[SchemaVersion]], frozen=True):
+    """Return the versions of the schema of a queue, the oldest first; empty without a schema."""
+
+    traits = Traits(needs=(on_queue("read"),), ability=SCHEMAS)
+
+    queue: str
 
 
 class DeleteQueue(Operation[bool], frozen=True):
@@ -157,7 +115,7 @@ class LimitGroup(Operation[bool], frozen=True):
     Returns whether anything changed.
     """
 
-    traits = Traits(needs=(on_queue("admin"),), repeat="harmless", is_step=True)
+    traits = Traits(needs=(on_queue("admin"),), repeat="harmless", is_step=True, ability=JOBS)
 
     queue: str
     group: str
@@ -167,7 +125,7 @@ class LimitGroup(Operation[bool], frozen=True):
 class ListGroupLimits(Read[dict[str, GroupLimit]], frozen=True):
     """Return the groups of a queue that have limits of their own, by name."""
 
-    traits = Traits(needs=(on_queue("read"),))
+    traits = Traits(needs=(on_queue("read"),), ability=JOBS)
 
     queue: str
 
@@ -210,16 +168,19 @@ class ClaimRouted(Operation[Granted], frozen=True):
     acked: list[Run]
     results: list[Result] = field(default_factory=list)
     """Results of acknowledged claims; a claim without a result is not listed."""
+    group_runs: bool = False
 
 
 class FinishClaims(Operation[list[Run]], frozen=True):
     """End attempts: 'ack', 'nack' or 'fail'. With `each` it returns the claims with a lost lease.
 
     An acknowledgement may carry results, and the other endings an error; both are stored by the same
-    commit, for claims whose lease holds.
+    commit, for claims whose lease holds. An older server ignores an error: it is only shown.
     """
 
-    traits = Traits(needs=(on_queue("write"),), is_step=True, holds=True)
+    traits = Traits(
+        needs=(on_queue("write"),), is_step=True, holds=True, additions={"results": JOBS}
+    )
 
     queue: str
     claims: list[Run]
@@ -231,6 +192,34 @@ class FinishClaims(Operation[list[Run]], frozen=True):
     """Results of acknowledged claims; a claim without a result is not listed."""
     error: bytes | None = None
     """The error of every attempt that is given back or fails."""
+
+
+class EndMember(Operation[bool], frozen=True):
+    """Append the outcome of a member to the log of its group, once for each member.
+
+    The commit that appends the last outcome puts the message that follows. Returns whether the outcome
+    was appended: a repeat changes nothing. A deleted log takes no outcome.
+    """
+
+    traits = Traits(
+        needs=(on_log("put"), on_queue("put", "queue")),
+        repeat="harmless",
+        is_step=True,
+        ability=JOBS,
+    )
+
+    log: str
+    outcome: Single
+    member: int
+    """The number of the member, from 0."""
+    size: int
+    """The number of members."""
+    has_failed: bool = False
+    queue: str | None = None
+    """The queue of the message that follows; None: nothing follows."""
+    following: Single | None = None
+    follows_failures: bool = False
+    """Whether the message is put although a member has failed."""
 
 
 class ReturnClaims(Operation[None], frozen=True):
@@ -307,6 +296,7 @@ class ClaimMessages(Procedure[list[Lot]], frozen=True):
         needs=(on_queue("write"),),
         waits=Wait("wait_ms", once=("acked", "results"), count="count"),
         holds=True,
+        additions={"results": JOBS, "group_runs": GROUP_RUNS},
     )
 
     queue: str
@@ -319,12 +309,20 @@ class ClaimMessages(Procedure[list[Lot]], frozen=True):
     """Claim and acknowledge in a single commit: delivery at most once."""
     results: list[Result] = field(default_factory=list)
     """Results of acknowledged claims; a claim without a result is not listed."""
+    group_runs: bool = False
+    """Whether the consumer takes several messages of an ordered group, and keeps their order. The
+    group then waits until the attempts at all of them have ended."""
 
 
 class PeekMessages(Read[list[Lot]], frozen=True):
     """Read messages in a state, without claiming them."""
 
-    traits = Traits(needs=(on_queue("read"),), page="count", is_large=True)
+    traits = Traits(
+        needs=(on_queue("read"),),
+        page="count",
+        is_large=True,
+        additions={"newest": JOBS, "state=cancelled": JOBS},
+    )
 
     queue: str
     state: str
@@ -346,7 +344,13 @@ class CancelMessage(Procedure[CancelOutcome], frozen=True):
     back or its lease ends.
     """
 
-    traits = Traits(needs=(on_queue("write"),), repeat="harmless", is_step=True)
+    traits = Traits(
+        needs=(on_queue("write"),),
+        repeat="harmless",
+        is_step=True,
+        step_ability=JOBS,
+        additions={"running": JOBS},
+    )
 
     queue: str
     id: int | None
@@ -361,7 +365,9 @@ class WaitForCancels(Read[RequestedCancels | None], frozen=True):
     timeout.
     """
 
-    traits = Traits(needs=(on_queue("read"),), waits=Wait("timeout_ms", is_endless=True))
+    traits = Traits(
+        needs=(on_queue("read"),), waits=Wait("timeout_ms", is_endless=True), ability=JOBS
+    )
 
     queue: str
     seen: int = 0
@@ -372,7 +378,7 @@ class WaitForCancels(Read[RequestedCancels | None], frozen=True):
 class NoteProgress(Operation[None], frozen=True):
     """Store the progress of attempts whose lease holds, all or none."""
 
-    traits = Traits(needs=(on_queue("write"),), repeat="harmless", is_step=True)
+    traits = Traits(needs=(on_queue("write"),), repeat="harmless", is_step=True, ability=JOBS)
 
     queue: str
     claims: list[Run]
@@ -382,7 +388,7 @@ class NoteProgress(Operation[None], frozen=True):
 class FindMessages(Read[list[Fate]], frozen=True):
     """Return the fates of messages, by the ids that `put` returned, in the order of the ids."""
 
-    traits = Traits(needs=(on_queue("read"),), is_large=True)
+    traits = Traits(needs=(on_queue("read"),), is_large=True, ability=JOBS)
 
     queue: str
     ids: list[int]
@@ -391,7 +397,7 @@ class FindMessages(Read[list[Fate]], frozen=True):
 class CancelWaiting(Operation[None], frozen=True):
     """Cancel a message that waits, or raise `Conflict`: so a transaction ends a message only once."""
 
-    traits = Traits(needs=(on_queue("write"),), is_step=True)
+    traits = Traits(needs=(on_queue("write"),), is_step=True, ability=JOBS)
 
     queue: str
     claim_id: int | None
@@ -439,6 +445,15 @@ class FindMessage(Read[Fate], frozen=True):
 
     queue: str
     id: int
+
+
+class FindByDedup(Read[FoundMessage | None], frozen=True):
+    """Find the message with a dedup id that has not ended, without a search; None without one."""
+
+    traits = Traits(needs=(on_queue("read"),), ability=JOBS)
+
+    queue: str
+    dedup: str
 
 
 class GetAttempts(Read[list[Try]], frozen=True):

@@ -89,8 +89,13 @@ def _command(
     if delay is None and at is None and not wishes:
         return Append(inbox_of(queue), records, producer=producer)
     delay_ms = optional_ms(delay, "delay")
-    if isinstance(at, datetime):
-        if at.tzinfo is None:
-            raise InvalidInput("a time needs a time zone: datetime(..., tzinfo=UTC)")
-        at = wall_ms_of(at)
-    return PutMessages(queue, records, wishes, delay_ms, at, producer)
+    return PutMessages(queue, records, wishes, delay_ms, due_ms_of(at), producer)
+
+
+def due_ms_of(at: datetime | int | None) -> int | None:
+    """Return the wall time at which a message is due, in milliseconds."""
+    if not isinstance(at, datetime):
+        return at
+    if at.tzinfo is None:
+        raise InvalidInput("a time needs a time zone: datetime(..., tzinfo=UTC)")
+    return wall_ms_of(at)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millstream import JobCancelled, JobCancelling, JobContext, JobProgress, Jobs
+from millstream import JobCancelled, JobCancelling, JobContext, JobFinished, JobProgress, Jobs
 from millstream.errors import InvalidInput
 
 pytestmark = pytest.mark.embedded
@@ -87,6 +87,9 @@ def test_a_running_job_is_asked_to_end(jobs: Jobs, is_async: bool) -> None:
         with pytest.raises(JobCancelled):
             job.result(timeout=10)
     assert [report.id for report in reports if isinstance(report, JobCancelling)] == [job.id]
+    assert [report.outcome for report in reports if isinstance(report, JobFinished)] == [
+        "cancelled"
+    ]
 
 
 def test_a_job_that_ends_well_after_a_cancel_is_done(jobs: Jobs) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import millstream
 from millstream import JobCancelled, JobFailed, Jobs, Retry, gather
 from millstream.errors import InvalidInput, NotFound
 from millstream.jobs.chore_steps import chore_steps
+from millstream.jobs.chores import Chore, ExpireGroup, SettleMember, decode_chore
 from millstream.jobs.driving import drive
-from millstream.testing import JobsRunner
+from millstream.testing import JobsRunner, Probe, SimulatedClock
 from millstream.threads.stored_jobs import StoredJobs
 
 pytestmark = pytest.mark.embedded
@@ -160,6 +161,29 @@ def test_a_member_that_is_cancelled_before_it_starts_ends_its_group(
     assert not jobs.get("jobs-0").cancel()
 
 
+def test_a_member_that_has_waited_behind_many_jobs_ends_its_group(tmp_path: Path) -> None:
+    clock = SimulatedClock()
+    with millstream.open(tmp_path / "jobs.db", clock=clock) as ms, Jobs(ms) as jobs:
+        twice = jobs.task(double)
+        group = gather([twice.s(1)]).put()
+        (first,) = jobs.opened().queue("jobs").peek(1)
+        twice.put_many([(n,) for n in range(40)])
+        queue = ms.queue("jobs")
+        member, *others = queue.claim(100)
+        queue.nack(member, delay=40 * 86_400)
+        queue.ack(others)
+        for _ in range(31):
+            clock.advance(86_400)
+            Probe(ms).upkeep()
+        start = ms.log(member.log).info().start_offset
+        assert start > member.offset, "the log does not hold its record any more"
+        stored = StoredJobs(ms.session).get(f"jobs-{first.id}")
+        assert (stored.state, bytes(stored.arguments)) == ("scheduled", b'{"n":1}')
+        assert jobs.get(f"jobs-{first.id}").cancel()
+        with pytest.raises(JobCancelled):
+            group.result(timeout=5)
+
+
 def test_a_cancelled_callback_ends_its_group(jobs: Jobs, add: Any) -> None:
     total = jobs.task(name="total")(lambda results: sum(results))
     group = gather([add.s(1, 1)], then=total.s()).put()
@@ -172,15 +196,9 @@ def test_a_cancelled_callback_ends_its_group(jobs: Jobs, add: Any) -> None:
 def test_a_member_ends_whose_worker_died_after_a_cancel(jobs: Jobs, add: Any) -> None:
     with JobsRunner(jobs) as runner:
         group = gather([add.s(1, 1)], on_failure="collect").put()
-        session = runner.ms.session
         runner.ms.queue("numbers").claim(1, lease=30)  # by a worker that dies
         assert jobs.get("numbers-0").cancel()
-        (message,) = runner.ms.queue("jobs.chores").peek(9, state="delayed")
-
-        def settle() -> None:
-            chore = chore_steps(message.value, session.limits, session.clock.wall_ms())
-            drive(chore, session.execute)
-
+        settle = chore_of(runner, SettleMember)
         with pytest.raises(Retry, match="has not ended"):
             settle()
         runner.clock.advance(31)
@@ -209,6 +227,112 @@ def test_a_failed_callback_is_redriven_alone(jobs: Jobs, add: Any) -> None:
     assert jobs.opened().queue("jobs").redrive() == 1
     drain(jobs)
     assert group.result(timeout=5) == 6
+
+
+def test_the_result_of_a_redriven_callback_is_waited_for(jobs: Jobs, add: Any) -> None:
+    report = jobs.task(name="report", max_attempts=1)(failing_once())
+    group = gather([add.s(1, 1)], then=report.s()).put()
+    drain(jobs)
+    with pytest.raises(JobFailed, match="OSError: disk full"):
+        group.result(timeout=5)
+    assert jobs.opened().queue("jobs").redrive() == 1
+    with pytest.raises(TimeoutError):  # the failure of the first time is no result any more
+        group.result(timeout=0)
+    with jobs.worker():
+        assert group.result(timeout=30) == [2]
+
+
+def test_a_chain_goes_on_when_its_failed_job_is_tried_again(jobs: Jobs, add: Any) -> None:
+    check = jobs.task(name="check", max_attempts=1)(failing_once())
+    chain = add.s(1, 1).then(check.s()).then(jobs.task(name="show")(str_of).s()).put()
+    drain(jobs)
+    with pytest.raises(JobFailed, match="OSError: disk full"):
+        chain.result(timeout=5)
+    assert jobs.opened().queue("jobs").redrive() == 1
+    jobs.worker(queues=["jobs"]).run(drain=True)
+    assert chain.result(timeout=5) == "2"
+    assert jobs.gathered(chain.id).done() == 2
+
+
+def test_a_cancelled_chain_notes_its_cancel_once(jobs: Jobs, add: Any) -> None:
+    with JobsRunner(jobs) as runner:
+        chain = add.s(1, 1).then(add.s(2)).put()
+        runner.ms.queue("numbers").claim(1, lease=30)  # by a worker that dies
+        assert jobs.get("numbers-0").cancel()
+        settle = chore_of(runner, SettleMember)
+        runner.clock.advance(31)
+        assert runner.run_due() == []
+        settle()
+        settle()
+        with pytest.raises(JobCancelled):
+            chain.result(timeout=0)
+        assert chain.done() == 1
+
+
+def chore_of(runner: JobsRunner, kind: type[Chore]) -> Callable[[], None]:
+    """Return a function that does the only chore of a kind."""
+    session = runner.ms.session
+    values = [message.value for message in runner.ms.queue("jobs.chores").peek(9, state="delayed")]
+    (value,) = (value for value in values if isinstance(decode_chore(value), kind))
+    return lambda: drive(
+        chore_steps(value, session.limits, session.clock.wall_ms()), session.execute
+    )
+
+
+def test_the_log_of_a_group_is_deleted_when_its_result_has_expired(jobs: Jobs, add: Any) -> None:
+    with JobsRunner(jobs) as runner:
+        group = gather([add.s(1, 1), add.s(2, 2)]).put()
+        expire = chore_of(runner, ExpireGroup)
+        runner.clock.advance(8 * 86_400)
+        with pytest.raises(Retry, match="the group has not ended"):
+            expire()
+        runner.run_due()
+        assert group.result(timeout=0) == [2, 4]
+        with pytest.raises(Retry, match="the result has not expired"):
+            expire()
+        runner.clock.advance(7 * 86_400 + 1)
+        expire()
+        expire()  # a second time changes nothing
+        with pytest.raises(NotFound, match="or its result has expired"):
+            group.result(timeout=0)
+
+
+def test_a_group_is_kept_until_its_callback_has_ended(jobs: Jobs, add: Any) -> None:
+    report = jobs.task(name="report", backoff=8 * 86_400)(failing_once())
+    with JobsRunner(jobs) as runner:
+        group = gather([add.s(1, 1)], then=report.s()).put()
+        expire = chore_of(runner, ExpireGroup)
+        runner.run_due()
+        runner.clock.advance(8 * 86_400)
+        with pytest.raises(Retry, match="the group has not ended"):
+            expire()
+        runner.run_due()
+        runner.clock.advance(8 * 86_400)
+        expire()
+        with pytest.raises(NotFound):
+            group.result(timeout=0)
+
+
+def test_the_largest_group_is_put_at_once(jobs: Jobs, add: Any) -> None:
+    twice = jobs.task(double)
+    gather([add.s(1, 1), *[twice.s(n) for n in range(9_999)]]).put()
+    assert jobs.opened().queue("jobs").info().available == 9_999
+
+
+def failing_once() -> Callable[[Any], Any]:
+    """Return a function that fails at its first call, and then returns its argument."""
+    errors = [OSError("disk full")]
+
+    def task(value: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return value
+
+    return task
+
+
+def str_of(value: Any) -> str:
+    return str(value)
 
 
 def test_a_transaction_puts_chains_and_groups(jobs: Jobs, add: Any) -> None:

@@ -16,6 +16,7 @@ import pytest
 import millstream
 from millstream import JobContext, JobFailed, Jobs
 from millstream.errors import InvalidInput
+from millstream.jobs.shares import shares_of
 
 pytestmark = pytest.mark.embedded
 
@@ -92,7 +93,7 @@ def test_a_result_that_cannot_be_encoded_fails_the_job_at_once(jobs: Jobs) -> No
 
     job = opens.put()
     drained(jobs)
-    with pytest.raises(JobFailed, match="task 'opens' returned a object, which cannot be encoded"):
+    with pytest.raises(JobFailed, match=r"returned a value \(object\) which cannot be encoded"):
         job.result(timeout=5)
     assert [info.name for info in jobs.opened().logs() if info.name == "never"] == []
 
@@ -283,6 +284,23 @@ def test_a_worker_shares_its_concurrency_among_queues(jobs: Jobs) -> None:
     assert sorted(called) == ["mail", "note"]
 
 
+@pytest.mark.parametrize(
+    ("shares", "concurrency", "expected"),
+    [
+        (None, 8, {"jobs": 6, "jobs.mail": 1, "jobs.report": 1}),  # by the number of their tasks
+        (None, 2, {"jobs": 1, "jobs.mail": 1, "jobs.report": 1}),
+        ({"a": 3, "b": 1}, 8, {"a": 6, "b": 2}),
+        (["a", "b", "c"], 8, {"a": 3, "b": 3, "c": 2}),  # all of it is used
+        ("a", 8, {"a": 8}),
+    ],
+)
+def test_shares_use_the_whole_concurrency(
+    shares: Any, concurrency: int, expected: dict[str, int]
+) -> None:
+    served = {"jobs": 6, "jobs.mail": 1, "jobs.report": 1}
+    assert shares_of(shares, served, concurrency) == expected
+
+
 def outer() -> Callable[[], None]:
     def inner() -> None: ...
 
@@ -300,6 +318,34 @@ def test_a_function_that_cannot_be_imported_is_refused(jobs: Jobs) -> None:
 
 def module_task(n: int) -> None:
     """Be a function at the top of a module."""
+
+
+def test_a_name_with_a_line_break_is_refused(jobs: Jobs) -> None:
+    with pytest.raises(InvalidInput, match="no line breaks or other control characters"):
+        jobs.task(name="send\nmail")(dict.copy)
+    assert jobs.tasks == {}
+
+
+def test_a_time_that_is_no_time_is_refused(jobs: Jobs) -> None:
+    task = jobs.task(name="later")(len)
+    with pytest.raises(InvalidInput, match=r"when is a datetime with a time zone.*tomorrow"):
+        task.put_at("tomorrow", [1])  # type: ignore[arg-type]
+
+
+def test_a_job_of_an_unknown_queue_is_unknown(jobs: Jobs) -> None:
+    assert jobs.get("nowhere-7").state() == "unknown"
+    assert jobs.get("nowhere-7").progress() is None
+
+
+@pytest.mark.parametrize("retry_on", [5, "ValueError", [ValueError, "OSError"], int, None])
+def test_a_wrong_retry_on_is_refused_where_it_is_written(jobs: Jobs, retry_on: Any) -> None:
+    with pytest.raises(InvalidInput, match="task 'x': retry_on is an exception class, or several"):
+        jobs.task(name="x", retry_on=retry_on)(len)
+
+
+def test_a_negative_time_to_keep_results_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="keep_results is 0 seconds or more, not -1"):
+        Jobs(keep_results=-1)
 
 
 def test_two_tasks_with_one_name_are_refused(jobs: Jobs) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millstream.queue.commands import Granted
+from millstream.queue.model.grants import Granted
 from millstream.queue.rules.claim_plan import (
     OVERTAKEN_MAX,
     ClaimFacts,

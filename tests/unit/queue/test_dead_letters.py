@@ -291,3 +291,21 @@ def test_a_letter_to_a_queue_that_is_not_there_is_written_once_it_is(
     upkeep(ms)
     assert owed(queue) == 0
     assert [letter.value for letter in hospital.claim(10)] == [b"x"]
+
+
+def test_a_letter_that_does_not_fit_its_schema_holds_no_other_back(
+    ms: Millstream, clock: SimulatedClock
+) -> None:
+    def needs(name: str) -> dict[str, Any]:
+        return {"type": "object", "properties": {name: {"type": "integer"}}, "required": [name]}
+
+    dead = ms.log("dead", schema=needs("a"))
+    queue = ms.create_queue("q", dead_letter="dead")
+    queue.put_many([{"x": 1}, {"b": 1}])
+    queue.fail(queue.claim(2), reason="broken")
+    assert owed(queue) == 2
+    dead.set_schema(needs("b"), force=True)
+    clock.advance(3600)
+    upkeep(ms)
+    assert owed(queue) == 1
+    assert [letter.json() for letter in letters(ms)] == [{"b": 1}]

@@ -35,7 +35,8 @@ def test_an_entry_counts_for_the_memory_that_it_takes(ms: Millstream, kind: str)
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert taken / 2 < found.size < taken * 3
+    # Records with equal headers share one dictionary, which the estimate counts for each record.
+    assert taken / 2 < found.size < taken * 4
 
 
 class Interrupted(list[dict[str, Scalar]]):

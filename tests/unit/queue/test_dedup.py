@@ -245,3 +245,12 @@ def test_what_was_seen_is_forgotten(ms: Millstream, clock: SimulatedClock) -> No
     fold_all(ms)
     for kind in (keys.SEEN, keys.SEEN_UNTIL):
         assert len(Probe(ms).rows(kind)) < 200
+
+
+def test_a_dead_letter_repeats_only_itself(queue: Queue) -> None:
+    for offset in (7, 8, 7):
+        letter = {"id": "1", "dead-letter-log": "jobs", "dead-letter-offset": offset}
+        queue.put(str(offset).encode(), headers=letter)
+    queue.put(b"no letter", headers={"id": "1", "dead-letter-log": "jobs"})
+    queue.put(b"repeat", headers={"id": "1"})
+    assert values(queue.claim(9)) == [b"7", b"8", b"no letter"]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
 import pytest
 
+import millstream
 from millstream import Millstream
 from millstream.doctor import examine
 from millstream.errors import InvalidInput, NotFound
 from millstream.queue.model.group_limits import GroupLimit
+from millstream.queue.model.message import Message
 from millstream.testing import SimulatedClock
 from millstream.threads.queue import Queue
 
@@ -161,3 +164,29 @@ def test_the_doctor_finds_nothing_after_limits(
         fold_all(ms)
     report = examine(tmp_path / "store.db")
     assert report.healthy, report.problems
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_key_with_limits_of_its_own_changes_nothing_for_the_others(seed: int) -> None:
+    """The short way for queues without such a key chooses the same messages as the long way."""
+    chance = random.Random(seed)
+    with millstream.open(":memory:") as ms:
+        spec = {"group_by": "customer", "group_order": False, "group_in_flight": 3}
+        queues = [ms.create_queue(name, **spec) for name in ("short", "long")]
+        queues[1].limit_group("nobody", in_flight=1)
+        held: list[list[Message]] = [[], []]
+        for turn in range(60):
+            groups = [f"g{chance.randrange(4)}" for _ in range(chance.randrange(12))]
+            n, finish = chance.randrange(1, 9), chance.choice(["ack", "nack", "fail"])
+            ended = [chance.random() < 0.6 for _ in range(100)]
+            claims = []
+            for queue, messages in zip(queues, held, strict=True):
+                headers = [{"customer": group} for group in groups]
+                queue.put_many([f"{turn}".encode()] * len(groups), headers=headers)
+                messages += queue.claim(n)
+                ending = [m for m, is_ended in zip(messages, ended, strict=False) if is_ended]
+                if ending:
+                    queue.finish_each(ending, finish, delay=0 if finish == "nack" else None)
+                    messages[:] = [m for m in messages if m not in ending]
+                claims.append([(m.claim_id, m.attempt) for m in messages])
+            assert claims[0] == claims[1]

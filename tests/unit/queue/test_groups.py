@@ -6,7 +6,7 @@ import pytest
 
 from millstream import Limits, Millstream
 from millstream.errors import Conflict, InvalidInput, LeaseLost
-from millstream.queue.commands import Grant
+from millstream.queue.model.grants import Grant
 from millstream.queue.model.message import Message
 from millstream.queue.service import claims
 from millstream.queue.service.backlog import need_facts

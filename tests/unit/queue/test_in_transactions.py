@@ -146,7 +146,6 @@ def test_items_of_a_batch_for_later_keep_their_headers(
         {"at": "tomorrow"},
         {"at": datetime(2030, 1, 1)},
         {"delay": 1, "at": datetime(2030, 1, 1, tzinfo=UTC)},
-        {"delay": 1, "producer": Producer("p", 0)},
         {"headers": {"x": {}}},
     ],
     ids=str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.queue.commands import Routed
+from millstream.queue.model.grants import Routed
 from millstream.queue.model.slots import Span
 from millstream.queue.rules.interleaving import Looked, arrivals_ms, interleave
 from millstream.queue.rules.sources import QueueSource

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import millstream
 from millstream import Millstream
 from millstream.format import keys
-from millstream.queue.commands import Routed
 from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.grants import Routed
 from millstream.queue.model.slots import Span
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.claims import place_routed

@@ -13,7 +13,8 @@ from millstream import Millstream
 from millstream.embedded.session import EmbeddedSession, open_store
 from millstream.errors import CorruptionError, InvalidInput, LeaseLost
 from millstream.log.reading.recent import Columns
-from millstream.queue.commands import ClaimRouted, FinishClaims, Granted, Run
+from millstream.queue.commands import ClaimRouted, FinishClaims, Run
+from millstream.queue.model.grants import Granted
 from millstream.queue.model.message import Message, messages_of
 from millstream.queue.rules import claims, endings
 from millstream.queue.rules.arrivals import Newcomers, place_arrived

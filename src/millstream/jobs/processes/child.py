@@ -33,10 +33,9 @@ from millstream.jobs.processes.reports import (
     decode_plan,
     encode_report,
 )
-from millstream.jobs.reports import JobFinished, JobReport, JobStarted, OnJob
+from millstream.jobs.processes.running_jobs import RunningJobs
+from millstream.jobs.reports import JobFinished, JobReport, OnJob
 
-REPORT_S = 0.02
-"""So long after a heartbeat, the beginning of a job is reported at once."""
 MEMORY_LOOK_S = 0.05
 """The memory is measured at the end of a job, at most this often."""
 WAITING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -102,8 +101,8 @@ class ChildProcess:
         )
         self._worker: ChildWorker | None = None
         self._leave_reason = ""
-        self._memory_s = self._sent_s = clock.seconds()
-        self._memory_bytes = 0
+        self._memory_s = clock.seconds()
+        self._running = RunningJobs(plan.running_path)
 
     def run(self) -> int:
         """Make the worker and run it; return the exit code of the process."""
@@ -144,13 +143,9 @@ class ChildProcess:
         self._writer.event("error", "child_failed", text, facts)
 
     def _note(self, report: JobReport) -> None:
-        """Note a report of the worker.
-
-        A job that may end its process is reported before it runs, unless jobs begin too often.
-        """
+        """Note a report of the worker. A job may end its process, so it is noted before it runs."""
+        self._running(report)
         self._journal(report)
-        if isinstance(report, JobStarted) and self._clock.seconds() >= self._sent_s + REPORT_S:
-            self._send(self._journal.beat(self._memory_bytes))
 
     def _ended(self, job: JobFinished, waited_s: float) -> None:
         """Write the line of a job, and leave if this process has done enough."""
@@ -194,6 +189,7 @@ class ChildProcess:
                     self._control.recv_bytes()
                     is_draining = True
                     self._stop()
+                    self._tell_draining()
                 elif is_draining:
                     threading.Event().wait(wait_s)
             except (EOFError, OSError):
@@ -202,12 +198,17 @@ class ChildProcess:
             if self._leave_reason and not is_told:
                 is_told = True
                 self._send(ChildLeaving(self._leave_reason))
-            self._memory_bytes = resident_bytes()
-            self._send(self._journal.beat(self._memory_bytes))
+            self._send(self._journal.beat(resident_bytes()))
+
+    def _tell_draining(self) -> None:
+        """Log that no other job begins: from here on the process only finishes running jobs."""
+        number = self._plan.number
+        self._writer.event(
+            "info", "draining", f"process {number} begins no more jobs", {"process": number}
+        )
 
     def _send(self, report: Report) -> None:
         with self._send_lock:
-            self._sent_s = self._clock.seconds()
             try:
                 self._reports.send_bytes(encode_report(report))
             except OSError:

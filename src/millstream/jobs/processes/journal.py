@@ -95,6 +95,7 @@ class Journal:
             figures.done += job.outcome == "done"
             figures.failed += job.outcome == "failed"
             figures.retried += job.outcome == "retried"
+            figures.cancelled += job.outcome == "cancelled"
             if job.is_left_running and entry is not None:
                 entry.kill_s = now_s + self._grace_s(entry)
                 entry.kill_reason = "did not end after its timeout"

@@ -18,6 +18,7 @@ _FAMILIES = (
     ("done", "millstream_job_done_total", "counter", "Jobs that were done."),
     ("failed", "millstream_job_failed_total", "counter", "Jobs that failed for good."),
     ("retried", "millstream_job_retried_total", "counter", "Attempts that will be repeated."),
+    ("cancelled", "millstream_job_cancelled_total", "counter", "Jobs that ended after a cancel."),
     ("run_s", "millstream_job_run_seconds_total", "counter", "The run time of all attempts."),
     (
         "wait_s",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -44,9 +45,11 @@ from millstream.jobs.processes.reports import (
     Beat,
     ChildPlan,
     TaskFigures,
+    consumer_of,
     decode_report,
     encode_plan,
 )
+from millstream.jobs.processes.running_jobs import RunningJobsFile
 from millstream.jobs.processes.service_manager import ServiceManager
 from millstream.jobs.processes.source_files import SourceFiles
 from millstream.jobs.processes.supervisor import PoolPlan, Supervisor
@@ -66,12 +69,14 @@ class Handle:
     control: Connection
     reports: Connection
     stacks: Connection
+    running: RunningJobsFile
 
     def close(self) -> None:
         """Close the pipes of a process that has ended."""
         for connection in (self.control, self.reports, self.stacks):
             connection.close()
         self.process.close()
+        self.running.close()
 
 
 class PoolFigures:
@@ -114,6 +119,9 @@ class ProcessPool:
         self._manager = ServiceManager() if manager is None else manager
         self._sources = SourceFiles(child.folder) if plan.is_reloading else None
         self._look_s = clock.seconds() + RELOAD_LOOK_S
+        self._mark = secrets.token_hex(4)
+        self._dead: list[str] = []
+        """The names of dead children whose claims no child has given back yet, as consumers."""
         self._children: dict[int, Handle] = {}
         self._signals: list[int] = []
         self.figures = PoolFigures()
@@ -192,7 +200,16 @@ class ProcessPool:
                 self._signal(self._children[number], signal.SIGKILL)
 
     def _start(self, effect: StartChild) -> None:
-        plan = replace(self._child, number=effect.number, orphans=effect.orphans)
+        running = RunningJobsFile(self._child.concurrency)
+        plan = replace(
+            self._child,
+            running_path=running.path,
+            number=effect.number,
+            orphans=effect.orphans,
+            mark=self._mark,
+            dead=tuple(self._dead),
+        )
+        self._dead.clear()
         control_end, control = self._context.Pipe(duplex=False)
         reports, reports_end = self._context.Pipe(duplex=False)
         stacks, stacks_end = self._context.Pipe(duplex=False)
@@ -206,7 +223,7 @@ class ProcessPool:
             process.start()
         for connection in (control_end, reports_end, stacks_end):
             connection.close()
-        self._children[effect.number] = Handle(process, control, reports, stacks)
+        self._children[effect.number] = Handle(process, control, reports, stacks, running)
 
     def _drain(self, handle: Handle) -> None:
         try:
@@ -263,12 +280,15 @@ class ProcessPool:
         self._take_reports(number, handle)
         handle.process.join()
         code = handle.process.exitcode
+        if code:
+            self._dead.append(consumer_of(handle.process.pid or 0, self._mark))
         if stack := _read_stack(handle.stacks):
             facts = {"process": number, "stack": stack}
             self._tell(Tell("error", "stack", f"the stacks of process {number}:\n{stack}", facts))
         del self._children[number]
+        jobs = handle.running.read()
         handle.close()
-        self._supervisor.exited(number, code or 0, now_s=self._clock.seconds())
+        self._supervisor.exited(number, code or 0, now_s=self._clock.seconds(), jobs=jobs)
 
     def _look_at_sources(self) -> None:
         now_s = self._clock.seconds()

@@ -5,6 +5,8 @@ The opposite pipe has a single message: `DRAIN`. The end of that pipe means that
 
 from __future__ import annotations
 
+import socket
+
 from msgspec import Struct, field, msgpack
 
 DRAIN = b"drain"
@@ -33,6 +35,7 @@ class TaskFigures(Struct, array_like=True):
     done: int = 0
     failed: int = 0
     retried: int = 0
+    cancelled: int = 0
     wait_s: float = 0.0
     run_s: float = 0.0
 
@@ -42,6 +45,7 @@ class TaskFigures(Struct, array_like=True):
         self.done += other.done
         self.failed += other.failed
         self.retried += other.retried
+        self.cancelled += other.cancelled
         self.wait_s += other.wait_s
         self.run_s += other.run_s
 
@@ -117,6 +121,17 @@ class ChildPlan(Struct, frozen=True, kw_only=True):
     is_json: bool = True
     number: int = 1
     orphans: tuple[Orphan, ...] = ()
+    mark: str = ""
+    """The end of the names of all children as consumers; no other worker has it."""
+    running_path: str = ""
+    """The file in which the child notes its running jobs."""
+    dead: tuple[str, ...] = ()
+    """The names of dead children, as consumers. The child gives back what they had claimed."""
+
+
+def consumer_of(pid: int, mark: str) -> str:
+    """Return the name under which a child claims jobs."""
+    return f"{socket.gethostname()[:100]}:{pid}:{mark}"
 
 
 encode_plan = msgpack.Encoder().encode

@@ -267,9 +267,15 @@ class Supervisor:
         self._code = 1
         self._end_all(is_at_once=not self._was_ready)
 
-    def exited(self, number: int, code: int, *, now_s: float) -> None:
-        """Note that a child has ended: by itself (`code` >= 0), or by a signal (`code` < 0)."""
+    def exited(
+        self, number: int, code: int, *, now_s: float, jobs: tuple[RunningJob, ...] | None = None
+    ) -> None:
+        """Note that a child has ended: by itself (`code` >= 0), or by a signal (`code` < 0).
+
+        `jobs` are the jobs that ran; None for the jobs of its last heartbeat.
+        """
         child = self._children.pop(number)
+        child.running = child.running if jobs is None else jobs
         # Several events may come before the next effect: no effect concerns a child that has ended.
         self._effects = deque(
             effect
@@ -293,14 +299,15 @@ class Supervisor:
         self._died(child, how, now_s)
 
     def _died(self, child: Child, how: str, now_s: float) -> None:
-        self._deaths += 1
+        self._deaths = 1 if child.running else self._deaths + 1  # a job that runs is progress
         delay_s = min(DELAY_MAX_S, FIRST_DELAY_S * 2 ** (self._deaths - 1))
         jobs = [job.id for job in child.running]
+        shown = ", ".join(f"{job.id} ({job.task})" for job in child.running[:5])
         self._tell(
             "error",
             "child_died",
             f"process {child.number} {how}; it is replaced in {delay_s:g} s"
-            + (f"; it ran {', '.join(jobs[:5])}" if jobs else ""),
+            + (f"; it ran {shown}" if jobs else ""),
             process=child.number,
             how=how,
             jobs=jobs,

@@ -53,6 +53,16 @@ def _difference(old: QueueSpec, new: QueueSpec, fields: Sequence[str]) -> str:
     )
 
 
+def check_changes(name: str, spec: QueueSpec) -> None:
+    """Refuse a log of changes that feeds its own queue: each claim would make a message without end."""
+    log = spec.changes
+    if log and spec.takes_from(log):
+        raise InvalidInput(
+            f"the log of changes {log!r} of queue {name!r} is one of its own sources, so that each change "
+            "would come back as a message; name a log that none of its sources matches"
+        )
+
+
 def check_dead_letter(name: str, spec: QueueSpec) -> None:
     """Refuse a dead-letter log that feeds its own queue: letters would fail and return without end."""
     log = spec.dead_letter

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import partial
@@ -100,7 +101,7 @@ class Bucket(Entity):
 
     weight: ClassVar[int] = 250
     changes: ClassVar = Change
-    computed: ClassVar = (Strode, Filled, FilledAndClaimed)
+    computed: ClassVar = (Strode, Filled, FilledAndClaimed, Placed)
 
     def apply(self, change: Change) -> None:
         """Move to the next state."""
@@ -394,6 +395,14 @@ class Bucket(Entity):
     def mark(self, slot: int) -> SlotMark:
         """Return the priority and the group of a message."""
         return self.marks.get(slot) or (max(self.lane, 0), "")
+
+    def groups(self, start: int, stop: int) -> dict[str, int]:
+        """Count the messages of a range by group; a message outside any group is not counted."""
+        counts: dict[str, int] = {}
+        for mark, count in Counter(map(self.marks.get, range(start, stop))).items():
+            if mark is not None:
+                counts[mark[1]] = counts.get(mark[1], 0) + count
+        return counts
 
     def arrived_ms(self, slot: int) -> int:
         """Return the time of a message's append."""

@@ -59,7 +59,7 @@ class Removed(Struct, array_like=True, frozen=True, tag=5):
     ranges: list[Slots]
 
 
-class Strode(Struct, array_like=True, frozen=True, tag=6):
+class Strode(Struct, array_like=True, frozen=True, tag=6, gc=False):
     """Some slots are done, and further slots were claimed for the first time: a stride of a worker."""
 
     done: list[Slots]
@@ -86,13 +86,13 @@ class Withdrawn(Struct, array_like=True, frozen=True, tag=8):
     new_id: int
 
 
-class Filled(Struct, array_like=True, frozen=True, tag=9):
+class Filled(Struct, array_like=True, frozen=True, tag=9, gc=False):
     """Messages without marks came to a bucket of lane 0 and are available."""
 
     spans: list[Span]
 
 
-class FilledAndClaimed(Struct, array_like=True, frozen=True, tag=10):
+class FilledAndClaimed(Struct, array_like=True, frozen=True, tag=10, gc=False):
     """Messages came to a bucket of lane 0 and the first of them were claimed; earlier slots are
     done.
     """

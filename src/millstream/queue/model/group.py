@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from millstream.queue.model.pace import NEVER_MS
+from millstream.queue.model.rates import NEVER_MS
 from millstream.store.state.entity import Entity
 
 NOBODY = -1

@@ -10,9 +10,9 @@ from datetime import datetime
 from functools import cached_property
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal
 
-from msgspec import DecodeError, Struct, ValidationError
+from msgspec import Struct
 
 from millstream.errors import InvalidInput
 from millstream.header import NO_HEADERS, Headers
@@ -21,8 +21,6 @@ from millstream.queue.model.own_logs import put_id
 from millstream.queue.model.slots import AVAILABLE, CANCELLED, DONE, FAILED, IN_FLIGHT, Trial
 from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
 from millstream.record import Legible, Seconds, moment, to_ms, wall_ms_of
-
-T = TypeVar("T")
 
 PeekState = Literal["available", "delayed", "in_flight", "done", "failed", "cancelled"]
 """The states in which a peek shows messages."""
@@ -167,28 +165,13 @@ class Message(Legible, Struct, frozen=True, eq=False, gc=False):
         """
         return self.label.damage
 
-    @overload
-    def json(self) -> Any: ...
-    @overload
-    def json(self, type: type[T]) -> T: ...
-    def json(self, type: Any = Any) -> Any:
-        """Return the value decoded from JSON, checked against a type if a type is given.
-
-        Raises `InvalidInput`, which names the message, if the value is no JSON or does not fit.
-        """
-        try:
-            return super().json(type)
-        except DecodeError as error:
-            wrong = "is not valid JSON"
-            if isinstance(error, ValidationError):
-                wrong = f"does not fit {getattr(type, '__name__', type)}"
-            raise InvalidInput(
-                f"the message at offset {self.offset} of log {self.log!r} (queue {self.queue!r}, "
-                f"claim id {self.claim_id}) {wrong}: {error}",
-                queue=self.queue,
-                log=self.log,
-                offset=self.offset,
-            ) from error
+    def _place(self) -> tuple[str, dict[str, Any]]:
+        """Return what an error calls this message, and the facts that the error carries."""
+        name = (
+            f"the message at offset {self.offset} of log {self.log!r} (queue {self.queue!r}, claim id "
+            f"{self.claim_id})"
+        )
+        return name, {"queue": self.queue, "log": self.log, "offset": self.offset}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and _facts(self) == _facts(other)
@@ -328,6 +311,14 @@ class Fate(Struct, frozen=True, kw_only=True):
     def is_over(self) -> bool:
         """Return whether the message has ended: it is done, failed or cancelled."""
         return self.state in ("done", "failed", "cancelled")
+
+
+class FoundMessage(Struct, frozen=True):
+    """A message that was found by its dedup id."""
+
+    id: int
+    """The id that `put` returned."""
+    fate: Fate
 
 
 class PutResult(Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ class Moved(Struct, array_like=True, frozen=True, tag=2):
     """The difference in the number of dead letters still to be written."""
 
 
-class Advanced(Struct, array_like=True, frozen=True, tag=4):
+class Advanced(Struct, array_like=True, frozen=True, tag=4, gc=False):
     """Messages are done, and the next ones in lane 0, all in one bucket, were claimed."""
 
     at_ms: int
@@ -78,7 +78,7 @@ class SourceReplaced(Struct, array_like=True, frozen=True, tag=5):
     """The number of unfinished messages from `at` on."""
 
 
-class Arrived(Struct, array_like=True, frozen=True, tag=6):
+class Arrived(Struct, array_like=True, frozen=True, tag=6, gc=False):
     """Messages of a single log were placed in lane 0, in a single bucket."""
 
     at_ms: int
@@ -90,7 +90,7 @@ class Arrived(Struct, array_like=True, frozen=True, tag=6):
     count: int
 
 
-class ArrivedAndClaimed(Struct, array_like=True, frozen=True, tag=7):
+class ArrivedAndClaimed(Struct, array_like=True, frozen=True, tag=7, gc=False):
     """Messages are done; new messages of a log were placed in a bucket of the empty lane 0, and the
     first of them were claimed.
     """

@@ -9,6 +9,8 @@ group it meets.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import ClassVar
 
 from msgspec import Struct, field
@@ -29,6 +31,18 @@ class Rostered(Struct, array_like=True, frozen=True):
     closed: list[str] = []
 
 
+def movements(flown: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """Return the group of each message that went in flight, and of each that came back."""
+    flew: list[str] = []
+    landed: list[str] = []
+    for name, by in flown.items():
+        if by > 0:
+            flew += [name] * by
+        elif by < 0:
+            landed += [name] * -by
+    return flew, landed
+
+
 class Roster(Entity, array_like=True):
     """The groups in use of one queue."""
 
@@ -46,10 +60,10 @@ class Roster(Entity, array_like=True):
     def apply(self, change: Rostered) -> None:
         """Move to the next state."""
         flying = self.flying
-        for name in change.flew:
-            flying[name] = flying.get(name, 0) + 1
-        for name in change.landed:
-            remaining = flying.get(name, 0) - 1
+        for name, count in Counter(change.flew).items():
+            flying[name] = flying.get(name, 0) + count
+        for name, count in Counter(change.landed).items():
+            remaining = flying.get(name, 0) - count
             if remaining > 0:
                 flying[name] = remaining
             else:

@@ -42,6 +42,7 @@ MEANINGS = {
     "keep_payloads": "whether payloads of done messages are kept as long as the messages",
     "bucket_exponent": "10^n claims are stored together; a smaller n suits small queues",
     "dead_letter": "a log to which failed messages are published as well",
+    "changes": "a log that gets a record for each change of a message's state",
     "lossy": "whether logs may delete records before the queue has looked at them",
     "description": "a text for people",
     "router": "'spark': a pipeline assigns messages; '': the queue itself does",

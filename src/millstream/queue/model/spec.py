@@ -19,7 +19,14 @@ from msgspec.structs import replace
 
 from millstream.errors import InvalidInput, NotFound
 from millstream.format.ids import CAPACITY_EXPONENT_MAX
-from millstream.log.model.names import NUMBER_MAX, ROOM, check_name, check_text, did_you_mean
+from millstream.log.model.names import (
+    NUMBER_MAX,
+    PRIVATE,
+    ROOM,
+    check_name,
+    check_text,
+    did_you_mean,
+)
 from millstream.numbers import check_duration
 from millstream.queue.model.backoff import Backoff
 from millstream.record import Seconds, to_ms
@@ -106,6 +113,8 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     bucket_exponent: int = 3
     dead_letter: str = ""
     """A log to which failed messages are published as well."""
+    changes: str = ""
+    """A log to which each change of a message's state is appended, in the same commit."""
     lossy: bool = False
     """Whether a log may delete records before this queue has routed them; lost records are counted.
     """
@@ -132,6 +141,13 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
             )
         if self.dead_letter:
             check_name(self.dead_letter, "dead-letter log")
+        if self.changes:
+            check_name(self.changes, "log of changes")
+            if self.changes.startswith(PRIVATE) or self.changes == self.dead_letter:
+                raise InvalidInput(
+                    f"changes names a log of its own, which is neither {self.changes!r} nor a log of a "
+                    "queue, a room or the store"
+                )
         if len(self.description) > DESCRIPTION_CHARS_MAX:
             raise InvalidInput(
                 f"description: it has at most {DESCRIPTION_CHARS_MAX} characters, "
@@ -208,8 +224,10 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
 
     @cached_property
     def is_plain(self) -> bool:
-        """Return whether the queue is plain: claimed in number order, without any cap."""
-        return not (self.indexed or self.max_in_flight or self.rate)
+        """Return whether the queue is plain: claimed in number order, without any cap or log of
+        changes.
+        """
+        return not (self.indexed or self.max_in_flight or self.rate or self.changes)
 
     @cached_property
     def takes_all(self) -> bool:
@@ -220,8 +238,9 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
 
     @property
     def indexed(self) -> bool:
-        """Return whether an index chooses messages, not only their number. All of them are then
-        routed.
+        """Return whether claims choose messages by an index (group, priority, due time), not by number.
+
+        Such a queue routes every message, because only routing fills the index.
         """
         return bool(self.group_by or self.priority_by or self.delay_ms)
 
@@ -312,6 +331,7 @@ class QueueSettings(TypedDict, total=False):
     keep_payloads: bool
     bucket_exponent: int
     dead_letter: str | Named
+    changes: str | Named
     lossy: bool
     description: str
     router: Literal["", "spark"]
@@ -350,7 +370,7 @@ def _field_of(name: str, value: Any) -> Any:
             waits = tuple(_seconds(name, entry) for entry in value)
             return Backoff(kind="list", waits=waits, jitter=0.0)
         return Backoff(kind="fixed", first=_seconds(name, value), jitter=0.0)
-    if name == "dead_letter":
+    if name in ("dead_letter", "changes"):
         value = _name_of(value)
     try:
         return convert(value, _HINTS[name])

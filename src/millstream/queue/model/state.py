@@ -22,7 +22,6 @@ from millstream.format.ids import (
     split_id,
 )
 from millstream.queue.model.counts import Counts, Rates
-from millstream.queue.model.pace import NEVER_MS
 from millstream.queue.model.queue_changes import (
     Advanced,
     Arrived,
@@ -34,6 +33,7 @@ from millstream.queue.model.queue_changes import (
     Specified,
     Unlisted,
 )
+from millstream.queue.model.rates import NEVER_MS
 from millstream.queue.model.slots import NO_SLOTS, Slots
 from millstream.queue.model.spec import QueueSpec
 from millstream.store.state.entity import Entity

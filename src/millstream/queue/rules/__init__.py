@@ -1,1 +1,1 @@
-"""What may happen to a queue: rules that run inside one transaction."""
+"""What may happen to a queue: rules that run inside a transaction."""

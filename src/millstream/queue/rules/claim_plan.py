@@ -11,7 +11,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from millstream.queue.commands import Granted
+from millstream.queue.model.grants import Granted
 
 OVERTAKEN_MAX = 3
 """The most rounds in which a claim routes again because other callers routed meanwhile."""
@@ -55,7 +55,7 @@ def plan_claim(facts: ClaimFacts) -> ClaimPlan:
     | n > 0   | fewer        | no       | max       | `PLACED_ONLY`  |
     """
     # Routing reads logs outside the write lock and costs several times a claim, so it comes last. The
-    # first two plans rely on memory that may be outdated: `next_step` then asks for another round.
+    # first two plans rely on memory that may be outdated: `next_step` then asks for a second round.
     if facts.missing <= 0:
         return PLACED_ONLY
     if facts.missing <= facts.routed_ahead:

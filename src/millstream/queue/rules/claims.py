@@ -13,9 +13,10 @@ from millstream.errors import CorruptionError, InvalidInput
 from millstream.limits import CONSUMER_BYTES_MAX
 from millstream.log.model.names import check_integer, check_text
 from millstream.queue import commands as c
-from millstream.queue.model import pace
+from millstream.queue.model import rates
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Claimed
+from millstream.queue.model.grants import Grant, Granted, Routed
 from millstream.queue.model.slots import Slots
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.endings import end_attempts, expire
@@ -37,7 +38,7 @@ PROMOTED_MIN = 1_000
 """The least number of due messages that a claim makes ready."""
 
 
-def place_routed(tx: WriteTransaction, queue: str, routed: list[c.Routed]) -> int:
+def place_routed(tx: WriteTransaction, queue: str, routed: list[Routed]) -> int:
     """Place routed messages without a claim; return their number."""
     ledger = Ledger(tx, queue)
     total = place(ledger, routed)
@@ -64,7 +65,7 @@ class Claiming:
         can_join = command.count > 0 and not command.routed and not command.results
         self.joins = (command.queue, command.lease_ms, command.consumer) if can_join else None
 
-    def __call__(self, tx: WriteTransaction) -> c.Granted:
+    def __call__(self, tx: WriteTransaction) -> Granted:
         """Claim for this consumer alone; an error about damage carries the queue's name."""
         try:
             return claim(tx, self.command)
@@ -73,16 +74,14 @@ class Claiming:
                 raise
             raise of_queue(error, self.command.queue) from error
 
-    def run_all(
-        self, tx: WriteTransaction, operations: Sequence[Claiming]
-    ) -> list[c.Granted] | None:
+    def run_all(self, tx: WriteTransaction, operations: Sequence[Claiming]) -> list[Granted] | None:
         """Claim for several consumers."""
         claims = [operation.command for operation in operations]
         _check(self.command)  # joined claims have the same consumer and lease
         return stride_together(tx, claims)
 
 
-def claim_next(tx: WriteTransaction, command: c.ClaimRouted | c.ClaimMessages) -> c.Granted | None:
+def claim_next(tx: WriteTransaction, command: c.ClaimRouted | c.ClaimMessages) -> Granted | None:
     """Acknowledge and claim by a stride; None if the general rules must decide."""
     _check(command)
     if command.results:
@@ -104,7 +103,7 @@ def _write_results(tx: WriteTransaction, command: c.ClaimRouted | c.ClaimMessage
     write_results(tx, find_queue(tx.view, command.queue).queue_id, command.results)
 
 
-def claim(tx: WriteTransaction, command: c.ClaimRouted) -> c.Granted:
+def claim(tx: WriteTransaction, command: c.ClaimRouted) -> Granted:
     """Acknowledge, place routed messages and claim, in a single commit."""
     granted = None if command.routed else claim_next(tx, command)
     if granted is not None:
@@ -126,7 +125,7 @@ def claim(tx: WriteTransaction, command: c.ClaimRouted) -> c.Granted:
     grants = [] if is_overtaken else _claim(ledger, command, chosen)
     ledger.close()
     fresh = 0 if queue.paused or queue.spec.indexed else queue.counts.fresh
-    return c.Granted(
+    return Granted(
         grants,
         fresh,
         expired,
@@ -156,7 +155,7 @@ def _check(command: c.ClaimRouted | c.ClaimMessages) -> None:
         raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes, not {size:,}")
 
 
-def _claim(ledger: Ledger, command: c.ClaimRouted, chosen: Selection) -> list[c.Grant]:
+def _claim(ledger: Ledger, command: c.ClaimRouted, chosen: Selection) -> list[Grant]:
     queue = ledger.queue
     if queue.paused:
         return []
@@ -164,6 +163,7 @@ def _claim(ledger: Ledger, command: c.ClaimRouted, chosen: Selection) -> list[c.
     if count_max <= 0:
         return []
     if queue.spec.indexed:
+        ledger.index.takes_runs = command.group_runs
         _choose_best(ledger, count_max, chosen)
     else:
         _choose_next(ledger, count_max, chosen)
@@ -179,7 +179,7 @@ def _within_caps(queue: QueueState, count: int, in_flight: int, now_ms: int) -> 
     if spec.max_in_flight:
         count = min(count, spec.max_in_flight - in_flight)
     if spec.rate:
-        count = min(count, pace.affordable(spec.rate, queue.paid_until_ms, now_ms, spec.burst))
+        count = min(count, rates.affordable(spec.rate, queue.paid_until_ms, now_ms, spec.burst))
     return count
 
 
@@ -220,6 +220,8 @@ def _choose_best(ledger: Ledger, count_max: int, chosen: Selection) -> None:
                 heapq.heappush(fronts, (rank, lane))
         elif entry is not None:
             chosen.add_claims(*index.take(count_max - chosen.count))
+            for claim_id in index.take_behind(entry[3], count_max - chosen.count):
+                chosen.add_claims(claim_id, 1)
         else:
             return
 
@@ -251,7 +253,7 @@ def _take_front(ledger: Ledger, chosen: Selection, lane: int, count_max: int, li
     chosen.add_front(lane, run)
 
 
-def _take(ledger: Ledger, chosen: Selection, *, until_ms: int, consumer: str) -> list[c.Grant]:
+def _take(ledger: Ledger, chosen: Selection, *, until_ms: int, consumer: str) -> list[Grant]:
     """Claim the chosen slots; return the grants."""
     tx, queue = ledger.tx, ledger.queue
     ranges: dict[int, list[Slots]] = {}
@@ -261,7 +263,7 @@ def _take(ledger: Ledger, chosen: Selection, *, until_ms: int, consumer: str) ->
         ledger.change_bucket(bucket_id, Claimed(slots_in_bucket, tx.store_ms, until_ms, consumer))
         before = ledger.busy.get(bucket_id, queue.busy.get(bucket_id)) or until_ms
         ledger.busy[bucket_id] = min(before, until_ms)
-    grants: list[c.Grant] = []
+    grants: list[Grant] = []
     for bucket_id, (start, stop) in chosen.pieces:
         grants += _granted(ledger.bucket(bucket_id), bucket_id, (start, stop), until_ms)
     total, spec, counts = chosen.count, queue.spec, ledger.counts
@@ -271,24 +273,24 @@ def _take(ledger: Ledger, chosen: Selection, *, until_ms: int, consumer: str) ->
     counts.fresh -= sum(chosen.advances.values())
     ledger.lane_advances = chosen.advances
     if spec.rate:
-        ledger.paid_until_ms = pace.paid(
+        ledger.paid_until_ms = rates.paid(
             spec.rate, queue.paid_until_ms, tx.store_ms, total, spec.burst
         )
     return grants
 
 
-def _granted(bucket: Bucket, bucket_id: int, slots: Slots, until_ms: int) -> list[c.Grant]:
+def _granted(bucket: Bucket, bucket_id: int, slots: Slots, until_ms: int) -> list[Grant]:
     """Return the grants of claimed slots, a grant per attempt number and stretch of records."""
-    grants: list[c.Grant] = []
+    grants: list[Grant] = []
     for start, stop, attempt in bucket.attempt_runs(*slots):
         scattered = bucket.scattered(start, stop)
         if scattered is not None:
             log_id, offsets = scattered
             first, count = bucket_id + start, stop - start
-            grants.append(c.Grant(first, count, attempt, log_id, offsets[0], until_ms, offsets))
+            grants.append(Grant(first, count, attempt, log_id, offsets[0], until_ms, offsets))
             continue
         grants += [
-            c.Grant(bucket_id + slot, count, attempt, log_id, offset, until_ms)
+            Grant(bucket_id + slot, count, attempt, log_id, offset, until_ms)
             for slot, count, log_id, offset in bucket.stretches(start, stop)
         ]
     return grants

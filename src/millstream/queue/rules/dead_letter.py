@@ -68,7 +68,7 @@ def publish_failed(
             for record in records:
                 slot = span.slot + record.offset - span.offset
                 owed = Owed(span.log_id, record.offset, reason, histories[slot - slots[0]])
-                if not _send(tx, queue, owed, record, damage):
+                if _refusal(tx, queue, owed, record, damage) is not None:
                     claim_id = bucket_id + slot
                     tx.put(keys.letter(queue.queue_id, claim_id), msgspec.msgpack.encode(owed))
                     ledger.letters += 1
@@ -85,7 +85,10 @@ def send_owed(tx: WriteTransaction, name: str) -> bool:
     for row, value in rows:
         owed = msgspec.msgpack.decode(value, type=Owed)
         ((records, damage),) = _salvaged(tx, owed.log_id, owed.offset, 1)
-        if not _send(tx, queue, owed, records[0], damage):
+        refusal = _refusal(tx, queue, owed, records[0], damage)
+        if isinstance(refusal, InvalidInput):
+            continue  # the schema of the log refuses this letter, and may accept the next letter
+        if refusal is not None:
             break
         tx.erase(row)
         sent += 1
@@ -101,18 +104,18 @@ def _salvaged(
     return list(salvage(tx.view, log_id, name, start=offset, stop=offset + count))
 
 
-def _send(
+def _refusal(
     tx: WriteTransaction, queue: QueueState, owed: Owed, record: Record, damage: Damage
-) -> bool:
-    """Append a letter; return False if the log refuses it now."""
+) -> MillstreamError | None:
+    """Append a letter; return the error if the log refuses the letter now."""
     letter = _letter(tx, queue.name, owed, record, damage)
     try:
         append(tx, Append(queue.spec.dead_letter, letter))
     except StoreError:
         raise
-    except MillstreamError:
-        return False  # held, a copy, damaged, or an inbox without a queue: owe the letter
-    return True
+    except MillstreamError as error:
+        return error  # held, a copy, damaged, an inbox without a queue, or a misfit: owe the letter
+    return None
 
 
 def _letter(tx: WriteTransaction, queue: str, owed: Owed, record: Record, damage: Damage) -> Single:

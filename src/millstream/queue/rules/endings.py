@@ -31,10 +31,12 @@ from millstream.queue.model.slots import (
     GONE,
     IN_FLIGHT,
     NONE,
+    End,
     Slots,
 )
 from millstream.queue.model.spec import DELAY_MS_MAX
 from millstream.queue.rules.aging import note_cancelled, note_done
+from millstream.queue.rules.change_log import EXPIRED
 from millstream.queue.rules.dead_letter import publish_failed
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.lookup import find_queue
@@ -48,7 +50,6 @@ from millstream.queue.rules.stride import stride
 from millstream.store.commit.transaction import WriteTransaction
 
 EXPIRE_PER_COMMIT = 10_000
-EXPIRED = "lease expired"
 UNDELIVERED = "its consumer had left before the message reached it"
 RUN_MAX = 1_000_000
 """The most adjacent claims that a call may name."""
@@ -298,9 +299,9 @@ def _settle(
         requests = tx.entity(keys.cancels(queue.queue_id), CancelRequests)
         if requests.claims:
             claimed_parts = _cancel_requested(ledger, claimed_parts, requests.claims, reason)
-    for bucket_id, (start, stop), attempt in claimed_parts:
+    may_fail = may_fail and state == AVAILABLE
+    for (bucket_id, (start, stop), attempt), is_over in _with_last(ledger, claimed_parts, may_fail):
         total = stop - start
-        is_over = may_fail and state == AVAILABLE and attempt >= queue.spec.max_attempts
         final = FAILED if is_over else state
         due_ms = 0
         bucket = ledger.bucket(bucket_id)
@@ -311,10 +312,16 @@ def _settle(
                 ledger.index.wait(bucket_id + start, due_ms, total)
             else:
                 for slot in range(start, stop):
-                    group = bucket.mark(slot)[1]
-                    ledger.index.retry(bucket_id + slot, group=group, due_ms=due_ms)
+                    priority, group = bucket.mark(slot)
+                    ledger.index.retry(
+                        bucket_id + slot,
+                        priority=priority,
+                        group=group,
+                        at_ms=bucket.arrived_ms(slot),
+                        due_ms=due_ms,
+                    )
         elif bucket.marks and queue.spec.group_by:
-            ledger.index.leave(bucket.mark(slot)[1] for slot in range(start, stop))
+            ledger.index.leave(bucket.groups(start, stop))
         if final == DONE:
             note_done(tx, queue.queue_id, bucket_id, bucket)
         ended = Ended([(start, stop)], tx.store_ms, final, due_ms, reason)
@@ -334,6 +341,26 @@ def _settle(
         ledger.busy[bucket_id] = earliest(bucket)
 
 
+def _with_last(
+    ledger: Ledger, parts: Iterable[Part], may_fail: bool
+) -> Iterator[tuple[Part, bool]]:
+    """Yield parts, and whether no attempt is left. A claim that no consumer has seen is no attempt."""
+    attempts_max = ledger.queue.spec.max_attempts
+    for part in parts:
+        bucket_id, (start, stop), attempt = part
+        if not may_fail or attempt < attempts_max:
+            yield part, False
+            continue
+        unseen = [end for end in ledger.bucket(bucket_id).ends if end.reason == UNDELIVERED]
+
+        def is_last(slot: int, attempt: int = attempt, unseen: list[End] = unseen) -> bool:
+            return attempt - sum(end.start <= slot < end.stop for end in unseen) >= attempts_max
+
+        for is_over, slots in groupby(range(start, stop), is_last):
+            first, *others = slots
+            yield (bucket_id, (first, first + 1 + len(others)), attempt), is_over
+
+
 def _cancel_requested(
     ledger: Ledger, claimed_parts: Iterable[Part], requested: Container[int], reason: str
 ) -> list[Part]:
@@ -350,7 +377,7 @@ def _cancel_requested(
             first = slot + 1
             over.append(bucket_id + slot)
             if bucket.marks and queue.spec.group_by:
-                ledger.index.leave([bucket.mark(slot)[1]])
+                ledger.index.leave({bucket.mark(slot)[1]: 1})
             note_cancelled(tx, queue.queue_id, bucket_id, bucket)
             ended = Ended([(slot, slot + 1)], tx.store_ms, CANCELLED, 0, reason)
             ledger.change_bucket(bucket_id, ended)

@@ -8,20 +8,19 @@ has freed. Groups are opened on first use and written back once.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 
 from msgspec.structs import replace
 
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
-from millstream.queue.model import pace
+from millstream.queue.model import rates
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.counts import Counts
 from millstream.queue.model.group import NO_STANDING, NOBODY, Group, GroupStanding
-from millstream.queue.model.group_limits import GroupLimit, GroupLimits
-from millstream.queue.model.roster import Roster, Rostered
+from millstream.queue.model.roster import Roster, Rostered, movements
 from millstream.queue.model.state import QueueState
+from millstream.queue.rules.group_caps import GroupCaps
 from millstream.queue.rules.open_group import OpenGroup
 from millstream.queue.rules.waiting_rows import find_delay
 from millstream.store.commit.transaction import WriteTransaction
@@ -38,8 +37,6 @@ ROWS_PER_READ = 16
 
 ROWS_INLINE_MAX = 250
 """More rows than this go straight to the base table instead of the delta of their commit."""
-
-NO_LIMITS: Mapping[str, GroupLimit] = {}
 
 Rank = tuple[int, int]
 Entry = tuple[Rank, int, int, str, int]
@@ -60,12 +57,16 @@ class Index:
         self._taken = 0
         self._flown: dict[str, int] = {}
         """Groups → the change of their number of messages in flight."""
-        self._roster = Roster()
-        self._limits: Mapping[str, GroupLimit] = NO_LIMITS
-        self._cap, self._pace = queue.spec.group_in_flight, queue.spec.group_rate
+        self.takes_runs = False
+        """Whether the claim takes several messages of an ordered group."""
+        self._run_groups: set[str] = set()
+        """Groups of which this claim has taken a message."""
+        roster = Roster()
+        self._caps = GroupCaps(tx, queue)
         if queue.spec.group_by:
-            self._roster = tx.entity(keys.roster(queue.queue_id), Roster)
-            self._limits = tx.entity(keys.group_limits(queue.queue_id), GroupLimits).limits
+            roster = tx.entity(keys.roster(queue.queue_id), Roster)
+        self._was_flying, self._named = roster.flying, roster.named
+        self._names_all = roster.names_all
 
     def rank(self, priority: int, at_ms: int) -> int:
         """Return a message's rank: its append time, minus a step per priority level."""
@@ -86,20 +87,20 @@ class Index:
         else:
             self._join(self._group(group), claim_id, rank, due_ms)
 
-    def retry(self, claim_id: int, *, group: str, due_ms: int) -> None:
-        """Schedule a retry after a failed attempt; in an ordered group it comes before all other
-        members.
+    def retry(self, claim_id: int, *, priority: int, group: str, at_ms: int, due_ms: int) -> None:
+        """Schedule a retry after a failed attempt; in an ordered group it waits for all messages in
+        flight, and comes before all later members.
         """
-        self.wait(claim_id, due_ms)
         if not group or not self._queue.spec.group_by:
+            self.wait(claim_id, due_ms)
             return
         open_group = self._group(group)
         self._fly(group, -1)
         # A group whose limit was lowered may have another head, which stays.
-        is_ordered = self._queue.spec.group_order and self._in_flight_max(group) == 1
-        if open_group.now.head == NOBODY and is_ordered:
-            open_group.now = replace(open_group.now, head=claim_id, rank=None)
+        if open_group.now.head == NOBODY and self._caps.is_ordered(group):
+            self._join(open_group, claim_id, self.rank(priority, at_ms), due_ms)
         else:
+            self.wait(claim_id, due_ms)
             self._lift(open_group)
 
     def wait(self, claim_id: int, due_ms: int, count: int = 1) -> None:
@@ -108,14 +109,17 @@ class Index:
         self._tx.put(key, keys.run_value(count))
         self._counts.waiting += count
 
-    def leave(self, groups: Iterable[str]) -> None:
-        """Note that messages of groups are no longer in flight and will not return."""
-        if self._queue.spec.group_by:
-            for name, count in Counter(groups).items():
-                if name:
-                    self._fly(name, -count)
-                    if self._has_record(name):
-                        self._lift(self._group(name))
+    def leave(self, groups: Mapping[str, int]) -> None:
+        """Note that so many messages of groups are no longer in flight and will not return."""
+        if not self._queue.spec.group_by:
+            return
+        flown = self._flown
+        for name, count in groups.items():
+            if name:
+                flown[name] = flown.get(name, 0) - count
+        for name in [] if self._has_no_records() else groups:
+            if name and self._has_record(name):
+                self._lift(self._group(name))
 
     def withdraw(self, name: str, gone: Set[int], in_flight: int) -> None:
         """Remove a group's waiting and in-flight messages that were withdrawn, and choose the next
@@ -237,63 +241,94 @@ class Index:
             return claim_id, size
         group = self._group(name)
         self._fly(name, 1)
-        self._pay(group, 1)
+        self._caps.pay(group, 1)
+        self._run_groups.add(name)
         group.now = GroupStanding(group.now.waiting, paid_until_ms=group.now.paid_until_ms)
         self._lift(group)
         if (head := group.now.head) in self._ready:
             self._push(head)
         return claim_id, size
 
+    def take_behind(self, name: str, count_max: int) -> Iterator[int]:
+        """Claim the members behind a claimed head, in order, if the claim takes runs of an ordered
+        group; yield their claim ids.
+        """
+        if not name or not self.takes_runs or not self._caps.is_ordered(name):
+            return
+        group = self._group(name)
+        while count_max and group.now.waiting and self._caps.may_claim(group):
+            claim_id, value = group.next_member(self._tx)
+            if int.from_bytes(value[8:], "big") > self._tx.store_ms:
+                group.put_back(claim_id, value)
+                return
+            self._unlist(group, claim_id)
+            self._fly(name, 1)
+            self._caps.pay(group, 1)
+            self._taken += 1
+            count_max -= 1
+            yield claim_id
+
     def admits(self, name: str) -> bool:
         """Count a message of the lane as in flight, if its group allows another; return whether it
         does.
         """
-        flown, limit, rate = self._flown.get(name, 0), self._cap, self._pace
-        if name in self._limits:
-            limit, rate = self._in_flight_max(name), self._rate(name)
-        if limit and self._roster.flying.get(name, 0) + flown >= limit:
+        if not self._allows(name, 1):
             return False
-        group = self._group(name) if rate or self._has_record(name) else None
-        if group is not None and (
-            group.now.head != NOBODY or group.now.waiting or not self._may_claim(group)
-        ):
-            return False
-        if not limit and self._class(name) == NOISY:
-            return False
-        if group is not None:
-            group.unpaid += 1
-        self._flown[name] = flown + 1
-        self._taken += 1
+        self._admit(name, 1)
         return True
 
-    def _may_claim(self, group: OpenGroup) -> bool:
-        """Return whether the rate of a group allows another claim now."""
-        rate = self._rate(group.name)
-        if not rate:
+    def admits_all(self, groups: Mapping[str, int]) -> bool:
+        """Count messages of the lane as in flight, if their groups allow all of them; else count none.
+
+        False is no refusal: the messages must then be asked for one by one.
+        """
+        counts = (self._was_flying, self._flown)
+        if not self.takes_runs and self._has_no_records() and self._caps.allow_all(groups, counts):
+            for name, count in groups.items():
+                self._flown[name] = self._flown.get(name, 0) + count
+            self._taken += sum(groups.values())
             return True
-        if group.affordable is None:
-            paid_ms, burst = group.now.paid_until_ms, self._queue.spec.group_burst
-            group.affordable = pace.affordable(rate, paid_ms, self._tx.store_ms, burst)
-        return group.unpaid < group.affordable
+        if not all(self._allows(name, count) for name, count in groups.items()):
+            return False
+        for name, count in groups.items():
+            self._admit(name, count)
+        return True
 
-    def _pay(self, group: OpenGroup, claims: int = 0) -> None:
-        """Charge the rate of a group with its claims in this operation that are not paid yet."""
-        claims, rate = claims + group.unpaid, self._rate(group.name)
-        if rate and claims:
-            paid_ms, burst = group.now.paid_until_ms, self._queue.spec.group_burst
-            paid_ms = pace.paid(rate, paid_ms, self._tx.store_ms, claims, burst)
-            group.now = replace(group.now, paid_until_ms=paid_ms)
-        group.unpaid, group.affordable = 0, None
+    def _allows(self, name: str, count: int) -> bool:
+        """Return whether a group allows more messages of the lane in flight."""
+        caps = self._caps
+        limit, rate = caps.in_flight, caps.per_second
+        if name in caps.limits:
+            limit, rate = caps.in_flight_max(name), caps.rate(name)
+        in_flight = self._was_flying.get(name, 0) + self._flown.get(name, 0)
+        if limit and in_flight + count > limit and not self._is_run(name, in_flight):
+            return False
+        if rate or self._has_record(name):
+            group = self._group(name)
+            now = group.now
+            if now.head != NOBODY or now.waiting or not self._caps.may_claim(group, count):
+                return False
+        if limit or in_flight + count <= NOISY_MIN:
+            return True
+        return count == 1 and self._class(name) == QUIET
 
-    def _in_flight_max(self, name: str) -> int:
-        """Return the most messages of a group in flight; 0 for any number."""
-        limit = self._limits.get(name) if self._limits else None
-        return self._cap if limit is None or limit.in_flight is None else limit.in_flight
+    def _is_run(self, name: str, in_flight: int) -> bool:
+        """Return whether the claim may take several messages of an ordered group.
 
-    def _rate(self, name: str) -> float:
-        """Return the claims per second of a group; 0 for any number."""
-        limit = self._limits.get(name) if self._limits else None
-        return self._pace if limit is None or limit.rate is None else limit.rate
+        The group must have had none in flight before this claim.
+        """
+        may_begin = not in_flight or name in self._run_groups
+        return self.takes_runs and may_begin and self._caps.is_ordered(name)
+
+    def _admit(self, name: str, count: int) -> None:
+        """Count messages of a group as in flight, and as claims that its rate must pay for."""
+        group = self._groups.get(name)
+        if group is not None:
+            group.unpaid += count
+        self._flown[name] = self._flown.get(name, 0) + count
+        self._taken += count
+        if self.takes_runs:
+            self._run_groups.add(name)
 
     def relimit(self, name: str) -> None:
         """Apply the new limits of a group to its waiting messages; what its rate has used up is
@@ -301,9 +336,9 @@ class Index:
         """
         group = self._group(name)
         group.unpaid, group.affordable = 0, None
-        group.now = replace(group.now, paid_until_ms=pace.NEVER_MS)
+        group.now = replace(group.now, paid_until_ms=rates.NEVER_MS)
         head, rank = group.now.head, group.now.rank
-        limit = self._in_flight_max(name)
+        limit = self._caps.in_flight_max(name)
         if head != NOBODY and rank is None:
             self._awake_head(group)
         elif rank is not None and limit and self._flying(name) >= limit:
@@ -350,7 +385,7 @@ class Index:
         home = rows > ROWS_INLINE_MAX
         opened, closed = [], []
         for name, group in self._groups.items():
-            self._pay(group)
+            self._caps.pay(group)
             self._reclassify(group)
             for claim_id, value in group.added.items():
                 tx.put(keys.member(queue_id, name, claim_id), value, home=home)
@@ -364,17 +399,19 @@ class Index:
             value = keys.run_value(count, full=True) + name.encode()
             tx.put(keys.ready(queue_id, rank, claim_id), value, home=home)
             self._counts.ready += count
-        flew = [name for name, by in self._flown.items() for _ in range(by)]
-        landed = [name for name, by in self._flown.items() for _ in range(-by)]
+        flew, landed = movements(self._flown)
         if flew or landed or opened or closed:
             tx.change(keys.roster(queue_id), Rostered(flew, landed, opened, closed))
+
+    def _has_no_records(self) -> bool:
+        """Whether no group has a record."""
+        return self._names_all and not self._named and not self._groups
 
     def _has_record(self, name: str) -> bool:
         """Return whether a group may have a record; if not, all its waiting messages are in the
         lane.
         """
-        roster = self._roster
-        return name in self._groups or name in roster.named or not roster.names_all
+        return name in self._named or name in self._groups or not self._names_all
 
     def _group(self, name: str) -> OpenGroup:
         open_group = self._groups.get(name)
@@ -385,7 +422,7 @@ class Index:
 
     def _flying(self, name: str) -> int:
         """Return the number of a group's messages in flight, including this operation's."""
-        return self._roster.flying.get(name, 0) + self._flown.get(name, 0)
+        return self._was_flying.get(name, 0) + self._flown.get(name, 0)
 
     def _fly(self, name: str, by: int) -> None:
         self._flown[name] = self._flown.get(name, 0) + by
@@ -399,22 +436,27 @@ class Index:
 
     def _lift(self, group: OpenGroup) -> None:
         """Make the next member the group head, if the group may have another message in flight."""
-        now, limit = group.now, self._in_flight_max(group.name)
+        now, limit = group.now, self._caps.in_flight_max(group.name)
         if now.head != NOBODY or not now.waiting or (limit and self._flying(group.name) >= limit):
             return
         claim_id, value = group.next_member(self._tx)
         rank, due_ms = int.from_bytes(value[:8], "big"), int.from_bytes(value[8:], "big")
+        self._unlist(group, claim_id)
+        group.now = replace(group.now, head=claim_id)
+        self._place_head(group, rank, due_ms)
+
+    def _unlist(self, group: OpenGroup, claim_id: int) -> None:
+        """Remove a member from those that wait behind the head."""
         if group.added.pop(claim_id, None) is None:
             self._tx.erase(keys.member(self._queue.queue_id, group.name, claim_id))
-        group.now = replace(now, waiting=now.waiting - 1, head=claim_id)
-        self._place_head(group, rank, due_ms)
+        group.now = replace(group.now, waiting=group.now.waiting - 1)
 
     def _place_head(self, group: OpenGroup, rank: int, due_ms: int) -> None:
         """Make the head claimable, or let it wait until it is due and the group's rate allows it."""
-        self._pay(group)
+        self._caps.pay(group)
         now = group.now
-        if not self._may_claim(group):
-            due_ms = max(due_ms, pace.next_ms(self._rate(group.name), now.paid_until_ms))
+        if not self._caps.may_claim(group):
+            due_ms = max(due_ms, rates.next_ms(self._caps.rate(group.name), now.paid_until_ms))
         if due_ms > self._tx.store_ms:
             self.wait(now.head, due_ms)
         else:
@@ -426,7 +468,7 @@ class Index:
         self._ready[group.now.head] = (shown, group.name, 1)
 
     def _class(self, name: str) -> int:
-        if self._in_flight_max(name):
+        if self._caps.in_flight_max(name):
             return QUIET
         in_flight = self._flying(name)
         if in_flight < NOISY_MIN:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from millstream.queue.commands import Routed
+from millstream.queue.model.grants import Routed
 from millstream.queue.model.slots import Span
 from millstream.queue.rules.sources import QueueSource
 

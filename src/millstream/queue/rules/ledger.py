@@ -10,9 +10,11 @@ from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.counts import Counts
+from millstream.queue.model.message_change import MessageChange
 from millstream.queue.model.queue_changes import Moved
 from millstream.queue.model.spec import no_queue
 from millstream.queue.model.state import QueueState
+from millstream.queue.rules.change_log import append_changes, changes_of
 from millstream.queue.rules.index import Index
 from millstream.queue.rules.lookup import of_queue
 from millstream.store.commit.transaction import WriteTransaction
@@ -39,6 +41,8 @@ class Ledger:
         self.digests: list[tuple[bytes, int, int]] = []
         """Placed messages with a dedup id: digest, time of the append, claim id."""
         self.paid_until_ms: float | None = None
+        self._changes: list[MessageChange] = []
+        """Records for the queue's log of changes."""
         self._index: Index | None = None
 
     @property
@@ -57,6 +61,9 @@ class Ledger:
 
     def change_bucket(self, bucket_id: int, change: object) -> None:
         """Apply a change to a bucket of the queue."""
+        if self.queue.spec.changes:
+            bucket = self.bucket(bucket_id)
+            self._changes += changes_of(self.tx, self.queue, bucket_id, bucket, change)
         try:
             self.tx.change(keys.bucket(self.queue.queue_id, bucket_id), change)
         except CorruptionError as error:
@@ -90,6 +97,9 @@ class Ledger:
 
     def close(self) -> None:
         """Write the collected changes."""
+        if self._changes:
+            append_changes(self.tx, self.queue, self._changes)
+            self._changes = []
         if self._index is not None:
             self._index.close()
         if self.counts == _NOTHING and not (

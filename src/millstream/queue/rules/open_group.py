@@ -60,6 +60,10 @@ class OpenGroup:
         _, claim_id, value = heapq.heappop(behind)
         return claim_id, value
 
+    def put_back(self, claim_id: int, value: bytes) -> None:
+        """Let a member wait on that `next_member` has returned."""
+        heapq.heappush(self.behind, (split_id(claim_id)[1], claim_id, value))
+
     def _all_read_below(self) -> int:
         """Return the claim number below which all stored members have been read."""
         return split_id(keys.member_claim(self._last_key))[1] if self._last_key else -1

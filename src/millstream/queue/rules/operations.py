@@ -17,7 +17,7 @@ from millstream.log.model.head import Head
 from millstream.log.model.names import NUMBER_MAX, check_name
 from millstream.log.rules import operations as logs
 from millstream.queue import commands as c
-from millstream.queue.model.alteration import check_alteration, check_dead_letter
+from millstream.queue.model.alteration import check_alteration, check_changes, check_dead_letter
 from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.bucket_changes import Removed
@@ -30,6 +30,7 @@ from millstream.queue.model.slots import AVAILABLE, FAILED, Trial
 from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import note_removed
+from millstream.queue.rules.change_log import prepare
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.notes import drop_notes, take_note
 from millstream.queue.rules.partitions import with_partitions
@@ -87,13 +88,18 @@ def specify(tx: WriteTransaction, command: c.SpecifyQueue) -> bool:
     check_name(command.queue, "queue")
     spec = with_partitions(tx, checked(command.spec))
     check_dead_letter(command.queue, spec)
+    check_changes(command.queue, spec)
     key = keys.queue(command.queue)
     queue = tx.entity(key, QueueState)
     if queue.exists():
+        if spec.changes and spec.changes != queue.spec.changes:
+            prepare(tx, spec.changes)
         _alter(tx, key, queue, spec, command.expect)
         return False
     if command.expect is not None:
         raise Conflict(f"there is no queue {command.queue!r} to alter", name=command.queue)
+    if spec.changes:
+        prepare(tx, spec.changes)
     first = _free_from(tx, capacity_of(spec.bucket_exponent))
     tx.change(key, Specified(tx.take_entity_id(), command.queue, spec, tx.wall_ms, first))
     _start(tx, key, queue)
@@ -193,6 +199,7 @@ def purge(tx: WriteTransaction, command: c.PurgeQueue) -> int:
             alive.append((bucket_id, -gone))
             note_removed(tx, queue.queue_id, bucket_id)
             total += gone
+    ledger.close()
     if state == FAILED:
         tx.change(key, Moved(tx.store_ms, Counts(failed=-total), alive=alive))
         return total

@@ -20,17 +20,18 @@ from millstream.store.commit.transaction import WriteTransaction
 
 
 def create_partitions(tx: WriteTransaction, command: CreatePartitions) -> int:
-    """Make a log with partitions, or raise their number. Queues that name the log take from all of
-    them.
+    """Make a log with partitions, or raise their number. Queues that name the log take from each
+    partition.
     """
     is_new = not count_partitions(tx, command.log)
     count = make_partitions(tx, command)
     if is_new:
         for queue in list(all_queues(tx.view)):
-            if queue.spec.dead_letter == command.log:
+            if command.log in (queue.spec.dead_letter, queue.spec.changes):
+                records = "failed messages" if command.log == queue.spec.dead_letter else "changes"
                 raise Conflict(
-                    f"queue {queue.name!r} publishes failed messages to log {command.log!r}: a "
-                    "dead-letter log has no partitions; choose another name",
+                    f"queue {queue.name!r} publishes {records} to log {command.log!r}, which can have no "
+                    "partitions; choose another name",
                     name=queue.name,
                 )
             if command.log in queue.spec.sources:
@@ -45,6 +46,10 @@ def with_partitions(tx: WriteTransaction, spec: QueueSpec) -> QueueSpec:
     if spec.dead_letter and count_partitions(tx, spec.dead_letter):
         raise InvalidInput(
             f"the dead-letter log {spec.dead_letter!r} has partitions; name a log that has none"
+        )
+    if spec.changes and count_partitions(tx, spec.changes):
+        raise InvalidInput(
+            f"the log of changes {spec.changes!r} has partitions; name a log that has none"
         )
     names = [
         pattern_of(source) if count_partitions(tx, source) else source for source in spec.sources

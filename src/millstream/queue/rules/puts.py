@@ -19,7 +19,7 @@ from millstream.errors import Conflict, InvalidInput
 from millstream.format import keys
 from millstream.format.headers import labels_of, relabelled
 from millstream.format.ids import bucket_of
-from millstream.format.packing import Batch, Single, check_timestamp
+from millstream.format.packing import Batch, Single
 from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.log.model.head import Head
@@ -28,6 +28,7 @@ from millstream.log.rules.guards import GuardedRule, LogGuard
 from millstream.queue import commands as c
 from millstream.queue.model.attempts import trials_of
 from millstream.queue.model.bucket_changes import Removed
+from millstream.queue.model.grants import Routed
 from millstream.queue.model.message import PutResult
 from millstream.queue.model.own_logs import (
     INBOX,
@@ -38,9 +39,9 @@ from millstream.queue.model.own_logs import (
     own_logs,
     put_id,
 )
-from millstream.queue.model.routing_marks import Wishes, addressed, mark_of
+from millstream.queue.model.routing_marks import Wishes, addressed, check_later, mark_of
 from millstream.queue.model.slots import FAILED, Span
-from millstream.queue.model.spec import DELAY_MS_MAX, no_queue
+from millstream.queue.model.spec import no_queue
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.ledger import Ledger
@@ -97,7 +98,7 @@ def put(tx: WriteTransaction, command: c.PutMessages) -> int:
     ledger = Ledger(tx, command.queue)
     records = _addressed_records(ledger.queue, command.records, command.wishes, tx.limits)
     if command.is_for_later:
-        _check_later(command)
+        check_later(command.delay_ms, command.due_ms)
         return _put_and_place(ledger, records, command)
     holds = bool(ledger.queue.spec.dedup_while and command.wishes)
     if holds and command.producer is None and _is_routed(ledger, inbox_of(command.queue)):
@@ -116,7 +117,7 @@ def put_reported(tx: WriteTransaction, command: c.PutReported) -> PutResult | No
         command.queue, command.records, command.wishes, command.delay_ms, command.due_ms
     )
     if put_command.is_for_later:
-        _check_later(put_command)
+        check_later(command.delay_ms, command.due_ms)
     if not spec.dedup_by:
         return PutResult(id=put(tx, put_command))
     if not all(_is_routed(ledger, log) for log in own_logs(command.queue)):
@@ -162,12 +163,15 @@ def _is_routed(ledger: Ledger, log: str) -> bool:
 def _put_and_place(ledger: Ledger, records: PackedRecords, command: c.PutMessages) -> int:
     """Append messages and place them in the same commit; return the id of the first.
 
-    If earlier messages of the log are not routed, the messages are left to routing.
+    If earlier messages of the log are not routed, the messages are left to routing. The repeat of a
+    producer places nothing.
     """
     tx, queue, count = ledger.tx, ledger.queue, _count(records)
     log = later_of(queue.name) if command.is_for_later else inbox_of(queue.name)
     first_id = tx.delta.next_id
-    first = logs.append(tx, Append(log, records))
+    first = logs.append(tx, Append(log, records, producer=command.producer))
+    if tx.delta.next_id == first_id:
+        return LATER_ID + first if command.is_for_later else first
     log_id, head = logs.need_log(tx, log)
     if head.next_at(queue.positions.get(log_id, 0)) == first:
         marks = [
@@ -175,13 +179,13 @@ def _put_and_place(ledger: Ledger, records: PackedRecords, command: c.PutMessage
             for label in labels_of(records)
         ]
         spans = [Span(0, count, log_id, first, first_id, tx.wall_ms)]
-        place(ledger, [c.Routed(log_id, first, first + count, spans, marks)])
+        place(ledger, [Routed(log_id, first, first + count, spans, marks)])
         ledger.close()
     return LATER_ID + first if command.is_for_later else first
 
 
 def _id_of(ledger: Ledger, seen: Seen) -> int | None:
-    """Return the id of a message that was put; None if its bucket is forgotten."""
+    """Return the id of a message that was put; None if the bucket is forgotten."""
     if seen.claim_id == UNKNOWN_CLAIM:
         return None
     bucket_id = bucket_of(seen.claim_id)
@@ -190,18 +194,6 @@ def _id_of(ledger: Ledger, seen: Seen) -> int | None:
         head = ledger.tx.entity(keys.head(span.log_id), Head)
         return put_id(ledger.queue.name, head.name, span.offset)
     return None
-
-
-def _check_later(command: c.PutMessages) -> None:
-    delay_ms, due_ms = command.delay_ms, command.due_ms
-    if command.producer is not None:
-        raise InvalidInput("a message for later cannot name a producer; use dedup")
-    if delay_ms is not None and due_ms is not None:
-        raise InvalidInput("a message has a delay or a time, not both")
-    if due_ms is not None:
-        check_timestamp(due_ms)
-    if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
-        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX:,} ms, not {delay_ms:,}")
 
 
 def replace_failed(tx: WriteTransaction, command: c.ReplaceFailed) -> int:

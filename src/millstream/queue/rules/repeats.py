@@ -43,6 +43,9 @@ NOT_PLACED = -1
 UNKNOWN_CLAIM = 2**64 - 1
 """The claim id of a message that was placed before rows had claim ids."""
 
+NO_CLAIM = (NOT_PLACED, UNKNOWN_CLAIM)
+"""Claim ids that lead to no message."""
+
 
 class Seen(Struct, frozen=True):
     """A message that was placed with a dedup id."""
@@ -100,40 +103,40 @@ class Repeats:
         if digest not in self._known:
             stored = self._tx.get(keys.seen(self._queue.queue_id, digest))
             self._known[digest] = decode_seen(stored)
-        counting = (seen for seen in self._known[digest] if self._counts(seen, at_ms))
+        counting = (earlier for earlier in self._known[digest] if self._counts(earlier, at_ms))
         return next(counting, None)
 
-    def _counts(self, seen: Seen, at_ms: int) -> bool:
+    def _counts(self, earlier: Seen, at_ms: int) -> bool:
         """Return whether a message appended at `at_ms` repeats a message that was seen."""
         if self._queue.spec.dedup_while:
-            return self._holds(seen)
+            return self._holds(earlier)
         # A log that a sync delivered late may hold messages older than the remembered ones.
         window_ms = self._queue.spec.dedup_window_ms
-        is_within = seen.until_ms - 2 * window_ms < at_ms < seen.until_ms
-        return is_within and self._state(seen.claim_id)[0] != CANCELLED
+        is_within = earlier.until_ms - 2 * window_ms < at_ms < earlier.until_ms
+        return is_within and self._state(earlier.claim_id)[0] != CANCELLED
 
-    def _holds(self, seen: Seen) -> bool:
+    def _holds(self, earlier: Seen) -> bool:
         """Return whether a message is in a state in which it keeps its repeats away."""
         holding = self._queue.spec.holding_states
-        if seen.claim_id == NOT_PLACED:
+        if earlier.claim_id == NOT_PLACED:
             return "available" in holding or "delayed" in holding
-        state, until_ms = self._state(seen.claim_id)
+        state, until_ms = self._state(earlier.claim_id)
         is_future = until_ms > self._tx.store_ms
         if state == IN_FLIGHT:
             # A message whose lease has expired waits again, also before a commit notes that.
             return ("in_flight" if is_future else "available") in holding
         return state == AVAILABLE and ("delayed" if is_future else "available") in holding
 
-    def _may_hold(self, seen: Seen) -> bool:
+    def _may_hold(self, earlier: Seen) -> bool:
         """Return whether a message keeps its repeats away now or later: the message has not ended."""
-        return seen.claim_id == NOT_PLACED or self._state(seen.claim_id)[0] in (
+        return earlier.claim_id == NOT_PLACED or self._state(earlier.claim_id)[0] in (
             AVAILABLE,
             IN_FLIGHT,
         )
 
     def _state(self, claim_id: int) -> tuple[int, int]:
         """Return the state of a message, and the time in its slot."""
-        if claim_id in (NOT_PLACED, UNKNOWN_CLAIM):
+        if claim_id in NO_CLAIM:
             return NONE, 0
         bucket_id = bucket_of(claim_id)
         bucket = self._tx.entity(keys.bucket(self._queue.queue_id, bucket_id), Bucket)
@@ -150,19 +153,19 @@ class Repeats:
         """
         if not self._new:
             return
-        tx, queue_id, known = self._tx, self._queue.queue_id, self._known
+        tx, queue_id, messages = self._tx, self._queue.queue_id, self._known
         window_ms = self._queue.spec.dedup_window_ms
         changed = set(self._new)
         for digest, at_ms, claim_id in placed:
-            at = known[digest].index(Seen(at_ms + window_ms, NOT_PLACED))
-            known[digest][at] = Seen(at_ms + window_ms, claim_id)
+            at = messages[digest].index(Seen(at_ms + window_ms, NOT_PLACED))
+            messages[digest][at] = Seen(at_ms + window_ms, claim_id)
             tx.put(keys.seen_until(queue_id, at_ms + window_ms, digest), b"")
         changed |= self._forget_some(FORGOTTEN_PER_PLACED * len(self._new))
         states = self._queue.spec.holding_states
         kept = UNHELD_KEPT if states and "available" not in states else SEEN_KEPT
         for digest in changed:
             seen_key = keys.seen(queue_id, digest)
-            newest = sorted(known[digest], key=lambda seen: seen.until_ms)[-kept:]
+            newest = sorted(messages[digest], key=lambda earlier: earlier.until_ms)[-kept:]
             if newest:
                 tx.put(seen_key, encode_seen(newest))
             else:
@@ -180,11 +183,13 @@ class Repeats:
             digest, until_ms = keys.seen_digest(key), keys.seen_time(key)
             if digest not in self._known:
                 self._known[digest] = decode_seen(tx.get(keys.seen(queue_id, digest)))
-            for seen in [seen for seen in self._known[digest] if seen.until_ms == until_ms]:
-                self._known[digest].remove(seen)
+            for earlier in [
+                earlier for earlier in self._known[digest] if earlier.until_ms == until_ms
+            ]:
+                self._known[digest].remove(earlier)
                 changed.add(digest)
-                if spec.dedup_while and self._may_hold(seen):
-                    later = Seen(self._first_ms + spec.dedup_window_ms, seen.claim_id)
+                if spec.dedup_while and self._may_hold(earlier):
+                    later = Seen(self._first_ms + spec.dedup_window_ms, earlier.claim_id)
                     self._known[digest].append(later)
                     tx.put(keys.seen_until(queue_id, later.until_ms, digest), b"")
         return changed

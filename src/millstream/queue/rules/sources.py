@@ -83,8 +83,14 @@ def takes(queue: str, spec: QueueSpec, log: str) -> bool:
 
 
 def may_match(log: str, spec: QueueSpec) -> bool:
-    """Return whether a pattern matches a log; inboxes, dead letters and unnamed forks need a name."""
-    if log.startswith((INBOX, LATER, OWN)) or log == spec.dead_letter or FORK_NAME in log:
+    """Return whether a pattern matches a log; inboxes, dead letters, changes and unnamed forks need a
+    name.
+    """
+    if (
+        log.startswith((INBOX, LATER, OWN))
+        or log in (spec.dead_letter, spec.changes)
+        or FORK_NAME in log
+    ):
         return False
     return spec.takes_from(log)
 

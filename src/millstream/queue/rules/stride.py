@@ -2,7 +2,8 @@
 
 A stride writes two small changes and needs no ledger. Every other case (an expired lease, a waiting
 retry, a cap, the edge of a bucket) is left to the rules in `claims` and `endings`, which give the
-same result more slowly.
+same result more slowly. Without the stride a claim of one message with an acknowledgement takes 73 %
+more processor time, and a claim of ten 67 % (2026-11).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from millstream.format.ids import CAPACITIES, NUMBER_BITS, bucket_of
 from millstream.queue import commands as c
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import FilledAndClaimed, Strode
+from millstream.queue.model.grants import Deal, Grant, Granted
 from millstream.queue.model.queue_changes import Advanced, ArrivedAndClaimed
 from millstream.queue.model.slots import IN_FLIGHT, Slots, Stretch
 from millstream.queue.model.state import QueueState
@@ -44,7 +46,7 @@ def stride(
     counts: Sequence[int] = (),
     lease_ms: int | None = None,
     consumer: str = "",
-) -> c.Granted | None:
+) -> Granted | None:
     """Acknowledge runs and claim `counts` messages; None if the general rules must decide.
 
     If a claim requests more messages than wait in the lane, the stride places new records of the
@@ -73,7 +75,7 @@ def stride(
             place_arrival(tx, key, queue, arrival)
         return None
     if not (touched or total):
-        return c.Granted([], 0, 0, 0, is_fully_routed=True)
+        return Granted([], 0, 0, 0, is_fully_routed=True)
     claimed_in, (first, last) = front
     until_ms = now_ms + queue.spec.lease_for(lease_ms) if total else 0
     if total and claimed_in not in touched:
@@ -102,8 +104,8 @@ def stride(
     stretches = _claimed_stretches(touched[claimed_in][1], arrival, first, last) if total else ()
     grants = []
     for slot, count, log_id, offset in stretches:
-        grants.append(c.Grant(claimed_in + slot, count, FIRST, log_id, offset, until_ms))
-    return c.Granted(
+        grants.append(Grant(claimed_in + slot, count, FIRST, log_id, offset, until_ms))
+    return Granted(
         grants, queue.counts.fresh, 0, queue.counts.fresh, is_fully_routed=is_fully_routed
     )
 
@@ -150,9 +152,7 @@ def _acknowledged(
     return touched
 
 
-def stride_together(
-    tx: WriteTransaction, claims: Sequence[c.ClaimRouted]
-) -> list[c.Granted] | None:
+def stride_together(tx: WriteTransaction, claims: Sequence[c.ClaimRouted]) -> list[Granted] | None:
     """Run claims of several consumers on a queue as a single stride; None if the rules must decide."""
     first, counts = claims[0], [claim.count for claim in claims]
     runs = _merged([run for claim in claims for run in claim.acked])
@@ -187,28 +187,28 @@ def _merged(runs: list[c.Run]) -> list[c.Run] | None:
     return merged
 
 
-def _dealt(granted: c.Granted, counts: Sequence[int]) -> list[c.Granted]:
+def _dealt(granted: Granted, counts: Sequence[int]) -> list[Granted]:
     """Divide the grants of a joined stride among its claims."""
-    deal = c.Deal(list(_dealing(granted.grants, counts)))
+    deal = Deal(list(_dealing(granted.grants, counts)))
     fresh, remaining = granted.fresh, granted.remaining
     is_fully_routed = granted.is_fully_routed
     return [
-        c.Granted(grants, fresh, 0, remaining, deal, index, is_fully_routed=is_fully_routed)
+        Granted(grants, fresh, 0, remaining, deal, index, is_fully_routed=is_fully_routed)
         for index, grants in enumerate(deal.grants)
     ]
 
 
-def _dealing(grants: Sequence[c.Grant], counts: Sequence[int]) -> Iterator[list[c.Grant]]:
+def _dealing(grants: Sequence[Grant], counts: Sequence[int]) -> Iterator[list[Grant]]:
     following = iter(grants)
     claim_id = remaining = attempt = log_id = offset = until_ms = 0
     for count in counts:
-        share: list[c.Grant] = []
+        share: list[Grant] = []
         while count:
             if not remaining:
                 # A stride grants neighbours only, so a grant has no list of offsets.
                 claim_id, remaining, attempt, log_id, offset, until_ms, _ = astuple(next(following))
             size = count if count < remaining else remaining
-            share.append(c.Grant(claim_id, size, attempt, log_id, offset, until_ms))
+            share.append(Grant(claim_id, size, attempt, log_id, offset, until_ms))
             claim_id += size
             offset += size
             remaining -= size

@@ -24,8 +24,8 @@ from millstream.header import Scalar
 from millstream.log.model.head import Head, Name, without
 from millstream.log.model.names import check_integer
 from millstream.log.reading.reader import RowMoved, bounds_of, entries_of, log_id_of
-from millstream.queue.commands import Routed
-from millstream.queue.model.routing_marks import Wishes, check_wishes, mark_of
+from millstream.queue.model.grants import Routed
+from millstream.queue.model.routing_marks import Wishes, check_wishes, marks_of
 from millstream.queue.model.slots import RoutingMark, Span
 from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
 from millstream.queue.rules.ledger import Ledger
@@ -247,7 +247,7 @@ def _spans(
         entry, headers = read.entry, read.headers
         assert isinstance(entry, Entry)
         spans += joined_spans(source.log_id, read.first, entry, indexes)
-        marks += [mark_of(spec, entry.keys[i], headers[i]) for i in indexes]
+        marks += marks_of(spec, entry.keys, headers, indexes)
     if wishes is not None:
         marks = [_wished(mark, wish) for mark, wish in zip(marks, wishes, strict=True)]
     return spans, marks

@@ -1,7 +1,8 @@
 """The unrouted backlog of a queue: how far its logs are ahead, and routing outside a claim.
 
 Indexed queues must place all messages before a claim can choose among them, so long backlogs are placed
-in several commits, by claims and by the upkeep. Peeks and puts for later route as well.
+in several commits, by claims and by the upkeep. Peeks and puts for later route as well. A queue with a
+log of changes is routed in the background too, so that the log tells of its messages soon.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from millstream.errors import Overloaded
-from millstream.queue import commands as c
+from millstream.queue.model.grants import Routed
 from millstream.queue.model.spec import no_queue
 from millstream.queue.rules.claims import place_routed
 from millstream.queue.rules.lookup import find_queue
@@ -37,7 +38,7 @@ def behind(facts: Facts) -> int:
     return sum(source.behind for source in facts.sources)
 
 
-def advanced(routed: Sequence[c.Routed]) -> bool:
+def advanced(routed: Sequence[Routed]) -> bool:
     """Return whether routing passed any record."""
     return any(stretch.stop > stretch.start for stretch in routed)
 
@@ -62,13 +63,16 @@ def route_to_end(store: Store, facts: Facts, *, waits: bool = True) -> Facts:
 
 
 def route_some(store: Store, name: str) -> bool:
-    """Place a range of unrouted messages of an indexed queue; return True if more remain."""
-    if not store.view(lambda view: find_queue(view, name).spec.indexed):
+    """Place a range of unrouted messages of an indexed queue, or of a queue with a log of changes;
+    return True if more remain.
+    """
+    spec = store.view(lambda view: find_queue(view, name).spec)
+    if not (spec.indexed or spec.changes):
         return False
     facts = find_facts(store, name)
     if facts is None or not behind(facts):
         return False
-    routed = route(store, facts, 0)
+    routed = route(store, facts, 0 if spec.indexed else facts.fresh + PLACE_RECORDS)
     store.run(partial(place_routed, queue=name, routed=routed))
     ends = {source.log_id: source.end for source in facts.sources}
     done = sum(stretch.stop >= ends[stretch.log_id] for stretch in routed)

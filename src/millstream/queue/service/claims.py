@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from millstream.errors import WriteFailed
 from millstream.log.model.names import check_integer
 from millstream.queue import commands as c
+from millstream.queue.model.grants import Grant, Granted, Routed
 from millstream.queue.model.message import Lot
 from millstream.queue.rules.arrivals import ARRIVALS_MAX
 from millstream.queue.rules.claim_plan import (
@@ -56,7 +57,7 @@ TIME_LIMITS_S = {DAMAGED: 1.0, BLOCKED: 1.0}
 
 
 def claim_now(
-    store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = ()
+    store: Store, query: c.ClaimMessages, grants: Sequence[Grant] = ()
 ) -> tuple[list[Lot], int]:
     """Route as needed and claim without waiting; return the messages and the number that remain.
 
@@ -94,12 +95,19 @@ def _claim_in_rounds(store: Store, query: c.ClaimMessages, claimed: _Claimed) ->
     memory = store.caches.of(ClaimMemory)
     while True:
         plan = _plan(memory, query, missing, overtaken)
-        routed: list[c.Routed] = []
+        routed: list[Routed] = []
         is_ahead = plan is ROUTED_AHEAD
         if plan is ROUTE:
             routed, is_ahead = _route_for_claim(store, query.queue, missing)
         command = c.ClaimRouted(
-            query.queue, missing, query.lease_ms, query.consumer, routed, acked, results
+            query.queue,
+            missing,
+            query.lease_ms,
+            query.consumer,
+            routed,
+            acked,
+            results,
+            query.group_runs,
         )
         if query.pop:
             granted, lots = store.run(partial(pop_routed, command=command))
@@ -151,7 +159,7 @@ def _plan(memory: ClaimMemory, query: c.ClaimMessages, missing: int, overtaken: 
     return plan
 
 
-def _route_for_claim(store: Store, queue: str, missing: int) -> tuple[list[c.Routed], bool]:
+def _route_for_claim(store: Store, queue: str, missing: int) -> tuple[list[Routed], bool]:
     """Route for a claim; also return whether enough fresh messages wait without this."""
     facts = need_facts(store, queue)
     if facts.spec.indexed:
@@ -201,7 +209,7 @@ def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, 
     if query.pop:
         return None
     plan = _plan(store.caches.of(ClaimMemory), query, query.count, 0)
-    routed: list[c.Routed] = []
+    routed: list[Routed] = []
     if plan is ROUTE and store.is_fast and not store.is_committing:
         queue = store.view(partial(facts_of, name=query.queue))
         if queue is None or not (queue.can_claim_lane and _has_few_records(queue)):
@@ -217,13 +225,14 @@ def prepare_claim(store: Store, query: c.ClaimMessages) -> tuple[c.ClaimRouted, 
         routed,
         query.acked,
         query.results,
+        query.group_runs,
     )
     return command, plan is ROUTE
 
 
 def claim_in_commit(
     tx: WriteTransaction, query: c.ClaimMessages
-) -> tuple[c.Granted, list[Lot]] | None:
+) -> tuple[Granted, list[Lot]] | None:
     """Claim and read a few messages in the commit that appends them; None if the commit cannot."""
     granted = None if query.pop else claim_next(tx, query)
     if granted is not None:
@@ -241,7 +250,7 @@ def claim_in_commit(
     return granted, _read_claimed(tx, query.queue, granted)
 
 
-def _read_claimed(tx: WriteTransaction, queue: str, granted: c.Granted) -> list[Lot]:
+def _read_claimed(tx: WriteTransaction, queue: str, granted: Granted) -> list[Lot]:
     """Read claimed messages inside the commit of the claim; damaged messages fail."""
     lots, damaged = read_inside(tx, queue, granted.grants)
     if damaged:
@@ -273,12 +282,12 @@ def can_claim_in_commit(facts: Facts) -> bool:
     )
 
 
-def note_ahead(store: Store, queue: str, granted: c.Granted) -> None:
+def note_ahead(store: Store, queue: str, granted: Granted) -> None:
     """Remember the number of fresh messages that a claim left."""
     store.caches.of(ClaimMemory).routed_ahead[queue] = granted.fresh
 
 
-def pop_routed(tx: WriteTransaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Lot]]:
+def pop_routed(tx: WriteTransaction, command: c.ClaimRouted) -> tuple[Granted, list[Lot]]:
     """Claim, read and acknowledge in a single commit.
 
     The messages are read inside the commit, because done messages may be deleted at any time.

@@ -13,7 +13,7 @@ from millstream.format.ids import bucket_of, split_id
 from millstream.log.model.head import Head
 from millstream.log.reading.reader import RowMoved, entries_of
 from millstream.queue import commands as c
-from millstream.queue.model import pace
+from millstream.queue.model import rates
 from millstream.queue.model.message import QueueInfo, Skipped
 from millstream.queue.model.own_logs import own_logs
 from millstream.queue.model.state import QueueState
@@ -101,8 +101,8 @@ def _free_in_s(state: State, queue: QueueState) -> float | None:
     if spec.max_in_flight and queue.counts.in_flight >= spec.max_in_flight:
         return None
     _, now_ms = state.time.now()
-    if spec.rate and not pace.affordable(spec.rate, queue.paid_until_ms, now_ms, spec.burst):
-        return max(0.001, (pace.next_ms(spec.rate, queue.paid_until_ms) - now_ms) / 1000)
+    if spec.rate and not rates.affordable(spec.rate, queue.paid_until_ms, now_ms, spec.burst):
+        return max(0.001, (rates.next_ms(spec.rate, queue.paid_until_ms) - now_ms) / 1000)
     return 0.0
 
 

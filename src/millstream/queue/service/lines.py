@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from millstream.format import keys
 from millstream.log.model.head import Name
-from millstream.queue.commands import Granted
+from millstream.queue.model.grants import Granted
 from millstream.queue.model.line import Duty, Line
 from millstream.queue.model.message import Lot
 from millstream.queue.model.spec import no_queue

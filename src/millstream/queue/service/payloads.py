@@ -29,6 +29,7 @@ from millstream.log.reading.recent import (
 )
 from millstream.log.reading.salvage import bare_stretches, behind, salvage
 from millstream.queue import commands as c
+from millstream.queue.model.grants import Deal, Grant, Granted
 from millstream.queue.model.message import Damage, Label, Lot
 from millstream.queue.rules.endings import finish
 from millstream.record import Record
@@ -39,11 +40,11 @@ DAMAGED = "damaged: "
 """The prefix of the reason of an unreadable message."""
 
 
-def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
+def read_granted(store: Store, queue: str, granted: Granted) -> list[Lot]:
     """Return the messages of a claim, with payloads.
 
-    Threads that claimed in the same commit wake one after another with cold processor caches. So
-    the first thread reads for all of them.
+    Threads that claimed in the same commit wake one after another with cold processor caches. So the
+    first thread reads for every waiting thread.
     """
     deal = granted.deal
     if deal is None:
@@ -56,7 +57,7 @@ def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
     return deal.lots[granted.turn] if deal.lots else read_grants(store, queue, granted.grants)
 
 
-def read_grants(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot]:
+def read_grants(store: Store, queue: str, grants: Sequence[Grant]) -> list[Lot]:
     """Return claimed messages with payloads; damaged messages fail now."""
     if len(grants) == 1 and grants[0].count == 1:  # the usual claim; the message is in memory
         grant = grants[0]
@@ -82,12 +83,12 @@ def read_grants(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot
     return lots
 
 
-def _bundles(grants: Sequence[c.Grant]) -> list[Sequence[c.Grant]]:
+def _bundles(grants: Sequence[Grant]) -> list[Sequence[Grant]]:
     """Join grants with adjacent claim ids whose messages are scattered in a log, in its order."""
     if len(grants) == 1:
         return [grants]
-    bundles: list[list[c.Grant]] = []
-    bundle: list[c.Grant] = []
+    bundles: list[list[Grant]] = []
+    bundle: list[Grant] = []
     claim_id = attempt = log_id = offset = until_ms = -1
     for grant in grants:
         if grant.offsets is not None:
@@ -109,12 +110,12 @@ def _bundles(grants: Sequence[c.Grant]) -> list[Sequence[c.Grant]]:
     return bundles  # type: ignore[return-value]  # lists are sequences
 
 
-def _singly(grants: Iterable[c.Grant]) -> Iterator[c.Grant]:
+def _singly(grants: Iterable[Grant]) -> Iterator[Grant]:
     """Split grants into grants of adjacent records."""
     return chain.from_iterable([grant.singly() for grant in grants])
 
 
-def _read_bundle(store: Store, queue: str, bundle: Sequence[c.Grant]) -> list[Lot]:
+def _read_bundle(store: Store, queue: str, bundle: Sequence[Grant]) -> list[Lot]:
     """Return the messages of a bundle, a lot per block; damage raises."""
     first, last = bundle[0], bundle[-1]
     if first.offsets is not None:
@@ -148,7 +149,7 @@ def fail_damaged(tx: WriteTransaction, *, queue: str, damaged: Iterable[Damaged]
         finish(tx, c.FinishClaims(queue, [run], "fail", reason=reason, each=True))
 
 
-def _read_deal(store: Store, queue: str, deal: c.Deal) -> list[list[Lot]]:
+def _read_deal(store: Store, queue: str, deal: Deal) -> list[list[Lot]]:
     """Return the message of each claim, if all claims have one message and they are adjacent; else
     [].
     """
@@ -169,11 +170,11 @@ def _read_deal(store: Store, queue: str, deal: c.Deal) -> list[list[Lot]]:
 class Damaged(NamedTuple):
     """Claimed messages that cannot be read."""
 
-    grant: c.Grant
+    grant: Grant
     reason: str
 
 
-def _read(store: Store, queue: str, grant: c.Grant, reason: str = "") -> Iterator[Lot | Damaged]:
+def _read(store: Store, queue: str, grant: Grant, reason: str = "") -> Iterator[Lot | Damaged]:
     """Yield neighbouring messages in order, a lot per block, and ranges of damaged messages."""
     log, start, stop = log_name(store, grant.log_id), grant.offset, grant.offset + grant.count
     epoch_ms = store.state.time.epoch_ms()
@@ -190,7 +191,7 @@ def _read(store: Store, queue: str, grant: c.Grant, reason: str = "") -> Iterato
             start += len(columns.offsets)
 
 
-def _part(grant: c.Grant, start: int, stop: int) -> c.Grant:
+def _part(grant: Grant, start: int, stop: int) -> Grant:
     """Return the messages of a grant in a range of offsets."""
     claim_id = grant.claim_id + start - grant.offset
     return replace(grant, claim_id=claim_id, offset=start, count=stop - start)
@@ -204,7 +205,7 @@ def damage_reason(error: CorruptionError) -> str:
 def _lot(
     queue: str,
     log: str,
-    grant: c.Grant,
+    grant: Grant,
     columns: Columns,
     epoch_ms: int,
     reason: str = "",
@@ -229,7 +230,7 @@ def _lot(
     return Lot(label, columns.values)
 
 
-def peek_grant(store: Store, queue: str, grant: c.Grant, reason: str, *, done: bool) -> list[Lot]:
+def peek_grant(store: Store, queue: str, grant: Grant, reason: str, *, done: bool) -> list[Lot]:
     """Return messages as a peek shows them, with empty values where payloads are deleted or
     damaged.
 
@@ -260,7 +261,7 @@ def _with_damage(reason: str, damage: str) -> str:
 
 
 def _without_values(
-    store: Store, queue: str, grant: c.Grant, reason: str, *, is_damaged: bool
+    store: Store, queue: str, grant: Grant, reason: str, *, is_damaged: bool
 ) -> list[Lot]:
     """Return messages without payloads, with all readable facts."""
     log, start, stop = log_name(store, grant.log_id), grant.offset, grant.offset + grant.count
@@ -278,7 +279,7 @@ def _without_values(
 
 
 def _lot_of(
-    queue: str, grant: c.Grant, records: Sequence[Record], epoch_ms: int, reason: str = ""
+    queue: str, grant: Grant, records: Sequence[Record], epoch_ms: int, reason: str = ""
 ) -> Lot:
     """Return a lot of a grant's messages, from record objects."""
     columns = Columns(
@@ -291,7 +292,7 @@ def _lot_of(
     return _lot(queue, records[0].log, grant, columns, epoch_ms, reason)
 
 
-def read_singles(store: Store, queue: str, grants: Sequence[tuple[c.Grant, str]]) -> list[Lot]:
+def read_singles(store: Store, queue: str, grants: Sequence[tuple[Grant, str]]) -> list[Lot]:
     """Read single messages that are neighbours in a log together, each with its reason.
 
     Returns [] if a message is damaged or missing; the caller then reads single messages.
@@ -311,7 +312,7 @@ def read_singles(store: Store, queue: str, grants: Sequence[tuple[c.Grant, str]]
     ]
 
 
-def are_at_hand(store: Store, grants: list[c.Grant]) -> bool:
+def are_at_hand(store: Store, grants: list[Grant]) -> bool:
     """Return whether claimed messages can be read without reading the file."""
     return all(
         is_at_hand(store, grant.log_id, start=grant.offset, stop=grant.offset + grant.count)
@@ -320,7 +321,7 @@ def are_at_hand(store: Store, grants: list[c.Grant]) -> bool:
 
 
 def read_inside(
-    tx: WriteTransaction, queue: str, grants: Iterable[c.Grant]
+    tx: WriteTransaction, queue: str, grants: Iterable[Grant]
 ) -> tuple[list[Lot], list[Damaged]]:
     """Read messages inside a transaction, where no message can be deleted; also return damaged
     ones.
@@ -342,7 +343,7 @@ def read_inside(
     return lots, damaged
 
 
-def _held(tx: WriteTransaction, grant: c.Grant) -> Columns | None:
+def _held(tx: WriteTransaction, grant: Grant) -> Columns | None:
     """Return a message from memory that was appended singly; None if it must be read or is damaged."""
     if grant.count > 1:
         return None

@@ -22,6 +22,7 @@ from millstream.format.ids import NUMBER_BITS, capacity_of, make_bucket_id, spli
 from millstream.queue import commands as c
 from millstream.queue.model.attempts import reasons_of
 from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.grants import Grant
 from millstream.queue.model.message import Lot
 from millstream.queue.model.slots import (
     AVAILABLE,
@@ -65,7 +66,7 @@ due time that was computed at their `put`; it differs only if the wall clock was
 ENDED = ("done", "cancelled")
 """The states of messages whose bucket may hold no other message."""
 
-Shown = tuple[c.Grant, str]
+Shown = tuple[Grant, str]
 """Messages to show, in the form of a grant, and the reason why their last attempt ended."""
 
 
@@ -298,7 +299,7 @@ def _alike(bucket: Bucket, bucket_id: int, span: Span, reasons: Sequence[str]) -
         slot, *following = run
         claim_id, offset = bucket_id + slot, span.offset + slot - span.slot
         count = 1 + len(following)
-        yield c.Grant(claim_id, count, attempt, span.log_id, offset, until_ms), reason
+        yield Grant(claim_id, count, attempt, span.log_id, offset, until_ms), reason
 
 
 def _read(store: Store, queue: str, shown: list[Shown], *, is_done: bool) -> list[Lot]:

@@ -72,7 +72,7 @@ def _records(store: Store, query: c.ListRecords) -> Iterator[rfc.RfcRecord]:
 
 
 def _first(after: bytes, prefix: bytes) -> int | None:
-    """Return the first number behind a prefix whose key is after `after`; None without such a key."""
+    """Return the first number behind a prefix whose key is after `after`; None if no key follows."""
     if after < prefix:
         return 0
     number = after[len(prefix) :]

@@ -20,8 +20,8 @@ from millstream.format import entries, keys
 from millstream.log.model.head import Bounds, Head, without
 from millstream.log.reading.damage import next_entry
 from millstream.log.reading.reader import RowMoved, joined_entries_of, with_rows
-from millstream.queue.commands import Routed
-from millstream.queue.model.routing_marks import mark_of
+from millstream.queue.model.grants import Routed
+from millstream.queue.model.routing_marks import marks_of
 from millstream.queue.model.slots import RoutingMark, Span
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.interleaving import Look, Looked, interleave
@@ -226,7 +226,7 @@ class _View:
                 self._unknown += _unknown(source, decoded, indexes, matching, condition)
         if self._marks is not None:
             keys, headers = decoded.entry.keys, decoded.headers
-            self._marks += [mark_of(self._spec, keys[i], headers[i]) for i in matching]
+            self._marks += marks_of(self._spec, keys, headers, matching)
         self._spans += joined_spans(source.log_id, decoded.first, decoded.entry, matching)
         last_ms = decoded.entry.appended[indexes.stop - 1]
         self._until_ms = max(self._until_ms, last_ms)

@@ -16,7 +16,8 @@ from threading import TIMEOUT_MAX
 from typing import Any, Literal
 
 from millstream.errors import MillstreamError, WriteFailed
-from millstream.queue.commands import ClaimMessages, Granted, ReturnClaims
+from millstream.queue.commands import ClaimMessages, ReturnClaims
+from millstream.queue.model.grants import Granted
 from millstream.queue.model.message import Lot
 from millstream.queue.rules.endings import give_back
 from millstream.queue.runs import lots_claimed
@@ -85,12 +86,12 @@ class WaitingThread(WaitingClaim):
                 return None
 
 
-ClaimArguments = tuple[int, int | None, str, bool]
+ClaimArguments = tuple[int, int | None, str, bool, bool]
 """The arguments of a claim. A claim that a commit has served had valid arguments."""
 
 
 def _arguments_of(query: ClaimMessages) -> ClaimArguments:
-    return query.count, query.lease_ms, query.consumer, query.pop
+    return query.count, query.lease_ms, query.consumer, query.pop, query.group_runs
 
 
 class ThreadLines(Lines[WaitingThread]):

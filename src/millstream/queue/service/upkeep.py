@@ -7,9 +7,12 @@ from it. A log with retention by consumption asks every queue for its finished p
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Any
 
+from millstream.errors import Conflict, Locked
 from millstream.format import keys
 from millstream.log.model.head import Head, LogTruncated, Name
 from millstream.log.model.users import NO_END
@@ -29,6 +32,8 @@ from millstream.queue.service.backlog import route_some
 from millstream.store.commit.transaction import WriteTransaction
 from millstream.store.state.view import View
 from millstream.store.store import Store
+
+_LOGGER = logging.getLogger("millstream.queue")
 
 REST_S = 5.0
 """The time between two looks at an inbox while consumers are active."""
@@ -125,17 +130,33 @@ class QueueUpkeep:
         """
         self._owed: dict[str, float] = {}
         """Queues with owed dead letters → the time of the next try."""
+        self._refused: dict[str, str] = {}
+        """Queues whose log of changes took no record at the last look, with the error."""
 
     def __call__(self, store: Store) -> bool:
         """Run the upkeep of every queue; return True if any has more work now."""
         has_more = store.view(has_remains) and store.run(delete_remains)
         names = store.view(lambda view: [queue.name for queue in all_queues(view)])
-        for times_by_queue in (self._rests, self._owed):
-            for gone in times_by_queue.keys() - set(names):
-                times_by_queue.pop(gone, None)
+        notes: tuple[dict[str, Any], ...] = (self._rests, self._owed, self._refused)
+        for notes_by_queue in notes:
+            for gone in notes_by_queue.keys() - set(names):
+                notes_by_queue.pop(gone, None)
         return (
-            sum(self._tend(store, name) for name in names if not store.is_closing) > 0 or has_more
+            sum(self._tend_each(store, name) for name in names if not store.is_closing) > 0
+            or has_more
         )
+
+    def _tend_each(self, store: Store, name: str) -> bool:
+        """Tend a queue; a queue whose log of changes takes no record keeps no other queue waiting."""
+        try:
+            has_more = self._tend(store, name)
+        except (Conflict, Locked) as error:
+            if self._refused.get(name) != error.message:
+                self._refused[name] = error.message
+                _LOGGER.warning("queue_upkeep_refused queue=%r error=%r", name, error.message)
+            return False
+        self._refused.pop(name, None)
+        return has_more
 
     def _tend(self, store: Store, name: str) -> bool:
         has_more = route_some(store, name)

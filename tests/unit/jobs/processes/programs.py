@@ -68,6 +68,11 @@ def hang_once() -> None:
         wait_for("never")
 
 
+@jobs.task(max_attempts=2, backoff=0)
+def leave(code: int) -> None:
+    os._exit(code)
+
+
 @jobs.task(timeout=0.2, max_attempts=1)
 def overdue() -> None:
     wait_for("never")

@@ -16,6 +16,7 @@ from millstream.jobs.processes.journal import Journal
 from millstream.jobs.processes.lines import EventWriter, shown_s
 from millstream.jobs.processes.metrics import metrics_text
 from millstream.jobs.processes.reports import Orphan, TaskFigures
+from millstream.jobs.processes.running_jobs import RunningJobs, RunningJobsFile
 from millstream.jobs.processes.service_manager import ServiceManager
 from millstream.jobs.processes.source_files import SourceFiles
 from millstream.jobs.reports import JobCancelling, JobFinished, JobOutcome, JobStarted
@@ -49,6 +50,37 @@ def test_a_journal_knows_what_runs_and_counts_by_task() -> None:
     assert beat.figures == {"mail": TaskFigures(started=2, done=1, wait_s=1.0, run_s=2.0)}
     assert journal.beat(5).figures == {}  # counters since the last heartbeat
     assert [(job.id, wait_s) for job, wait_s in ended] == [("jobs-1", 0.5)]
+
+
+def test_running_jobs_are_known_after_the_death_of_their_process() -> None:
+    file = RunningJobsFile(concurrency=1)
+    running = RunningJobs(file.path)
+    assert not Path(file.path).exists()  # nothing is left behind
+    for number in range(5):
+        running(started(number))
+    running(finished(1))
+    running(finished(2, is_left_running=True))  # its function goes on
+    running(finished(3, "dropped"))
+    assert {job.id for job in file.read()} == {"jobs-0", "jobs-2", "jobs-4"}
+    for number in range(5, 100):  # more than are noted
+        running(started(number))
+    assert len(file.read()) == 18
+    for number in range(100):
+        running(finished(number))
+    assert file.read() == ()
+    running(replace(started(1), queue="q" * 2_000))  # too long to be noted
+    assert file.read() == ()
+    running(started(2))
+    (job,) = file.read()
+    assert (job.task, job.queue, job.claim_id, job.attempt) == ("mail", "jobs", 2, 1)
+    file.close()
+
+
+def test_the_file_of_a_child_that_never_started_is_deleted() -> None:
+    file = RunningJobsFile(concurrency=10_000)
+    assert file.read() == ()
+    file.close()
+    assert not Path(file.path).exists()
 
 
 def test_a_cancelled_job_and_a_function_after_its_timeout_have_a_kill_time() -> None:

@@ -99,7 +99,7 @@ def test_sigterm_finishes_running_jobs_and_begins_no_others(shop: Any, folder: P
         while not (folder / "held").exists():
             assert worker.process.poll() is None
         worker.process.terminate()
-        worker.until("stopping")
+        worker.until("draining")
         release(folder)
         assert worker.ended() == 0
     assert held.state() == "done"
@@ -145,6 +145,22 @@ def test_a_stalled_process_logs_its_stack_and_is_replaced(shop: Any, folder: Pat
         assert stalled["jobs"] == [handle.id]
         assert "in hang_once" in worker.until("stack")["stack"]
         worker.until("job_done", job=handle.id)
+
+
+def test_a_job_that_ends_its_process_fails_after_its_attempts(shop: Any, folder: Path) -> None:
+    shop.pid.put_many([()] * 3)  # begin in the same moment
+    handle = shop.leave.put(7)
+    with WorkerProgram(folder, "shop:jobs", "--drain") as worker:
+        assert worker.ended() == 0
+    deaths = worker.events("child_died")
+    assert [death["how"] for death in deaths] == ["ended with exit code 7"] * 2
+    assert all(f"{handle.id} (shop:leave)" in death["text"] for death in deaths)
+    (failed,) = worker.events("job_failed")
+    assert failed["job"] == handle.id
+    assert failed["reason"] == (
+        "AttemptsUsed: 2 attempts ended without a result; the last one: its process ended with exit "
+        "code 7"
+    )
 
 
 def test_a_job_over_its_timeout_is_killed_with_its_process(shop: Any, folder: Path) -> None:
@@ -237,6 +253,21 @@ def test_killed_over_and_over_every_job_is_done(shop: Any, folder: Path, start: 
     assert len(runs) == len(handles)
     for number, pids in runs.items():  # only a job whose process was killed runs again
         assert set(pids[:-1]) <= killed, number
+
+
+def test_jobs_that_a_killed_process_had_not_begun_wait_for_no_lease(
+    shop: Any, folder: Path
+) -> None:
+    before, after = shop.pid.put_many([()] * 300), shop.hang_once.put()
+    behind = shop.pid.put_many([()] * 300)
+    options = ("--concurrency", "1", "--lease", "1h", "--drain")
+    with WorkerProgram(folder, "shop:jobs", *options) as worker:
+        worker.until("job_done", job=before[-1].id)
+        while not (folder / "hung").exists():  # its claim has usually jobs behind it
+            assert worker.process.poll() is None
+        os.kill(int((folder / "pids").read_text().split()[-1]), signal.SIGKILL)
+        assert worker.ended() == 0
+    assert {job.state() for job in [*before, after, *behind]} == {"done"}
 
 
 def test_processes_of_a_dead_supervisor_finish_their_jobs_and_end(shop: Any, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pace: how fast messages may be handed out, as pure rules over a clock.
+"""Rates: how fast messages may be handed out, as pure rules over a clock.
 
 A rate is paid for in advance: every claim moves `paid_until_ms` on by its share of a second. It may
 lag behind the clock by the time of a burst: so much may be claimed at once after a pause. A burst of
